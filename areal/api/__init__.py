@@ -1,0 +1,83 @@
+"""Contracts: protocols, frozen records, errors and the config base. Nothing here computes, and nothing of ours is imported.
+
+Read in this order: records (what travels), generation and engine (who produces and consumes it), workflow, reward, dataset,
+model (what you add), registry (how names find it), config and errors.
+"""
+
+from areal.api.config import Config
+from areal.api.dataset import REQUIRED_COLUMNS, DatasetKind, DatasetLoader
+from areal.api.engine import InferenceEngine, LossOutput, TrainEngine, TrainStats, WeightUpdateMeta
+from areal.api.errors import (
+    ArealError,
+    BusyError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EngineError,
+    FaultError,
+    FaultKind,
+    ModelError,
+    NumericsError,
+    RegistryError,
+    RolloutError,
+    UsageError,
+)
+from areal.api.generation import GenerationConfig, ModelRequest, ModelResponse
+from areal.api.model import AttentionBackend, BaseModelArgs, CausalModel, ModelSpec, StateDictAdapter
+from areal.api.records import (
+    NO_VERSION,
+    Fault,
+    PackedTokens,
+    PaddedBatch,
+    PromptGroup,
+    Provenance,
+    StopReason,
+    Trajectory,
+)
+from areal.api.registry import load
+from areal.api.reward import RewardFunction
+from areal.api.workflow import RolloutWorkflow
+
+__all__ = [
+    "NO_VERSION",
+    "REQUIRED_COLUMNS",
+    "ArealError",
+    "AttentionBackend",
+    "BaseModelArgs",
+    "BusyError",
+    "CausalModel",
+    "CheckpointError",
+    "Config",
+    "ConfigError",
+    "DataError",
+    "DatasetKind",
+    "DatasetLoader",
+    "EngineError",
+    "Fault",
+    "FaultError",
+    "FaultKind",
+    "GenerationConfig",
+    "InferenceEngine",
+    "LossOutput",
+    "ModelError",
+    "ModelRequest",
+    "ModelResponse",
+    "ModelSpec",
+    "NumericsError",
+    "PackedTokens",
+    "PaddedBatch",
+    "PromptGroup",
+    "Provenance",
+    "RegistryError",
+    "RewardFunction",
+    "RolloutError",
+    "RolloutWorkflow",
+    "StateDictAdapter",
+    "StopReason",
+    "TrainEngine",
+    "TrainStats",
+    "Trajectory",
+    "UsageError",
+    "WeightUpdateMeta",
+    "load",
+]

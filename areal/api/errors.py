@@ -1,0 +1,122 @@
+"""Every error this framework raises on purpose, as one tree.
+
+    ArealError                      exit code
+    +-- UsageError                  2   wrong arguments
+    |   +-- ConfigError             2   a configuration that cannot be run
+    |   +-- RegistryError           2   unknown name, or a target that cannot be loaded
+    |   +-- ModelError              2   an architecture, checkpoint or feature we do not implement
+    +-- DataError                   3   rows that contradict the schema
+    +-- CheckpointError             4   damaged, missing or unwritable checkpoint
+    +-- FaultError                  1   one episode failed (typed; counted, excluded, never a score)
+    +-- RolloutError                5   rollouts cannot make progress
+    +-- NumericsError               6   too many non-finite steps
+    +-- EngineError                 1   an engine was misused or broke
+    +-- BusyError                   75  another process owns the resource
+
+Only `areal.cli` turns an error into an exit. A message says what happened, where, what was expected and what to do.
+
+Adding an error: subclass the nearest category, also inherit the standard error it replaces, add a line to the tree above.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ArealError(Exception):
+    """Root of all errors raised on purpose by this package."""
+
+    exit_code: int = 1
+
+
+class UsageError(ArealError, ValueError):
+    """The caller asked for something that makes no sense; the message names the fix."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A configuration has an unknown key, a wrong type, or fields that contradict each other."""
+
+
+class RegistryError(UsageError, LookupError):
+    """A registry has no such name, or the name's target does not exist in its module."""
+
+
+class ModelError(UsageError):
+    """A model, checkpoint or model feature is not supported; nothing was loaded."""
+
+
+class DataError(ArealError, ValueError):
+    """Rows of a dataset contradict the schema; the message carries row numbers."""
+
+    exit_code = 3
+
+
+class CheckpointError(ArealError, OSError):
+    """A checkpoint is damaged, incompatible, missing, or could not be written."""
+
+    exit_code = 4
+
+
+class RolloutError(ArealError, RuntimeError):
+    """Rollouts cannot make progress: everything fails, or the data ran out; the message has the tally of reasons."""
+
+    exit_code = 5
+
+
+class NumericsError(ArealError, ArithmeticError):
+    """More optimizer steps were skipped for non-finite gradients than the budget allows."""
+
+    exit_code = 6
+
+
+class EngineError(ArealError, RuntimeError):
+    """An engine was used against its contract, or its backend failed."""
+
+
+class BusyError(ArealError, RuntimeError):
+    """Another live process owns the run directory, port or lock; the message names its pid and host."""
+
+    exit_code = 75
+
+
+class FaultKind(StrEnum):
+    """Why one episode yielded no training sample. The kind decides whether a retry can help."""
+
+    DATA_INVALID = "data_invalid"
+    """The row cannot be used (empty prompt, prompt longer than the context). Never retried."""
+    GENERATION_FAILED = "generation_failed"
+    """The inference engine failed or broke its contract (missing or non-finite log-probabilities). Retried."""
+    REWARD_INVALID = "reward_invalid"
+    """The reward returned something that is not a finite number. Never retried."""
+    REWARD_RAISED = "reward_raised"
+    """The reward function raised. Retried, since external judges fail transiently."""
+    REWARD_TIMEOUT = "reward_timeout"
+    """The reward did not finish in time and its process was killed. Retried."""
+    WORKFLOW_RAISED = "workflow_raised"
+    """The workflow itself raised an untyped exception. Never retried: it is a bug."""
+
+    @property
+    def retryable(self) -> bool:
+        """Whether running the same episode again may succeed."""
+        return self in _RETRYABLE
+
+
+_RETRYABLE = frozenset({FaultKind.GENERATION_FAILED, FaultKind.REWARD_RAISED, FaultKind.REWARD_TIMEOUT})
+
+
+class FaultError(ArealError, RuntimeError):
+    """One episode failed for a reason of `kind`. The executor counts it; it never becomes a reward of 0.
+
+    Example: `raise FaultError(FaultKind.DATA_INVALID, "prompt of 4100 tokens exceeds the context of 4096")`.
+    """
+
+    def __init__(self, kind: FaultKind, message: str) -> None:
+        super().__init__(f"{kind.value}: {message}")
+        self.kind = kind
+        self.message = message
+
+    def __reduce__(self) -> tuple[type[FaultError], tuple[FaultKind, str]]:
+        """Survive a trip through a worker process (the default would pass one argument to a two-argument init)."""
+        return type(self), (self.kind, self.message)

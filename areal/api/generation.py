@@ -1,0 +1,96 @@
+"""What goes into and comes out of an inference engine: token ids in, token ids with log-probabilities and versions out."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from areal.api.config import Config
+from areal.api.errors import ConfigError
+from areal.api.records import StopReason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig(Config):
+    """How tokens are sampled."""
+
+    max_new_tokens: int = 512
+    """Most tokens to generate per request; fewer when the context ends first."""
+    min_new_tokens: int = 0
+    """Stop tokens are forbidden (probability 0, renormalised) before this many tokens."""
+    temperature: float = 1.0
+    """Logits are divided by this before the softmax; the trainer applies the same division."""
+    top_p: float = 1.0
+    """Keep the smallest set of tokens whose probability reaches this; 1.0 keeps all."""
+    top_k: int = 0
+    """Keep the k most probable tokens; 0 keeps all."""
+    greedy: bool = False
+    """Take the most probable token; temperature, top_p and top_k are then ignored and log-probabilities are those at temperature 1."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Token ids that end a generation, besides the tokenizer's end-of-sequence token; the stop token is part of the output."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a generation (checked on decoded text); the text that completes the string is part of the output."""
+
+    def __post_init__(self) -> None:
+        """Refuse values no sampler can honour."""
+        if self.max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens is {self.max_new_tokens}, expected at least 1")
+        if not 0 <= self.min_new_tokens <= self.max_new_tokens:
+            raise ConfigError(f"min_new_tokens is {self.min_new_tokens}, expected 0 .. max_new_tokens ({self.max_new_tokens})")
+        if self.temperature <= 0:
+            raise ConfigError(f"temperature is {self.temperature}, expected > 0; for deterministic decoding set greedy=true")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p is {self.top_p}, expected 0 < top_p <= 1")
+        if self.top_k < 0:
+            raise ConfigError(f"top_k is {self.top_k}, expected 0 (off) or a positive count")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One generation. Token ids in, never text: re-tokenising would change what the policy is trained on.
+
+    Example: `ModelRequest(input_ids=[5, 9, 2], gconfig=GenerationConfig(max_new_tokens=8), seed=7)`.
+    """
+
+    input_ids: list[int]
+    """Prompt, followed by any partial output that is being continued."""
+    gconfig: GenerationConfig
+    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    seed: int = 0
+    """Randomness of this request. Token number i (counted from the start of the *original* generation) depends only on
+    (seed, sampled_before + i) and the model, never on what else is in the batch."""
+    sampled_before: int = 0
+    """How many trailing entries of `input_ids` are partial output of the same generation (a continuation after an abort)."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelResponse:
+    """Result of one generation; the three lists have equal length.
+
+    Example: `ModelResponse(input_tokens=[5, 9, 2], output_tokens=[11, 1], output_logprobs=[-0.7, -0.1],
+    output_versions=[4, 4], stop_reason=StopReason.STOP)`.
+    """
+
+    input_tokens: list[int]
+    output_tokens: list[int]
+    output_logprobs: list[float]
+    """Log-probability of each output token under the processed distribution it was sampled from."""
+    output_versions: list[int]
+    """Policy version each output token was sampled with; a request that lives through a weight update has several."""
+    stop_reason: StopReason
+    latency_seconds: float = 0.0
+    """Wall time from acceptance to completion."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Equal lengths, or the mask of the whole trajectory is off."""
+        if not len(self.output_tokens) == len(self.output_logprobs) == len(self.output_versions):
+            raise ValueError(
+                f"response: {len(self.output_tokens)} tokens, {len(self.output_logprobs)} log-probabilities, "
+                f"{len(self.output_versions)} versions; expected equal counts"
+            )

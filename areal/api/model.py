@@ -1,0 +1,138 @@
+"""Contract of a native model family: arguments, forward on packed tokens, and a bridge to Hugging Face checkpoints."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+
+class AttentionBackend(Protocol):
+    """Where keys and values live and how queries meet them. Layers call it; they never see masks or caches.
+
+    Training passes one that attends inside each packed sequence; the embedded engine passes one that owns a KV cache.
+    """
+
+    def __call__(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """Causal attention of `query` over everything its sequence holds so far, the given keys included.
+
+        query: [T, num_heads, head_dim]; key: [T, num_kv_heads, head_dim]; value: [T, num_kv_heads, value_dim]; rotary
+        embedding already applied. window: a token sees itself and window - 1 tokens before it. sinks: [num_heads] extra
+        logits that take probability mass and give no value. Returns [T, num_heads, value_dim].
+        A backend that lacks an asked-for feature raises ModelError; it never ignores one.
+        """
+        ...
+
+
+class CausalModel(Protocol):
+    """The part of a decoder that engines use; every family's model is an nn.Module of this shape."""
+
+    args: BaseModelArgs
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        tree_attn_meta: Any = None,
+        *,
+        attention: AttentionBackend | None = None,
+    ) -> Tensor:
+        """Logits [T, vocab_size] of packed tokens: tokens int64 [T], positions int64 [T], cu_seqlens int32 [S + 1].
+
+        attention: None means packed causal attention over cu_seqlens. tree_attn_meta is reserved for shared-prefix
+        training and must be None for now (ModelError otherwise).
+        """
+        ...
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        tree_attn_meta: Any = None,
+        *,
+        attention: AttentionBackend | None = None,
+    ) -> Tensor:
+        """Final-norm output [T, hidden_size]: `forward` is `project(hidden(...))`."""
+        ...
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Vocabulary logits of hidden states, [..., hidden_size] -> [..., vocab_size]; includes logit scaling and softcap."""
+        ...
+
+
+@dataclass(kw_only=True)
+class BaseModelArgs(ABC):
+    """What every family's arguments share; each family adds its own fields."""
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+
+    @classmethod
+    @abstractmethod
+    def from_hf_config(cls, config: Mapping[str, Any]) -> Self:
+        """Build from the content of a config.json (or `PretrainedConfig.to_dict()`).
+
+        Raises ModelError for a field whose value the family does not implement: a variant never loads silently wrong.
+        """
+
+    @abstractmethod
+    def to_hf_config(self) -> dict[str, Any]:
+        """Content of a config.json that `transformers` loads as the same model."""
+
+
+class StateDictAdapter(ABC):
+    """Translates parameter names and layouts between ours and the *on-disk* Hugging Face checkpoint."""
+
+    def __init__(self, args: BaseModelArgs) -> None:
+        self.args = args
+
+    @abstractmethod
+    def from_hf(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """On-disk names to ours; raises ModelError naming keys that are missing or left over (beyond the declared skip list)."""
+
+    @abstractmethod
+    def to_hf(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Ours to on-disk names; exact inverse of `from_hf`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A family, as the registry hands it out: `areal.models.registry` maps a HF model_type to "areal.models.<family>:SPEC"."""
+
+    name: str
+    """Family folder, e.g. "qwen3"."""
+    model_class: type
+    """nn.Module, constructed as model_class(args); implements CausalModel."""
+    args_class: type[BaseModelArgs]
+    state_dict_adapter: type[StateDictAdapter]
+    parallelize: Callable[..., Any]
+    """`parallelize(model, plan)`: applies sharding in place; on one device it returns the model unchanged."""
+    model_types: frozenset[str]
+    """HF `model_type` values this family loads."""

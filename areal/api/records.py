@@ -1,0 +1,196 @@
+"""The records that travel between rollout, algorithm and trainer. They hold values; they compute nothing.
+
+One index convention everywhere: **the value belongs to the token**. `logprobs[t]` is log p(tokens[t] | tokens[:t]),
+`loss_mask[t]` is 1 when tokens[t] was sampled by the policy, `versions[t]` is the policy version that sampled it.
+The only shift (logits at t-1 predict token t) happens inside the training engine.
+
+Shape letters: S sequences in a batch, T tokens of all sequences, L tokens of the longest sequence.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from areal.api.errors import FaultKind
+
+NO_VERSION = -1
+"""Entry of `versions` and `turn_ids` on tokens that no policy sampled (prompt, tool output, padding)."""
+
+
+class StopReason(StrEnum):
+    """Why a generation ended."""
+
+    STOP = "stop"
+    """A stop token or stop string was produced: the answer is complete."""
+    LENGTH = "length"
+    """The token budget ran out: the answer is truncated."""
+    ABORT = "abort"
+    """Interrupted from outside: what was generated so far is returned and can be continued."""
+    TOOL_CALLS = "tool_calls"
+    """The model asked for a tool; the workflow continues after running it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What went wrong in one attempt at one episode."""
+
+    kind: FaultKind
+    message: str
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a trajectory comes from: enough to find the row, the worker and the code again.
+
+    Example: `Provenance(dataset="gsm8k", row=17, workflow="rlvr", engine="embedded", attempt=0)`.
+    """
+
+    dataset: str = ""
+    row: int = -1
+    """Row index in the dataset, -1 when unknown."""
+    workflow: str = ""
+    engine: str = ""
+    attempt: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One episode as the trainer sees it. All per-token lists have the length of `tokens`.
+
+    Example, a 3-token prompt with a 2-token answer sampled at version 4:
+
+        Trajectory(tokens=[5, 9, 2, 11, 1], loss_mask=[0, 0, 0, 1, 1], logprobs=[0, 0, 0, -0.7, -0.1],
+                   versions=[-1, -1, -1, 4, 4], turn_ids=[-1, -1, -1, 0, 0], reward=1.0, stop_reason=StopReason.STOP)
+    """
+
+    tokens: list[int]
+    loss_mask: list[int]
+    """1 on tokens sampled by the policy, 0 on prompt, tool and observation tokens."""
+    logprobs: list[float]
+    """Behaviour log-probability under the *processed* sampling distribution (temperature, top-p, top-k); 0.0 where masked."""
+    versions: list[int]
+    """Policy version that sampled each token; NO_VERSION where masked."""
+    turn_ids: list[int]
+    """Turn that produced each token, from 0; NO_VERSION where masked."""
+    reward: float
+    stop_reason: StopReason
+    group_id: int = -1
+    """Prompt ordinal; all samples of one prompt share it. Stamped by the executor."""
+    sample_index: int = 0
+    """Index inside the group, from 0. Stamped by the executor."""
+    reward_components: Mapping[str, float] = field(default_factory=dict)
+    """Named parts of the reward, for metrics only."""
+    text: Mapping[str, str] = field(default_factory=dict)
+    """Readable form for reports, e.g. {"prompt": "8*9=", "completion": "72"}; never used for training."""
+    provenance: Provenance = field(default_factory=Provenance)
+
+    def __post_init__(self) -> None:
+        """Reject records that would silently train on the wrong thing."""
+        length = len(self.tokens)
+        for name in ("loss_mask", "logprobs", "versions", "turn_ids"):
+            if len(getattr(self, name)) != length:
+                raise ValueError(f"trajectory: {name} has {len(getattr(self, name))} entries for {length} tokens")
+        if not math.isfinite(self.reward):
+            raise ValueError(f"trajectory: reward is {self.reward}, expected a finite number")
+        for index, sampled in enumerate(self.loss_mask):
+            if not sampled:
+                continue
+            if not (math.isfinite(self.logprobs[index]) and self.logprobs[index] <= 1e-4):
+                raise ValueError(f"trajectory: logprobs[{index}] is {self.logprobs[index]}, expected finite and <= 0")
+            if self.versions[index] < 0:
+                raise ValueError(f"trajectory: token {index} was sampled but has no policy version")
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the episode was cut by the token budget."""
+        return self.stop_reason is StopReason.LENGTH
+
+    @property
+    def head_version(self) -> int:
+        """Version of the oldest sampled token (what the staleness bound is about); NO_VERSION without sampled tokens."""
+        return min((v for v, m in zip(self.versions, self.loss_mask, strict=True) if m), default=NO_VERSION)
+
+    @property
+    def num_sampled(self) -> int:
+        """Number of tokens the policy sampled."""
+        return sum(self.loss_mask)
+
+    def stamped(self, *, group_id: int, sample_index: int, provenance: Provenance) -> Trajectory:
+        """Copy with the identity that only the executor knows."""
+        return replace(self, group_id=group_id, sample_index=sample_index, provenance=provenance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptGroup:
+    """All surviving samples of one prompt, as the executor hands them to the trainer."""
+
+    ordinal: int
+    """Position of the prompt in the run's data order, from 0; equals `group_id` of its trajectories."""
+    admitted_version: int
+    """Policy version at which the prompt was admitted; no token of the group is older."""
+    trajectories: tuple[Trajectory, ...]
+    faults: tuple[Fault, ...] = ()
+    """Faults of samples that were retried or lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedBatch:
+    """Sequences padded on the right to a common length; what `areal.algorithm` works on.
+
+    float tensors are float32, id tensors int64 unless said otherwise; padding has loss_mask 0.
+    """
+
+    tokens: Tensor
+    """int64 [S, L]."""
+    lengths: Tensor
+    """int64 [S], true length of each sequence."""
+    loss_mask: Tensor
+    """float32 [S, L], 1.0 on sampled tokens."""
+    logp_behave: Tensor
+    """float32 [S, L], log-probabilities at sampling time."""
+    versions: Tensor
+    """int64 [S, L], NO_VERSION off the mask."""
+    turn_ids: Tensor
+    """int64 [S, L], NO_VERSION off the mask."""
+    rewards: Tensor
+    """float32 [S]."""
+    groups: Tensor
+    """int64 [S], equal for samples of one prompt; any integers, not necessarily dense."""
+    truncated: Tensor
+    """bool [S], True when the episode was cut by its token budget."""
+    logp_prox: Tensor | None = None
+    """float32 [S, L], recomputed by the trainer before the first minibatch."""
+    logp_ref: Tensor | None = None
+    """float32 [S, L], under the reference model."""
+    values: Tensor | None = None
+    """float32 [S, L], critic values before the update."""
+    advantages: Tensor | None = None
+    """float32 [S, L]."""
+    returns: Tensor | None = None
+    """float32 [S, L], regression targets of the critic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedTokens:
+    """Model input without padding: sequences laid end to end.
+
+    Example, sequences of 3 and 2 tokens: tokens [5, 9, 2, 7, 1], positions [0, 1, 2, 0, 1], cu_seqlens [0, 3, 5], max_seqlen 3.
+    """
+
+    tokens: Tensor
+    """int64 [T]."""
+    positions: Tensor
+    """int64 [T], restarting at 0 in each sequence."""
+    cu_seqlens: Tensor
+    """int32 [S + 1], start offset of each sequence, then T."""
+    max_seqlen: int

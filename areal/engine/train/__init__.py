@@ -1,0 +1,1 @@
+"""Training engine on one process (CPU or one accelerator)."""

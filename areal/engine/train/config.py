@@ -1,0 +1,57 @@
+"""Configuration of the training engine and its optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from areal.api import Config, ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainEngineConfig(Config):
+    """One trained model (actor or critic) and how it is updated."""
+
+    lr: float = 1e-5
+    """Peak learning rate of AdamW."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay; not applied to norms, biases and other 1-D parameters."""
+    beta1: float = 0.9
+    """AdamW first-moment decay."""
+    beta2: float = 0.95
+    """AdamW second-moment decay."""
+    adam_eps: float = 1e-8
+    """AdamW denominator offset."""
+    lr_schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """Shape of the learning rate after warm-up; cosine and linear end at min_lr_ratio * lr after the run's last step."""
+    warmup_steps: int = 0
+    """Optimizer steps of linear warm-up from 0."""
+    min_lr_ratio: float = 0.0
+    """Final learning rate as a fraction of lr; ignored by the constant schedule."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this L2 norm; 0 turns clipping off."""
+    max_tokens_per_micro_batch: int = 16384
+    """Tokens of one forward/backward; a longer single sequence still gets a micro-batch of its own."""
+    logprob_chunk_size: int = 1024
+    """Tokens per slice of the vocabulary projection; bounds the memory of logits at chunk * vocab_size."""
+    max_skipped_steps: int = 10
+    """Consecutive optimizer steps that may be skipped for non-finite gradients before the run stops."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Parameter dtype; bfloat16 keeps float32 master weights in the optimizer."""
+    device: str = "auto"
+    """"auto" takes an accelerator when present, else "cpu"."""
+    gradient_checkpointing: bool = False
+    """Recompute layer activations in the backward pass: less memory, about a third more time."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot train."""
+        if self.lr < 0:
+            raise ConfigError(f"lr is {self.lr}, expected >= 0")
+        if not 0 <= self.min_lr_ratio <= 1:
+            raise ConfigError(f"min_lr_ratio is {self.min_lr_ratio}, expected 0 .. 1")
+        for name in ("max_tokens_per_micro_batch", "logprob_chunk_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 1")
+        for name in ("warmup_steps", "max_grad_norm", "max_skipped_steps", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, expected >= 0")

@@ -1,0 +1,1 @@
+"""Running things: rollout execution, checkpoints, metrics. Knows processes and files, no tensors' meaning."""

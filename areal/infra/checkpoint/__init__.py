@@ -1,0 +1,1 @@
+"""Atomic checkpoints with hashes, and recovery from damage."""

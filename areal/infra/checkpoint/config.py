@@ -1,0 +1,26 @@
+"""Configuration of checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from areal.api import Config, ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig(Config):
+    """When state is saved for recovery, and how much is kept."""
+
+    every_steps: int = 0
+    """Save recovery state after this many steps; 0 saves only at the end and on SIGTERM/SIGINT."""
+    keep: int = 2
+    """Newest checkpoints to keep; older ones are removed after a new one is complete."""
+    resume: bool = True
+    """Continue from the newest intact checkpoint of the run directory when there is one."""
+    max_write_failures: int = 3
+    """Consecutive failed saves (disk full, permission) before the run stops; each is reported and training goes on."""
+
+    def __post_init__(self) -> None:
+        """Refuse to keep nothing."""
+        if self.keep < 1 or self.every_steps < 0 or self.max_write_failures < 1:
+            raise ConfigError("checkpoint: keep and max_write_failures must be >= 1 and every_steps >= 0")

@@ -1,0 +1,1 @@
+"""Asynchronous rollout: admission under a hard staleness bound, execution, retries, and the ledger of prompts."""

@@ -1,0 +1,127 @@
+"""Run configurations: component configs composed. `areal train` reads one of these from YAML and dotted overrides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from areal.api import Config, ConfigError, GenerationConfig
+from areal.dataset.config import DatasetConfig
+from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.train.config import TrainEngineConfig
+from areal.infra.checkpoint.config import CheckpointConfig
+from areal.infra.metrics.config import MetricsConfig
+from areal.infra.rollout.config import RolloutConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Config):
+    """Which model is trained."""
+
+    path: str = ""
+    """Hugging Face checkpoint folder to start from. Required unless `init` is given."""
+    init: dict[str, Any] = field(default_factory=dict)
+    """Content of a config.json (model_type, hidden_size, ...) for a model with random weights; ignored when `path` is set."""
+    tokenizer_path: str = ""
+    """Folder of the tokenizer; empty means `path`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveConfig(Config):
+    """The algorithm: a preset of `areal.algorithm` and what is changed in it."""
+
+    preset: str = "grpo"
+    """Name of the objective preset; `areal train --help-objectives` lists them with formulas and defaults."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """Changes to the preset, e.g. {clip_high: 0.28, entropy_coef: 0.01}; unknown keys are errors."""
+    num_minibatches: int = 1
+    """Optimizer steps per batch; prompts are split, never a group."""
+    kl_coef: float = 0.0
+    """Weight of the penalty towards the reference model; > 0 keeps a frozen copy of the initial weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Config):
+    """What every run has."""
+
+    experiment_name: str = "areal"
+    """Groups related runs; the default run directory is runs/<experiment_name>/<trial_name>."""
+    trial_name: str = "default"
+    """Names this run."""
+    output_dir: str = ""
+    """Run directory; empty means runs/<experiment_name>/<trial_name>."""
+    seed: int = 1
+    """Seed of parameters, data order and sampling."""
+    num_threads: int = 0
+    """Intra-op threads of the process; 0 keeps the default."""
+    total_train_epochs: int = 1
+    """Passes over the training rows; ignored when total_train_steps is set."""
+    total_train_steps: int | None = None
+    """Training steps; null derives them from epochs, rows and batch size."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """The trained model."""
+    train_dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    """Rows to train on."""
+    valid_dataset: DatasetConfig | None = None
+    """Rows to evaluate on; null skips evaluation."""
+    actor: TrainEngineConfig = field(default_factory=TrainEngineConfig)
+    """Optimizer and micro-batching of the trained model."""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """Recovery state."""
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    """Metric sinks."""
+    eval_every_steps: int = 0
+    """Evaluate after this many steps; 0 evaluates only before the first and after the last."""
+    eval_rows: int = 256
+    """Validation rows per evaluation (the first ones)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTConfig(RunConfig):
+    """Supervised fine-tuning."""
+
+    kind: Literal["sft"] = "sft"
+    """Selects the trainer."""
+    batch_size: int = 64
+    """Rows per optimizer step."""
+    label_smoothing: float = 0.0
+    """Mass spread evenly over the vocabulary in the target, 0 .. 1; keeps the policy exploring in later RL."""
+
+    def __post_init__(self) -> None:
+        """Refuse an empty batch."""
+        if self.batch_size < 1 or not 0 <= self.label_smoothing < 1:
+            raise ConfigError("batch_size must be at least 1 and label_smoothing in [0, 1)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(RunConfig):
+    """Reinforcement learning: the GRPO family, and PPO with a critic."""
+
+    kind: Literal["rl"] = "rl"
+    """Selects the trainer."""
+    workflow: str = "rlvr"
+    """Rollout workflow: registry name or importable path."""
+    workflow_options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the workflow, e.g. {max_turns: 3}."""
+    reward: str = ""
+    """Reward function: registry name or importable path. Required."""
+    gconfig: GenerationConfig = field(default_factory=GenerationConfig)
+    """Sampling during training."""
+    eval_gconfig: GenerationConfig | None = None
+    """Sampling during evaluation; null means greedy with the limits of gconfig."""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    """Batching, staleness and failure handling."""
+    engine: EmbeddedEngineConfig = field(default_factory=EmbeddedEngineConfig)
+    """The inference engine."""
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    """The algorithm."""
+    critic: TrainEngineConfig | None = None
+    """Optimizer of the value model; required by objectives that use GAE, refused by the others."""
+
+    def __post_init__(self) -> None:
+        """Refuse combinations that would only fail after loading everything."""
+        if self.objective.num_minibatches > self.rollout.batch_size:
+            raise ConfigError(
+                f"objective.num_minibatches {self.objective.num_minibatches} exceeds rollout.batch_size "
+                f"{self.rollout.batch_size}: a minibatch holds at least one prompt"
+            )
