@@ -1,0 +1,154 @@
+"""Problems of a configuration, in words: which key, where it was written, what was expected, what was probably meant."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from areal.api import Config, ConfigError
+from areal.trainer import config_schema
+from areal.utils.suggest import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from areal.trainer.config_yaml import KeyPath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong."""
+
+    key: str
+    """Dotted key, empty when the problem is not about one."""
+    where: str
+    """"gsm8k.yaml:12", "command line", or empty when unknown."""
+    message: str
+
+    def __str__(self) -> str:
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.key}{where}: {self.message}" if self.key else f"{self.message}{where}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """The class a mapping is checked against, and its alternatives (for keys that only another `kind` has)."""
+
+    cls: type[Config]
+    others: tuple[type[Config], ...] = ()
+
+
+def raise_all(problems: Sequence[Problem]) -> NoReturn:
+    """One ConfigError that lists all problems."""
+    if len(problems) == 1:
+        raise ConfigError(str(problems[0]))
+    listing = "\n".join(f"  - {problem}" for problem in problems)
+    raise ConfigError(f"{len(problems)} problems in the configuration:\n{listing}")
+
+
+def explain(detail: Mapping[str, Any], schema: Schema, origins: Mapping[KeyPath, str]) -> Problem:
+    """Turn one error of pydantic (an entry of `ValidationError.errors()`) into a Problem."""
+    path: KeyPath = tuple(str(part) for part in detail["loc"])
+    cause = detail.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return Problem(key=".".join(path), where=_mentioned(str(cause), path, schema, origins), message=str(cause))
+    where = _origin(path, origins)
+    if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return Problem(key=".".join(path), where=where, message=f"unknown key; {_meant(path, schema)}")
+    if detail["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+        return Problem(key=".".join(path), where=where, message="required key is missing")
+    return Problem(key=".".join(path), where=where, message=_mismatch(path, detail, schema))
+
+
+def remove(value: dict[str, Any], location: Sequence[str | int]) -> KeyPath:
+    """Take the key at a pydantic location (or the list it points into) out of `value`; returns the key, () when there is none."""
+    node: Any = value
+    path: KeyPath = ()
+    for part in location:
+        path = (*path, str(part))
+        inner = node.get(part) if isinstance(node, dict) else None
+        if not isinstance(inner, dict) or len(path) == len(location):
+            if not isinstance(node, dict) or part not in node:
+                return ()
+            del node[part]
+            return path
+        node = inner
+    return ()
+
+
+def repeats(detail: Mapping[str, Any], removed: Sequence[KeyPath]) -> bool:
+    """Whether an error is only a consequence of keys that were taken out: it argues about one of them by name."""
+    cause = str(detail.get("ctx", {}).get("error", detail["msg"]))
+    return any(re.search(rf"\b{re.escape(path[-1])}\b", cause) for path in removed)
+
+
+def _mismatch(path: KeyPath, detail: Mapping[str, Any], schema: Schema) -> str:
+    found = config_schema.lookup(schema.cls, path)
+    if found is not None:
+        expected = config_schema.describe(found.annotation)
+    elif len(path) > 1 and path[-1].isdigit() and (outer := config_schema.lookup(schema.cls, path[:-1])):
+        expected = config_schema.describe(outer.annotation)
+    else:
+        expected = str(detail["msg"])
+    value = detail["input"]
+    hint = ""
+    if isinstance(value, str) and found is not None and found.annotation in (int, float):
+        hint = " (remove the quotes)" if re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", value) else ""
+    elif value is None and found is not None and found.section is not None:
+        hint = "; remove the key to keep its defaults"
+    elif isinstance(value, str) and found is not None and expected.startswith("one of"):
+        near = nearest(value, re.findall(r'"([^"]+)"', expected), limit=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"expected {expected}, got {_show(value)}{hint}"
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _meant(path: KeyPath, schema: Schema) -> str:
+    """What to write instead of an unknown key: a similar key beside it, else the same or a similar name elsewhere."""
+    *parents, leaf = path
+    section = config_schema.lookup(schema.cls, tuple(parents)).section if parents else schema.cls  # type: ignore[union-attr]
+    beside = list(config_schema.fields_of(section)) if section else []
+    prefix = "".join(f"{part}." for part in parents)
+    for other in schema.others:
+        if config_schema.lookup(other, path) is not None:
+            kind = config_schema.fields_of(other)["kind"].default
+            return f"it exists only with kind: {kind}"
+    near = [f"{prefix}{name}" for name in nearest(leaf, beside)]
+    near += [key for key in config_schema.key_paths(schema.cls) if key.rpartition(".")[2] == leaf and key not in near]
+    if not near:
+        by_leaf: dict[str, list[str]] = {}
+        for key in config_schema.key_paths(schema.cls):
+            by_leaf.setdefault(key.rpartition(".")[2], []).append(key)
+        near = [key for name in nearest(leaf, by_leaf) for key in by_leaf[name]]
+    if near:
+        return f"did you mean {' or '.join(near[:3])}?"
+    return f"known keys here are {', '.join(beside)}"
+
+
+def _origin(path: KeyPath, origins: Mapping[KeyPath, str]) -> str:
+    """Where a key was written; for something inside a list, where the list was; for a section, where its first key was."""
+    for length in range(len(path), 0, -1):
+        if path[:length] in origins:
+            return origins[path[:length]]
+    # A section that only exists because one of its keys was set from the command line.
+    return next((origin for key, origin in origins.items() if key[: len(path)] == path), "") if path else ""
+
+
+def _mentioned(message: str, path: KeyPath, schema: Schema, origins: Mapping[KeyPath, str]) -> str:
+    """Where the fields that a contradiction is about were written: the message names them."""
+    section = config_schema.lookup(schema.cls, path).section if path else schema.cls  # type: ignore[union-attr]
+    places = []
+    for key in config_schema.key_paths(section) if section else ():
+        place = origins.get((*path, *key.split(".")))
+        if place and place not in places and re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.]*\w)", message):
+            places.append(place)
+    return ", ".join(places) or origins.get(path, "")

@@ -1,0 +1,144 @@
+"""What a configuration class contains: fields with types, defaults and the text behind them. Reads classes, never values.
+
+The loader asks it for nearest keys and expected types, the reference pages and the JSON schema for everything.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import sys
+import textwrap
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+from areal.api import Config
+
+_PLAIN: dict[Any, str] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    type(None): "null",
+    Any: "any value",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldSchema:
+    """One field of a configuration class."""
+
+    name: str
+    annotation: Any
+    """Resolved type, e.g. `int | None`."""
+    default: Any
+    """Default value; a fresh one for fields with a factory, `dataclasses.MISSING` when the field is required."""
+    doc: str
+    """The string literal behind the field."""
+    section: type[Config] | None
+    """Configuration class of a nested section, also when it may be null."""
+
+    @property
+    def free_form(self) -> bool:
+        """Whether the field is a mapping with keys of the user's choice."""
+        return typing.get_origin(self.annotation) is dict
+
+
+@functools.cache
+def fields_of(cls: type[Config]) -> dict[str, FieldSchema]:
+    """Fields of a configuration class by name, in order of definition (base class first)."""
+    hints = typing.get_type_hints(cls)
+    docs = _field_docs(cls)
+    found = {}
+    for field in dataclasses.fields(cls):
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        found[field.name] = FieldSchema(
+            name=field.name,
+            annotation=hints[field.name],
+            default=default,
+            doc=docs.get(field.name, ""),
+            section=_section(hints[field.name]),
+        )
+    return found
+
+
+@functools.cache
+def key_paths(cls: type[Config]) -> tuple[str, ...]:
+    """Every dotted key of a configuration class, sections before their members: ("model", "model.path", ...)."""
+    paths = []
+    for name, schema in fields_of(cls).items():
+        paths.append(name)
+        if schema.section is not None:
+            paths += [f"{name}.{inner}" for inner in key_paths(schema.section)]
+    return tuple(paths)
+
+
+def lookup(cls: type[Config], path: tuple[str, ...]) -> FieldSchema | None:
+    """The field at a path of keys, None when there is none (or the path leads into a free-form mapping)."""
+    schema: FieldSchema | None = None
+    section: type[Config] | None = cls
+    for key in path:
+        if section is None or key not in fields_of(section):
+            return None
+        schema = fields_of(section)[key]
+        section = schema.section
+    return schema
+
+
+def describe(annotation: Any) -> str:
+    """An annotation in words: `int | None` is "an integer or null"."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(argument) for argument in arguments)
+    if origin is Literal:
+        values = [f'"{value}"' if isinstance(value, str) else str(value) for value in arguments]
+        return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
+    if origin in (tuple, list):
+        item = {int: "integers", float: "numbers", str: "texts"}.get(arguments[0], "values")
+        return f"a list of {item}"
+    if origin is dict or annotation is dict or _section(annotation) is not None:
+        return "a section of key: value lines"
+    return _PLAIN.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _section(annotation: Any) -> type[Config] | None:
+    for candidate in (annotation, *typing.get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, Config):
+            return candidate
+    return None
+
+
+def _field_docs(cls: type[Config]) -> dict[str, str]:
+    """Texts of the string literals that follow fields, over the whole inheritance chain (subclasses win)."""
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            docs |= _module_docs(base.__module__).get(base.__qualname__, {})
+    return docs
+
+
+@functools.cache
+def _module_docs(module_name: str) -> dict[str, dict[str, str]]:
+    """Class name to field name to text. The source is parsed once per module: `inspect.getsource` per class is slower."""
+    tree = ast.parse(inspect.getsource(sys.modules[module_name]))
+    return {node.name: _class_docs(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _class_docs(node: ast.ClassDef) -> dict[str, str]:
+    docs = {}
+    for statement, following in zip(node.body, node.body[1:], strict=False):
+        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
+            continue
+        if (
+            isinstance(following, ast.Expr)
+            and isinstance(following.value, ast.Constant)
+            and isinstance(following.value.value, str)
+        ):
+            docs[statement.target.id] = " ".join(textwrap.dedent(following.value.value).split())
+    return docs
