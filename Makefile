@@ -1,0 +1,29 @@
+# Thin names for the scripts; without make, run the commands on the right.
+
+.PHONY: help setup demo test lint format docs
+
+help:
+	@echo "make demo    set up, then run asynchronous GRPO on arithmetic and write a report"
+	@echo "make test    set up, then every gate: style, types, layers, docs, tests"
+	@echo "make setup   make .venv ready (again: milliseconds)"
+	@echo "make lint    the quick gates only"
+	@echo "make format  rewrite the code in the house style"
+	@echo "make docs    regenerate the reference pages"
+
+setup:
+	@bash scripts/setup.sh
+
+demo: setup
+	@.venv/bin/areal demo
+
+test: setup
+	@bash scripts/check.sh
+
+lint: setup
+	@bash scripts/check.sh --fast
+
+format: setup
+	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .
+
+docs: setup
+	@.venv/bin/python scripts/generate_reference.py
