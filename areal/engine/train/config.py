@@ -23,7 +23,7 @@ class TrainEngineConfig(Config):
     adam_eps: float = 1e-8
     """AdamW denominator offset."""
     lr_schedule: Literal["constant", "cosine", "linear"] = "constant"
-    """Shape of the learning rate after warm-up; cosine and linear end at min_lr_ratio * lr after the run's last step."""
+    """Shape of the learning rate after warm-up; cosine and linear end at min_lr_ratio * lr after the last step."""
     warmup_steps: int = 0
     """Optimizer steps of linear warm-up from 0."""
     min_lr_ratio: float = 0.0
@@ -36,8 +36,8 @@ class TrainEngineConfig(Config):
     """Tokens per slice of the vocabulary projection; bounds the memory of logits at chunk * vocab_size."""
     max_skipped_steps: int = 10
     """Consecutive optimizer steps that may be skipped for non-finite gradients before the run stops."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Parameter dtype; bfloat16 keeps float32 master weights in the optimizer."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Parameter dtype; bfloat16 keeps float32 master weights in the optimizer, float64 is for numerical checks."""
     device: str = "auto"
     """"auto" takes an accelerator when present, else "cpu"."""
     gradient_checkpointing: bool = False

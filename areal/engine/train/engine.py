@@ -1,0 +1,369 @@
+"""The training engine on one process: owns a model and its optimizer, on the CPU or one accelerator.
+
+Implements `areal.api.TrainEngine`. It knows nothing about objectives, rewards or rollouts: a loss function comes in
+with each batch. Results do not depend on how a batch is cut into micro-batches, and on the CPU two equal runs are
+equal bit by bit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from areal.api import EngineError, NumericsError, TrainStats
+from areal.engine.train.forward import place, run_in_micro_batches, to_device, token_scores, token_values
+from areal.engine.train.head import score_dtype
+from areal.engine.train.optimizer import MasterAdamW, check_names
+from areal.engine.train.schedule import learning_rate
+from areal.utils.atomic import atomic_directory
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from areal.api import LossOutput, PaddedBatch
+    from areal.engine.train.config import TrainEngineConfig
+
+    LossFunction = Callable[[Tensor, Tensor | None, PaddedBatch], LossOutput]
+
+_logger = getLogger(__name__)
+_STATE_SCHEMA: Final = 1
+
+
+class TrainingEngine:
+    """One trained model, actor or critic.
+
+    engine = TrainingEngine(from_pretrained(path), config=TrainEngineConfig(lr=1e-4), total_steps=200)
+    stats = engine.train_batch(batch, loss_fn, temperature=1.0)
+    """
+
+    def __init__(
+        self, model: nn.Module, *, config: TrainEngineConfig, total_steps: int | None = None, is_critic: bool = False
+    ) -> None:
+        """Take over `model` (a CausalModel; with is_critic one that also has `value`), moving it to the device and
+        dtype.
+
+        total_steps: calls of `train_batch` in the whole run, i.e. training steps times minibatches; only decaying
+        learning rates need it. Raises ConfigError when such a schedule gets None, EngineError when the model does not
+        fit its role.
+        """
+        self.config = config
+        self.device = _resolve_device(config.device)
+        self.is_critic = is_critic
+        if is_critic != hasattr(model, "value"):
+            raise EngineError(
+                f"is_critic={is_critic} but {type(model).__name__} has {'no' if is_critic else 'a'} value head; "
+                f"wrap the model with areal.models.value_head for a critic, and only then"
+            )
+        self._total_steps = total_steps
+        learning_rate(config, config.warmup_steps, total_steps)
+        self._dtype: torch.dtype = getattr(torch, config.dtype)
+        self._model = model.to(self.device)
+        self._optimizer = MasterAdamW(self._model, config, dtype=self._dtype)
+        self._version = 0
+        self._calls = 0
+        self._skipped_in_row = 0
+        self._skipped_total = 0
+        self._offending_rows: tuple[int, ...] = ()
+        if config.gradient_checkpointing:
+            switch: Any = self._model.set_gradient_checkpointing
+            switch(True)
+
+    @property
+    def model(self) -> nn.Module:
+        """The live model."""
+        return self._model
+
+    @property
+    def version(self) -> int:
+        """Number of weight versions published so far."""
+        return self._version
+
+    @property
+    def num_steps(self) -> int:
+        """Calls of `train_batch` so far, skipped steps included; the learning rate is a function of it."""
+        return self._calls
+
+    @property
+    def num_skipped_steps(self) -> int:
+        """Steps skipped for non-finite gradients since the run began."""
+        return self._skipped_total
+
+    @property
+    def offending_rows(self) -> tuple[int, ...]:
+        """Rows of the last skipped batch whose own gradient or loss was not finite; empty when no single row explains
+        it."""
+        return self._offending_rows
+
+    def set_version(self, version: int) -> None:
+        """Record the version that the next published weights have. Raises EngineError when it would go back."""
+        if version < self._version:
+            raise EngineError(f"version {version} is older than the current {self._version}; versions only grow")
+        self._version = version
+
+    @torch.no_grad()
+    def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
+        """Log-probability of every token given its prefix, float32 [S, L], without gradient; 0 at t=0 and on padding.
+
+        only_masked: compute tokens with loss_mask 1 only and leave 0 elsewhere, which spares the vocabulary projection
+        of prompts. The values are the same up to the rounding of matrix products of another shape.
+        """
+        if self.is_critic:
+            raise EngineError(
+                "forward_logp needs a language model head and this engine trains a critic; use forward_values"
+            )
+        return forward_logp(
+            self._model, to_device(batch, self.device), self.config, temperature=temperature, only_masked=only_masked
+        )
+
+    @torch.no_grad()
+    def forward_values(self, batch: PaddedBatch) -> Tensor:
+        """Critic value of every token, float32 [S, L], without gradient.
+
+        The value at token t is that of the state in which t was chosen, i.e. of tokens[:t]: the same convention as for
+        log-probabilities, so it is 0 at t=0 and on padding. Raises EngineError without a value head.
+        """
+        if not self.is_critic:
+            raise EngineError("forward_values needs a value head; build the engine with is_critic=True")
+        batch = to_device(batch, self.device)
+        result_SL = torch.zeros(batch.tokens.shape, dtype=score_dtype(self._dtype), device=self.device)
+
+        def work(part: PaddedBatch, rows: Tensor) -> None:
+            values_N, predicted_SL = token_values(self._model, part, only_masked=False)
+            values_SL = place(values_N, predicted_SL, dtype=result_SL.dtype)
+            result_SL[rows, : values_SL.shape[1]] = values_SL
+
+        run_in_micro_batches(batch, self.config.max_tokens_per_micro_batch, work, reset=lambda: None)
+        return result_SL
+
+    def train_batch(
+        self,
+        batch: PaddedBatch,
+        loss_fn: LossFunction,
+        *,
+        temperature: float = 1.0,
+        with_entropy: bool = False,
+        smoothing: float = 0.0,
+    ) -> TrainStats:
+        """Forward, backward over all micro-batches, clip, step. A non-finite loss or gradient skips the step and
+        reports it.
+
+        loss_fn gets log-probabilities (values, for a critic) and, with_entropy, entropies of the full vocabulary; both
+        are computed where loss_mask is 1 and are 0 elsewhere. Its denominators must be those of the whole batch.
+        smoothing: replaces log p(token) by (1 - smoothing) log p(token) + smoothing * mean_v log p(v), 0 <= smoothing
+        < 1: with it a likelihood loss becomes the one with smoothed labels.
+
+        Raises NumericsError when more than max_skipped_steps steps in a row were skipped, EngineError when memory does
+        not suffice even for half-sized micro-batches.
+        """
+        if not (0 <= smoothing < 1 and temperature > 0):
+            raise EngineError(f"expected 0 <= smoothing < 1 and temperature > 0, got {smoothing} and {temperature}")
+        if self.is_critic and (with_entropy or smoothing):
+            raise EngineError("a critic has no distribution over tokens: with_entropy and smoothing must stay off")
+        batch = to_device(batch, self.device)
+        totals = _Totals()
+
+        def backward(part: PaddedBatch) -> None:
+            scores_SL, entropy_SL = self._scores(part, temperature, with_entropy=with_entropy, smoothing=smoothing)
+            output = loss_fn(scores_SL, entropy_SL, part)
+            output.loss.backward()
+            totals.add(output)
+
+        def reset() -> None:
+            self._optimizer.zero_grad()
+            totals.clear()
+
+        reset()
+        budget = self.config.max_tokens_per_micro_batch
+        num_micro_batches = run_in_micro_batches(batch, budget, lambda part, _: backward(part), reset=reset)
+        loss, metrics = totals.result()
+        gradient_norm = self._optimizer.gradient_norm()
+        rate = learning_rate(self.config, self._calls, self._total_steps)
+        stepped = math.isfinite(loss) and math.isfinite(gradient_norm)
+        self._calls += 1
+        if stepped:
+            self._optimizer.step(rate, gradient_norm)
+            self._skipped_in_row = 0
+        else:
+            self._offending_rows = self._find_offending_rows(batch, backward, totals)
+            metrics["nonfinite_sequences"] = float(len(self._offending_rows))
+            self._record_skip(batch, loss, gradient_norm)
+        return TrainStats(
+            loss=loss,
+            grad_norm=gradient_norm,
+            learning_rate=rate,
+            stepped=stepped,
+            num_micro_batches=num_micro_batches,
+            metrics=metrics,
+        )
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Native parameter names to live tensors (not copies): what `WeightUpdateMeta(kind="memory")` carries."""
+        return self._model.state_dict()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a bit-exact continuation needs, as copies in host memory: later steps do not change it.
+
+        Plain values and tensors only; `areal.infra.checkpoint` can hold it as it is.
+        """
+        return {
+            "schema": _STATE_SCHEMA,
+            "parameters": {name: tensor.to("cpu", copy=True) for name, tensor in self._model.state_dict().items()},
+            "optimizer": self._optimizer.state_dict(),
+            "version": self._version,
+            "num_steps": self._calls,
+            "skipped_in_row": self._skipped_in_row,
+            "skipped_total": self._skipped_total,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`. Raises EngineError, before anything is changed, when it belongs to another model."""
+        if state.get("schema") != _STATE_SCHEMA:
+            raise EngineError(
+                f"engine state has schema {state.get('schema')!r}, this program reads {_STATE_SCHEMA}; use the "
+                f"version of areal that wrote it"
+            )
+        own = self._model.state_dict()
+        check_names("parameters", state["parameters"], set(own))
+        for name, tensor in state["parameters"].items():
+            if tensor.shape != own[name].shape or tensor.dtype != own[name].dtype:
+                raise EngineError(
+                    f"parameter {name} is {tensor.dtype} {tuple(tensor.shape)} in the state and {own[name].dtype} "
+                    f"{tuple(own[name].shape)} in the model; use the configuration the state was saved with"
+                )
+        self._optimizer.load_state_dict(state["optimizer"])
+        for name, tensor in state["parameters"].items():
+            own[name].copy_(tensor)
+        self._version = state["version"]
+        self._calls = state["num_steps"]
+        self._skipped_in_row = state["skipped_in_row"]
+        self._skipped_total = state["skipped_total"]
+
+    def save_pretrained(self, path: Path) -> None:
+        """Write a Hugging Face checkpoint folder (config.json and safetensors), replacing an existing one at once."""
+        from areal.models import save_pretrained
+
+        with atomic_directory(path, replace=True) as folder:
+            save_pretrained(self._model, folder)
+
+    def _scores(
+        self, part: PaddedBatch, temperature: float, *, with_entropy: bool, smoothing: float
+    ) -> tuple[Tensor, Tensor | None]:
+        dtype = score_dtype(self._dtype)
+        if self.is_critic:
+            values_N, predicted_SL = token_values(self._model, part, only_masked=True)
+            return place(values_N, predicted_SL, dtype=dtype), None
+        scores, predicted_SL = token_scores(
+            self._model, part, temperature=temperature, chunk=self.config.logprob_chunk_size, only_masked=True
+        )
+        logp_N = scores.logp if scores else None
+        if scores and smoothing:
+            logp_N = (1 - smoothing) * scores.logp + smoothing * scores.mean_logp
+        logp_SL = place(logp_N, predicted_SL, dtype=dtype)
+        if not with_entropy:
+            return logp_SL, None
+        return logp_SL, place(scores.entropy if scores else None, predicted_SL, dtype=dtype)
+
+    def _find_offending_rows(
+        self, batch: PaddedBatch, backward: Callable[[PaddedBatch], None], totals: _Totals
+    ) -> tuple[int, ...]:
+        """Run each sequence on its own; costs one more pass over the batch, in a case that should be rare."""
+        rows: list[int] = []
+
+        def reset() -> None:
+            self._optimizer.zero_grad()
+            totals.clear()
+
+        def work(part: PaddedBatch, indices: Tensor) -> None:
+            reset()
+            backward(part)
+            if not (math.isfinite(totals.result()[0]) and math.isfinite(self._optimizer.gradient_norm())):
+                rows.extend(indices.tolist())
+
+        # A budget of one token gives every sequence a micro-batch of its own.
+        run_in_micro_batches(batch, 1, work, reset=lambda: None)
+        reset()
+        return tuple(sorted(rows))
+
+    def _record_skip(self, batch: PaddedBatch, loss: float, gradient_norm: float) -> None:
+        self._skipped_in_row += 1
+        self._skipped_total += 1
+        rows = self._offending_rows
+        culprits = (
+            f"rows {list(rows)} of prompt groups {[int(batch.groups[row]) for row in rows]}"
+            if rows
+            else "no single row"
+        )
+        message = (
+            f"optimizer step {self._calls - 1} skipped ({self._skipped_in_row} in a row): loss {loss}, gradient norm "
+            f"{gradient_norm}; caused by {culprits}"
+        )
+        _logger.warning("%s", message)
+        if self._skipped_in_row > self.config.max_skipped_steps:
+            raise NumericsError(
+                f"{message}. max_skipped_steps is {self.config.max_skipped_steps}: lower lr, check the data of "
+                f"those rows, or use dtype float32"
+            )
+
+
+def forward_logp(
+    model: nn.Module, batch: PaddedBatch, config: TrainEngineConfig, *, temperature: float, only_masked: bool = False
+) -> Tensor:
+    """Log-probabilities float32 [S, L] of a batch that is on the model's device; see TrainingEngine.forward_logp."""
+    dtype = score_dtype(next(model.parameters()).dtype)
+    result_SL = torch.zeros(batch.tokens.shape, dtype=dtype, device=batch.tokens.device)
+
+    def work(part: PaddedBatch, rows: Tensor) -> None:
+        scores, predicted_SL = token_scores(
+            model, part, temperature=temperature, chunk=config.logprob_chunk_size, only_masked=only_masked
+        )
+        logp_SL = place(scores.logp if scores else None, predicted_SL, dtype=dtype)
+        result_SL[rows, : logp_SL.shape[1]] = logp_SL
+
+    with torch.no_grad():
+        run_in_micro_batches(batch, config.max_tokens_per_micro_batch, work, reset=lambda: None)
+    return result_SL
+
+
+class _Totals:
+    """Adds up what the micro-batches of one batch return; one transfer from the device at the end."""
+
+    def __init__(self) -> None:
+        self._losses: list[Tensor] = []
+        self._metrics: dict[str, list[Tensor]] = {}
+
+    def add(self, output: LossOutput) -> None:
+        self._losses.append(output.loss.detach())
+        for name, value in output.metrics.items():
+            self._metrics.setdefault(name, []).append(value.detach())
+
+    def clear(self) -> None:
+        self._losses.clear()
+        self._metrics.clear()
+
+    def result(self) -> tuple[float, dict[str, float]]:
+        metrics = {name: _combine(name, torch.stack(values)) for name, values in self._metrics.items()}
+        named = {
+            "loss": torch.stack(self._losses).sum(),
+            **{f"metric {name}": value for name, value in metrics.items()},
+        }
+        numbers = torch.stack([value.double() for value in named.values()]).tolist()
+        return numbers[0], dict(zip(metrics, numbers[1:], strict=True))
+
+
+def _combine(name: str, values: Tensor) -> Tensor:
+    if name.endswith("_max"):
+        return values.max()
+    return values.min() if name.endswith("_min") else values.sum()
+
+
+def _resolve_device(name: str) -> torch.device:
+    if name != "auto":
+        return torch.device(name)
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator or torch.device("cpu")

@@ -1,0 +1,155 @@
+"""From a padded batch to one number per token: cut, pack, run the model, score, and put each value at the token it
+belongs to.
+
+This is the only place with a shift: the hidden state at position t-1 predicts token t, and what is computed from it is
+stored at t (`areal.api.records`). Shared by the trained model and by frozen reference models.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from areal.algorithm.packing import micro_batches, pack, select
+from areal.api import EngineError
+from areal.engine.train.head import TokenScores, score_dtype, score_tokens
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor, nn
+
+    from areal.api import PaddedBatch
+
+_logger = getLogger(__name__)
+_Result = TypeVar("_Result")
+
+
+def predicted_tokens(batch: PaddedBatch, *, only_masked: bool) -> Tensor:
+    """bool [S, L]: tokens that have a prefix, so that a distribution over them exists; only_masked: and loss_mask 1."""
+    columns = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+    predicted_SL = (columns > 0) & (columns < batch.lengths[:, None])
+    return predicted_SL & (batch.loss_mask > 0) if only_masked else predicted_SL
+
+
+def token_scores(
+    model: nn.Module, batch: PaddedBatch, *, temperature: float, chunk: int, only_masked: bool
+) -> tuple[TokenScores | None, Tensor]:
+    """Scores of the N predicted tokens of one micro-batch in row-major order, and bool [S, L] saying which tokens they
+    are.
+
+    None when no token is predicted (all masked, or one-token sequences): the model is not run at all.
+    """
+    hidden_NH, targets_N, predicted_SL = _predicting_states(model, batch, only_masked=only_masked)
+    if hidden_NH is None:
+        return None, predicted_SL
+    project: Any = model.project
+    return score_tokens(project, hidden_NH, targets_N, temperature=temperature, chunk=chunk), predicted_SL
+
+
+def token_values(model: nn.Module, batch: PaddedBatch, *, only_masked: bool) -> tuple[Tensor | None, Tensor]:
+    """Critic values [N] of the states *before* the predicted tokens, and bool [S, L] saying which tokens they belong
+    to."""
+    hidden_NH, _, predicted_SL = _predicting_states(model, batch, only_masked=only_masked)
+    if hidden_NH is None:
+        return None, predicted_SL
+    value_head: Any = model.value
+    return value_head(hidden_NH).to(score_dtype(hidden_NH.dtype)), predicted_SL
+
+
+def place(values_N: Tensor | None, predicted_SL: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """[S, L] with values_N at the marked tokens and 0 elsewhere. None gives zeros that accept a gradient and drop
+    it."""
+    zeros_SL = torch.zeros(predicted_SL.shape, dtype=dtype, device=predicted_SL.device)
+    if values_N is None:
+        return zeros_SL.requires_grad_(torch.is_grad_enabled())
+    return zeros_SL.masked_scatter(predicted_SL, values_N.to(dtype))
+
+
+def run_in_micro_batches(
+    batch: PaddedBatch, budget: int, work: Callable[[PaddedBatch, Tensor], None], *, reset: Callable[[], None]
+) -> int:
+    """Call `work(micro_batch, row_indices)` on parts of at most `budget` tokens each; return how many there were.
+
+    When memory runs out, `reset` is called and everything starts again with half the tokens, once.
+    Raises EngineError when that does not fit either.
+    """
+    parts = micro_batches(batch.lengths, budget)
+    try:
+        _run_parts(batch, parts, work)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        largest = max(int(batch.lengths[list(part)].sum()) for part in parts)
+    else:
+        return len(parts)
+    # Outside the except block: there the error's traceback would keep the tensors of the failed pass alive.
+    reset()
+    _release_cached_memory()
+    smaller = max(1, largest // 2)
+    _logger.warning(
+        "out of memory with micro-batches of up to %d tokens; this batch is run again with %d", largest, smaller
+    )
+    parts = micro_batches(batch.lengths, smaller)
+    try:
+        _run_parts(batch, parts, work)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reset()
+        raise EngineError(
+            f"out of memory with micro-batches of {largest} tokens, and again with {smaller}: {error}. Lower "
+            f"max_tokens_per_micro_batch or logprob_chunk_size, set gradient_checkpointing, or allow shorter sequences "
+            f"(the longest of this batch has {int(batch.lengths.max())} tokens)"
+        ) from error
+    return len(parts)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` is a failed allocation; torch's CPU allocator reports one as a plain RuntimeError."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def to_device(batch: PaddedBatch, device: torch.device) -> PaddedBatch:
+    """The batch with all its tensors on `device`; the same object when they are there already."""
+    from dataclasses import fields, replace
+
+    moved = {
+        item.name: value.to(device)
+        for item in fields(batch)
+        if isinstance(value := getattr(batch, item.name), torch.Tensor) and value.device != device
+    }
+    return replace(batch, **moved) if moved else batch
+
+
+def _predicting_states(
+    model: nn.Module, batch: PaddedBatch, *, only_masked: bool
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Hidden states [N, H] that predict, the N tokens they predict, and where those are in the batch (bool [S, L])."""
+    predicted_SL = predicted_tokens(batch, only_masked=only_masked)
+    rows = predicted_SL.any(dim=1).nonzero()[:, 0]
+    if rows.numel() == 0:
+        return None, batch.tokens.new_zeros(0), predicted_SL
+    # Sequences without a predicted token cost nothing. `rows` ascends, so row-major order stays that of the batch.
+    active = batch if rows.numel() == batch.tokens.shape[0] else select(batch, rows)
+    packed = pack(active)
+    hidden: Any = model.hidden
+    hidden_TH = hidden(packed.tokens, packed.positions, packed.cu_seqlens, packed.max_seqlen)
+    row_N, column_N = predicted_SL[rows].nonzero(as_tuple=True)
+    source_N = packed.cu_seqlens.to(row_N.dtype)[row_N] + column_N - 1
+    return hidden_TH[source_N], packed.tokens[source_N + 1], predicted_SL
+
+
+def _run_parts(batch: PaddedBatch, parts: Sequence[Sequence[int]], work: Callable[[PaddedBatch, Tensor], None]) -> None:
+    for part in parts:
+        indices = torch.as_tensor(part, dtype=torch.int64, device=batch.tokens.device)
+        work(select(batch, indices), indices)
+
+
+def _release_cached_memory() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,99 @@
+"""Log-probability, entropy and mean log-probability of tokens, from hidden states, in slices of the vocabulary
+projection.
+
+The logits of a batch are its largest tensor by far. Here at most `chunk` rows of them exist at any time, in the
+forward pass and in the backward pass, where they are computed again. Everything after the projection is float32
+(float64 for float64 models), whatever the dtype of the model: in bfloat16 a log-probability is off by about 1e-2.
+
+Shape letters: N predicted tokens, V vocabulary, H hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenScores:
+    """Statistics of the distribution at N predicted tokens, float32 [N] (float64 for float64 models)."""
+
+    logp: Tensor
+    """log p(token)."""
+    entropy: Tensor
+    """-sum_v p(v) log p(v) over the whole vocabulary, in nats."""
+    mean_logp: Tensor
+    """(1/V) sum_v log p(v): the log-likelihood of the uniform target of label smoothing."""
+
+
+def score_tokens(
+    project: Callable[[Tensor], Tensor], hidden_NH: Tensor, targets_N: Tensor, *, temperature: float, chunk: int
+) -> TokenScores:
+    """Score targets_N (int64) under softmax(project(hidden_NH) / temperature).
+
+    Peak memory of logits: chunk * V in the forward pass, about 2 * chunk * V in the backward pass, for any N. The
+    result at a token does not depend on `chunk` beyond rounding in the projection. Differentiable in all three outputs.
+    """
+
+    def score(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        statistics: tuple[Tensor, Tensor, Tensor] = _Statistics.apply(project(hidden), targets, temperature)
+        return statistics
+
+    pieces = list(zip(hidden_NH.split(chunk), targets_N.split(chunk), strict=True))
+    # A single slice may keep its logits: that is the same peak, without the second projection.
+    if len(pieces) == 1 or not torch.is_grad_enabled():
+        scored = [score(*piece) for piece in pieces]
+    else:
+        scored = [checkpoint(score, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+    logp, entropy, mean_logp = (torch.cat(column) for column in zip(*scored, strict=True))
+    return TokenScores(logp=logp, entropy=entropy, mean_logp=mean_logp)
+
+
+def score_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Dtype of scores of a model of `dtype`."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+class _Statistics(torch.autograd.Function):
+    """The three statistics with a hand-written gradient: one [N, V] tensor instead of the five that autograd would
+    keep.
+
+    With z = logits / T, s = log sum exp z, p = exp(z - s), H the entropy:
+        d logp / dz_v = [v = target] - p_v,  d H / dz_v = -p_v (z_v - s + H),  d mean_logp / dz_v = 1/V - p_v.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+        z_NV = logits_NV.to(score_dtype(logits_NV.dtype)) / temperature
+        s_N = z_NV.logsumexp(-1)
+        logp_N = z_NV.gather(-1, targets_N[:, None])[:, 0] - s_N
+        # The product is taken after masking p = 0, where z may be -inf (a vocabulary entry that can never be sampled).
+        p_NV = (z_NV - s_N[:, None]).exp_()
+        entropy_N = s_N - torch.where(p_NV > 0, z_NV, 0).mul_(p_NV).sum(-1)
+        mean_logp_N = z_NV.mean(-1) - s_N
+        ctx.save_for_backward(z_NV, s_N, entropy_N, targets_N)
+        ctx.temperature, ctx.dtype = temperature, logits_NV.dtype
+        return logp_N, entropy_N, mean_logp_N
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(
+        ctx: Any, grad_logp_N: Tensor, grad_entropy_N: Tensor, grad_mean_N: Tensor
+    ) -> tuple[Tensor, None, None]:
+        z_NV, s_N, entropy_N, targets_N = ctx.saved_tensors
+        log_p_NV = z_NV - s_N[:, None]
+        gradient_NV = log_p_NV.exp()
+        # p * -(g_logp + g_mean + g_H (log p + H)), then the two terms without p.
+        log_p_NV.masked_fill_(gradient_NV == 0, 0).add_(entropy_N[:, None]).mul_(grad_entropy_N[:, None])
+        gradient_NV.mul_(log_p_NV.add_((grad_logp_N + grad_mean_N)[:, None])).neg_()
+        gradient_NV.add_((grad_mean_N / z_NV.shape[-1])[:, None])
+        gradient_NV.scatter_add_(-1, targets_N[:, None], grad_logp_N[:, None])
+        return gradient_NV.div_(ctx.temperature).to(ctx.dtype), None, None

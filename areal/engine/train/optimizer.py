@@ -1,0 +1,150 @@
+"""AdamW over named parameters: decay groups, float32 master weights, gradient norm and clipping, exact state.
+
+It does not decide when to step or what the learning rate is: the engine does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from areal.api import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor, nn
+
+    from areal.engine.train.config import TrainEngineConfig
+
+
+class MasterAdamW:
+    """Updates the trainable parameters of a model.
+
+    Parameters in float32 or float64 are updated directly. A parameter in a smaller dtype has a float32 master copy: its
+    gradients are added up in float32 as they appear, the update happens there, and the result is rounded into the
+    model.
+    """
+
+    def __init__(self, model: nn.Module, config: TrainEngineConfig, *, dtype: torch.dtype) -> None:
+        """Turn the model's parameters into `dtype`, in place; the masters keep the values they had before."""
+        named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        if not named:
+            raise EngineError(
+                "the model has no trainable parameter; unfreeze some, or use FrozenModel for inference only"
+            )
+        self._max_grad_norm = config.max_grad_norm
+        self._parameters: dict[str, nn.Parameter] = named
+        self._masters: dict[str, Tensor] = {}
+        small = torch.finfo(dtype).bits < 32
+        for name, parameter in named.items():
+            if small:
+                self._masters[name] = parameter.detach().to(torch.float32, copy=True)
+                parameter.register_post_accumulate_grad_hook(_GradientToMaster(self._masters[name]))
+            parameter.data = parameter.data.to(dtype)
+            if not small:
+                self._masters[name] = parameter
+        matrices = [master for master in self._masters.values() if master.ndim >= 2]
+        vectors = [master for master in self._masters.values() if master.ndim < 2]
+        groups = [
+            {"params": matrices, "weight_decay": config.weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+        # The fused kernel is 3 to 4 times as fast as the others, on the CPU too, and bit-deterministic.
+        self._optimizer = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=config.lr,
+            betas=(config.beta1, config.beta2),
+            eps=config.adam_eps,
+            fused=True,
+        )
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for name, parameter in self._parameters.items():
+            parameter.grad = None
+            self._masters[name].grad = None
+
+    def gradient_norm(self) -> float:
+        """L2 norm over all gradients; NaN or inf when any entry is, 0 when there are none."""
+        gradients = self._gradients()
+        if not gradients:
+            return 0.0
+        return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
+
+    def step(self, lr: float, gradient_norm: float) -> None:
+        """Clip by the given norm of the current gradients, update with learning rate `lr`, and forget the gradients."""
+        if 0 < self._max_grad_norm < gradient_norm:
+            torch._foreach_mul_(self._gradients(), self._max_grad_norm / gradient_norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.step()
+        for name, parameter in self._parameters.items():
+            if self._masters[name] is not parameter:
+                parameter.data.copy_(self._masters[name])
+        self.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments and masters by parameter name, as copies on the CPU."""
+        state: dict[str, Any] = {"moments": {}, "masters": {}}
+        for name, master in self._masters.items():
+            moments = self._optimizer.state.get(master, {})
+            state["moments"][name] = {key: value.detach().to("cpu", copy=True) for key, value in moments.items()}
+            if master is not self._parameters[name]:
+                state["masters"][name] = master.detach().to("cpu", copy=True)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`. Raises EngineError, before anything is changed, when parameters or dtypes differ."""
+        expected_masters = {name for name, master in self._masters.items() if master is not self._parameters[name]}
+        check_names("optimizer state", state["moments"], set(self._masters))
+        check_names("master weights (they exist only when dtype is bfloat16)", state["masters"], expected_masters)
+        for name, moments in state["moments"].items():
+            for key, value in moments.items():
+                if key != "step" and value.shape != self._masters[name].shape:
+                    raise EngineError(
+                        f"optimizer state {key} of {name} has shape {tuple(value.shape)}, expected "
+                        f"{tuple(self._masters[name].shape)}: it belongs to another model"
+                    )
+        for name, master in self._masters.items():
+            moments = state["moments"][name]
+            # The fused kernel wants its step counter on the parameter's device, like the moments.
+            restored = {key: value.to(master.device, copy=True) for key, value in moments.items()}
+            if restored:
+                self._optimizer.state[master] = restored
+            else:
+                self._optimizer.state.pop(master, None)
+            if name in state["masters"]:
+                master.data.copy_(state["masters"][name])
+        self.zero_grad()
+
+    def _gradients(self) -> list[Tensor]:
+        return [master.grad for master in self._masters.values() if master.grad is not None]
+
+
+class _GradientToMaster:
+    """Adds each new gradient of a small-dtype parameter to the gradient of its float32 master."""
+
+    def __init__(self, master: Tensor) -> None:
+        self._master = master
+
+    def __call__(self, parameter: Tensor) -> None:
+        gradient = parameter.grad
+        parameter.grad = None
+        if gradient is None:
+            return
+        if self._master.grad is None:
+            self._master.grad = gradient.to(torch.float32)
+        else:
+            self._master.grad += gradient
+
+
+def check_names(what: str, found: Mapping[str, Any], expected: set[str]) -> None:
+    """Raise EngineError unless the keys of `found` are exactly `expected`."""
+    missing, surplus = sorted(expected - set(found)), sorted(set(found) - expected)
+    if missing or surplus:
+        raise EngineError(
+            f"{what} do not fit this model: {len(missing)} missing {missing[:3]}, {len(surplus)} unknown "
+            f"{surplus[:3]}; load a state that was saved with the same model and the same dtype"
+        )

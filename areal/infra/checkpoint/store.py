@@ -1,0 +1,235 @@
+"""A folder of checkpoints: each is published whole or not at all, verified by hash before use, and the newest few are
+kept.
+
+Layout: `<directory>/step-00000020.000003/` holds the files and manifest.json; the number behind the dot counts saves,
+so the newest checkpoint is the last *written* one, also after a run was taken back to an earlier step.
+
+It does not decide when to save or what a failed save means for a run: the trainer does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.api import CheckpointError
+from areal.infra.checkpoint.manifest import (
+    MANIFEST_NAME,
+    DamagedError,
+    Manifest,
+    check_hashes,
+    check_sizes,
+    describe_folder,
+    read_manifest,
+)
+from areal.infra.checkpoint.state_io import load_state, save_state, state_bytes
+from areal.utils.atomic import atomic_directory, atomic_write, remove_leftovers
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+_logger = getLogger(__name__)
+_FOLDER_PATTERN: Final = re.compile(r"step-(\d{8,})\.(\d{6,})")
+_SPARE_BYTES: Final = 1 << 20
+"""Room for the manifest, folder entries and JSON beside the tensors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One intact checkpoint; every file was compared with its hash."""
+
+    step: int
+    path: Path
+    created_unix: float
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
+    """Why newer checkpoints were passed over, newest first, e.g. "step-00000020.000003: file 'trainer.json' is corrupt
+    (...)"."""
+
+    def load(self, name: str) -> Any:
+        """The state saved under `name`, tensors on the CPU. Raises CheckpointError when there is no such state."""
+        return load_state(self.path, name)
+
+
+class CheckpointStore:
+    """Writes, finds and prunes checkpoints in one directory. One process writes (see RunLock); any may read.
+
+    store = CheckpointStore(run_dir / "checkpoints", keep=2)
+    store.save(20, {"actor": engine.state_dict(), "rng": rng_state()}, meta={"reward": 0.7})
+    checkpoint = store.load_latest()
+    if checkpoint is not None:
+        engine.load_state_dict(checkpoint.load("actor"))
+    """
+
+    def __init__(self, directory: Path, *, keep: int) -> None:
+        """Open (and create) `directory`, and remove what killed writers left there.
+
+        Raises ValueError when keep < 1, CheckpointError when the directory cannot be created.
+        """
+        if keep < 1:
+            raise ValueError(f"keep is {keep}, expected at least 1")
+        self.directory = directory
+        self.keep = keep
+        self._known_damaged: set[str] = set()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for leftover in remove_leftovers(directory):
+                _logger.warning("removed the unfinished checkpoint %s of a process that was killed", leftover)
+        except OSError as error:
+            raise CheckpointError(f"cannot use {directory} for checkpoints: {error}") from error
+
+    def save(
+        self,
+        step: int,
+        write: Callable[[Path], None] | Mapping[str, Any],
+        meta: Mapping[str, Any] | None = None,
+        *,
+        expected_bytes: int | None = None,
+    ) -> Path:
+        """Publish a checkpoint, remove those beyond `keep`, and return its folder.
+
+        write: states by name (see `state_io` for what they may hold), or a function that fills the folder it is given.
+        meta: JSON values for people and tools, e.g. {"reward": 0.7}.
+        expected_bytes: size to compare with the free space; by default that of the states, or of the newest checkpoint.
+
+        Raises CheckpointError when the disk is full or refuses; nothing of the attempt remains and older checkpoints
+        are untouched, so training may go on and try again later. Raises ValueError or TypeError for what cannot be
+        stored.
+        """
+        if step < 0:
+            raise ValueError(f"step is {step}, expected >= 0")
+        meta = dict(meta or {})
+        _check_meta(meta)
+        ordinal = max((number for _, number, _ in self._folders()), default=0) + 1
+        final = self.directory / f"step-{step:08d}.{ordinal:06d}"
+        self._check_space(final, self._estimate(write) if expected_bytes is None else expected_bytes)
+        try:
+            with atomic_directory(final) as folder:
+                if callable(write):
+                    write(folder)
+                else:
+                    for name, tree in write.items():
+                        save_state(folder, name, tree)
+                files = describe_folder(folder)
+                if MANIFEST_NAME in files:
+                    raise ValueError(f"{MANIFEST_NAME} is written by the store; use another file name")
+                manifest = Manifest(step=step, created_unix=time.time(), files=files, meta=meta)
+                atomic_write(folder / MANIFEST_NAME, manifest.to_bytes())
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint of step {step} was not written to {self.directory}: {error}. Older checkpoints are "
+                f"intact; free space or fix permissions there"
+            ) from error
+        self._prune()
+        return final
+
+    def load_latest(self) -> Checkpoint | None:
+        """The newest intact checkpoint, or None when there is none at all.
+
+        Damaged ones are passed over with a warning (see Checkpoint.skipped). Raises CheckpointError when all are
+        damaged, since starting anew would lose the run silently, or when a newer program wrote the newest one.
+        """
+        skipped: list[str] = []
+        for _, _, folder in self._folders():
+            try:
+                return self._open(folder, tuple(skipped))
+            except DamagedError as error:
+                _logger.warning("checkpoint passed over: %s", error)
+                skipped.append(str(error))
+        if skipped:
+            raise CheckpointError(
+                f"no intact checkpoint in {self.directory}: {'; '.join(skipped)}. Restore one from a copy, or remove "
+                f"the folder to start anew"
+            )
+        return None
+
+    def load(self, step: int) -> Checkpoint:
+        """The last written checkpoint of `step`. Raises CheckpointError when it is missing or damaged."""
+        for number, _, folder in self._folders():
+            if number == step:
+                return self._open(folder, ())
+        raise CheckpointError(f"no checkpoint of step {step} in {self.directory}; there are {self.steps() or 'none'}")
+
+    def steps(self) -> list[int]:
+        """Steps that have a published checkpoint, ascending; not verified."""
+        return sorted({step for step, _, _ in self._folders()})
+
+    def _open(self, folder: Path, skipped: tuple[str, ...]) -> Checkpoint:
+        try:
+            manifest = read_manifest(folder)
+            check_hashes(folder, manifest)
+        except DamagedError:
+            self._known_damaged.add(folder.name)
+            raise
+        return Checkpoint(
+            step=manifest.step, path=folder, created_unix=manifest.created_unix, meta=manifest.meta, skipped=skipped
+        )
+
+    def _folders(self) -> list[tuple[int, int, Path]]:
+        """(step, ordinal, folder) of every published checkpoint, last written first."""
+        found = []
+        for entry in self.directory.iterdir():
+            match = _FOLDER_PATTERN.fullmatch(entry.name)
+            if match and entry.is_dir():
+                found.append((int(match[1]), int(match[2]), entry))
+        return sorted(found, key=lambda item: item[1], reverse=True)
+
+    def _looks_intact(self, folder: Path) -> bool:
+        """Cheap test for pruning; a full hash of every kept checkpoint at every save would cost too much."""
+        if folder.name in self._known_damaged:
+            return False
+        try:
+            check_sizes(folder, read_manifest(folder))
+        except DamagedError:
+            return False
+        except CheckpointError:
+            # Written by a newer program: not ours to judge, so it counts and stays.
+            return True
+        return True
+
+    def _prune(self) -> None:
+        """Remove everything older than the `keep` newest intact checkpoints."""
+        intact = 0
+        for _, _, folder in self._folders():
+            if intact >= self.keep:
+                try:
+                    # Without its manifest a folder is no checkpoint, so a kill in between leaves nothing half valid.
+                    (folder / MANIFEST_NAME).unlink(missing_ok=True)
+                    shutil.rmtree(folder)
+                except OSError as error:
+                    _logger.warning("old checkpoint %s could not be removed: %s", folder, error)
+            elif self._looks_intact(folder):
+                intact += 1
+
+    def _estimate(self, write: Callable[[Path], None] | Mapping[str, Any]) -> int:
+        if not callable(write):
+            return state_bytes(write)
+        for _, _, folder in self._folders():
+            if self._looks_intact(folder):
+                return sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
+        return 0
+
+    def _check_space(self, final: Path, needed: int) -> None:
+        free = shutil.disk_usage(self.directory).free
+        if free < needed + _SPARE_BYTES:
+            raise CheckpointError(
+                f"checkpoint {final.name} needs about {_megabytes(needed + _SPARE_BYTES)} and {self.directory} has "
+                f"{_megabytes(free)} free: nothing was written; free space or use another output_dir"
+            )
+
+
+def _check_meta(meta: Mapping[str, Any]) -> None:
+    try:
+        json.dumps(meta, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"meta must be JSON with text keys and finite numbers: {error}; it is {meta!r}") from error
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
