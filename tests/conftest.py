@@ -1,0 +1,17 @@
+"""Settings every test shares: bounded threads, no network, and property tests that try the same examples every time."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch is imported anywhere. Test processes share few cores: one thread each, and waiting threads sleep.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from hypothesis import settings
+
+# A busy machine is no failure (deadline), and a red test must be red again on the next run (derandomize).
+settings.register_profile("areal", deadline=None, derandomize=True, print_blob=False)
+settings.load_profile("areal")
