@@ -1,0 +1,293 @@
+"""Key/value cache and the attention that reads it. It knows slots and lengths; it knows nothing of requests or sampling.
+
+One forward of the engine mixes two kinds of sequences, laid end to end: `decode_rows` sequences of one new token each, whose
+past is in the cache (they occupy the slots 0 .. decode_rows - 1, so no gather is needed), and fresh sequences that start at
+position 0. `StepAttention` writes the new keys and values of both and attends for both.
+
+Shape letters: N decode rows, S fresh sequences, T tokens, H query heads, K key/value heads, G = H / K, D head_dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_MIN_LENGTH = 64
+_MIN_SLOTS = 8
+# Fresh sequences are padded to a common length per chunk: a chunk holds at most this many padded tokens, and no sequence
+# longer than _MAX_STRETCH times its shortest (plus a few tokens), which bounds both memory and wasted work.
+_CHUNK_TOKENS = 8192
+_MAX_STRETCH = 1.5
+
+
+class KVCache:
+    """Per layer, keys [slots, capacity, K, D] and values [slots, capacity, K, value_dim]; grows, never shrinks.
+
+    Memory that holds no token is zero or a finite leftover: masked attention multiplies it by 0, and 0 * NaN would be NaN.
+    """
+
+    def __init__(self, *, max_slots: int, max_length: int) -> None:
+        self.max_slots = max_slots
+        self.max_length = max_length
+        self.slots = 0
+        self.capacity = 0
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def reserve(self, slots: int, length: int) -> None:
+        """Make room for `slots` sequences of `length` tokens, doubling what is there."""
+        if slots <= self.slots and length <= self.capacity:
+            return
+        if slots > self.slots:
+            self.slots = min(self.max_slots, max(slots, 2 * self.slots, _MIN_SLOTS))
+        if length > self.capacity:
+            self.capacity = min(self.max_length, max(length, 2 * self.capacity, _MIN_LENGTH))
+        for index, (key, value) in self._layers.items():
+            self._layers[index] = (self._grown(key), self._grown(value))
+
+    def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer. key, value: new entries, whose head counts, sizes and dtype a new layer takes."""
+        if index not in self._layers:
+            self._layers[index] = (self._grown(key[None, :0]), self._grown(value[None, :0]))
+        return self._layers[index]
+
+    def _grown(self, tensor: Tensor) -> Tensor:
+        larger = tensor.new_zeros((self.slots, self.capacity, *tensor.shape[2:]))
+        larger[: tensor.shape[0], : tensor.shape[1]] = tensor
+        return larger
+
+    def copy_rows(self, sources: Tensor, targets: Tensor, length: int) -> None:
+        """Copy the first `length` entries of slots `sources` to slots `targets` (int64, equal sizes), reading before writing."""
+        for tensors in self._layers.values():
+            for tensor in tensors:
+                used = tensor[:, :length]
+                used.index_copy_(0, targets, used.index_select(0, sources))
+
+    def clear_rows(self, slots: Tensor) -> None:
+        """Zero the given slots (int64), after a computation that may have left non-finite entries."""
+        for tensors in self._layers.values():
+            for tensor in tensors:
+                tensor.index_fill_(0, slots, 0)
+
+    def clear(self) -> None:
+        """Drop all memory."""
+        self._layers.clear()
+        self.slots = self.capacity = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """Fresh sequences that are attended together."""
+
+    start: int
+    """First token, counted within the fresh tokens."""
+    end: int
+    count: int
+    """Sequences."""
+    length: int
+    """Longest sequence."""
+    scatter: Tensor | None
+    """int64 [end - start], place of each token in the padded [count * length] layout; None when nothing is padded."""
+
+
+class StepAttention:
+    """An `areal.api.AttentionBackend` for one forward of the engine.
+
+    lengths: int64 [N], tokens cached before this step, per decode row. longest: the maximum of lengths, plus 1.
+    fresh_lengths: tokens of each fresh sequence; fresh_slots: the slot each one goes to.
+    """
+
+    def __init__(
+        self,
+        cache: KVCache,
+        *,
+        lengths: Tensor,
+        longest: int,
+        uniform: bool,
+        fresh_lengths: list[int],
+        fresh_slots: list[int],
+    ) -> None:
+        self._cache = cache
+        self._lengths = lengths
+        self._longest = longest
+        self._uniform = uniform
+        self._num_decode = lengths.shape[0]
+        self._fresh_tokens = sum(fresh_lengths)
+        device = lengths.device
+        rows = torch.arange(self._num_decode, device=device)
+        self._decode_index = torch.add(lengths, rows, alpha=cache.capacity)
+        self._masks: dict[tuple[str, int, int | None, torch.dtype], Tensor | None] = {}
+        self._chunks: list[_Chunk] = []
+        if fresh_lengths:
+            self._fresh_index = torch.cat(
+                [
+                    torch.arange(slot * cache.capacity, slot * cache.capacity + length, device=device)
+                    for slot, length in zip(fresh_slots, fresh_lengths, strict=True)
+                ]
+            )
+            self._chunks = _cut(fresh_lengths, device)
+
+    def __call__(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """See `areal.api.AttentionBackend`: query [T, H, D], key [T, K, D], value [T, K, V] to [T, H, V]."""
+        keys, values = self._cache.layer(layer, key, value)
+        extras = _Extras(scale=scale, softcap=softcap, sinks=sinks)
+        flat_keys, flat_values = keys.flatten(0, 1), values.flatten(0, 1)
+        if not self._chunks:
+            flat_keys.index_copy_(0, self._decode_index, key)
+            flat_values.index_copy_(0, self._decode_index, value)
+            return self._decode(query, keys, values, extras, window)
+        index = torch.cat((self._decode_index, self._fresh_index)) if self._num_decode else self._fresh_index
+        flat_keys.index_copy_(0, index, key)
+        flat_values.index_copy_(0, index, value)
+        outputs = []
+        split = self._num_decode
+        if split:
+            outputs.append(self._decode(query[:split], keys, values, extras, window))
+        for chunk in self._chunks:
+            span = slice(split + chunk.start, split + chunk.end)
+            outputs.append(self._prefill(chunk, query[span], key[span], value[span], extras, window))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    def _decode(self, query: Tensor, keys: Tensor, values: Tensor, extras: _Extras, window: int | None) -> Tensor:
+        rows, heads, head_dim = query.shape
+        kv_heads = keys.shape[2]
+        # Query heads that share a key head stand in for query positions, so keys are never repeated in memory.
+        grouped = query.reshape(rows, kv_heads, heads // kv_heads, head_dim)
+        key = keys[:rows, : self._longest].transpose(1, 2)
+        value = values[:rows, : self._longest].transpose(1, 2)
+        mask = self._decode_mask(window, query)
+        if extras.plain:
+            out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=extras.scale)
+        else:
+            out = _attend(grouped.unsqueeze(3), key, value, mask, extras).squeeze(3)
+        return out.reshape(rows, heads, -1)
+
+    def _prefill(
+        self, chunk: _Chunk, query: Tensor, key: Tensor, value: Tensor, extras: _Extras, window: int | None
+    ) -> Tensor:
+        heads, kv_heads = query.shape[1], key.shape[1]
+        padded = [_pad(chunk, tensor) for tensor in (query, key, value)]
+        mask = self._prefill_mask(chunk.length, window, query)
+        if extras.plain:
+            repeats = heads // kv_heads
+            wide = [t.repeat_interleave(repeats, 1) if repeats > 1 else t for t in padded[1:]]
+            # Padding stands on the right, so the causal rule alone hides it from every real token.
+            out = F.scaled_dot_product_attention(
+                padded[0], *wide, attn_mask=mask, is_causal=mask is None, scale=extras.scale
+            )
+        else:
+            grouped = padded[0].unflatten(1, (kv_heads, heads // kv_heads))
+            if mask is None:
+                mask = _causal_mask(chunk.length, None, query)
+            out = _attend(grouped, padded[1], padded[2], mask, extras).flatten(1, 2)
+        flat = out.transpose(1, 2).flatten(0, 1)
+        return flat if chunk.scatter is None else flat.index_select(0, chunk.scatter)
+
+    def _decode_mask(self, window: int | None, like: Tensor) -> Tensor | None:
+        """Additive [N, 1, 1, longest]; None when every row sees every entry."""
+        if window is not None and window >= self._longest:
+            window = None
+        if self._uniform and window is None:
+            return None
+        name = ("decode", 0, window, like.dtype)
+        if name not in self._masks:
+            entries = torch.arange(self._longest, device=like.device)
+            hidden = entries > self._lengths[:, None]
+            if window is not None:
+                hidden = hidden.logical_or_(entries <= self._lengths[:, None] - window)
+            mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
+            self._masks[name] = mask.masked_fill_(hidden, float("-inf"))[:, None, None, :]
+        return self._masks[name]
+
+    def _prefill_mask(self, length: int, window: int | None, like: Tensor) -> Tensor | None:
+        """Additive [length, length]; None for plain causal."""
+        if window is None or window >= length:
+            return None
+        name = ("prefill", length, window, like.dtype)
+        if name not in self._masks:
+            self._masks[name] = _causal_mask(length, window, like)
+        return self._masks[name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Extras:
+    """What a layer asks for besides plain softmax attention."""
+
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None
+
+    @property
+    def plain(self) -> bool:
+        return self.softcap is None and self.sinks is None
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, extras: _Extras) -> Tensor:
+    """Attention written out, for what the fused kernel cannot do.
+
+    query: [B, K, G, Q, D]; key: [B, K, L, D]; value: [B, K, L, V]; mask: additive, [Q, L] or [B, 1, 1, L].
+    Formula: softmax(concat(softcap(scale * q k) + mask, sinks)) without the sink column, times v. Returns [B, K, G, Q, V].
+    """
+    scores = torch.matmul(query, key.unsqueeze(2).transpose(3, 4)).float() * extras.scale
+    if extras.softcap is not None:
+        scores = torch.tanh(scores / extras.softcap) * extras.softcap
+    if mask is not None:
+        scores = scores + (mask.unsqueeze(1) if mask.dim() == 4 else mask)
+    if extras.sinks is not None:
+        sink = extras.sinks.float().view(1, query.shape[1], query.shape[2], 1, 1).expand(*scores.shape[:-1], 1)
+        weights = torch.softmax(torch.cat((scores, sink), dim=-1), dim=-1)[..., :-1]
+    else:
+        weights = torch.softmax(scores, dim=-1)
+    return torch.matmul(weights.to(value.dtype), value.unsqueeze(2))
+
+
+def _causal_mask(length: int, window: int | None, like: Tensor) -> Tensor:
+    """Additive [length, length]: token i sees tokens max(0, i - window + 1) .. i."""
+    position = torch.arange(length, device=like.device)
+    distance = position[:, None] - position[None, :]
+    hidden = distance < 0
+    if window is not None:
+        hidden |= distance >= window
+    return torch.zeros(length, length, dtype=like.dtype, device=like.device).masked_fill_(hidden, float("-inf"))
+
+
+def _pad(chunk: _Chunk, tensor: Tensor) -> Tensor:
+    """[tokens, heads, dim] to [count, heads, length, dim], zeros on the right."""
+    if chunk.scatter is not None:
+        padded = tensor.new_zeros((chunk.count * chunk.length, *tensor.shape[1:]))
+        tensor = padded.index_copy_(0, chunk.scatter, tensor)
+    return tensor.unflatten(0, (chunk.count, chunk.length)).transpose(1, 2)
+
+
+def _cut(lengths: list[int], device: torch.device) -> list[_Chunk]:
+    """Cut consecutive sequences into chunks of similar length (callers sort by length to make chunks large)."""
+    chunks: list[_Chunk] = []
+    first, start = 0, 0
+    while first < len(lengths):
+        last, low, high = first, lengths[first], lengths[first]
+        while last + 1 < len(lengths):
+            new_low, new_high = min(low, lengths[last + 1]), max(high, lengths[last + 1])
+            if new_high > _MAX_STRETCH * new_low + 16 or new_high * (last + 2 - first) > _CHUNK_TOKENS:
+                break
+            last, low, high = last + 1, new_low, new_high
+        members = lengths[first : last + 1]
+        scatter = None
+        if low != high:
+            scatter = torch.cat([torch.arange(i * high, i * high + n, device=device) for i, n in enumerate(members)])
+        end = start + sum(members)
+        chunks.append(_Chunk(start=start, end=end, count=len(members), length=high, scatter=scatter))
+        first, start = last + 1, end
+    return chunks

@@ -1,0 +1,316 @@
+"""The continuous batch: admits waiting sequences, runs one forward over old and new rows together, samples, retires.
+
+Not thread-safe and not asynchronous: `areal.engine.embedded.engine` calls it under its gate. One `step` gives every active row
+one token. New prompts ride in the same forward as the decoding rows; equal prompts are computed once and their keys and values
+copied. Active rows always fill the slots 0 .. n - 1, so decoding never gathers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from areal.api import FaultError, FaultKind, StopReason
+from areal.engine.embedded.attention import KVCache, StepAttention
+from areal.engine.embedded.rows import RowTable
+from areal.engine.embedded.sampling import SamplingRows, sample
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from areal.engine.embedded.sequence import Sequence
+
+_logger = getLogger(__name__)
+
+# New prompt tokens per step: bounds the memory of one forward and how long running rows wait for newcomers.
+_PREFILL_TOKENS = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wave:
+    """What one forward computes: rows 0 .. decode - 1 go on, then leaders (one per distinct new prompt), then followers."""
+
+    decode: int
+    leaders: list[Sequence]
+    leader_of: list[int]
+    """For each follower, the index of its leader."""
+    attached_from: list[int]
+    """Slots whose cached prompt the newest decoding rows (one per entry) share."""
+
+
+class DecodeBatch:
+    """Slots, their cache, and the queue in front of them.
+
+    model: an `areal.api.CausalModel`. guard: `torch.inference_mode` or `torch.no_grad`, entered around all computation.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        max_rows: int,
+        max_length: int,
+        device: torch.device,
+        guard: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self.waiting: deque[Sequence] = deque()
+        self.active: list[Sequence] = []
+        self.counters = dict.fromkeys(
+            ("decode_steps", "generated_tokens", "prefill_tokens", "shared_tokens", "recomputed_tokens"), 0
+        )
+        self._model = model
+        self._max_rows = max_rows
+        self._device = device
+        self._guard = guard
+        self._rows = RowTable(max_rows)
+        self._cache = KVCache(max_slots=max_rows, max_length=max_length)
+        self._starts = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
+        self._sampling: SamplingRows | None = None
+        self._checks_text = False
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self.active or self.waiting)
+
+    def step(self, version: int) -> list[tuple[Sequence, StopReason | FaultError]]:
+        """One token for every active row, newcomers included. Returns the sequences that ended, with the reason.
+
+        version: that of the model's weights. An exception in the model ends all active sequences with a typed fault.
+        """
+        with self._guard():
+            try:
+                wave = self._admit()
+                if not self.active:
+                    return []
+                return self._record(*self._compute(wave), version)
+            # Anything the model raises (out of memory, a bug in a family) becomes a fault of the requests it hit.
+            except Exception as error:  # noqa: BLE001
+                _logger.exception("decode step failed with %d active sequences", len(self.active))
+                return self._fail_all(error)
+
+    def preempt(self, version: int) -> None:
+        """Send all active sequences back to the head of the queue: their cache will be recomputed on admission."""
+        active = self.active
+        for slot, sequence in enumerate(active):
+            sequence.settle(*self._rows.outputs(slot), version)
+        # Slots are reused and compacted, so admission order is the order of acceptance, not of slots.
+        self.waiting.extendleft(sorted(active, key=lambda sequence: sequence.accepted_at, reverse=True))
+        self.active = []
+        self._sampling = None
+
+    def remove(self, wanted: Callable[[Sequence], bool], version: int) -> list[Sequence]:
+        """Take out all waiting and active sequences that are `wanted`, with their output settled."""
+        removed = []
+        kept = []
+        # Counted, not drained: the event loop may append at the same time, and its additions stay behind what is kept.
+        for _ in range(len(self.waiting)):
+            sequence = self.waiting.popleft()
+            (removed if wanted(sequence) else kept).append(sequence)
+        self.waiting.extendleft(reversed(kept))
+        slots = [slot for slot, sequence in enumerate(self.active) if wanted(sequence)]
+        for slot in slots:
+            self.active[slot].settle(*self._rows.outputs(slot), version)
+            removed.append(self.active[slot])
+        if slots:
+            with self._guard():
+                self._compact(np.array(slots))
+        return removed
+
+    def free(self) -> None:
+        """Let go of model and cache, for good. No sequence may be active."""
+        self._cache.clear()
+        self._model = None
+
+    # ---- admission
+
+    def _admit(self) -> _Wave:
+        """Move waiting sequences into free slots, first come first served, as far as slots and the token budget reach."""
+        resident = {sequence.key: slot for slot, sequence in enumerate(self.active)} if self.waiting else {}
+        attached: list[Sequence] = []
+        attached_from: list[int] = []
+        groups: dict[tuple[int, ...], list[Sequence]] = {}
+        room, budget = self._max_rows - len(self.active), _PREFILL_TOKENS
+        while self.waiting and room > 0:
+            sequence = self.waiting[0]
+            if not sequence.future.done():
+                if len(sequence.key) > 1 and sequence.key in resident:
+                    attached.append(sequence)
+                    attached_from.append(resident[sequence.key])
+                elif sequence.key in groups:
+                    groups[sequence.key].append(sequence)
+                elif not groups or len(sequence.key) <= budget:
+                    groups[sequence.key] = [sequence]
+                    budget -= len(sequence.key)
+                else:
+                    break
+                room -= 1
+            self.waiting.popleft()
+        for sequence in attached:
+            # All but the last prompt token is copied; the last one is decoded, which gives the logits.
+            self._enter(sequence, length=len(sequence.key) - 1)
+            self.counters["shared_tokens"] += len(sequence.key) - 1
+        return self._place(groups, attached_from)
+
+    def _place(self, groups: dict[tuple[int, ...], list[Sequence]], attached_from: list[int]) -> _Wave:
+        decode = len(self.active)
+        # Similar lengths side by side: fresh sequences are padded per chunk.
+        ordered = sorted(groups.values(), key=lambda members: len(members[0].key))
+        leaders = [members[0] for members in ordered]
+        followers = [(index, member) for index, members in enumerate(ordered) for member in members[1:]]
+        for sequence in (*leaders, *(member for _, member in followers)):
+            self._enter(sequence, length=len(sequence.key))
+        for leader in leaders:
+            name = "recomputed_tokens" if leader.tokens else "prefill_tokens"
+            self.counters[name] += len(leader.key)
+        self.counters["shared_tokens"] += sum(len(member.key) for _, member in followers)
+        leader_of = [index for index, _ in followers]
+        return _Wave(decode=decode, leaders=leaders, leader_of=leader_of, attached_from=attached_from)
+
+    def _enter(self, sequence: Sequence, *, length: int) -> None:
+        self._rows.place(len(self.active), sequence, length=length)
+        self.active.append(sequence)
+        self._sampling = None
+        self._checks_text = self._checks_text or bool(sequence.request.gconfig.stop)
+
+    # ---- computation
+
+    def _compute(self, wave: _Wave) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Forward and sampling: the next token and its log-probability for every active row."""
+        rows = len(self.active)
+        logits = self._logits(wave)
+        forbidden = self._rows.forbidden(rows, logits.shape[-1])
+        if forbidden is not None:
+            logits[self._upload(forbidden[0]), self._upload(forbidden[1])] = float("-inf")
+        if self._sampling is None:
+            self._sampling = self._rows.sampling(rows, self._device)
+        uniform = self._upload(self._rows.uniform(rows))
+        tokens, logprobs = sample(logits, self._sampling, uniform)
+        # The step's only transfer to the host; float64 holds both token ids and float32 values exactly.
+        both = torch.stack((tokens.double(), logprobs.double())).cpu().numpy()
+        return both[0].astype(np.int64), both[1]
+
+    def _logits(self, wave: _Wave) -> Tensor:
+        """Next-token logits [active rows, vocab]."""
+        table = self._rows.table
+        decode, fresh = wave.decode, [len(leader.key) for leader in wave.leaders]
+        lengths = table["length"][:decode].copy()
+        longest = int(lengths.max()) + 1 if decode else 1
+        self._cache.reserve(len(self.active), max(longest, max(fresh, default=1)))
+        if wave.attached_from:
+            targets = torch.arange(decode - len(wave.attached_from), decode, device=self._device)
+            self._cache.copy_rows(self._upload(np.array(wave.attached_from)), targets, longest)
+        positions = self._upload(lengths)
+        attention = StepAttention(
+            self._cache,
+            lengths=positions,
+            longest=longest,
+            uniform=bool(decode and int(lengths.min()) + 1 == longest),
+            fresh_lengths=fresh,
+            fresh_slots=list(range(decode, decode + len(fresh))),
+        )
+        tokens = self._upload(table["token"][:decode].copy())
+        starts = self._starts[: decode + 1]
+        if fresh:
+            ends = decode + np.cumsum(fresh)
+            starts = torch.cat((starts, self._upload(ends.astype(np.int32))))
+            tokens = torch.cat((tokens, self._upload(np.concatenate([leader.key for leader in wave.leaders]))))
+            positions = torch.cat((positions, self._upload(np.concatenate([np.arange(n) for n in fresh]))))
+        hidden = self._model.hidden(tokens, positions, starts, max(fresh, default=1), attention=attention)
+        table["length"][:decode] += 1
+        if fresh:
+            hidden = hidden.index_select(0, self._upload(np.concatenate((np.arange(decode), ends - 1))))
+        logits: Tensor = self._model.project(hidden)
+        return self._follow(wave, logits, max(fresh)) if wave.leader_of else logits
+
+    def _follow(self, wave: _Wave, logits: Tensor, longest: int) -> Tensor:
+        """Give followers their leader's cache entries and logits."""
+        first = wave.decode + len(wave.leaders)
+        sources = self._upload(np.array(wave.leader_of) + wave.decode)
+        self._cache.copy_rows(sources, torch.arange(first, len(self.active), device=self._device), longest)
+        return torch.cat((logits, logits.index_select(0, sources)))
+
+    def _upload(self, values: NDArray[Any]) -> Tensor:
+        tensor = torch.from_numpy(values)
+        return tensor if self._device.type == "cpu" else tensor.to(self._device)
+
+    # ---- results
+
+    def _record(
+        self, tokens: NDArray[np.int64], logprobs: NDArray[np.float64], version: int
+    ) -> list[tuple[Sequence, StopReason | FaultError]]:
+        rows = len(self.active)
+        ended = self._rows.record(rows, tokens, logprobs)
+        broken = ~np.isfinite(logprobs)
+        self.counters["decode_steps"] += 1
+        self.counters["generated_tokens"] += rows - int(broken.sum())
+        texted = self._text_stops() if self._checks_text else set()
+        ended |= broken
+        ended[list(texted)] = True
+        if not ended.any():
+            return []
+        slots = np.flatnonzero(ended)
+        stopped = self._rows.stopped(rows)
+        outcomes: list[tuple[Sequence, StopReason | FaultError]] = []
+        for slot in slots.tolist():
+            sequence = self.active[slot]
+            sequence.settle(*self._rows.outputs(slot, drop_last=bool(broken[slot])), version)
+            if broken[slot]:
+                outcomes.append((sequence, _non_finite(sequence)))
+            else:
+                complete = stopped[slot] or slot in texted
+                outcomes.append((sequence, StopReason.STOP if complete else StopReason.LENGTH))
+        if broken.any():
+            self._cache.clear_rows(self._upload(np.flatnonzero(broken)))
+        self._compact(slots)
+        return outcomes
+
+    def _text_stops(self) -> set[int]:
+        return {
+            slot
+            for slot, sequence in enumerate(self.active)
+            if sequence.request.gconfig.stop and sequence.completes_stop_string(self._rows.outputs(slot)[0])
+        }
+
+    def _compact(self, slots: NDArray[np.int64]) -> None:
+        """Free the given slots (ascending): the last active rows move into the holes."""
+        total = len(self.active)
+        remaining = total - len(slots)
+        alive = np.ones(total, dtype=bool)
+        alive[slots] = False
+        targets = slots[slots < remaining]
+        sources = np.flatnonzero(alive[remaining:]) + remaining
+        if len(targets):
+            longest = int(self._rows.table["length"][sources].max())
+            self._cache.copy_rows(self._upload(sources), self._upload(targets), longest)
+            self._rows.move(sources, targets)
+            for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
+                self.active[target] = self.active[source]
+        del self.active[remaining:]
+        self._sampling = None
+        self._checks_text = any(sequence.request.gconfig.stop for sequence in self.active)
+
+    def _fail_all(self, error: Exception) -> list[tuple[Sequence, StopReason | FaultError]]:
+        # What the failed forward left in the cache is unknown, so none of it is kept.
+        failed, self.active = self.active, []
+        self._cache.clear()
+        self._sampling = None
+        message = f"the decode step raised {type(error).__name__}: {error}"
+        return [(sequence, FaultError(FaultKind.GENERATION_FAILED, message)) for sequence in failed]
+
+
+def _non_finite(sequence: Sequence) -> FaultError:
+    return FaultError(
+        FaultKind.GENERATION_FAILED,
+        f"request {sequence.request.request_id}: logits of output token {len(sequence.tokens)} are not finite; "
+        f"the weights are probably broken, or overflow in their dtype",
+    )
