@@ -84,6 +84,11 @@ def to_mapping(config: RunConfig) -> dict[str, Any]:
     return plain
 
 
+def flatten(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted key of every leaf to its value, in order; the keys are those of `Resolved.provenance`."""
+    return {".".join(key): value for key, value in _leaves(mapping, ())}
+
+
 def dump_yaml(config: RunConfig) -> str:
     """YAML text that `load_config` reads back as an equal configuration; starts with `kind`."""
     mapping = to_mapping(config)

@@ -1,0 +1,45 @@
+"""Train a tiny model by reinforcement learning on this machine and show that it learns, with controls that must not.
+
+examples:
+  areal demo
+  areal demo --control shuffled-rewards   # the same run with rewards dealt out at random: nothing may be learnt
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from areal.cli.output import Result, format_summary
+
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "learn something by RL on this machine, from nothing, in about a minute"
+
+CONTROLS = ("none", "sft-only", "shuffled-rewards")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `areal demo`; `areal.trainer.demo.run_demo` receives them as a namespace."""
+    parser.add_argument("--seed", type=int, default=1, help="seed of data, parameters and sampling")
+    parser.add_argument(
+        "--output-dir", type=Path, default=None, metavar="DIR", help="run directory (default: runs/demo/<control>-<seed>)"
+    )
+    parser.add_argument("--steps", type=int, default=None, metavar="N", help="training steps (default: what the demo needs to learn)")
+    parser.add_argument(
+        "--control",
+        choices=CONTROLS,
+        default="none",
+        help="none: train. sft-only: stop before RL. shuffled-rewards: RL on rewards that say nothing (default: none)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """Run the demo; exit code 1 when it reports that it did not do what it should."""
+    from areal.trainer.demo import run_demo
+
+    summary = dict(run_demo(arguments))
+    succeeded = bool(summary.pop("ok", True))
+    text = summary.pop("text", None) or format_summary(summary)
+    return Result(text=str(text), data=summary, exit_code=0 if succeeded else 1)

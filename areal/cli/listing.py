@@ -1,0 +1,50 @@
+"""List what a configuration can name: datasets, rewards, workflows, models and objectives. Imports none of them.
+
+examples:
+  areal list
+  areal list objectives --json
+
+Your own code needs no entry: an importable path such as "my_package.rewards:exact" works wherever a name does.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from areal.cli.output import Result
+
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "list the datasets, rewards, workflows, models and objectives a configuration can name"
+
+KINDS = ("datasets", "rewards", "workflows", "models", "objectives")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `areal list`."""
+    parser.add_argument("kind", choices=KINDS, nargs="?", help="only this kind")
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """Read the tables."""
+    from areal.trainer import registries
+
+    kinds = [arguments.kind] if arguments.kind else list(KINDS)
+    data: dict[str, Any] = {
+        kind: registries.objectives() if kind == "objectives" else registries.table(kind.removesuffix("s")) for kind in kinds
+    }
+    blocks = []
+    for kind, entries in data.items():
+        lines = [line for name, entry in entries.items() for line in _lines(name, entry, max(map(len, entries)))]
+        blocks.append("\n".join([kind, *(lines or ["  (none)"])]))
+    return Result(text="\n\n".join(blocks), data=data)
+
+
+def _lines(name: str, entry: Any, width: int) -> list[str]:
+    if isinstance(entry, str):
+        return [f"  {name:<{width}}  {entry}"]
+    indent = " " * (width + 4)
+    formula = textwrap.wrap(entry["formula"], 118, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return [f"  {name:<{width}}  {entry['paper']}", *formula]

@@ -1,0 +1,93 @@
+"""What a command hands back, and how it reaches stdout: text for people, or one JSON object with `--json`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Outcome of a command that did not raise."""
+
+    text: str
+    """For people; printed to stdout without `--json`."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """For programs; printed to stdout with `--json`, together with {"ok": ..., "command": ...}."""
+    exit_code: int = 0
+
+
+def print_result(command: str, result: Result, stream: IO[str], *, as_json: bool) -> None:
+    """Write the outcome to `stream`."""
+    if as_json:
+        _print_json({"ok": result.exit_code == 0, "command": command, **result.data}, stream)
+    elif result.text:
+        print(result.text, file=stream)
+
+
+def print_error(error: BaseException, exit_code: int, stream: IO[str], *, as_json: bool) -> None:
+    """Report an error: `error: ...` on stderr, or a JSON object on `stream` as well."""
+    message = str(error) or type(error).__name__
+    print(f"error: {message}", file=sys.stderr)
+    if as_json:
+        content = {"type": type(error).__name__, "message": message, "exit_code": exit_code}
+        _print_json({"ok": False, "error": content}, stream)
+
+
+@contextlib.contextmanager
+def reserved_stdout() -> Iterator[IO[str]]:
+    """Yield the real stdout and send everything else that writes to stdout, child processes included, to stderr."""
+    real = sys.stdout
+    if real is not sys.__stdout__:  # Replaced by a caller (a test, a notebook): there is no descriptor to move.
+        with contextlib.redirect_stdout(sys.stderr):
+            yield real
+        return
+    real.flush()
+    duplicate = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with os.fdopen(duplicate, "w", encoding="utf-8") as stream, contextlib.redirect_stdout(sys.stderr):
+            yield stream
+            stream.flush()
+            os.dup2(duplicate, 1)
+    finally:
+        sys.stdout = real
+
+
+def format_summary(summary: Mapping[str, Any]) -> str:
+    """Aligned `key  value` lines; nested mappings are indented."""
+    return "\n".join(_lines(summary, ""))
+
+
+def _lines(mapping: Mapping[str, Any], indent: str) -> Iterator[str]:
+    width = max((len(str(key)) for key in mapping), default=0)
+    for key, value in mapping.items():
+        if isinstance(value, dict):
+            yield f"{indent}{key}"
+            yield from _lines(value, f"{indent}  ")
+        else:
+            shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+            yield f"{indent}{key:<{width}}  {shown}"
+
+
+def _print_json(value: Mapping[str, Any], stream: IO[str]) -> None:
+    print(json.dumps(_strict(value), ensure_ascii=False, allow_nan=False, default=str), file=stream)
+
+
+def _strict(value: Any) -> Any:
+    """Replace what JSON cannot say (NaN, infinities) by null."""
+    if isinstance(value, dict):
+        return {str(key): _strict(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,35 @@
+"""Write one self-contained HTML page about a run: curves, timings and sampled rollouts, coloured by policy version.
+
+examples:
+  areal report runs/gsm8k/default
+  areal report runs/gsm8k/default --output /tmp/gsm8k.html
+
+The page needs no network and may be sent to others. It can be written while the run goes on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from areal.cli.output import Result
+
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "write a self-contained HTML page about a run"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `areal report`."""
+    parser.add_argument("run_dir", metavar="RUN", type=Path, help="run directory, the folder that holds metrics.jsonl")
+    parser.add_argument("--output", type=Path, default=None, metavar="FILE", help="page to write (default: RUN/report.html)")
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """Write the page."""
+    from areal.infra.metrics.report import write_report
+
+    output = arguments.output or arguments.run_dir / "report.html"
+    path = write_report(arguments.run_dir, output)
+    return Result(text=f"wrote {path}", data={"path": str(path), "bytes": path.stat().st_size})

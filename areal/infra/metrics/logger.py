@@ -1,0 +1,106 @@
+"""Write the numbers and sampled rollouts of a run; read them back. metrics.jsonl is the truth, other sinks are copies.
+
+    metrics = MetricLogger(run_dir, config.metrics)
+    metrics.log(0, {"reward/mean": 0.25, "time/train": 1.5})      # {"step":0,"time":1790000000.1,"reward/mean":0.25,...}
+    metrics.log_rollouts(0, groups)
+    metrics.close()
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from areal.infra.metrics.jsonl import JsonLines, decode_number, encode_number, read_lines
+from areal.infra.metrics.rollouts import encode_group
+from areal.infra.metrics.sinks import optional_sinks
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from areal.api import PromptGroup
+    from areal.infra.metrics.config import MetricsConfig
+
+METRICS_FILE: Final = "metrics.jsonl"
+ROLLOUTS_FILE: Final = "rollouts.jsonl"
+RESERVED_NAMES: Final = frozenset({"step", "time"})
+
+logger = getLogger(__name__)
+
+
+class MetricLogger:
+    """Owns metrics.jsonl and rollouts.jsonl of one run directory. Not thread-safe: the trainer's loop is the only caller."""
+
+    def __init__(
+        self, run_dir: Path, config: MetricsConfig, *, decode: Callable[[Sequence[int]], str] | None = None
+    ) -> None:
+        """Open the files, dropping a line that a killed run never finished.
+
+        decode: token ids to text (a tokenizer's `decode`), so that the report can colour text token by token.
+        """
+        self._config = config
+        self._decode = decode
+        self._metrics = JsonLines(run_dir / METRICS_FILE)
+        self._rollouts = JsonLines(run_dir / ROLLOUTS_FILE)
+        self._sinks = optional_sinks(run_dir, config)
+        self._rollouts_failed = False
+
+    def resume_at(self, step: int) -> None:
+        """Drop everything logged for `step` and later: the run is about to do those steps again (0 starts afresh)."""
+        dropped = self._metrics.drop_from(step)
+        dropped += self._rollouts.drop_from(step)
+        if dropped:
+            logger.info("dropped %d logged lines of step %d and later, which are done again", dropped, step)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line for `step`; several lines of one step add up when read.
+
+        Raises ValueError for the reserved names "step" and "time", OSError when metrics.jsonl cannot be written.
+        """
+        if reserved := RESERVED_NAMES & metrics.keys():
+            raise ValueError(f"metric name {sorted(reserved)[0]!r} is reserved; use a name such as 'time/train'")
+        numbers = {name: encode_number(value) for name, value in metrics.items()}
+        self._metrics.append({"step": step, "time": round(time.time(), 3), **numbers})
+        for sink in self._sinks:
+            sink.log(step, metrics)
+
+    def log_rollouts(self, step: int, groups: Sequence[PromptGroup]) -> None:
+        """Append the first `rollouts_per_step` groups. Rollouts are for reading only: failing to write them is only logged."""
+        try:
+            for group in groups[: self._config.rollouts_per_step]:
+                self._rollouts.append(encode_group(step, group, decode=self._decode))
+        except (OSError, ValueError) as error:
+            if not self._rollouts_failed:
+                logger.warning("%s cannot be written (%s); training goes on without it", self._rollouts.path, error)
+            self._rollouts_failed = True
+
+    def close(self) -> None:
+        """Flush and close everything. Idempotent."""
+        self._metrics.close()
+        self._rollouts.close()
+        for sink in self._sinks:
+            sink.close()
+
+    def __enter__(self) -> Self:
+        """Use as a context manager."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+def read_metrics(path: Path) -> dict[int, dict[str, float]]:
+    """Step to metrics, in order of steps; "time" is included, a value logged twice for one step is the later one."""
+    steps: dict[int, dict[str, float]] = {}
+    for record in read_lines(path):
+        values = steps.setdefault(record.pop("step"), {})
+        values.update({name: number for name, value in record.items() if (number := decode_number(value)) is not None})
+    return dict(sorted(steps.items()))
+
+
+def series(steps: Mapping[int, Mapping[str, float]], name: str) -> list[tuple[int, float]]:
+    """(step, value) pairs of one metric, steps without it left out."""
+    return [(step, values[name]) for step, values in steps.items() if name in values]

@@ -1,0 +1,42 @@
+"""Names of the metrics that the live view and the report know how to show. Any other name is stored and plotted as it is.
+
+Form: "<group>/<what>" with units in the name where they are not obvious. All are plain floats, one value per step.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+REWARD_MEAN: Final = "reward/mean"
+REWARD_STD: Final = "reward/std"
+EVAL_REWARD: Final = "eval/reward"
+"""Mean reward on the validation rows."""
+EVAL_LOSS: Final = "eval/loss"
+LENGTH_MEAN: Final = "length/mean"
+"""Sampled tokens per trajectory."""
+LENGTH_MAX: Final = "length/max"
+TRUNCATED_FRACTION: Final = "length/truncated_fraction"
+LOSS: Final = "train/loss"
+GRAD_NORM: Final = "train/grad_norm"
+LEARNING_RATE: Final = "train/learning_rate"
+ENTROPY: Final = "train/entropy"
+"""Mean entropy of the policy per sampled token, in nats."""
+KL: Final = "train/kl"
+"""Mean distance to the reference model, or to the previous policy where there is no reference."""
+CLIP_FRACTION: Final = "train/clip_fraction"
+STALENESS_MEAN: Final = "staleness/mean"
+"""Weight versions between sampling and training, mean over tokens."""
+STALENESS_MAX: Final = "staleness/max"
+MISMATCH_MEAN: Final = "mismatch/abs_mean"
+"""Mean |log-probability at sampling - recomputed by the trainer| over sampled tokens."""
+MISMATCH_MAX: Final = "mismatch/abs_max"
+MISMATCH_KL: Final = "mismatch/kl"
+TOKENS_PER_SECOND: Final = "throughput/tokens_per_second"
+"""Generated tokens per second of wall time."""
+SAMPLES_PER_SECOND: Final = "throughput/samples_per_second"
+TIME_PREFIX: Final = "time/"
+"""Seconds of one step spent on something, e.g. "time/rollout_wait", "time/train", "time/update"; they add up to the step."""
+TIME_STEP: Final = "time/step"
+"""Wall seconds of the whole step; not part of the split."""
+FAULT_PREFIX: Final = "faults/"
+"""Samples lost in this step by kind, e.g. "faults/reward_timeout"."""

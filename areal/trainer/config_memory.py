@@ -1,0 +1,177 @@
+"""Estimate parameters and memory from configuration alone, before anything heavy is imported. An estimate, not a promise.
+
+Sums what is certain (weights, gradients, optimizer state, the engine's copy, a full KV cache) and says which part is a rule
+of thumb (activations). Sizes are bytes; parameter counts follow from the fields of a Hugging Face config.json.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.api import ConfigError
+from areal.trainer.config import PPOConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from areal.engine.train.config import TrainEngineConfig
+    from areal.trainer.config import ModelConfig, SFTConfig
+
+DTYPE_BYTES: Final = {"float32": 4, "bfloat16": 2}
+
+_FAMILIES: Final = frozenset({"llama", "qwen2", "qwen3", "qwen3_moe"})
+_NEEDED: Final = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+_QUERY_KEY_NORM: Final = frozenset({"qwen3", "qwen3_moe"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """The sizes that memory depends on."""
+
+    model_type: str
+    num_parameters: int
+    num_layers: int
+    hidden_size: int
+    query_size: int
+    """num_heads * head_dim."""
+    key_value_size: int
+    """num_kv_heads * head_dim."""
+    mlp_size: int
+    """Inner size of the MLP one token passes through (all active experts together)."""
+    vocab_size: int
+    max_position_embeddings: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryItem:
+    """One consumer of memory."""
+
+    name: str
+    num_bytes: int
+    formula: str
+    """How the size came about, in words."""
+
+
+def read_model_config(model: ModelConfig) -> dict[str, Any]:
+    """The content of config.json: from `model.path`, else `model.init`. Raises ConfigError when neither yields one."""
+    if not model.path:
+        return dict(model.init)
+    file = Path(model.path) / "config.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path: cannot read {file}: {error}; expected a Hugging Face checkpoint folder") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"model.path: {file} holds {type(content).__name__}, expected an object with model_type")
+    return content
+
+
+def model_shape(config: Mapping[str, Any]) -> ModelShape | str:
+    """Sizes of the decoder that a config.json describes, or a sentence saying why they cannot be told."""
+    model_type = config.get("model_type")
+    if model_type not in _FAMILIES:
+        return f"no parameter formula for model_type {model_type!r}"
+    needed = [*_NEEDED, "moe_intermediate_size" if model_type == "qwen3_moe" else "intermediate_size"]
+    if model_type == "qwen3_moe":
+        needed += ["num_experts", "num_experts_per_tok"]
+    missing = [name for name in needed if not isinstance(config.get(name), int)]
+    if missing:
+        return f"the model configuration has no {', '.join(missing)}"
+    hidden, vocab, layers = config["hidden_size"], config["vocab_size"], config["num_hidden_layers"]
+    # Qwen3 decouples the head size from hidden_size / heads, and its published default is 128.
+    head_dim = config.get("head_dim") or (128 if model_type == "qwen3" else hidden // config["num_attention_heads"])
+    query, key_value = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
+    attention = 2 * hidden * query + 2 * hidden * key_value
+    if config.get("attention_bias", model_type == "qwen2"):
+        attention += query + 2 * key_value + (0 if model_type == "qwen2" else hidden)
+    if model_type in _QUERY_KEY_NORM:
+        attention += 2 * head_dim
+    dense = 3 * hidden * config.get("intermediate_size", 0)
+    sparse, mlp_size, num_sparse = 0, config.get("intermediate_size", 0), 0
+    if model_type == "qwen3_moe":
+        sparse = config["num_experts"] * 3 * hidden * config["moe_intermediate_size"] + config["num_experts"] * hidden
+        mlp_size = config["num_experts_per_tok"] * config["moe_intermediate_size"]
+        step, dense_layers = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or []
+        num_sparse = sum((layer + 1) % step == 0 and layer not in dense_layers for layer in range(layers))
+    total = vocab * hidden * (1 if config.get("tie_word_embeddings", False) else 2) + hidden
+    total += layers * (attention + 2 * hidden) + num_sparse * sparse + (layers - num_sparse) * dense
+    return ModelShape(
+        model_type=model_type,
+        num_parameters=total,
+        num_layers=layers,
+        hidden_size=hidden,
+        query_size=query,
+        key_value_size=key_value,
+        mlp_size=mlp_size,
+        vocab_size=vocab,
+        max_position_embeddings=config.get("max_position_embeddings"),
+    )
+
+
+def estimate(config: PPOConfig | SFTConfig, shape: ModelShape) -> list[MemoryItem]:
+    """What the run holds at its peak, largest consumers of one kind in order of use."""
+    items = _trained("actor", config.actor, shape)
+    rl = isinstance(config, PPOConfig)
+    if rl and config.critic is not None:
+        items += _trained("critic", config.critic, shape)
+    weight_bytes = DTYPE_BYTES[config.actor.dtype]
+    if rl and config.objective.kl_coef > 0:
+        items.append(_weights("reference weights", shape, config.actor.dtype))
+    if rl:
+        engine_dtype = config.actor.dtype if config.engine.dtype == "auto" else config.engine.dtype
+        items.append(_weights("engine weights", shape, engine_dtype))
+        length = min(config.engine.max_seq_len, shape.max_position_embeddings or config.engine.max_seq_len)
+        per_token = 2 * shape.num_layers * shape.key_value_size * DTYPE_BYTES[engine_dtype]
+        items.append(
+            MemoryItem(
+                name="engine KV cache",
+                num_bytes=config.engine.max_batch_size * length * per_token,
+                formula=f"at most {config.engine.max_batch_size} sequences x {length} tokens x {per_token} bytes",
+            )
+        )
+    chunk = min(config.actor.logprob_chunk_size, config.actor.max_tokens_per_micro_batch)
+    items.append(
+        MemoryItem(
+            name="logits",
+            num_bytes=2 * chunk * shape.vocab_size * 4,
+            formula=f"{chunk} tokens x {shape.vocab_size} vocabulary x 4 bytes, and their gradient",
+        )
+    )
+    items.append(_activations(config.actor, shape, weight_bytes))
+    return items
+
+
+def _trained(name: str, engine: TrainEngineConfig, shape: ModelShape) -> list[MemoryItem]:
+    count, width = shape.num_parameters, DTYPE_BYTES[engine.dtype]
+    moments = 8 if width == 4 else 12
+    what = "two float32 moments" if width == 4 else "two float32 moments and a float32 master copy"
+    return [
+        _weights(f"{name} weights", shape, engine.dtype),
+        MemoryItem(name=f"{name} gradients", num_bytes=count * width, formula=f"{count} x {width} bytes"),
+        MemoryItem(name=f"{name} optimizer", num_bytes=count * moments, formula=f"{count} x {moments} bytes: {what}"),
+    ]
+
+
+def _weights(name: str, shape: ModelShape, dtype: str) -> MemoryItem:
+    width = DTYPE_BYTES[dtype]
+    return MemoryItem(name=name, num_bytes=shape.num_parameters * width, formula=f"{shape.num_parameters} x {width} bytes")
+
+
+def _activations(engine: TrainEngineConfig, shape: ModelShape, width: int) -> MemoryItem:
+    """Rule of thumb for a gated-MLP decoder with fused attention: what the backward pass reads, per token and layer.
+
+    Four vectors of hidden_size (block inputs and norms), queries and attention output, keys and values, four of the MLP's
+    inner size. Recomputation keeps one vector per layer, plus everything of the layer at work.
+    """
+    per_layer = 4 * shape.hidden_size + 2 * shape.query_size + 2 * shape.key_value_size + 4 * shape.mlp_size
+    layers = shape.num_layers
+    values = layers * shape.hidden_size + per_layer if engine.gradient_checkpointing else layers * per_layer
+    tokens = engine.max_tokens_per_micro_batch
+    return MemoryItem(
+        name="activations",
+        num_bytes=tokens * values * width,
+        formula=f"roughly, for a full micro-batch of {tokens} tokens x {values} values x {width} bytes",
+    )

@@ -1,0 +1,92 @@
+"""Descriptions of the configuration made from its classes: a Markdown reference and a JSON schema. Torch-free."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from areal.trainer.config_schema import FieldSchema, describe, fields_of
+from areal.trainer.config_source import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from areal.api import Config
+
+
+def markdown() -> str:
+    """Every key of both kinds of run with type, default and meaning, as one page."""
+    lines = [
+        "# Configuration",
+        "",
+        "A run is described by a YAML file; `key=value` arguments of `areal train` change single values. `kind` selects the",
+        "trainer: `rl` (the default) or `sft`. Unknown keys are errors. `areal train CONFIG.yaml --dry-run` prints every value",
+        "together with where it came from.",
+        "",
+        "Scalars follow YAML 1.2: `1e-4` is a number, `no` and `on` are text. A count of *prompts* is a count of groups of",
+        "`rollout.group_size` samples.",
+    ]
+    common = set.intersection(*(set(fields_of(cls)) for cls in KINDS.values())) - {"kind"}
+    base = next(iter(KINDS.values()))
+    lines += ["", "## Every run", "", *_table({name: fields_of(base)[name] for name in fields_of(base) if name in common})]
+    sections: dict[type[Config], list[str]] = {}
+    for kind, cls in KINDS.items():
+        own = {name: schema for name, schema in fields_of(cls).items() if name not in common}
+        lines += ["", f"## kind: {kind}", "", *_table(own)]
+        for name, schema in fields_of(cls).items():
+            if schema.section is not None and name not in sections.setdefault(schema.section, []):
+                sections[schema.section].append(name)
+    for section, names in sections.items():
+        summary = (section.__doc__ or "").strip().splitlines()[0]
+        heading = ", ".join(f"`{name}`" for name in names)
+        lines += ["", f"## {heading}", "", f"{summary} (`{section.__module__}.{section.__name__}`)", ""]
+        lines += _table(fields_of(section))
+    return "\n".join(lines) + "\n"
+
+
+def json_schema(kind: str) -> dict[str, Any]:
+    """JSON schema of one kind of run, with the text of every field as its description."""
+    from pydantic import TypeAdapter
+
+    schema: dict[str, Any] = TypeAdapter(KINDS[kind]).json_schema()
+    definitions = schema.get("$defs", {})
+    _add_descriptions(schema, KINDS[kind])
+    for name, section in _sections(KINDS[kind]):
+        if name in definitions:
+            _add_descriptions(definitions[name], section)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _add_descriptions(schema: dict[str, Any], cls: type[Config]) -> None:
+    for name, field in fields_of(cls).items():
+        if name in schema.get("properties", {}):
+            schema["properties"][name]["description"] = field.doc
+
+
+def _sections(cls: type[Config]) -> Iterator[tuple[str, type[Config]]]:
+    for field in fields_of(cls).values():
+        if field.section is not None:
+            yield field.section.__name__, field.section
+            yield from _sections(field.section)
+
+
+def _table(fields: dict[str, FieldSchema]) -> Iterator[str]:
+    yield "| key | type | default | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for name, field in fields.items():
+        expected = "section" if field.section and field.default is not None else describe(field.annotation)
+        yield f"| `{name}` | {_cell(expected)} | {_default(field)} | {_cell(field.doc)} |"
+
+
+def _default(field: FieldSchema) -> str:
+    value = field.default
+    if value is dataclasses.MISSING:
+        return "required"
+    if dataclasses.is_dataclass(value):
+        return "see below"
+    return f"`{_cell(json.dumps(list(value) if isinstance(value, tuple) else value))}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,243 @@
+"""Can this configuration run, what does it amount to, and will it fit? Answers from the configuration and local files alone.
+
+`validate_run` refuses what would only fail after everything is loaded; `build_report` is `areal train --dry-run`.
+Neither imports torch. One unit throughout: *prompts*; a prompt has `group_size` samples.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from areal.algorithm import presets
+from areal.api import ConfigError
+from areal.trainer import config_source, registries
+from areal.trainer.config import PPOConfig, SFTConfig
+from areal.trainer.config_memory import estimate, model_shape, read_model_config
+from areal.trainer.config_problems import Problem, raise_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from areal.api import GenerationConfig
+    from areal.dataset.config import DatasetConfig
+    from areal.trainer.config_source import Resolved
+
+_CRITIC_ADVANTAGES = frozenset({"gae", "gae_turn"})
+
+
+def validate_run(config: PPOConfig | SFTConfig, provenance: Mapping[str, str] | None = None) -> None:
+    """Check everything about a run that needs neither data nor torch. Raises ConfigError with all problems."""
+    found = [*_common_problems(config)]
+    if isinstance(config, PPOConfig):
+        found += _rl_problems(config)
+    if found:
+        raise_all([Problem(key=key, where=_where(key, provenance), message=message) for key, message in found])
+
+
+def build_report(resolved: Resolved) -> dict[str, Any]:
+    """Content of the dry run as plain data: config, provenance, derived sizes, memory (bytes) and notes."""
+    config = resolved.config
+    shape = model_shape(read_model_config(config.model))
+    memory: dict[str, Any]
+    if isinstance(shape, str):
+        memory = {"parameters": None, "unknown_because": shape, "items": [], "total_bytes": None}
+    else:
+        items = [{"name": i.name, "bytes": i.num_bytes, "formula": i.formula} for i in estimate(config, shape)]
+        total = sum(item["bytes"] for item in items)
+        memory = {"parameters": shape.num_parameters, "unknown_because": None, "items": items, "total_bytes": total}
+    return {
+        "kind": config.kind,
+        "run_dir": str(run_directory(config)),
+        "config": config_source.to_mapping(config),
+        "provenance": dict(resolved.provenance),
+        "derived": derive(config),
+        "memory": memory,
+        "notes": list(_notes(config)),
+    }
+
+
+def run_directory(config: PPOConfig | SFTConfig) -> Path:
+    """Folder the run writes to."""
+    return Path(config.output_dir or Path("runs", config.experiment_name, config.trial_name))
+
+
+def derive(config: PPOConfig | SFTConfig) -> dict[str, int | None]:
+    """Sizes that follow from the configuration; None where they depend on rows that were not counted."""
+    rows = count_rows(config.train_dataset)
+    batch = config.rollout.batch_size if isinstance(config, PPOConfig) else config.batch_size
+    per_epoch = None if rows is None else rows // batch
+    steps = config.total_train_steps
+    if steps is None and rows is not None:
+        steps = rows * config.total_train_epochs // batch
+    updates = config.objective.num_minibatches if isinstance(config, PPOConfig) else 1
+    sizes: dict[str, int | None] = {}
+    if isinstance(config, PPOConfig):
+        sizes = _rl_sizes(config)
+    else:
+        sizes["rows_per_step"] = batch
+    return sizes | {
+        "optimizer_steps_per_step": updates,
+        "train_rows": rows,
+        "steps_per_epoch": per_epoch,
+        "optimizer_steps_per_epoch": None if per_epoch is None else per_epoch * updates,
+        "total_steps": steps,
+        "total_optimizer_steps": None if steps is None else steps * updates,
+    }
+
+
+def _rl_sizes(config: PPOConfig) -> dict[str, int | None]:
+    rollout = config.rollout
+    bound = (rollout.max_head_offpolicyness + 1) * rollout.batch_size
+    live = min(bound, rollout.max_concurrent_prompts or bound)
+    samples = rollout.batch_size * rollout.group_size
+    return {
+        "prompts_per_step": rollout.batch_size,
+        "samples_per_prompt": rollout.group_size,
+        "samples_per_step": samples,
+        "minibatches_per_step": config.objective.num_minibatches,
+        "prompts_per_minibatch": math.ceil(rollout.batch_size / config.objective.num_minibatches),
+        "max_live_prompts": live,
+        "max_live_samples": live * rollout.group_size,
+        "max_generated_tokens_per_step": samples * config.gconfig.max_new_tokens,
+    }
+
+
+def count_rows(dataset: DatasetConfig) -> int | None:
+    """Rows of a local JSON-lines file, or of `<split>.jsonl` in a local folder; None for anything else (not loaded here)."""
+    if not dataset.path:
+        return None
+    path = Path(dataset.path)
+    file = path / f"{dataset.split}.jsonl" if path.is_dir() else path
+    if file.suffix not in (".jsonl", ".ndjson") or not file.is_file():
+        return None
+    with file.open("rb") as lines:
+        return sum(bool(line.strip()) for line in lines)
+
+
+def _common_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]:
+    yield from _model_problems(config)
+    datasets = {"train_dataset": config.train_dataset, "valid_dataset": config.valid_dataset}
+    for key, dataset in datasets.items():
+        if dataset is None:
+            continue
+        if not dataset.name:
+            known = ", ".join(registries.table("dataset")) or "(none)"
+            yield f"{key}.name", f"required; known datasets are {known}, or give an importable loader"
+        elif problem := registries.check_name("dataset", dataset.name):
+            yield f"{key}.name", problem
+        if dataset.max_length is not None and dataset.max_length < 1:
+            yield f"{key}.max_length", f"expected null or at least 1, got {dataset.max_length}"
+    for key, low in (("total_train_epochs", 1), ("total_train_steps", 1), ("eval_every_steps", 0), ("eval_rows", 1)):
+        value = getattr(config, key)
+        if value is not None and value < low:
+            yield key, f"expected at least {low}, got {value}"
+
+
+def _model_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]:
+    model = config.model
+    if not model.path and not model.init:
+        yield "model.path", "required: a Hugging Face checkpoint folder (or describe a new model in model.init)"
+        return
+    if not model.path and not model.tokenizer_path:
+        yield "model.tokenizer_path", "required with model.init: a new model has no tokenizer of its own"
+    if model.path and not Path(model.path).is_dir():
+        yield "model.path", f"no such folder {model.path!r}; download the checkpoint first and give its folder"
+        return
+    if model.tokenizer_path and not Path(model.tokenizer_path).is_dir():
+        yield "model.tokenizer_path", f"no such folder {model.tokenizer_path!r}"
+    try:
+        content = read_model_config(model)
+    except ConfigError as error:
+        yield "model.path", str(error).removeprefix("model.path: ")
+        return
+    known = registries.table("model")
+    if content.get("model_type") not in known:
+        source = "model.path" if model.path else "model.init.model_type"
+        yield source, f"model_type is {content.get('model_type')!r}; supported are {', '.join(known) or '(none)'}"
+
+
+def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
+    if not config.reward:
+        known = ", ".join(registries.table("reward")) or "(none)"
+        yield "reward", f'required; known rewards are {known}, or give an importable path such as "package.module:function"'
+    elif problem := registries.check_name("reward", config.reward):
+        yield "reward", problem
+    if problem := registries.check_name("workflow", config.workflow):
+        yield "workflow", problem
+    yield from _length_problems("gconfig", config.gconfig, "train_dataset", config.train_dataset, config)
+    if config.valid_dataset is not None:
+        sampling, key = config.gconfig, "gconfig"
+        if config.eval_gconfig is not None:
+            sampling, key = config.eval_gconfig, "eval_gconfig"
+        if key == "eval_gconfig" or config.valid_dataset.max_length is not None:
+            yield from _length_problems(key, sampling, "valid_dataset", config.valid_dataset, config)
+    if config.objective.num_minibatches < 1:
+        yield "objective.num_minibatches", f"expected at least 1, got {config.objective.num_minibatches}"
+    if config.objective.kl_coef < 0:
+        yield "objective.kl_coef", f"expected >= 0, got {config.objective.kl_coef}"
+    yield from _objective_problems(config)
+
+
+def _length_problems(
+    key: str, sampling: GenerationConfig, dataset_key: str, dataset: DatasetConfig, config: PPOConfig
+) -> Iterator[tuple[str, str]]:
+    limit, new = config.engine.max_seq_len, sampling.max_new_tokens
+    if new >= limit:
+        yield (
+            f"{key}.max_new_tokens",
+            f"{new} leaves no room for a prompt in engine.max_seq_len {limit}; lower it or raise engine.max_seq_len",
+        )
+    elif dataset.max_length is not None and dataset.max_length + new > limit:
+        yield (
+            "engine.max_seq_len",
+            f"{limit} is less than {dataset_key}.max_length {dataset.max_length} + {key}.max_new_tokens {new} = "
+            f"{dataset.max_length + new}; raise it to that, or lower one of the two",
+        )
+
+
+def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
+    objective = config.objective
+    if "kl_coef" in objective.overrides:
+        yield "objective.overrides.kl_coef", "write objective.kl_coef instead: it also decides about the reference model"
+        return
+    try:
+        spec = presets.resolve(objective.preset, {**objective.overrides, "kl_coef": objective.kl_coef})
+    except ConfigError as error:
+        key = "objective.overrides" if objective.preset in presets.PRESETS else "objective.preset"
+        yield key, str(error).removeprefix("objective: ")
+        return
+    needs_critic = spec.advantage in _CRITIC_ADVANTAGES
+    if needs_critic and config.critic is None:
+        yield "critic", f"required: advantage {spec.advantage!r} of objective {objective.preset!r} needs values; write `critic: {{}}`"
+    elif not needs_critic and config.critic is not None:
+        yield "critic", f"advantage {spec.advantage!r} of objective {objective.preset!r} uses no values; remove the section"
+
+
+def _notes(config: PPOConfig | SFTConfig) -> Iterator[str]:
+    if config.valid_dataset is None:
+        yield "valid_dataset is not set: the run will report no evaluation"
+    if isinstance(config, SFTConfig):
+        return
+    sizes = _rl_sizes(config)
+    live, slots = sizes["max_live_samples"] or 0, config.engine.max_batch_size
+    if live > slots:
+        yield f"up to {live} samples are live but engine.max_batch_size is {slots}: the others wait for a slot"
+    if config.rollout.batch_size % config.objective.num_minibatches:
+        yield (
+            f"rollout.batch_size {config.rollout.batch_size} is not a multiple of objective.num_minibatches "
+            f"{config.objective.num_minibatches}: minibatches differ in size"
+        )
+    if config.rollout.consume == "drop":
+        yield "rollout.consume is drop: prompts with long answers are dropped more often, which biases training"
+    maximum = read_model_config(config.model).get("max_position_embeddings")
+    if isinstance(maximum, int) and maximum < config.engine.max_seq_len:
+        yield f"engine.max_seq_len {config.engine.max_seq_len} is cut to the model's max_position_embeddings {maximum}"
+
+
+def _where(key: str, provenance: Mapping[str, str] | None) -> str:
+    """Where a key, or else the first key of that section, was written; empty for defaults."""
+    known = provenance or {}
+    places = [known.get(key, ""), *(origin for name, origin in known.items() if name.startswith(f"{key}."))]
+    return next((place for place in places if place and place != config_source.DEFAULT), "")
