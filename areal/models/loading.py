@@ -1,0 +1,160 @@
+"""Builds models: from a Hugging Face checkpoint folder, or from a config with random weights.
+
+Only config.json and safetensors are read. Nothing from a checkpoint is ever executed: no pickles, no remote code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from areal.api import ModelError
+from areal.models.initialization import initialize
+from areal.models.registry import get_spec
+from areal.models.saving import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
+
+if TYPE_CHECKING:
+    from areal.api import BaseModelArgs, ModelSpec
+    from areal.models.decoder import DecoderModel
+
+
+def from_pretrained(
+    path: str | Path, *, dtype: torch.dtype | None = None, device: str | torch.device = "cpu"
+) -> DecoderModel:
+    """Load a checkpoint folder; parameters are converted to `dtype` (default float32) on `device`.
+
+    Raises ModelError when the folder is not a checkpoint, its model_type or a config field is not implemented, a file
+    is damaged, or names and shapes in it do not fit the config.
+    """
+    folder = Path(path)
+    config = read_config(folder)
+    spec, args = _resolve(config)
+    model = _empty(spec, args)
+    adapter = spec.state_dict_adapter(args)
+    expected = model.state_dict()
+    try:
+        loaded = adapter.from_hf(SafetensorsFolder(folder))
+    except ModelError as error:
+        raise ModelError(f"{folder}: {error}") from error
+    wrong = [
+        f"{name} ({', '.join(adapter.to_hf({name: expected[name]}))}) is {list(tensor.shape)}, "
+        f"expected {list(expected[name].shape)}"
+        for name, tensor in loaded.items()
+        if tensor.shape != expected[name].shape
+    ]
+    if wrong:
+        raise ModelError(f"{folder}: shapes do not fit config.json: {'; '.join(wrong[:8])}")
+    # A copy, never an alias: the tensors read are views into the mapped file.
+    own = {name: tensor.to(device, dtype or torch.float32, copy=True) for name, tensor in loaded.items()}
+    model.load_state_dict(own, strict=True, assign=True)
+    return model
+
+
+def from_config(
+    config: Mapping[str, Any],
+    *,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+    seed: int = 0,
+) -> DecoderModel:
+    """Build a model with random weights from the content of a config.json.
+
+    The weights depend on config and seed alone: not on the global random state, the device or, up to rounding, the
+    dtype. Raises ModelError as `from_pretrained` does.
+    """
+    spec, args = _resolve(config)
+    model = _empty(spec, args).to_empty(device=device)
+    model.to(dtype or torch.float32)
+    initialize(model, std=model.args.initializer_range, seed=seed)
+    return model
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Content of a folder's config.json; ModelError when there is none."""
+    if not folder.is_dir():
+        raise ModelError(
+            f"no checkpoint folder at {str(folder)!r}; give a local folder with {CONFIG_FILE} and safetensors files "
+            "(download a hub model first: hf download OWNER/NAME --local-dir FOLDER)"
+        )
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {folder / CONFIG_FILE}: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{folder / CONFIG_FILE} holds a {type(config).__name__}, expected an object")
+    return config
+
+
+class SafetensorsFolder(Mapping[str, Tensor]):
+    """All tensors of a checkpoint folder by their name on disk, each read when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = {file: _open(file) for file in _weight_files(folder)}
+        self._owner = {name: file for file, handle in self._files.items() for name in handle.keys()}  # noqa: SIM118
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Tensor on the CPU in its stored dtype."""
+        tensor: Tensor = self._files[self._owner[name]].get_tensor(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        """Names."""
+        return iter(self._owner)
+
+    def __len__(self) -> int:
+        """Number of tensors."""
+        return len(self._owner)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if (folder / WEIGHTS_FILE).is_file():
+        return [folder / WEIGHTS_FILE]
+    if (folder / INDEX_FILE).is_file():
+        try:
+            weight_map = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))["weight_map"]
+            names = sorted(set(weight_map.values()))
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ModelError(f"{folder / INDEX_FILE} is not a safetensors index: {error!r}") from error
+        # The index is data from elsewhere: it may only name files of its own folder.
+        outside = [name for name in names if not isinstance(name, str) or Path(name).name != name]
+        absent = [name for name in names if name not in outside and not (folder / name).is_file()]
+        if outside or absent:
+            raise ModelError(f"{folder / INDEX_FILE} names files that are not in its folder: {[*outside, *absent]}")
+        return [folder / name for name in names]
+    pickles = sorted(file.name for file in folder.glob("*.bin"))
+    if pickles:
+        raise ModelError(
+            f"{folder} has only pickled weights ({', '.join(pickles[:3])}), which can run code when loaded; convert "
+            "them: transformers.AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
+        )
+    raise ModelError(f"{folder} has no weights: expected {WEIGHTS_FILE} or {INDEX_FILE}")
+
+
+def _open(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt", device="cpu")
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"{file} is damaged or not a safetensors file ({error}); download or write it again"
+        ) from error
+
+
+def _resolve(config: Mapping[str, Any]) -> tuple[ModelSpec, BaseModelArgs]:
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise ModelError(f"config has model_type {model_type!r}, expected a name such as 'qwen3'")
+    spec = get_spec(model_type)
+    return spec, spec.args_class.from_hf_config(config)
+
+
+def _empty(spec: ModelSpec, args: BaseModelArgs) -> DecoderModel:
+    """A model whose parameters have shapes but no memory."""
+    with torch.device("meta"):
+        model: DecoderModel = spec.model_class(args)
+    return model

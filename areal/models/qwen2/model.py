@@ -1,0 +1,43 @@
+"""Qwen2: pre-norm blocks of biased grouped-query attention and SwiGLU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from areal.models.attention import SelfAttention
+from areal.models.decoder import DecoderModel, PreNormBlock
+from areal.models.mlp import SwiGLU
+from areal.models.norms import RMSNorm
+from areal.models.rotary import Rotary
+
+if TYPE_CHECKING:
+    from areal.models.qwen2.args import Qwen2Args
+
+
+class Qwen2Model(DecoderModel):
+    """A `CausalModel`."""
+
+    args: Qwen2Args
+
+    def __init__(self, args: Qwen2Args) -> None:
+        super().__init__(
+            args,
+            layers=(_block(args, layer) for layer in range(args.num_layers)),
+            norm=RMSNorm(args.hidden_size, args.norm_eps),
+            rotary=Rotary(args.rotary, args.head_dim),
+        )
+
+
+def _block(args: Qwen2Args, layer: int) -> PreNormBlock:
+    return PreNormBlock(
+        input_layernorm=RMSNorm(args.hidden_size, args.norm_eps),
+        self_attn=SelfAttention(
+            layer,
+            args,
+            qkv_bias=True,
+            output_bias=False,
+            window=args.windows[layer],
+        ),
+        post_attention_layernorm=RMSNorm(args.hidden_size, args.norm_eps),
+        mlp=SwiGLU(args.hidden_size, args.intermediate_size),
+    )

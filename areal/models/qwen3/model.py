@@ -1,0 +1,55 @@
+"""Qwen3: pre-norm blocks of grouped-query attention with per-head query and key norms, and SwiGLU or experts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from areal.models.attention import SelfAttention
+from areal.models.decoder import DecoderModel, PreNormBlock
+from areal.models.mlp import SwiGLU
+from areal.models.moe import MixtureOfExperts
+from areal.models.norms import RMSNorm
+from areal.models.rotary import Rotary
+
+if TYPE_CHECKING:
+    from areal.models.qwen3.args import Qwen3Args
+
+
+class Qwen3Model(DecoderModel):
+    """A `CausalModel`."""
+
+    args: Qwen3Args
+
+    def __init__(self, args: Qwen3Args) -> None:
+        super().__init__(
+            args,
+            layers=(_block(args, layer) for layer in range(args.num_layers)),
+            norm=RMSNorm(args.hidden_size, args.norm_eps),
+            rotary=Rotary(args.rotary, args.head_dim),
+        )
+
+
+def _block(args: Qwen3Args, layer: int) -> PreNormBlock:
+    return PreNormBlock(
+        input_layernorm=RMSNorm(args.hidden_size, args.norm_eps),
+        self_attn=SelfAttention(
+            layer,
+            args,
+            qkv_bias=args.attention_bias,
+            output_bias=args.attention_bias,
+            window=args.windows[layer],
+            query_norm=RMSNorm(args.head_dim, args.norm_eps),
+            key_norm=RMSNorm(args.head_dim, args.norm_eps),
+        ),
+        post_attention_layernorm=RMSNorm(args.hidden_size, args.norm_eps),
+        mlp=_feed_forward(args, layer),
+    )
+
+
+def _feed_forward(args: Qwen3Args, layer: int) -> SwiGLU | MixtureOfExperts:
+    moe = args.moe
+    if moe is None or not moe.has_experts(layer):
+        return SwiGLU(args.hidden_size, args.intermediate_size)
+    return MixtureOfExperts(
+        args.hidden_size, moe.intermediate_size, moe.num_experts, moe.top_k, normalize=moe.normalize
+    )

@@ -1,0 +1,50 @@
+"""A critic: a decoder whose final hidden states are mapped to one number per token instead of to the vocabulary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from areal.api import AttentionBackend
+    from areal.models.decoder import DecoderModel
+
+
+class ValueModel(nn.Module):
+    """Estimates the return from each token on.
+
+    The head starts at zero, so the first estimates are 0 whatever the backbone, and no seed is needed. The backbone
+    keeps its unused vocabulary projection, frozen, so that it saves as an ordinary checkpoint.
+    """
+
+    def __init__(self, backbone: DecoderModel) -> None:
+        super().__init__()
+        self.backbone = backbone
+        if backbone.lm_head is not None:
+            backbone.lm_head.requires_grad_(False)
+        weight = backbone.embed_tokens.weight
+        self.head = nn.Linear(backbone.args.hidden_size, 1, device=weight.device, dtype=weight.dtype)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        tree_attn_meta: Any = None,
+        *,
+        attention: AttentionBackend | None = None,
+    ) -> Tensor:
+        """Values, float32 [T]; arguments as in `CausalModel.forward`."""
+        hidden = self.backbone.hidden(tokens, positions, cu_seqlens, max_seqlen, tree_attn_meta, attention=attention)
+        return self.head(hidden).squeeze(-1).to(torch.float32)
+
+    def set_gradient_checkpointing(self, enabled: bool) -> None:
+        """See `DecoderModel.set_gradient_checkpointing`."""
+        self.backbone.set_gradient_checkpointing(enabled)
