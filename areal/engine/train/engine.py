@@ -17,7 +17,7 @@ from areal.engine.train.forward import place, run_in_micro_batches, to_device, t
 from areal.engine.train.head import score_dtype
 from areal.engine.train.optimizer import MasterAdamW, check_names
 from areal.engine.train.schedule import learning_rate
-from areal.utils.atomic import atomic_directory
+from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ class TrainingEngine:
     def __init__(
         self, model: nn.Module, *, config: TrainEngineConfig, total_steps: int | None = None, is_critic: bool = False
     ) -> None:
-        """Take over `model` (a CausalModel; with is_critic one that also has `value`), moving it to the device and
-        dtype.
+        """Take over `model` (a CausalModel; with is_critic a ValueModel) and move it to the device and dtype.
 
         total_steps: calls of `train_batch` in the whole run, i.e. training steps times minibatches; only decaying
         learning rates need it. Raises ConfigError when such a schedule gets None, EngineError when the model does not
@@ -55,10 +54,10 @@ class TrainingEngine:
         self.config = config
         self.device = _resolve_device(config.device)
         self.is_critic = is_critic
-        if is_critic != hasattr(model, "value"):
+        if is_critic == hasattr(model, "project"):
             raise EngineError(
-                f"is_critic={is_critic} but {type(model).__name__} has {'no' if is_critic else 'a'} value head; "
-                f"wrap the model with areal.models.value_head for a critic, and only then"
+                f"is_critic={is_critic} does not fit {type(model).__name__}: a critic is an "
+                f"areal.models.value_head.ValueModel around a decoder, an actor is the decoder itself"
             )
         self._total_steps = total_steps
         learning_rate(config, config.warmup_steps, total_steps)
@@ -129,7 +128,9 @@ class TrainingEngine:
         log-probabilities, so it is 0 at t=0 and on padding. Raises EngineError without a value head.
         """
         if not self.is_critic:
-            raise EngineError("forward_values needs a value head; build the engine with is_critic=True")
+            raise EngineError(
+                "forward_values needs a value head; build the engine around a ValueModel with is_critic=True"
+            )
         batch = to_device(batch, self.device)
         result_SL = torch.zeros(batch.tokens.shape, dtype=score_dtype(self._dtype), device=self.device)
 
@@ -245,11 +246,21 @@ class TrainingEngine:
         self._skipped_total = state["skipped_total"]
 
     def save_pretrained(self, path: Path) -> None:
-        """Write a Hugging Face checkpoint folder (config.json and safetensors), replacing an existing one at once."""
+        """Write a Hugging Face checkpoint folder (config.json and safetensors), replacing an existing one at once.
+
+        A critic is written as its backbone, plus value_head.safetensors with the head.
+        """
         from areal.models import save_pretrained
 
-        with atomic_directory(path, replace=True) as folder:
-            save_pretrained(self._model, folder)
+        model: Any = self._model
+        if not self.is_critic:
+            save_pretrained(model, path)
+            return
+        from safetensors.torch import save
+
+        save_pretrained(model.backbone, path)
+        head = {name: tensor.cpu().contiguous() for name, tensor in model.head.state_dict().items()}
+        atomic_write(path / "value_head.safetensors", save(head))
 
     def _scores(
         self, part: PaddedBatch, temperature: float, *, with_entropy: bool, smoothing: float

@@ -13,7 +13,7 @@ import torch
 
 from areal.algorithm.packing import micro_batches, pack, select
 from areal.api import EngineError
-from areal.engine.train.head import TokenScores, score_dtype, score_tokens
+from areal.engine.train.head import TokenScores, score_tokens
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -42,21 +42,18 @@ def token_scores(
 
     None when no token is predicted (all masked, or one-token sequences): the model is not run at all.
     """
-    hidden_NH, targets_N, predicted_SL = _predicting_states(model, batch, only_masked=only_masked)
+    run: Any = model.hidden
+    hidden_NH, targets_N, predicted_SL = _predicting_states(run, batch, only_masked=only_masked)
     if hidden_NH is None:
         return None, predicted_SL
     project: Any = model.project
     return score_tokens(project, hidden_NH, targets_N, temperature=temperature, chunk=chunk), predicted_SL
 
 
-def token_values(model: nn.Module, batch: PaddedBatch, *, only_masked: bool) -> tuple[Tensor | None, Tensor]:
-    """Critic values [N] of the states *before* the predicted tokens, and bool [S, L] saying which tokens they belong
-    to."""
-    hidden_NH, _, predicted_SL = _predicting_states(model, batch, only_masked=only_masked)
-    if hidden_NH is None:
-        return None, predicted_SL
-    value_head: Any = model.value
-    return value_head(hidden_NH).to(score_dtype(hidden_NH.dtype)), predicted_SL
+def token_values(critic: nn.Module, batch: PaddedBatch, *, only_masked: bool) -> tuple[Tensor | None, Tensor]:
+    """Critic values [N] of the states *before* the predicted tokens, and bool [S, L]: which tokens those are."""
+    values_N, _, predicted_SL = _predicting_states(critic, batch, only_masked=only_masked)
+    return values_N, predicted_SL
 
 
 def place(values_N: Tensor | None, predicted_SL: Tensor, *, dtype: torch.dtype) -> Tensor:
@@ -127,9 +124,12 @@ def to_device(batch: PaddedBatch, device: torch.device) -> PaddedBatch:
 
 
 def _predicting_states(
-    model: nn.Module, batch: PaddedBatch, *, only_masked: bool
+    run: Callable[..., Tensor], batch: PaddedBatch, *, only_masked: bool
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Hidden states [N, H] that predict, the N tokens they predict, and where those are in the batch (bool [S, L])."""
+    """What `run` gives at the N positions that predict ([N, ...]), the tokens they predict, and where (bool [S, L]).
+
+    run: (tokens, positions, cu_seqlens, max_seqlen) -> [T, ...] over packed tokens.
+    """
     predicted_SL = predicted_tokens(batch, only_masked=only_masked)
     rows = predicted_SL.any(dim=1).nonzero()[:, 0]
     if rows.numel() == 0:
@@ -137,11 +137,10 @@ def _predicting_states(
     # Sequences without a predicted token cost nothing. `rows` ascends, so row-major order stays that of the batch.
     active = batch if rows.numel() == batch.tokens.shape[0] else select(batch, rows)
     packed = pack(active)
-    hidden: Any = model.hidden
-    hidden_TH = hidden(packed.tokens, packed.positions, packed.cu_seqlens, packed.max_seqlen)
+    states_T = run(packed.tokens, packed.positions, packed.cu_seqlens, packed.max_seqlen)
     row_N, column_N = predicted_SL[rows].nonzero(as_tuple=True)
     source_N = packed.cu_seqlens.to(row_N.dtype)[row_N] + column_N - 1
-    return hidden_TH[source_N], packed.tokens[source_N + 1], predicted_SL
+    return states_T[source_N], packed.tokens[source_N + 1], predicted_SL
 
 
 def _run_parts(batch: PaddedBatch, parts: Sequence[Sequence[int]], work: Callable[[PaddedBatch, Tensor], None]) -> None:

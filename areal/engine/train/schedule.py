@@ -25,7 +25,7 @@ def learning_rate(config: TrainEngineConfig, step: int, total_steps: int | None)
         return config.lr
     if total_steps is None:
         raise ConfigError(
-            f"lr_schedule {config.lr_schedule!r} needs the number of optimizer steps of the run; set total_train_steps, "
+            f"lr_schedule {config.lr_schedule!r} needs the number of optimizer steps; set total_train_steps, "
             f'or use lr_schedule "constant"'
         )
     span = max(1, total_steps - config.warmup_steps)

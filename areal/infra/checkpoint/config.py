@@ -17,6 +17,8 @@ class CheckpointConfig(Config):
     """Newest checkpoints to keep; older ones are removed after a new one is complete."""
     resume: bool = True
     """Continue from the newest intact checkpoint of the run directory when there is one."""
+    allow_config_change: bool = False
+    """Resume although the configuration differs from the checkpoint's in something that changes training."""
     max_write_failures: int = 3
     """Consecutive failed saves (disk full, permission) before the run stops; each is reported and training goes on."""
 
