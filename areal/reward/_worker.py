@@ -1,0 +1,156 @@
+"""The process in which a reward function runs; started by `areal.reward.isolation`, never imported by the framework.
+
+It runs as a plain script (`python -P _worker.py FD PARENT_PID`), so that it starts as fast as a bare interpreter and
+never touches the user's `__main__`. It talks over one Unix socket, in frames of a 4-byte little-endian length and a
+pickle:
+
+    in   first {"target" | "pickled", "sys_path", "memory_limit_mb"}, then (args, data) per call
+    out  first ("ready",) or ("failed", type, message), then one of these per call, in order:
+         ("value", seconds, float)    ("invalid", seconds, text)
+         ("raised", seconds, text)    ("fault", seconds, kind, text)
+
+The process leads its own session. It dies, with everything the reward started, when the other end of the socket closes.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HEADER = struct.Struct("<I")
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve calls until the parent closes the socket."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel.set_inheritable(False)
+    _die_with(int(sys.argv[2]), channel)
+    os.dup2(2, 1)  # what a reward prints must not mix with the output of the program that called us
+    reader = channel.makefile("rb")
+    setup = _read(reader)
+    if setup is None:
+        return
+    try:
+        function = _load(setup)
+    except BaseException as error:  # noqa: BLE001 -- whatever importing user code raises is reported to the parent
+        _send(channel, ("failed", type(error).__name__, str(error)))
+        return
+    _send(channel, ("ready",))
+    while (frame := _read_bytes(reader)) is not None:
+        _send(channel, _score(function, frame))
+
+
+def _score(function: Callable[..., Any], frame: bytes) -> tuple[Any, ...]:
+    started = time.perf_counter()
+    try:
+        arguments, data = pickle.loads(frame)
+        value = function(*arguments, **data)
+        outcome = _judge(value)
+    except BaseException as error:  # noqa: BLE001 -- SystemExit included: a reward's failure is an answer, not our end
+        outcome = _describe(error)
+    return (outcome[0], time.perf_counter() - started, *outcome[1:])
+
+
+def _judge(value: Any) -> tuple[Any, ...]:
+    # NumPy's bool is no numbers.Real, yet comparisons of arrays return it.
+    if isinstance(value, numbers.Real) or type(value).__name__ in {"bool_", "bool"}:
+        try:
+            number = float(value)
+        except OverflowError:
+            return "invalid", f"{type(value).__name__} too large for a float"
+        if math.isfinite(number):
+            return "value", number
+    return "invalid", f"{_short(value)} of type {type(value).__name__}"
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 -- a broken __repr__ of user code must not hide what is reported here
+        text = f"<repr raised {type(error).__name__}>"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _describe(error: BaseException) -> tuple[Any, ...]:
+    kind = getattr(error, "kind", None)
+    if type(error).__name__ == "FaultError" and kind is not None:
+        return "fault", str(kind), str(getattr(error, "message", error))
+    # The innermost frame of user code says more than the whole stack; our own frames say nothing.
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    place = f" (at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""
+    return "raised", f"{type(error).__name__}: {error}{place}"
+
+
+def _load(setup: dict[str, Any]) -> Callable[..., Any]:
+    sys.path[:] = setup["sys_path"]
+    limit_mb = setup["memory_limit_mb"]
+    if limit_mb is not None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (limit_mb << 20, limit_mb << 20))
+    if "pickled" in setup:
+        function = pickle.loads(setup["pickled"])
+    else:
+        from areal.api import load
+
+        function = load("reward", setup["target"], {})
+    if not callable(function):
+        raise TypeError(f"it is a {type(function).__name__}, expected a function")
+    return function
+
+
+def _die_with(parent: int, channel: socket.socket) -> None:
+    # Two nets. The kernel's covers a reward that hangs in C and never lets another thread run; the thread's covers the
+    # reward's own children, which the kernel's signal does not reach.
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+    def wait_for_hangup() -> None:
+        poll = select.poll()
+        poll.register(channel.fileno(), 0)
+        while not any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll()):
+            pass
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait_for_hangup, name="hangup", daemon=True).start()
+
+
+def _read(reader: BinaryIO) -> Any:
+    frame = _read_bytes(reader)
+    return None if frame is None else pickle.loads(frame)
+
+
+def _read_bytes(reader: BinaryIO) -> bytes | None:
+    header = reader.read(HEADER.size)
+    if len(header) < HEADER.size:
+        return None
+    body = reader.read(HEADER.unpack(header)[0])
+    return body if len(body) == HEADER.unpack(header)[0] else None
+
+
+def _send(channel: socket.socket, message: tuple[Any, ...]) -> None:
+    body = pickle.dumps(message, protocol=5)
+    channel.sendall(HEADER.pack(len(body)) + body)
+
+
+if __name__ == "__main__":
+    main()
