@@ -77,7 +77,7 @@ if [ ! -x $VENV/bin/python ] || ! $VENV/bin/python -c 'import pip' 2>/dev/null; 
 fi
 if [ ! -x $VENV/bin/uv ]; then
     say "installing uv"
-    $VENV/bin/python -m pip install -q --disable-pip-version-check uv
+    $VENV/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt uv
 fi
 while IFS='=' read -r name value; do
     if [ -n "$name" ] && [ -z "${!name:-}" ]; then export "$name=$value"; fi
