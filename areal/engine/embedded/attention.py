@@ -1,8 +1,9 @@
-"""Key/value cache and the attention that reads it. It knows slots and lengths; it knows nothing of requests or sampling.
+"""Key/value cache and the attention that reads it. It knows slots and lengths; it knows nothing of requests or
+sampling.
 
-One forward of the engine mixes two kinds of sequences, laid end to end: `decode_rows` sequences of one new token each, whose
-past is in the cache (they occupy the slots 0 .. decode_rows - 1, so no gather is needed), and fresh sequences that start at
-position 0. `StepAttention` writes the new keys and values of both and attends for both.
+One forward of the engine mixes two kinds of sequences, laid end to end: `decode_rows` sequences of one new token each,
+whose past is in the cache (they occupy the slots 0 .. decode_rows - 1, so no gather is needed), and fresh sequences
+that start at position 0. `StepAttention` writes the new keys and values of both and attends for both.
 
 Shape letters: N decode rows, S fresh sequences, T tokens, H query heads, K key/value heads, G = H / K, D head_dim.
 """
@@ -17,8 +18,8 @@ from torch import Tensor
 
 _MIN_LENGTH = 64
 _MIN_SLOTS = 8
-# Fresh sequences are padded to a common length per chunk: a chunk holds at most this many padded tokens, and no sequence
-# longer than _MAX_STRETCH times its shortest (plus a few tokens), which bounds both memory and wasted work.
+# Fresh sequences are padded to a common length per chunk: a chunk holds at most this many padded tokens, and no
+# sequence longer than _MAX_STRETCH times its shortest (plus a few tokens), which bounds both memory and wasted work.
 _CHUNK_TOKENS = 8192
 _MAX_STRETCH = 1.5
 
@@ -26,7 +27,8 @@ _MAX_STRETCH = 1.5
 class KVCache:
     """Per layer, keys [slots, capacity, K, D] and values [slots, capacity, K, value_dim]; grows, never shrinks.
 
-    Memory that holds no token is zero or a finite leftover: masked attention multiplies it by 0, and 0 * NaN would be NaN.
+    Memory that holds no token is zero or a finite leftover: masked attention multiplies it by 0, and 0 * NaN would be
+    NaN.
     """
 
     def __init__(self, *, max_slots: int, max_length: int) -> None:
@@ -48,7 +50,7 @@ class KVCache:
             self._layers[index] = (self._grown(key), self._grown(value))
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer. key, value: new entries, whose head counts, sizes and dtype a new layer takes."""
+        """Keys and values of one layer. key, value: new entries; a new layer takes their head counts and dtype."""
         if index not in self._layers:
             self._layers[index] = (self._grown(key[None, :0]), self._grown(value[None, :0]))
         return self._layers[index]
@@ -59,7 +61,7 @@ class KVCache:
         return larger
 
     def copy_rows(self, sources: Tensor, targets: Tensor, length: int) -> None:
-        """Copy the first `length` entries of slots `sources` to slots `targets` (int64, equal sizes), reading before writing."""
+        """Copy the first `length` entries of slots `sources` to slots `targets` (both int64, disjoint)."""
         for tensors in self._layers.values():
             for tensor in tensors:
                 used = tensor[:, :length]
@@ -179,20 +181,20 @@ class StepAttention:
         self, chunk: _Chunk, query: Tensor, key: Tensor, value: Tensor, extras: _Extras, window: int | None
     ) -> Tensor:
         heads, kv_heads = query.shape[1], key.shape[1]
-        padded = [_pad(chunk, tensor) for tensor in (query, key, value)]
+        query, key, value = (_pad(chunk, tensor) for tensor in (query, key, value))
         mask = self._prefill_mask(chunk.length, window, query)
         if extras.plain:
-            repeats = heads // kv_heads
-            wide = [t.repeat_interleave(repeats, 1) if repeats > 1 else t for t in padded[1:]]
+            if heads > kv_heads:
+                key, value = (tensor.repeat_interleave(heads // kv_heads, 1) for tensor in (key, value))
             # Padding stands on the right, so the causal rule alone hides it from every real token.
             out = F.scaled_dot_product_attention(
-                padded[0], *wide, attn_mask=mask, is_causal=mask is None, scale=extras.scale
+                query, key, value, attn_mask=mask, is_causal=mask is None, scale=extras.scale
             )
         else:
-            grouped = padded[0].unflatten(1, (kv_heads, heads // kv_heads))
+            grouped = query.unflatten(1, (kv_heads, heads // kv_heads))
             if mask is None:
                 mask = _causal_mask(chunk.length, None, query)
-            out = _attend(grouped, padded[1], padded[2], mask, extras).flatten(1, 2)
+            out = _attend(grouped, key, value, mask, extras).flatten(1, 2)
         flat = out.transpose(1, 2).flatten(0, 1)
         return flat if chunk.scatter is None else flat.index_select(0, chunk.scatter)
 
@@ -239,7 +241,8 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, extr
     """Attention written out, for what the fused kernel cannot do.
 
     query: [B, K, G, Q, D]; key: [B, K, L, D]; value: [B, K, L, V]; mask: additive, [Q, L] or [B, 1, 1, L].
-    Formula: softmax(concat(softcap(scale * q k) + mask, sinks)) without the sink column, times v. Returns [B, K, G, Q, V].
+    Formula: softmax(concat(softcap(scale * q k) + mask, sinks)) without the sink column, times v. Returns [B, K, G, Q,
+    V].
     """
     scores = torch.matmul(query, key.unsqueeze(2).transpose(3, 4)).float() * extras.scale
     if extras.softcap is not None:

@@ -1,8 +1,8 @@
 """The continuous batch: admits waiting sequences, runs one forward over old and new rows together, samples, retires.
 
-Not thread-safe and not asynchronous: `areal.engine.embedded.engine` calls it under its gate. One `step` gives every active row
-one token. New prompts ride in the same forward as the decoding rows; equal prompts are computed once and their keys and values
-copied. Active rows always fill the slots 0 .. n - 1, so decoding never gathers.
+Not thread-safe and not asynchronous: `areal.engine.embedded.engine` calls it under its gate. One `step` gives every
+active row one token. New prompts ride in the same forward as the decoding rows; equal prompts are computed once and
+their keys and values copied. Active rows always fill the slots 0 .. n - 1, so decoding never gathers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PREFILL_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wave:
-    """What one forward computes: rows 0 .. decode - 1 go on, then leaders (one per distinct new prompt), then followers."""
+    """One forward: rows 0 .. decode - 1 go on; behind them leaders (one per distinct new prompt), then followers."""
 
     decode: int
     leaders: list[Sequence]
@@ -94,7 +94,7 @@ class DecodeBatch:
                     return []
                 return self._record(*self._compute(wave), version)
             # Anything the model raises (out of memory, a bug in a family) becomes a fault of the requests it hit.
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:
                 _logger.exception("decode step failed with %d active sequences", len(self.active))
                 return self._fail_all(error)
 
@@ -110,8 +110,8 @@ class DecodeBatch:
 
     def remove(self, wanted: Callable[[Sequence], bool], version: int) -> list[Sequence]:
         """Take out all waiting and active sequences that are `wanted`, with their output settled."""
-        removed = []
-        kept = []
+        removed: list[Sequence] = []
+        kept: list[Sequence] = []
         # Counted, not drained: the event loop may append at the same time, and its additions stay behind what is kept.
         for _ in range(len(self.waiting)):
             sequence = self.waiting.popleft()
@@ -134,7 +134,7 @@ class DecodeBatch:
     # ---- admission
 
     def _admit(self) -> _Wave:
-        """Move waiting sequences into free slots, first come first served, as far as slots and the token budget reach."""
+        """Move waiting sequences into free slots, first come first served, as slots and the token budget allow."""
         resident = {sequence.key: slot for slot, sequence in enumerate(self.active)} if self.waiting else {}
         attached: list[Sequence] = []
         attached_from: list[int] = []

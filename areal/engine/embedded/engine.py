@@ -1,7 +1,7 @@
 """`EmbeddedEngine`: the in-process `areal.api.InferenceEngine`.
 
-Requests are awaited on one event loop. A driver task on that loop runs the decode steps while there is work and yields to the
-loop between two steps; everything else (`pause`, `update_weights`, ...) may be called from any thread.
+Requests are awaited on one event loop. A driver task on that loop runs the decode steps while there is work and yields
+to the loop between two steps; everything else (`pause`, `update_weights`, ...) may be called from any thread.
 
     engine = EmbeddedEngine(model, config=EmbeddedEngineConfig(), eos_token_id=tokenizer.eos_token_id)
     response = await engine.agenerate(ModelRequest(input_ids=[5, 9, 2], gconfig=GenerationConfig(max_new_tokens=8)))
@@ -40,11 +40,12 @@ class EmbeddedEngine:
 
     model: an nn.Module that implements `areal.api.CausalModel`. eos_token_id: ends every generation; None for none.
     tokenizer: needed for stop strings only; anything with `decode(list[int]) -> str`. version: of the given weights.
-    share_weights: generate with the caller's own module instead of a copy. Its owner must `pause` the engine while changing
+    share_weights: generate with the caller's own module instead of a copy. Its owner must `pause` the engine while
+    changing
         weights, and call `update_weights` before `resume`; config.dtype and config.device must be "auto".
 
-    Every recorded log-probability is that of one full forward of the version it is labelled with: after a weight update the
-    caches of running requests are recomputed before their next token.
+    Every recorded log-probability is that of one full forward of the version it is labelled with: after a weight
+    update the caches of running requests are recomputed before their next token.
     """
 
     def __init__(
@@ -59,8 +60,8 @@ class EmbeddedEngine:
     ) -> None:
         if share_weights and (config.dtype != "auto" or config.device != "auto"):
             raise EngineError(
-                f"share_weights=True uses the module as it is, but the config asks for dtype {config.dtype!r} on device "
-                f"{config.device!r}; leave both at 'auto'"
+                f"share_weights=True uses the module as it is, but the config asks for dtype {config.dtype!r} on "
+                f"device {config.device!r}; leave both at 'auto'"
             )
         self._model = model if share_weights else private_copy(model, dtype=config.dtype, device=config.device)
         self._config = config
@@ -96,8 +97,8 @@ class EmbeddedEngine:
     async def agenerate(self, request: ModelRequest) -> ModelResponse:
         """Generate until a stop token or string, the budget, or an abort. Cancelling the caller frees the slot.
 
-        Raises FaultError(DATA_INVALID) for a request that can never run, FaultError(GENERATION_FAILED) when the model raises
-        or produces non-finite logits, ConfigError for stop strings without a tokenizer, EngineError after `close`.
+        Raises FaultError(DATA_INVALID) for a request that can never run, FaultError(GENERATION_FAILED) when the model
+        raises or its logits are not finite, ConfigError for stop strings without tokenizer, EngineError after `close`.
         """
         self._require_open()
         loop = asyncio.get_running_loop()
@@ -151,8 +152,8 @@ class EmbeddedEngine:
     def stats(self) -> Mapping[str, float]:
         """Counters since start, and the present number of active and waiting requests.
 
-        generated_tokens: sampled. prefill_tokens: prompt tokens computed; shared_tokens: prompt tokens copied from an equal
-        prompt instead; recomputed_tokens: computed again after a weight update. decode_steps: forwards.
+        generated_tokens: sampled. prefill_tokens: prompt tokens computed; shared_tokens: prompt tokens copied from an
+        equal prompt instead; recomputed_tokens: computed again after a weight update. decode_steps: forwards.
         """
         now = {"active": len(self._batch.active), "waiting": len(self._batch.waiting), "version": self._version}
         return {name: float(value) for name, value in {**self._batch.counters, **self._tally, **now}.items()}
@@ -178,7 +179,7 @@ class EmbeddedEngine:
             self._driver = self._loop.create_task(self._drive(), name="embedded-engine")
 
     async def _drive(self) -> None:
-        """One step after another. Between two steps every coroutine that is ready runs, so what they ask for joins the next."""
+        """One step after another. Between two steps all ready coroutines run, so what they ask for joins the next."""
         delay = 0.0
         while True:
             await asyncio.sleep(delay)
@@ -245,7 +246,7 @@ class EmbeddedEngine:
         future.set_result(response)
 
     def _on_loop(self, function: Any, *arguments: Any) -> None:
-        """Call on the loop's thread: now when this is it, else soon. Without a live loop nobody waits, and nothing happens."""
+        """Call on the loop's thread: now when this is it, else soon. Without a live loop nobody waits: do nothing."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return
@@ -258,7 +259,7 @@ class EmbeddedEngine:
             _logger.debug("the event loop closed before a result could be delivered")
 
     def _adopt(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Serve `loop` from now on. Requests of a loop that ended are dropped; those of a live one may not be taken away."""
+        """Serve `loop` from now on. Requests of a loop that ended are dropped; a live one keeps its own."""
         with self._gate.control():
             previous = self._loop
             dead = previous is None or previous.is_closed()

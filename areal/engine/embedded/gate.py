@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class StepGate:
     """A lock whose step side never blocks and never overtakes a waiting control call.
 
-    A plain lock would not do: the driver releases and takes it again within microseconds, so a trainer thread that waits for
-    it could starve; and a driver that blocked on it would stop every other coroutine of the loop.
+    A plain lock would not do: the driver releases and takes it again within microseconds, so a trainer thread that
+    waits for it could starve; and a driver that blocked on it would stop every other coroutine of the loop.
     """
 
     def __init__(self) -> None:

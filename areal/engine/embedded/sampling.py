@@ -1,21 +1,24 @@
 """Turn logits into tokens and exact log-probabilities. Pure functions on tensors: no state, no global random generator.
 
-The *processed* distribution of a row is softmax(filter(logits / temperature)): temperature first, then top-k, then top-p on
-what top-k left, each renormalised. A greedy row has temperature 1 and no filter. The log-probability of a token is the one
-under the processed distribution, in float32.
+The *processed* distribution of a row is softmax(filter(logits / temperature)): temperature first, then top-k, then
+top-p on what top-k left, each renormalised. A greedy row has temperature 1 and no filter. The log-probability of a
+token is the one under the processed distribution, in float32.
 
-Randomness is counter-based: number i of a request is a function of (seed, i) alone, so neither the other rows of a batch nor an
-interruption changes it.
+Randomness is counter-based: number i of a request is a function of (seed, i) alone, so neither the other rows of a
+batch nor an interruption changes it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -30,7 +33,8 @@ def seed_state(seed: int) -> int:
 def uniforms(states: NDArray[np.uint64], counters: NDArray[np.int64]) -> NDArray[np.float64]:
     """Number `counters[r]` of the stream `states[r]`, uniform in the open interval (0, 1); SplitMix64 in counter form.
 
-    52 bits plus a half: both ends stay out of reach after rounding to float64, so an inverse CDF never leaves its support.
+    52 bits plus a half: both ends stay out of reach after rounding to float64, so an inverse CDF never leaves its
+    support.
     """
     offsets = (counters.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
     bits = _mix(states + offsets) >> np.uint64(12)
@@ -60,7 +64,7 @@ class SamplingRows:
 
 
 def processed_logits(logits: Tensor, rows: SamplingRows) -> Tensor:
-    """Logits whose softmax is the processed distribution. logits: [N, vocab], any float dtype. Returns float32 [N, vocab]."""
+    """Logits [N, vocab] of any float dtype to float32 logits whose softmax is the processed distribution."""
     logits = logits.float()
     if rows.temperature is not None:
         logits = logits / rows.temperature
@@ -72,8 +76,8 @@ def processed_logits(logits: Tensor, rows: SamplingRows) -> Tensor:
 def sample(logits: Tensor, rows: SamplingRows, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Draw one token per row.
 
-    logits: [N, vocab]. uniform: float64 [N] in (0, 1). Returns (tokens int64 [N], log-probabilities float32 [N]); a row whose
-    logits contain NaN or +inf has a log-probability that is not finite, and a meaningless token.
+    logits: [N, vocab]. uniform: float64 [N] in (0, 1). Returns (tokens int64 [N], log-probabilities float32 [N]); a
+    row whose logits contain NaN or +inf has a log-probability that is not finite, and a meaningless token.
     """
     logits = processed_logits(logits, rows)
     logprobs = torch.log_softmax(logits, dim=-1)
@@ -101,7 +105,8 @@ def _filter(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     drop_k = (rank >= top_k) & (top_k > 0)
     probabilities = torch.softmax(ordered.masked_fill(drop_k, float("-inf")), dim=-1, dtype=torch.float64)
     before = probabilities.cumsum(dim=-1) - probabilities
-    # Without a limit nothing is dropped, even where rounding makes the cumulated sum reach 1 early; the best token stays.
+    # Without a limit nothing is dropped, even where rounding makes the cumulated sum reach 1 early; the best token
+    # stays.
     drop_p = (before >= top_p) & (top_p < 1) & (rank > 0)
     drop = torch.zeros_like(drop_k).scatter_(1, order, drop_k | drop_p)
     return logits.masked_fill(drop, float("-inf"))

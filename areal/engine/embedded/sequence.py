@@ -11,7 +11,8 @@ from areal.api import ConfigError, FaultError, FaultKind, ModelRequest, ModelRes
 if TYPE_CHECKING:
     import asyncio
 
-# A character takes at most 4 byte-level tokens, so this many trailing tokens per character surely contain the stop string.
+# A character takes at most 4 byte-level tokens, so this many trailing tokens per character surely contain the stop
+# string.
 _TOKENS_PER_CHARACTER = 4
 
 
@@ -77,8 +78,8 @@ class Sequence:
 def accept(request: ModelRequest, future: asyncio.Future[ModelResponse], limits: RequestLimits) -> Sequence:
     """Check a request and wrap it.
 
-    Raises FaultError(DATA_INVALID) for a prompt that is empty, holds unknown token ids, or leaves no room in the context, and
-    ConfigError for stop strings without a tokenizer.
+    Raises FaultError(DATA_INVALID) for a prompt that is empty, holds unknown token ids, or leaves no room in the
+    context, and ConfigError for stop strings without a tokenizer.
     """
     ids, config = request.input_ids, request.gconfig
     length = len(ids)
@@ -89,8 +90,9 @@ def accept(request: ModelRequest, future: asyncio.Future[ModelResponse], limits:
     if length >= limits.context:
         raise FaultError(
             FaultKind.DATA_INVALID,
-            f"request {request.request_id}: a prompt of {length} tokens leaves no room in the context of {limits.context} "
-            f"tokens (the smaller of max_seq_len and the model's max_position_embeddings); shorten or drop the row",
+            f"request {request.request_id}: a prompt of {length} tokens leaves no room in the context of "
+            f"{limits.context} tokens (the smaller of max_seq_len and the model's max_position_embeddings); "
+            f"shorten or drop the row",
         )
     low, high = min(ids), max(ids)
     if low < 0 or high >= limits.vocab_size:
@@ -102,11 +104,13 @@ def accept(request: ModelRequest, future: asyncio.Future[ModelResponse], limits:
     if not 0 <= request.sampled_before <= length:
         raise FaultError(
             FaultKind.DATA_INVALID,
-            f"request {request.request_id}: sampled_before is {request.sampled_before}, expected 0 .. {length} (input_ids)",
+            f"request {request.request_id}: sampled_before is {request.sampled_before}, "
+            f"expected 0 .. {length} (the number of input_ids)",
         )
     if config.stop and limits.tokenizer is None:
         raise ConfigError(
-            f"gconfig.stop is {config.stop!r}, but the engine was built without a tokenizer; pass tokenizer= or use stop_token_ids"
+            f"gconfig.stop is {config.stop!r}, but the engine was built without a tokenizer; "
+            f"pass tokenizer= or use stop_token_ids"
         )
     eos = () if limits.eos_token_id is None else (limits.eos_token_id,)
     return Sequence(

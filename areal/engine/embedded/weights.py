@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.api import EngineError
+from areal.api import EngineError, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,10 +69,16 @@ def replace_weights(model: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
 
 
 def load_weights(path: Path, model: nn.Module) -> Mapping[str, Tensor]:
-    """Native state dict of a Hugging Face checkpoint folder, in the dtype of `model`, on the CPU."""
+    """Native state dict of a Hugging Face checkpoint folder, in the dtype of `model`, on the CPU.
+
+    Raises EngineError when the folder cannot be loaded.
+    """
     from areal.models import from_pretrained
 
     dtype = next(iter(model.parameters())).dtype
-    loaded: Any = from_pretrained(path, dtype=dtype, device="cpu")
+    try:
+        loaded: Any = from_pretrained(path, dtype=dtype, device="cpu")
+    except ModelError as error:
+        raise EngineError(f"weight update refused, the engine keeps its weights: {error}") from error
     state: Mapping[str, Tensor] = loaded.state_dict()
     return state
