@@ -1,1 +1,4 @@
-"""Metrics to JSONL always, to TensorBoard and W&B on request; the HTML report."""
+"""Numbers and sampled rollouts of a run: `logger` writes them, `live` shows them while it runs, `report` makes a page of them.
+
+`names` lists the metrics that the live view and the report know how to show.
+"""

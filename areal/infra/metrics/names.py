@@ -1,6 +1,7 @@
 """Names of the metrics that the live view and the report know how to show. Any other name is stored and plotted as it is.
 
 Form: "<group>/<what>" with units in the name where they are not obvious. All are plain floats, one value per step.
+Step k is the state after k training steps; step 0 is before the first one.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from areal.infra.metrics.jsonl import decode_number, read_lines
+from areal.infra.metrics.jsonl import decode_number, encode_number, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,14 +70,18 @@ def encode_group(
 
 def read_rollouts(path: Path) -> Iterator[Group]:
     """Groups in the order they were written; torn lines are skipped."""
-    for record in read_lines(path):
-        yield Group(
-            step=record["step"],
-            ordinal=record.get("group", -1),
-            admitted_version=record.get("admitted_version", -1),
-            samples=tuple(_decode_sample(sample) for sample in record.get("samples", ())),
-            faults=tuple(record.get("faults", ())),
-        )
+    return map(decode_group, read_lines(path))
+
+
+def decode_group(record: Mapping[str, Any]) -> Group:
+    """Inverse of `encode_group`, as far as the record goes."""
+    return Group(
+        step=record["step"],
+        ordinal=record.get("group", -1),
+        admitted_version=record.get("admitted_version", -1),
+        samples=tuple(_decode_sample(sample) for sample in record.get("samples", ())),
+        faults=tuple(record.get("faults", ())),
+    )
 
 
 def run_lengths(values: Sequence[int]) -> list[list[int]]:
@@ -116,7 +120,7 @@ def _encode_trajectory(trajectory: Trajectory, decode: Callable[[Sequence[int]],
     record: dict[str, Any] = {
         "index": trajectory.sample_index,
         "reward": trajectory.reward,
-        "components": dict(trajectory.reward_components),
+        "components": {name: encode_number(value) for name, value in trajectory.reward_components.items()},
         "stop": trajectory.stop_reason.value,
         "text": dict(trajectory.text),
         "num_prompt_tokens": first,

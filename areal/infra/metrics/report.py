@@ -1,0 +1,272 @@
+"""One self-contained HTML page about a run: no network, no dependencies, safe to open although models wrote its text.
+
+Everything that came from a run reaches the page in one of two ways: escaped HTML, or a JSON block whose "<", ">" and "&" are
+written as escapes and that the script only ever shows through `textContent`. A content security policy allows the page's
+own script and style by hash and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import time
+from dataclasses import dataclass
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.api import UsageError
+from areal.infra.metrics import names, report_data
+from areal.infra.metrics.charts import Chart, format_number, line_chart, stacked_chart
+from areal.infra.metrics.logger import METRICS_FILE, ROLLOUTS_FILE, read_metrics, series
+from areal.utils.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from areal.infra.metrics.charts import Points
+
+CONFIG_FILE: Final = "config.yaml"
+"""Where the trainer leaves the resolved configuration; shown as it is when present."""
+
+Steps = "Mapping[int, Mapping[str, float]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Panel:
+    """Which metrics share a chart: metric name to label."""
+
+    title: str
+    lines: Mapping[str, str]
+    hint: str
+    band: str | None = None
+    """Metric that is the half-width of a band around the first line."""
+
+
+_PANELS: Final[tuple[_Panel, ...]] = (
+    _Panel(
+        title="Reward",
+        lines={names.REWARD_MEAN: "training", names.EVAL_REWARD: "evaluation"},
+        band=names.REWARD_STD,
+        hint="mean reward; the band is one standard deviation of the training samples",
+    ),
+    _Panel(
+        title="Length", lines={names.LENGTH_MEAN: "mean", names.LENGTH_MAX: "longest"}, hint="sampled tokens per answer"
+    ),
+    _Panel(title="Entropy", lines={names.ENTROPY: "mean"}, hint="nats per token; near zero means that exploration has ended"),
+    _Panel(title="KL", lines={names.KL: "mean"}, hint="distance to the reference policy per token"),
+    _Panel(
+        title="Clip fraction",
+        lines={names.CLIP_FRACTION: "clipped", names.TRUNCATED_FRACTION: "truncated answers"},
+        hint="share of tokens whose gradient was clipped, and of answers cut by the token budget",
+    ),
+    _Panel(
+        title="Staleness",
+        lines={names.STALENESS_MEAN: "mean", names.STALENESS_MAX: "largest"},
+        hint="weight versions between sampling a token and training on it",
+    ),
+    _Panel(
+        title="Engine mismatch",
+        lines={names.MISMATCH_MEAN: "mean |Δ log p|", names.MISMATCH_MAX: "largest |Δ log p|", names.MISMATCH_KL: "KL"},
+        hint="sampling engine against trainer on the same tokens; growth here precedes collapse",
+    ),
+    _Panel(
+        title="Loss",
+        lines={names.LOSS: "training", names.EVAL_LOSS: "evaluation"},
+        hint="in RL its value says little: it is near zero by construction",
+    ),
+    _Panel(title="Gradient norm", lines={names.GRAD_NORM: "before clipping"}, hint="gaps are skipped steps"),
+    _Panel(title="Learning rate", lines={names.LEARNING_RATE: "learning rate"}, hint="after warm-up and schedule"),
+    _Panel(
+        title="Throughput", lines={names.TOKENS_PER_SECOND: "tokens per second"}, hint="generated tokens per second of wall time"
+    ),
+)
+
+
+def write_report(run_dir: Path, output: Path) -> Path:
+    """Write the page about `run_dir` to `output` and return its path; an existing page is replaced all at once.
+
+    Raises UsageError when `run_dir` has no metrics.jsonl, OSError when `output` cannot be written.
+    """
+    metrics_file = run_dir / METRICS_FILE
+    if not metrics_file.is_file():
+        raise UsageError(f"{run_dir} holds no {METRICS_FILE}; expected the directory of a run, such as runs/<experiment>/<trial>")
+    steps = read_metrics(metrics_file)
+    rollouts = report_data.load_rollouts(run_dir / ROLLOUTS_FILE)
+    charts, other = _charts(steps)
+    data = {"charts": [chart.hover for _, chart in [*charts, *other]], "groups": rollouts.groups}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(output, _page(run_dir, steps, charts, other, rollouts, data))
+    return output
+
+
+def embed_json(value: Any) -> str:
+    """JSON that can stand inside a script element: no character sequence in it can end the element or open a comment."""
+    text = json.dumps(report_data.strict(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _page(
+    run_dir: Path,
+    steps: Steps,
+    charts: Sequence[tuple[_Panel, Chart]],
+    other: Sequence[tuple[_Panel, Chart]],
+    rollouts: report_data.Rollouts,
+    data: Mapping[str, Any],
+) -> str:
+    style, script = _asset("report.css"), _asset("report.js")
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    )
+    name = "/".join(run_dir.resolve().parts[-2:])
+    config = run_dir / CONFIG_FILE
+    fields = {
+        "policy": policy,
+        "style": style,
+        "script": script,
+        "title": escape(name),
+        "subtitle": escape(_subtitle(steps)),
+        "tiles": "".join(_tiles(steps)),
+        "charts": "".join(_card(index, panel, chart) for index, (panel, chart) in enumerate(charts))
+        or '<p class="empty">No step has been logged yet.</p>',
+        "other": _other_section(other, first=len(charts)),
+        "rollouts_note": escape(rollouts.note),
+        "browser_state": "" if rollouts.groups else " hidden",
+        "config": _config_section(config.read_text(encoding="utf-8", errors="replace")) if config.is_file() else "",
+        "data": embed_json(data),
+    }
+    page = _asset("report.html")
+    # One pass over the template: text that is inserted is never searched for further fields.
+    pieces = page.split("{{")
+    rest = [piece.partition("}}") for piece in pieces[1:]]
+    return pieces[0] + "".join(fields[key.strip()] + after for key, _, after in rest)
+
+
+def _charts(steps: Steps) -> tuple[list[tuple[_Panel, Chart]], list[tuple[_Panel, Chart]]]:
+    """Known charts in a fixed order, then one chart for every metric that none of them shows."""
+    used = {"time", names.TIME_STEP, names.REWARD_STD}
+    known: list[tuple[_Panel, Chart]] = []
+    for panel in _PANELS:
+        used |= set(panel.lines)
+        lines: dict[str, Points] = {
+            label: found for metric, label in panel.lines.items() if (found := series(steps, metric))
+        }
+        band = None
+        if panel.band and (widths := series(steps, panel.band)):
+            band = (next(iter(panel.lines.values())), widths)
+        chart = line_chart(panel.title, lines, band=band)
+        if chart:
+            known.append((panel, chart))
+    every = sorted({metric for values in steps.values() for metric in values})
+    for title, prefix, hint in (
+        ("Time per step", names.TIME_PREFIX, "seconds of wall time, by what they were spent on"),
+        ("Faults", names.FAULT_PREFIX, "samples lost per step, by kind"),
+    ):
+        parts = [metric for metric in every if metric.startswith(prefix) and metric != names.TIME_STEP]
+        used |= set(parts)
+        # A step that says nothing about a part had none of it; one that was not timed at all is left out.
+        rows = {step: row for step, row in steps.items() if prefix == names.FAULT_PREFIX or row.keys() & set(parts)}
+        values = {m.removeprefix(prefix): [(step, row.get(m, 0.0)) for step, row in rows.items()] for m in parts}
+        chart = stacked_chart(title, values)
+        if chart:
+            known.append((_Panel(title=title, lines={}, hint=hint), chart))
+    other = []
+    for metric in every:
+        chart = None if metric in used else line_chart(metric, {metric: series(steps, metric)})
+        if chart:
+            other.append((_Panel(title=metric, lines={}, hint=""), chart))
+    return known, other
+
+
+def _tiles(steps: Steps) -> Iterator[str]:
+    """The few numbers that say how the run went."""
+    if evaluation := _finite(series(steps, names.EVAL_REWARD)):
+        first, last = evaluation[0][1], evaluation[-1][1]
+        yield _tile("Evaluation reward", f"{_rounded(first)} → {_rounded(last)}", f"{last - first:+.3g} over the run", lead=True)
+    if reward := _finite(series(steps, names.REWARD_MEAN)):
+        window = max(1, len(reward) // 10)
+        first, last = (sum(v for _, v in part) / window for part in (reward[:window], reward[-window:]))
+        yield _tile("Training reward", f"{_rounded(first)} → {_rounded(last)}", "mean of first and last tenth")
+    if rate := _finite(series(steps, names.TOKENS_PER_SECOND)):
+        middle = sorted(value for _, value in rate)[len(rate) // 2]
+        yield _tile("Throughput", f"{format_number(round(middle))}", "generated tokens per second, median")
+    if stale := _finite(series(steps, names.STALENESS_MAX)):
+        yield _tile("Stalest token", format_number(max(value for _, value in stale)), "weight versions, whole run")
+    if mismatch := _finite(series(steps, names.MISMATCH_MEAN)):
+        mean = sum(value for _, value in mismatch) / len(mismatch)
+        yield _tile("Engine mismatch", format_number(mean), "mean |Δ log p|, sampling against trainer")
+    lost = sum(
+        value for values in steps.values() for name, value in values.items() if name.startswith(names.FAULT_PREFIX) and value > 0
+    )
+    if steps:
+        yield _tile("Faults", format_number(lost), "samples lost" if lost else "no sample was lost")
+
+
+def _tile(label: str, value: str, detail: str, *, lead: bool = False) -> str:
+    return (
+        f'<div class="tile{" lead" if lead else ""}"><div class="label">{escape(label)}</div>'
+        f'<div class="value">{escape(value)}</div><div class="detail">{escape(detail)}</div></div>'
+    )
+
+
+def _card(index: int, panel: _Panel, chart: Chart) -> str:
+    labels = [line["name"] for line in chart.hover["series"]]
+    legend = "".join(
+        f'<span class="key"><i class="swatch c{i % 8}"></i>{escape(label)}</span>' for i, label in enumerate(labels)
+    )
+    hint = f'<p class="hint">{escape(panel.hint)}</p>' if panel.hint else ""
+    return (
+        f'<figure class="card" data-chart="{index}"><figcaption><h3>{escape(panel.title)}</h3>'
+        f'<div class="legend">{legend if len(labels) > 1 else ""}</div></figcaption>{chart.svg}{hint}</figure>'
+    )
+
+
+def _other_section(other: Sequence[tuple[_Panel, Chart]], *, first: int) -> str:
+    if not other:
+        return ""
+    cards = "".join(_card(first + index, panel, chart) for index, (panel, chart) in enumerate(other))
+    return f'<details class="more"><summary>{len(other)} more metrics</summary><div class="charts">{cards}</div></details>'
+
+
+def _config_section(text: str) -> str:
+    return f'<section id="config"><h2>Configuration</h2><details><summary>{CONFIG_FILE}</summary><pre>{escape(text)}</pre></details></section>'
+
+
+def _subtitle(steps: Steps) -> str:
+    if not steps:
+        return "no steps yet"
+    times = [values["time"] for values in steps.values() if "time" in values]
+    seconds = max(times) - min(times) if times else 0.0
+    ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(max(times))) if times else "at an unknown time"
+    return f"{max(steps):,} steps in {format_duration(seconds)} · last value {ended}"
+
+
+def format_duration(seconds: float) -> str:
+    """`45 s`, `12 min 5 s`, `3 h 20 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.3f}" if 0.0005 <= abs(value) < 10 or value == 0 else format_number(value)
+
+
+def _finite(points: Points) -> Points:
+    return [point for point in points if math.isfinite(point[1])]
+
+
+def _asset(name: str) -> str:
+    return resources.files("areal.infra.metrics").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
