@@ -1,0 +1,75 @@
+r"""HH-RLHF: pairs of answers to one conversation, of which people preferred the first (Bai et al. 2022, arXiv:2204.05862; MIT).
+
+A raw row holds two transcripts that share everything but (usually) the last answer:
+
+    {"chosen":   "\n\nHuman: How many calories are in a cup of cauliflower?\n\nAssistant: ... about 30 calories.",
+     "rejected": "\n\nHuman: How many calories are in a cup of cauliflower?\n\nAssistant: Cauliflower contains 80 ..."}
+
+A row becomes token ids of both transcripts with a mask that is 1 on what differs: everything after the last "\n\nAssistant:" that
+both share, and the end-of-sequence token. Transcripts keep their own markup, also for tokenizers with a chat template, because
+the part after the shared prompt may itself hold several turns. path "" reads a few packaged harmless rows; the whole set is the
+hub id "Anthropic/hh-rlhf".
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.dataset.encoding import encode_answer, encode_text, to_dataset
+from areal.dataset.reading import FIXTURES, read_rows
+from areal.dataset.schema import complain, require_texts
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = getLogger(__name__)
+
+_ANSWER_MARK: Final = "\n\nAssistant:"
+
+
+def get_hhrlhf_preference_dataset(path: str, split: str, tokenizer: Any, max_length: int | None = None) -> Dataset:
+    """Columns `chosen_ids`, `rejected_ids`, `chosen_loss_mask`, `rejected_loss_mask`.
+
+    Pairs with an empty or equal answer carry no preference; they are dropped and counted in the log, as are pairs of which one
+    side has more than `max_length` tokens.
+    """
+    raw = read_rows(path or str(FIXTURES / "hhrlhf"), split)
+    require_texts(raw, "chosen", "rejected")
+    pairs = [split_pair(row["chosen"], row["rejected"]) for row in raw.rows]
+    complain(
+        raw.source,
+        (
+            (raw.where(i), "" if prompt else f"chosen and rejected share no prompt that ends in {_ANSWER_MARK!r}")
+            for i, (prompt, _, _) in enumerate(pairs)
+        ),
+    )
+    usable = [(p, c, r) for p, c, r in pairs if c.strip() and r.strip() and c != r]
+    if len(usable) < len(pairs):
+        logger.warning(
+            "%s: dropped %d of %d pairs with an empty or equal answer", raw.source, len(pairs) - len(usable), len(pairs)
+        )
+    rows = [_encode(*pair, tokenizer) for pair in usable]
+    lengths = (max(len(row["chosen_ids"]), len(row["rejected_ids"])) for row in rows)
+    return to_dataset(rows, raw.source, lengths, max_length)
+
+
+def split_pair(chosen: str, rejected: str) -> tuple[str, str, str]:
+    """(shared prompt, chosen answer, rejected answer); the prompt is "" when the transcripts share no "\\n\\nAssistant:"."""
+    shared = os.path.commonprefix([chosen, rejected])
+    end = shared.rfind(_ANSWER_MARK)
+    if end < 0:
+        return "", chosen, rejected
+    end += len(_ANSWER_MARK)
+    return chosen[:end], chosen[end:], rejected[end:]
+
+
+def _encode(prompt: str, chosen: str, rejected: str, tokenizer: Any) -> dict[str, list[int]]:
+    prompt_ids = encode_text(prompt, tokenizer)
+    row: dict[str, list[int]] = {}
+    for side, answer in (("chosen", chosen), ("rejected", rejected)):
+        answer_ids = encode_answer(answer, tokenizer)
+        row[f"{side}_ids"] = prompt_ids + answer_ids
+        row[f"{side}_loss_mask"] = [0] * len(prompt_ids) + [1] * len(answer_ids)
+    return row

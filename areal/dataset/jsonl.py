@@ -1,0 +1,149 @@
+r"""Your own rows: JSON lines (also gzip), parquet or a saved Hugging Face dataset, with column names given as options.
+
+A raw row for RL has a prompt or a chat; every further column reaches the reward as a keyword argument:
+
+    {"prompt": "What is 6 times 7?", "answer": "42", "source": "table"}
+    {"messages": [{"role": "user", "content": "What is 6 times 7?"}], "answer": "42"}
+
+A raw row for SFT has a prompt and an answer, or a chat that ends with the assistant turn to learn. path is required: a file, or a
+folder with `<split>.jsonl`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from areal.api import ConfigError, DataError
+from areal.dataset.encoding import as_messages, encode_prompt, has_chat_template, sft_row, to_dataset
+from areal.dataset.reading import RawRows, read_rows
+from areal.dataset.schema import complain, messages_problem, missing_column, require_texts, require_unique
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+def get_jsonl_rl_dataset(
+    path: str,
+    split: str,
+    tokenizer: Any,
+    max_length: int | None = None,
+    *,
+    prompt_column: str = "prompt",
+    messages_column: str = "messages",
+    answer_column: str = "answer",
+    system: str = "",
+    instruction: str = "",
+    id_column: str = "",
+) -> Dataset:
+    """Columns `messages`, `answer` (renamed from `answer_column` where rows have it) and every other column of the rows.
+
+    A row with `messages_column` is taken as it is; otherwise the prompt is `system`, then the text of `prompt_column`, then
+    `instruction` on a line of its own. id_column: when given, its values must not repeat.
+    """
+    raw = _read(path, split, id_column)
+    rows = []
+    uses_chat = any(messages_column in row for row in raw.rows)
+    if uses_chat:
+        _require_chats(raw, messages_column)
+    else:
+        require_texts(raw, prompt_column)
+    for row in raw.rows:
+        rest = {k: v for k, v in row.items() if k not in (prompt_column, messages_column, answer_column)}
+        text = "" if uses_chat else _with_instruction(row[prompt_column], instruction)
+        messages = row[messages_column] if uses_chat else as_messages(text, tokenizer, system=system)
+        answer = {"answer": row[answer_column]} if answer_column in row else {}
+        rows.append({**rest, **answer, "messages": messages})
+    lengths = [_prompt_length(raw, index, row["messages"], tokenizer) for index, row in enumerate(rows)]
+    return to_dataset(rows, raw.source, lengths, max_length)
+
+
+def get_jsonl_sft_dataset(
+    path: str,
+    split: str,
+    tokenizer: Any,
+    max_length: int | None = None,
+    *,
+    prompt_column: str = "prompt",
+    messages_column: str = "messages",
+    answer_column: str = "answer",
+    system: str = "",
+    instruction: str = "",
+    id_column: str = "",
+) -> Dataset:
+    """Columns `input_ids` and `loss_mask`; only the answer (or the last assistant turn) is learned. Options as for RL."""
+    raw = _read(path, split, id_column)
+    uses_chat = any(messages_column in row for row in raw.rows)
+    if uses_chat:
+        pairs = _split_chats(raw, messages_column)
+    else:
+        require_texts(raw, prompt_column, answer_column)
+        pairs = [
+            (
+                as_messages(_with_instruction(row[prompt_column], instruction), tokenizer, system=system),
+                row[answer_column],
+            )
+            for row in raw.rows
+        ]
+    rows = []
+    for index, (messages, answer) in enumerate(pairs):
+        try:
+            rows.append(sft_row(messages, answer, tokenizer))
+        except DataError as error:
+            raise DataError(f"{raw.source}: {raw.where(index)}: {error}") from error
+    return to_dataset(rows, raw.source, (len(row["input_ids"]) for row in rows), max_length)
+
+
+def _read(path: str, split: str, id_column: str) -> RawRows:
+    if not path:
+        raise ConfigError(
+            "dataset path is empty: the jsonl loaders have no packaged rows; set path to a file or folder"
+        )
+    raw = read_rows(path, split)
+    if id_column:
+        require_unique(raw, id_column)
+    return raw
+
+
+def _require_chats(raw: RawRows, column: str) -> None:
+    complain(
+        raw.source,
+        (
+            (raw.where(i), messages_problem(row[column]) if column in row else missing_column(column, row))
+            for i, row in enumerate(raw.rows)
+        ),
+    )
+
+
+def _split_chats(raw: RawRows, column: str) -> list[tuple[Any, str]]:
+    complain(raw.source, ((raw.where(i), _chat_problem(row, column)) for i, row in enumerate(raw.rows)))
+    return [(row[column][:-1], row[column][-1]["content"]) for row in raw.rows]
+
+
+def _chat_problem(row: dict[str, Any], column: str) -> str:
+    chat = row.get(column)
+    if (
+        not isinstance(chat, list)
+        or len(chat) < 2
+        or not isinstance(chat[-1], dict)
+        or chat[-1].get("role") != "assistant"
+    ):
+        return f"{column} must be a chat of at least two turns that ends with the assistant turn to learn"
+    if not isinstance(chat[-1].get("content"), str) or not chat[-1]["content"]:
+        return f"{column}: the assistant turn to learn is empty"
+    return messages_problem(chat[:-1])
+
+
+def _with_instruction(prompt: str, instruction: str) -> str:
+    return f"{prompt}\n{instruction}" if instruction else prompt
+
+
+def _prompt_length(raw: RawRows, index: int, messages: Any, tokenizer: Any) -> int:
+    """Tokens of the prompt; encoding every prompt now finds unusable rows before any model is loaded."""
+    if not isinstance(messages, str) and not has_chat_template(tokenizer):
+        raise ConfigError(
+            f"{raw.source} holds chats but the tokenizer has no chat template; use prompt strings or set one"
+        )
+    try:
+        return len(encode_prompt(messages, tokenizer))
+    except DataError as error:
+        raise DataError(f"{raw.source}: {raw.where(index)}: {error}") from error

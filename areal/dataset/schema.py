@@ -1,0 +1,134 @@
+"""Checks on rows, shared by all loaders: raw columns before mapping, and the columns of each kind after it.
+
+Every complaint names rows (at most five), what was expected, what was found, and the nearest column when one is missing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.api import REQUIRED_COLUMNS, DataError
+from areal.utils.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from datasets import Dataset
+
+    from areal.api import DatasetKind
+    from areal.dataset.reading import RawRows
+
+MAX_EXAMPLES: Final = 5
+RESERVED_COLUMNS: Final = frozenset({"prompt", "completions", "prompt_ids", "completion_ids"})
+"""Parameter names of a reward function; a column of that name could not be passed to it."""
+
+
+def require_texts(raw: RawRows, *columns: str) -> None:
+    """Raise DataError unless every row has a non-empty string in each of `columns`."""
+    for column in columns:
+        if raw.rows and not any(column in row for row in raw.rows):
+            raise DataError(f"{raw.source}: {missing_column(column, raw.rows[0])}")
+        complain(raw.source, ((raw.where(i), text_problem(column, row)) for i, row in enumerate(raw.rows)))
+
+
+def require_unique(raw: RawRows, column: str) -> None:
+    """Raise DataError when two rows have the same value in `column`; names the first row and its repetition."""
+    first: dict[str, str] = {}
+    problems: list[tuple[str, str]] = []
+    for index, row in enumerate(raw.rows):
+        key = repr(row.get(column))
+        if key in first:
+            problems.append((raw.where(index), f"{column} {key} was already used at {first[key]}"))
+        first.setdefault(key, raw.where(index))
+    complain(raw.source, problems)
+
+
+def missing_column(column: str, row: Mapping[str, Any]) -> str:
+    """Say that a column is missing, with the nearest present name."""
+    hint = did_you_mean(column, map(str, row))
+    return f"no column {column!r}: {hint and hint + ' '}found {', '.join(sorted(map(str, row))) or 'no columns'}"
+
+
+def text_problem(column: str, row: Mapping[str, Any]) -> str:
+    """Why `row[column]` is not a usable text; empty when it is."""
+    if column not in row:
+        return missing_column(column, row)
+    value = row[column]
+    if not isinstance(value, str):
+        return f"{column} is {type(value).__name__}, expected a string"
+    return "" if value.strip() else f"{column} is empty"
+
+
+def complain(source: str, problems: Iterable[tuple[str, str]]) -> None:
+    """Raise DataError when any (place, problem) has a non-empty problem; at most five are spelled out."""
+    found = [f"{place}: {problem}" for place, problem in problems if problem]
+    if found:
+        more = f"; and {len(found) - MAX_EXAMPLES} more" if len(found) > MAX_EXAMPLES else ""
+        rows = "1 bad row" if len(found) == 1 else f"{len(found)} bad rows"
+        raise DataError(f"{source}: {rows}: {'; '.join(found[:MAX_EXAMPLES])}{more}")
+
+
+def validate_dataset(dataset: Dataset, kind: DatasetKind, name: str) -> None:
+    """Raise DataError unless `dataset` has rows and every row fits the schema of `kind` (`areal.api.dataset`)."""
+    where = f"dataset {name!r} ({kind})"
+    if len(dataset) == 0:
+        raise DataError(f"{where} has 0 rows; check path, split and max_length")
+    columns = dict.fromkeys(dataset.column_names)
+    for column in sorted(REQUIRED_COLUMNS[kind]):
+        if column not in columns:
+            raise DataError(f"{where}: {missing_column(column, columns)}")
+    clash = sorted(RESERVED_COLUMNS & set(columns)) if kind == "rl" else []
+    if clash:
+        raise DataError(
+            f"{where}: columns {', '.join(clash)} are parameter names of every reward function; rename them"
+        )
+    needed = dataset.select_columns(sorted(REQUIRED_COLUMNS[kind]))
+    check = _ROW_CHECKS[kind]
+    complain(where, ((f"row {index}", check(row)) for index, row in enumerate(needed)))
+
+
+def messages_problem(messages: Any) -> str:
+    """Why `messages` is not a usable prompt (a non-empty string, or a chat that ends with another's turn); empty when it is."""
+    if isinstance(messages, str):
+        return "" if messages.strip() else "messages is an empty prompt"
+    if not isinstance(messages, list) or not messages:
+        return (
+            "messages is empty or not a list, expected a chat such as [{'role': 'user', 'content': '...'}] or a string"
+        )
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict) or not {"role", "content"} <= set(message):
+            return f"messages[{index}] is {message!r:.60}, expected a mapping with role and content"
+        if not isinstance(message["role"], str) or not isinstance(message["content"], str):
+            return f"messages[{index}]: role and content must be strings"
+    if not any(message["content"].strip() for message in messages):
+        return "messages is an empty prompt"
+    if messages[-1]["role"] == "assistant":
+        return "messages end with an assistant turn, expected a turn that the model can answer"
+    return ""
+
+
+def _messages(row: Mapping[str, Any]) -> str:
+    return messages_problem(row["messages"])
+
+
+def _masked_ids(row: Mapping[str, Any], ids: str, mask: str) -> str:
+    if len(row[ids]) != len(row[mask]):
+        return f"{ids} has {len(row[ids])} entries and {mask} {len(row[mask])}, expected equal counts"
+    if any(value not in (0, 1) for value in row[mask]):
+        return f"{mask} has values other than 0 and 1"
+    return "" if any(row[mask]) else f"{mask} is all 0: nothing to learn"
+
+
+def _sft(row: Mapping[str, Any]) -> str:
+    return _masked_ids(row, "input_ids", "loss_mask")
+
+
+def _preference(row: Mapping[str, Any]) -> str:
+    return _masked_ids(row, "chosen_ids", "chosen_loss_mask") or _masked_ids(row, "rejected_ids", "rejected_loss_mask")
+
+
+_ROW_CHECKS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
+    "preference": _preference,
+    "rl": _messages,
+    "sft": _sft,
+}

@@ -1,0 +1,169 @@
+"""What every workflow needs and none should write twice: prompt to ids, tokens to trajectory, completion to text and score.
+
+Token-in, token-out: an episode is a growing list of token ids. Nothing the model sampled is ever decoded and encoded again, so
+the trainer sees exactly the tokens that were sampled, with their log-probabilities and versions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Protocol
+
+from areal.api import (
+    NO_VERSION,
+    DataError,
+    FaultError,
+    FaultKind,
+    StopReason,
+    Trajectory,
+)
+from areal.dataset.encoding import encode_prompt
+from areal.dataset.schema import RESERVED_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from areal.api import GenerationConfig, ModelResponse
+
+LOGPROB_SLACK = 1e-4
+"""Rounding may lift a log-probability this far above 0."""
+
+
+class AwaitableReward(Protocol):
+    """A reward that is awaited, such as `areal.reward.AsyncRewardWrapper`."""
+
+    async def __call__(
+        self, prompt: str, completions: str, prompt_ids: list[int], completion_ids: list[int], /, **data: Any
+    ) -> float:
+        """Score one completion; raises FaultError when no score can be had."""
+        ...
+
+
+class TrajectoryBuilder:
+    """Collects the tokens of one episode in order.
+
+    Example: `builder.add_prompt([5, 9]); builder.add_response(response, turn=0); builder.build(reward=1.0, ...)`.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self._loss_mask: list[int] = []
+        self._logprobs: list[float] = []
+        self._versions: list[int] = []
+        self._turn_ids: list[int] = []
+
+    def add_prompt(self, token_ids: Sequence[int]) -> None:
+        """Append tokens that the policy did not sample."""
+        self.tokens.extend(token_ids)
+        self._loss_mask.extend([0] * len(token_ids))
+        self._logprobs.extend([0.0] * len(token_ids))
+        self._versions.extend([NO_VERSION] * len(token_ids))
+        self._turn_ids.extend([NO_VERSION] * len(token_ids))
+
+    def add_observation(self, token_ids: Sequence[int]) -> None:
+        """Append what the environment answered (feedback, tool output): seen by the policy, never learned."""
+        self.add_prompt(token_ids)
+
+    def add_response(self, response: ModelResponse, *, turn: int) -> None:
+        """Append what the policy sampled in answer to exactly the tokens collected so far.
+
+        Raises FaultError(GENERATION_FAILED) when the response cannot be trained on: other input tokens, no output, an aborted
+        request, log-probabilities that are not finite or above 0, or tokens without a version.
+        """
+        problem = self._problem(response)
+        if problem:
+            raise FaultError(FaultKind.GENERATION_FAILED, f"response of turn {turn}: {problem}")
+        self.tokens.extend(response.output_tokens)
+        self._loss_mask.extend([1] * len(response.output_tokens))
+        self._logprobs.extend(response.output_logprobs)
+        self._versions.extend(response.output_versions)
+        self._turn_ids.extend([turn] * len(response.output_tokens))
+
+    def build(
+        self,
+        *,
+        reward: float,
+        stop_reason: StopReason,
+        text: Mapping[str, str],
+        reward_components: Mapping[str, float] | None = None,
+    ) -> Trajectory:
+        """The finished record."""
+        return Trajectory(
+            tokens=list(self.tokens),
+            loss_mask=list(self._loss_mask),
+            logprobs=list(self._logprobs),
+            versions=list(self._versions),
+            turn_ids=list(self._turn_ids),
+            reward=reward,
+            stop_reason=stop_reason,
+            reward_components=dict(reward_components or {}),
+            text=dict(text),
+        )
+
+    def _problem(self, response: ModelResponse) -> str:
+        if response.stop_reason is StopReason.ABORT:
+            return "the request was aborted and not continued"
+        if not response.output_tokens:
+            return "the engine returned no tokens"
+        if list(response.input_tokens) != self.tokens:
+            return f"the engine answered another prompt ({len(response.input_tokens)} input tokens, {len(self.tokens)} were sent)"
+        for index, logprob in enumerate(response.output_logprobs):
+            if logprob is None or not math.isfinite(logprob) or logprob > LOGPROB_SLACK:
+                return f"log-probability {index} is {logprob}, expected finite and <= 0"
+        for index, version in enumerate(response.output_versions):
+            if version is None or version < 0:
+                return f"version of token {index} is {version}, expected >= 0"
+        return ""
+
+
+def prompt_ids_of(data: Mapping[str, Any], tokenizer: Any, *, enable_thinking: bool) -> list[int]:
+    """Token ids of the row's `messages`. Raises FaultError(DATA_INVALID) when the row has no usable prompt."""
+    if "messages" not in data:
+        raise FaultError(FaultKind.DATA_INVALID, f"the row has no column 'messages'; found {', '.join(sorted(data))}")
+    try:
+        ids = encode_prompt(data["messages"], tokenizer, enable_thinking=enable_thinking)
+    except DataError as error:
+        raise FaultError(FaultKind.DATA_INVALID, str(error)) from error
+    if not ids:
+        raise FaultError(FaultKind.DATA_INVALID, "the prompt has no tokens")
+    return ids
+
+
+def reward_columns(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that go to the reward: all but `messages`. Raises FaultError(DATA_INVALID) for a reserved name."""
+    clash = sorted(RESERVED_COLUMNS & set(data))
+    if clash:
+        raise FaultError(
+            FaultKind.DATA_INVALID, f"columns {', '.join(clash)} are parameters of every reward; rename them"
+        )
+    return {name: value for name, value in data.items() if name != "messages"}
+
+
+def decode(token_ids: Sequence[int], tokenizer: Any) -> str:
+    """Text of tokens, special tokens included: a padding token inside a number must not vanish before the reward sees it."""
+    text: str = tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text
+
+
+def completion_text(response: ModelResponse, gconfig: GenerationConfig, tokenizer: Any) -> str:
+    """Text of a response without the stop token that ended it; stop *strings* stay, they are part of the answer."""
+    ids = response.output_tokens
+    ended = (
+        ids and response.stop_reason is StopReason.STOP and ids[-1] in {tokenizer.eos_token_id, *gconfig.stop_token_ids}
+    )
+    return decode(ids[:-1] if ended else ids, tokenizer)
+
+
+async def score(
+    reward: AwaitableReward,
+    prompt: str,
+    completion: str,
+    prompt_ids: Sequence[int],
+    completion_ids: Sequence[int],
+    columns: Mapping[str, Any],
+) -> float:
+    """Await the reward; raises FaultError(REWARD_INVALID) for anything but a finite number."""
+    value = await reward(prompt, completion, list(prompt_ids), list(completion_ids), **columns)
+    if not isinstance(value, (bool, int, float)) or not math.isfinite(value):
+        raise FaultError(FaultKind.REWARD_INVALID, f"the reward returned {value!r:.80}, expected a finite number")
+    return float(value)

@@ -1,0 +1,68 @@
+"""Tokens that follow a finished answer: the end of the assistant turn, the environment's turn, the start of the next answer.
+
+They are computed once, from the chat template alone, by rendering a conversation with and without the further turn and taking the
+difference. Nothing the model sampled takes part, so earlier tokens stay as they were sampled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.api import ConfigError
+from areal.dataset.encoding import encode_text, has_chat_template
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_QUESTION: Final = "areal-probe-question"
+_ANSWER: Final = "areal-probe-answer"
+
+
+def feedback_ids(tokenizer: Any, feedback: str, *, enable_thinking: bool, strict_template: bool) -> list[int]:
+    """Tokens from the end of an assistant answer to the start of the next one, with `feedback` as a user turn between.
+
+    Without a chat template: the feedback text as it stands. Raises ConfigError when the tokenizer cannot encode the feedback, or
+    when the template renders earlier turns differently once the conversation goes on (with `strict_template`).
+    """
+    if not feedback:
+        raise ConfigError("feedback is empty: without it the next turn would only continue the last answer")
+    text = (
+        _rendered_tail(tokenizer, feedback, enable_thinking, strict_template)
+        if has_chat_template(tokenizer)
+        else feedback
+    )
+    try:
+        return encode_text(text, tokenizer)
+    except ValueError as error:
+        raise ConfigError(f"feedback cannot be encoded; give one in workflow_options.feedback ({error})") from error
+
+
+def after_answer(suffix: Sequence[int], answer: Sequence[int]) -> list[int]:
+    """`suffix` without its first token when the answer already ended with it (the sampled end-of-turn token)."""
+    return list(suffix[1:] if answer and suffix and answer[-1] == suffix[0] else suffix)
+
+
+def _rendered_tail(tokenizer: Any, feedback: str, enable_thinking: bool, strict_template: bool) -> str:
+    """The template's text after the first answer, once a user turn follows."""
+    asked = [{"role": "user", "content": _QUESTION}]
+    answered = [*asked, {"role": "assistant", "content": _ANSWER}]
+    continued = [*answered, {"role": "user", "content": feedback}]
+    before = _render(tokenizer, asked, enable_thinking)
+    after = _render(tokenizer, continued, enable_thinking)
+    head, mark, tail = after.partition(_ANSWER)
+    if not mark:
+        raise ConfigError("the chat template drops the assistant turn, so a conversation cannot go on after an answer")
+    if strict_template and head != before:
+        raise ConfigError(
+            f"the chat template is not prefix-preserving: the text before an answer is {before[-60:]!r} when it is generated but "
+            f"{head[-60:]!r} once the conversation goes on (templates that drop earlier reasoning do this). Set "
+            f"workflow_options.strict_template=false to keep the tokens as they were generated, or use another template"
+        )
+    return tail
+
+
+def _render(tokenizer: Any, messages: list[dict[str, str]], enable_thinking: bool) -> str:
+    text: str = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=False, enable_thinking=enable_thinking
+    )
+    return text

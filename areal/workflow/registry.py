@@ -1,0 +1,10 @@
+"""The workflow table: one line per workflow, sorted. User code needs no line here: any importable path works as a name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+WORKFLOWS: Final[dict[str, str]] = {
+    "multi_turn": "areal.workflow.multi_turn:MultiTurnWorkflow",
+    "rlvr": "areal.workflow.rlvr:RLVRWorkflow",
+}
