@@ -93,7 +93,8 @@ class PackedAttention:
         """cu_seqlens: [S + 1], rising from 0 to num_tokens (ModelError otherwise); empty sequences are allowed."""
         bounds = cu_seqlens.tolist()
         spans = [(start, end - start) for start, end in itertools.pairwise(bounds)]
-        if num_tokens < 1 or bounds[0] != 0 or bounds[-1] != num_tokens or any(length < 0 for _, length in spans):
+        fits = len(bounds) > 1 and bounds[0] == 0 and bounds[-1] == num_tokens > 0
+        if not fits or any(length < 0 for _, length in spans):
             raise ModelError(
                 f"cu_seqlens must rise from 0 to the number of tokens, which is {num_tokens} (at least 1), "
                 f"got {bounds if len(bounds) < 9 else [*bounds[:4], '...', *bounds[-4:]]}"

@@ -124,7 +124,12 @@ def _swap(staging: Path, target: Path) -> None:
     retired = staging.with_suffix(".old")
     if target.exists():
         target.rename(retired)
-    staging.rename(target)
+    try:
+        staging.rename(target)
+    except OSError:
+        if retired.exists():
+            retired.rename(target)
+        raise
     shutil.rmtree(retired, ignore_errors=True)
     descriptor = os.open(target.parent, os.O_RDONLY)
     try:

@@ -23,6 +23,7 @@ class ValueModel(nn.Module):
 
     def __init__(self, backbone: DecoderModel) -> None:
         super().__init__()
+        self.args = backbone.args
         self.backbone = backbone
         if backbone.lm_head is not None:
             backbone.lm_head.requires_grad_(False)

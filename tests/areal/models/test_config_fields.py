@@ -1,0 +1,231 @@
+"""Every field of a config.json is consumed, known to be harmless, or refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from areal.api import ModelError
+from areal.models import from_config
+from areal.models.registry import get_spec
+
+# As published with the checkpoints, written by transformers 4.
+QWEN2_5 = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "hidden_act": "silu",
+    "hidden_size": 896,
+    "initializer_range": 0.02,
+    "intermediate_size": 4864,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 21,
+    "model_type": "qwen2",
+    "num_attention_heads": 14,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "sliding_window": 32768,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.43.1",
+    "use_cache": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+QWEN3 = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 1024,
+    "initializer_range": 0.02,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 28,
+    "model_type": "qwen3",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.51.0",
+    "use_cache": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+QWEN3_MOE = {
+    **QWEN3,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "decoder_sparse_step": 1,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_window_layers": 48,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_moe",
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "output_router_logits": False,
+    "router_aux_loss_coef": 0.001,
+    "tie_word_embeddings": False,
+}
+PUBLISHED = {"qwen2": QWEN2_5, "qwen3": QWEN3, "qwen3_moe": QWEN3_MOE}
+
+
+def read(config):
+    return get_spec(config["model_type"]).args_class.from_hf_config(config)
+
+
+@pytest.mark.parametrize("config", PUBLISHED.values(), ids=PUBLISHED)
+def test_published_configs_are_read_as_transformers_reads_them(config):
+    from transformers import AutoConfig
+
+    args = read(config)
+    theirs = AutoConfig.for_model(**config)
+    assert args.rotary.theta == theirs.rope_parameters["rope_theta"] == 1e6
+    assert args.head_dim == getattr(theirs, "head_dim", theirs.hidden_size // theirs.num_attention_heads)
+    assert args.windows == (None,) * theirs.num_hidden_layers
+    assert args.num_kv_heads == theirs.num_key_value_heads
+    assert args.tie_word_embeddings == theirs.tie_word_embeddings
+    assert args.token_ids == {"bos_token_id": 151643, "eos_token_id": 151645}
+    # And the other spelling, which transformers 5 writes.
+    assert read(theirs.to_dict()) == args
+
+
+@pytest.mark.parametrize("model_type", PUBLISHED)
+def test_defaults_of_absent_fields_are_those_of_transformers(model_type):
+    from transformers import AutoConfig
+
+    required = {
+        name: PUBLISHED[model_type][name]
+        for name in (
+            *("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+            *("num_attention_heads", "num_key_value_heads"),
+        )
+    }
+    if model_type == "qwen3_moe":
+        required |= {"num_experts": 128, "moe_intermediate_size": 768}
+    assert read(required) == read(AutoConfig.for_model(**required).to_dict())
+
+
+@pytest.mark.parametrize("model_type", PUBLISHED)
+@pytest.mark.parametrize("use_sliding_window", [True, False])
+def test_windows_follow_the_rules_of_transformers(model_type, use_sliding_window):
+    from transformers import AutoConfig
+
+    config = {**PUBLISHED[model_type], "use_sliding_window": use_sliding_window, "sliding_window": 9}
+    config["max_window_layers"] = 20
+    theirs = AutoConfig.for_model(**config)
+    if model_type == "qwen3_moe":
+        expected = (theirs.sliding_window,) * theirs.num_hidden_layers
+    else:
+        expected = tuple(theirs.sliding_window if kind == "sliding_attention" else None for kind in theirs.layer_types)
+    assert read(config).windows == expected
+    assert (9 in expected) is use_sliding_window
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+def test_both_spellings_of_scaled_rotary_positions_mean_the_same():
+    legacy = read(
+        {**QWEN2_5, "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}
+    )
+    current = {name: value for name, value in QWEN2_5.items() if name != "rope_theta"}
+    assert read({**current, "rope_parameters": {**YARN, "rope_theta": 1e6}}) == legacy
+    assert legacy.rotary.rotary_type == "yarn"
+
+
+REFUSED = {
+    "activation": ({"hidden_act": "gelu"}, r"hidden_act is 'gelu', supported is 'silu'"),
+    "dropout": ({"attention_dropout": 0.1}, r"attention_dropout is 0\.1"),
+    "unknown field": ({"use_mystery": True}, r"does not implement: use_mystery=True"),
+    "several unknown": ({"b_field": 1, "a_field": None}, r"a_field=None, b_field=1"),
+    "remote code": ({"auto_map": {"AutoModel": "evil.Model"}}, r"auto_map is"),
+    "quantised": ({"quantization_config": {"quant_method": "fp8"}}, r"quantization_config is .*fp8"),
+    "rotary type": (
+        {"rope_scaling": {"rope_type": "mrope"}},
+        r"rope_scaling\.rope_type is 'mrope', supported is one of",
+    ),
+    "dynamic": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, r"depend on the sequence length"),
+    "longrope": ({"rope_scaling": {"rope_type": "longrope"}}, r"depend on the sequence length"),
+    "rotary parameter": ({"rope_scaling": {**YARN, "mystery": 1}}, r"unknown parameters \['mystery'\]"),
+    "rotary lacks": ({"rope_scaling": {"rope_type": "linear"}}, r"lacks \['factor'\]"),
+    "rotary value": ({"rope_scaling": {**YARN, "factor": "4"}}, r"rope_scaling\.factor is '4'"),
+    "rotary per layer": (
+        {"rope_theta": None, "rope_parameters": {"full_attention": {"rope_type": "default"}}},
+        r"unknown parameters \['full_attention'\]",
+    ),
+    "partial rotary": (
+        {"rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+        r"partial_rotary_factor is 0\.5, supported is 1\.0",
+    ),
+    "two thetas": ({"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}, r"rope_theta is 1000000.*5\.0"),
+    "two scalings": (
+        {"rope_scaling": YARN, "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+        r"contradicts itself",
+    ),
+    "layer type": ({"layer_types": ["chunked_attention"] * 28}, r"layer_types is \['chunked_attention'\]"),
+    "layer types length": ({"layer_types": ["full_attention"]}, r"a list of 28 entries"),
+    "sliding without window": ({"layer_types": ["sliding_attention"] * 28}, r"sliding_window is unset"),
+    "group sizes": ({"num_key_value_heads": 3}, r"num_key_value_heads 3; expected query heads in equal groups"),
+    "odd head": ({"head_dim": 127}, r"head_dim is 127"),
+    "bool as number": ({"hidden_size": True}, r"hidden_size is True, supported is of type int"),
+    "text as number": ({"hidden_size": "1024"}, r"hidden_size is '1024'"),
+    "number as flag": ({"attention_bias": 1}, r"attention_bias is 1, supported is of type bool"),
+    "no layers": ({"num_hidden_layers": 0}, r"num_hidden_layers is 0"),
+    "negative eps": ({"rms_norm_eps": -1e-6}, r"rms_norm_eps is -1e-06"),
+    "absent size": ({"vocab_size": None}, r"has no vocab_size, which is required"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_not_implemented_is_refused_by_name(change, message):
+    with pytest.raises(ModelError, match=message):
+        read({**QWEN3, **change})
+
+
+MOE_REFUSED = {
+    "too many chosen": ({"num_experts_per_tok": 129}, r"num_experts_per_tok is 129, supported is at most"),
+    "two counts": ({"num_local_experts": 64}, r"num_experts is 128, supported is 64"),
+    "bad list": ({"mlp_only_layers": ["1"]}, r"mlp_only_layers"),
+    "shared expert": ({"shared_expert_intermediate_size": 5}, r"shared_expert_intermediate_size=5"),
+    "layer types": ({"layer_types": ["full_attention"] * 48}, r"layer_types="),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), MOE_REFUSED.values(), ids=MOE_REFUSED.keys())
+def test_what_experts_do_not_implement_is_refused_by_name(change, message):
+    with pytest.raises(ModelError, match=message):
+        read({**QWEN3_MOE, **change})
+
+
+def test_fields_of_another_family_are_refused():
+    with pytest.raises(ModelError, match="attention_bias=True"):
+        read({**QWEN2_5, "attention_bias": True})
+    with pytest.raises(ModelError, match="num_experts=4"):
+        read({**QWEN3, "num_experts": 4})
+
+
+def test_an_unknown_model_type_is_refused_with_the_nearest_names():
+    with pytest.raises(ModelError, match=r"'qwen4' is not implemented; nearest: qwen[23]"):
+        from_config({**QWEN3, "model_type": "qwen4"})
+
+
+@pytest.mark.parametrize("model_type", ["os:getcwd", "areal.models.qwen3:SPEC", None, 3])
+def test_a_config_cannot_name_code_to_import(model_type):
+    with pytest.raises(ModelError, match="model_type"):
+        from_config({**QWEN3, "model_type": model_type})
