@@ -1,0 +1,375 @@
+"""The rollout runtime: one thread with an event loop that keeps prompts in flight while the trainer trains.
+
+    with RolloutExecutor(engine=engine, workflow=workflow, rows=rows, config=config, seed=1) as rollout:
+        rollout.start()
+        for version in range(steps):
+            batch = rollout.next_batch()
+            ...train, publish the weights as version + 1...
+            rollout.advance(version + 1)
+
+The trainer's thread calls the public methods; everything that touches episodes runs on the loop. Which prompts may run and
+be trained is decided by `admission`, where each prompt is by `ledger`; this file connects them.
+
+Reproducibility: row, seed and order of a prompt depend on its ordinal alone, and all episodes of a wave are created in order
+of (ordinal, sample) in one iteration of the loop. With max_head_offpolicyness 0 a run is therefore an ordinary synchronous
+loop, sample for sample. A resumed run admits again, in order, whatever was in flight, finished but not trained, or handed
+out but not trained when the state was saved: no prompt is lost and none is trained twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from areal.api import CheckpointError, DataError, Fault, FaultKind, PromptGroup, RolloutError, UsageError
+from areal.infra.rollout.admission import AdmissionPolicy
+from areal.infra.rollout.batch import RolloutBatch
+from areal.infra.rollout.episode import EpisodeJob, EpisodeOutcome, EpisodeRunner
+from areal.infra.rollout.groups import GroupRun, evaluate_rows
+from areal.infra.rollout.ledger import PromptLedger, PromptState
+from areal.infra.rollout.loop_thread import LoopThread
+from areal.infra.rollout.source import IndexedPromptSource
+from areal.infra.rollout.tally import STALE, FailureTally
+from areal.infra.rollout.watchdog import StallWatchdog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    from areal.api import InferenceEngine, RolloutWorkflow
+    from areal.infra.rollout.config import RolloutConfig
+    from areal.infra.rollout.source import PromptSource
+
+_STATE_FORMAT = 1
+
+
+class RolloutExecutor:
+    """Keeps `(max_head_offpolicyness + 1) * batch_size` prompts alive and hands out batches that keep the staleness bound.
+
+    rows: prompts by ordinal. seed: of all sampling. The names are recorded in each trajectory's provenance.
+
+    Raises DataError when `rows` is empty. Any error on the loop (a prompt source that breaks, limits on failures) is raised
+    by the next call of the trainer's thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: InferenceEngine,
+        workflow: RolloutWorkflow,
+        rows: PromptSource,
+        config: RolloutConfig,
+        seed: int,
+        dataset_name: str = "",
+        workflow_name: str = "",
+        engine_name: str = "",
+    ) -> None:
+        if len(rows) == 0:
+            raise DataError("the prompt source has no rows; check the dataset path, split and filters")
+        self._engine, self._workflow, self._rows, self._config, self._seed = engine, workflow, rows, config, seed
+        self._runner = EpisodeRunner(
+            engine,
+            seed=seed,
+            max_retries=config.max_retries,
+            dataset_name=dataset_name,
+            workflow_name=workflow_name or type(workflow).__name__,
+            engine_name=engine_name or type(engine).__name__,
+        )
+        self._policy = AdmissionPolicy(config)
+        self._tally = FailureTally(config)
+        # Guards everything below. Held for bookkeeping only, never while an episode, a row or the engine is touched.
+        self._changed = threading.Condition()
+        self._ledger = PromptLedger()
+        self._version: int | None = None
+        self._finished: dict[int, PromptGroup] = {}
+        self._runs: dict[int, GroupRun] = {}
+        self._admitting = False
+        self._interruptions = 0
+        self._totals: Counter[str] = Counter()
+        self._wait_seconds = 0.0
+        self._watchdog = StallWatchdog(config.stall_seconds, self._describe_pending)
+        self._loop = LoopThread("areal-rollout", on_end=self._wake_callers)
+
+    # -- the trainer's side ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start admitting prompts. The engine must be at the version the run continues from."""
+        version = self._engine.version
+        with self._changed:
+            if self._version is not None and self._version != version:
+                raise UsageError(
+                    f"the engine is at version {version}, but the rollout state is from version {self._version}: publish "
+                    f"the restored weights with version {self._version} before start()"
+                )
+            self._version, self._admitting = version, True
+        self._ensure_running()
+        self._loop.call(self._pump)
+
+    def next_batch(self) -> RolloutBatch:
+        """Wait for the next batch. Its prompts keep their slots until `advance`.
+
+        Raises RolloutError when rollouts cannot make progress (with the tally of reasons) or the executor is closed.
+        """
+        started = monotonic()
+        with self._changed:
+            version = self._require_started("next_batch")
+            if self._ledger.count(PromptState.IN_TRAINING):
+                raise UsageError("next_batch() was called twice; call advance() when the last batch has been trained")
+            while True:
+                self._loop.raise_failure()
+                selected = self._policy.select(self._ledger, version)
+                if selected is not None:
+                    break
+                self._changed.wait()
+            self._ledger.take(selected)
+            groups = tuple(self._finished.pop(ordinal) for ordinal in selected)
+            dropped, faults = self._tally.flush()
+            interruptions, self._interruptions = self._interruptions, 0
+            waited = monotonic() - started
+            self._wait_seconds += waited
+        self._check_bound(groups, version)
+        return RolloutBatch(
+            groups=groups,
+            version=version,
+            wait_seconds=waited,
+            dropped=dropped,
+            faults=faults,
+            interruptions=interruptions,
+        )
+
+    def advance(self, version: int) -> None:
+        """The last batch has been trained and its weights are published as `version`: free its slots, admit more.
+
+        version: one more than before, or unchanged when the optimizer skipped the step.
+        """
+        with self._changed:
+            current = self._require_started("advance")
+            if version not in (current, current + 1):
+                raise UsageError(f"advance({version}) at version {current}: expected {current + 1}, or {current} again")
+            if not self._ledger.count(PromptState.IN_TRAINING):
+                raise UsageError("advance() without a batch from next_batch(): nothing was trained")
+            self._ledger.train()
+            self._version = version
+            stale = self._policy.expired(self._ledger, version)
+            for ordinal in stale:
+                self._ledger.drop(ordinal, STALE)
+                self._tally.record_drop(STALE)
+                self._finished.pop(ordinal, None)
+        self._loop.raise_failure()
+        self._loop.call(partial(self._discard_runs, stale))
+        self._loop.call(self._pump)
+
+    def evaluate(
+        self, rows: Sequence[Mapping[str, Any]], *, workflow: RolloutWorkflow | None = None, group_size: int = 1
+    ) -> list[PromptGroup]:
+        """Run `workflow` (None: the training one) over `rows` on the same engine and wait; one group per row, in order.
+
+        Samples that fail are missing from their group, with their faults; ledger, limits and randomness of training are
+        untouched. Works before `start` and between any two training steps. Seeds depend on (run seed, row, sample) only.
+        """
+        self._ensure_running()
+        workflow = workflow or self._workflow
+        runner = EpisodeRunner(
+            self._engine,
+            seed=self._seed,
+            max_retries=self._config.max_retries,
+            workflow_name=type(workflow).__name__,
+            engine_name=type(self._engine).__name__,
+        )
+        return self._loop.run(
+            evaluate_rows(runner, workflow, rows, group_size=group_size, version=self._engine.version)
+        )
+
+    def pause(self) -> None:
+        """Admit no further prompts; those in flight go on. Idempotent."""
+        with self._changed:
+            self._admitting = False
+
+    def resume(self) -> None:
+        """Undo `pause`. Idempotent."""
+        with self._changed:
+            self._require_started("resume")
+            self._admitting = True
+        self._loop.call(self._pump)
+
+    def stats(self) -> dict[str, float]:
+        """Counters of the whole run, e.g. {"in_flight": 8.0, "trained": 640.0, "dropped/stale": 3.0, "faults/...": 1.0}."""
+        with self._changed:
+            counts: dict[str, float] = {**self._ledger.counts(), **self._totals}
+            counts |= {f"faults/{kind}": number for kind, number in self._tally.total_faults.items()}
+            counts |= {"steps": self._ledger.steps, "wait_seconds": self._wait_seconds}
+        return {name: float(number) for name, number in counts.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state for `load_state_dict`; call it between `advance` and `next_batch`.
+
+        Called earlier, the batch that is being trained counts as not trained, which is right when the weights are saved
+        from before the step.
+        """
+        with self._changed:
+            return {
+                "format": _STATE_FORMAT,
+                "seed": self._seed,
+                "rows_per_epoch": len(self._rows),
+                "version": self._version if self._version is not None else self._engine.version,
+                "ledger": self._ledger.state_dict(),
+                "tally": self._tally.state_dict(),
+                "totals": dict(self._totals),
+                "wait_seconds": self._wait_seconds,
+            }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue a saved run; before `start`. Raises CheckpointError when it was saved with other rows or another seed."""
+        mine = {"format": _STATE_FORMAT, "seed": self._seed, "rows_per_epoch": len(self._rows)}
+        for name, value in mine.items():
+            if state.get(name) != value:
+                raise CheckpointError(
+                    f"rollout state: {name} is {state.get(name)!r}, this run has {value!r}; prompts and samples would differ "
+                    f"from those already trained. Resume with the settings of the saved run, or start a new one"
+                )
+        with self._changed:
+            if self._admitting or self._ledger.next_ordinal:
+                raise UsageError("load_state_dict() after start(): load first")
+            self._version = int(state["version"])
+            self._ledger = PromptLedger.restored(state["ledger"])
+            self._tally.load_state_dict(state["tally"])
+            self._totals.update({str(name): int(number) for name, number in state["totals"].items()})
+            self._wait_seconds = float(state["wait_seconds"])
+
+    def close(self) -> None:
+        """Cancel all episodes and end the threads; waiting callers get RolloutError. Idempotent. The engine stays open."""
+        with self._changed:
+            self._admitting = False
+        self._watchdog.stop()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- the loop's side ---------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Admit what the bound allows and create its episodes, in order."""
+        admitted: list[GroupRun] = []
+        with self._changed:
+            if not self._admitting or self._loop.failed or self._version is None:
+                return
+            if not self._ledger.count(PromptState.IN_FLIGHT):
+                self._watchdog.beat()
+            for _ in range(self._policy.room(self._ledger)):
+                run = GroupRun(ordinal=self._ledger.admit(self._version), admitted_version=self._version)
+                self._runs[run.ordinal] = run
+                admitted.append(run)
+        for run in admitted:
+            self._launch(run)
+
+    def _launch(self, run: GroupRun) -> None:
+        try:
+            data = self._rows.row(run.ordinal)
+        except DataError as error:
+            run.jobs.append(self._job(run, 0, {}))
+            fault = Fault(kind=FaultKind.DATA_INVALID, message=f"row of prompt {run.ordinal}: {error}")
+            run.outcomes[0] = EpisodeOutcome(faults=(fault,))
+            # Not directly: dropping admits a replacement, and a long run of bad rows must not grow the stack.
+            self._loop.call(partial(self._conclude, run))
+            return
+        run.jobs.extend(self._job(run, index, data) for index in range(self._config.group_size))
+        for job in run.jobs:
+            task = self._loop.spawn(self._runner.run(self._workflow, job))
+            run.tasks.add(task)
+            task.add_done_callback(partial(self._sample_done, run, job))
+
+    def _job(self, run: GroupRun, sample_index: int, data: Mapping[str, Any]) -> EpisodeJob:
+        row_index = self._rows.row_index(run.ordinal) if isinstance(self._rows, IndexedPromptSource) else -1
+        return EpisodeJob(
+            stream="train",
+            ordinal=run.ordinal,
+            sample_index=sample_index,
+            data=data,
+            admitted_version=run.admitted_version,
+            row_index=row_index,
+        )
+
+    def _sample_done(self, run: GroupRun, job: EpisodeJob, task: asyncio.Task[EpisodeOutcome]) -> None:
+        run.tasks.discard(task)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            self._loop.fail(error)
+            return
+        self._watchdog.beat()
+        outcome = task.result()
+        run.outcomes[job.sample_index] = outcome
+        with self._changed:
+            self._interruptions += job.progress.interruptions
+            self._totals["interruptions"] += job.progress.interruptions
+            self._totals["episodes"] += 1
+            self._totals["episodes_rejected"] += outcome.rejected
+        if run.complete:
+            self._conclude(run)
+
+    def _conclude(self, run: GroupRun) -> None:
+        """All samples of a prompt are there: keep it or drop it."""
+        with self._changed:
+            if self._runs.pop(run.ordinal, None) is None or run.ordinal not in self._ledger.live:
+                return  # dropped as stale meanwhile
+            group, reason = run.group(), run.drop_reason(self._config)
+            self._tally.record_faults(group.faults)
+            if reason is None:
+                self._ledger.finish(run.ordinal)
+                self._finished[run.ordinal] = group
+                self._tally.record_success()
+                if self._ledger.count(PromptState.FINISHED) >= self._config.batch_size:
+                    self._changed.notify_all()
+            else:
+                self._ledger.drop(run.ordinal, reason)
+                try:
+                    self._tally.record_drop(reason)
+                except RolloutError as error:
+                    self._loop.fail(error)
+        self._pump()
+
+    def _discard_runs(self, ordinals: Sequence[int]) -> None:
+        for ordinal in ordinals:
+            with self._changed:
+                run = self._runs.pop(ordinal, None)
+            for task in list(run.tasks) if run is not None else ():
+                task.cancel()
+
+    # -- both --------------------------------------------------------------------------------------------------------
+
+    def _ensure_running(self) -> None:
+        if self._loop.start():
+            self._watchdog.start()
+
+    def _require_started(self, method: str) -> int:
+        if self._version is None or not self._loop.started:
+            raise UsageError(f"{method}() before start()")
+        return self._version
+
+    def _wake_callers(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _describe_pending(self) -> list[str]:
+        with self._changed:
+            runs = list(self._runs.values())
+        return [run.describe() for run in runs[:10]] + (
+            [f"and {len(runs) - 10} more prompts"] if len(runs) > 10 else []
+        )
+
+    def _check_bound(self, groups: Sequence[PromptGroup], version: int) -> None:
+        # Proven in `admission`, tested, and still checked here: whatever breaks it must not train silently.
+        oldest = min(group.admitted_version for group in groups)
+        if version - oldest > self._config.max_head_offpolicyness:
+            raise RolloutError(
+                f"bug: a prompt admitted at version {oldest} would be trained at {version}, beyond the bound of "
+                f"{self._config.max_head_offpolicyness}"
+            )

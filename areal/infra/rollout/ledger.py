@@ -1,0 +1,160 @@
+"""The ledger of prompts: which ordinal is where, so that none is trained twice and none is lost. No clocks, no threads.
+
+Life of an ordinal:  waiting -> in flight -> finished -> in training -> trained
+                                    |            |
+                                    +------------+--> dropped (with a reason)
+
+"Live" means admitted and neither trained nor dropped. Ordinals below the watermark are all trained or dropped and kept only
+as counts; the sets above it are small, since the staleness bound keeps live prompts close together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class PromptState(StrEnum):
+    """Where a live prompt is."""
+
+    IN_FLIGHT = "in_flight"
+    FINISHED = "finished"
+    IN_TRAINING = "in_training"
+
+
+@dataclass(slots=True, kw_only=True)
+class LivePrompt:
+    """A prompt that holds a slot."""
+
+    ordinal: int
+    admitted_version: int
+    state: PromptState = PromptState.IN_FLIGHT
+    finished_order: int = -1
+    """Position among all prompts in order of finishing; -1 before."""
+
+
+class PromptLedger:
+    """Bookkeeping of one run. Every method checks the transition it makes; a wrong one is a bug and raises AssertionError."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, LivePrompt] = {}
+        """By ordinal, in order of admission, which is ascending."""
+        self.trained: dict[int, int] = {}
+        """Ordinals above the watermark that were trained, to the training step."""
+        self.dropped: dict[int, str] = {}
+        """Ordinals above the watermark that were dropped, to the reason."""
+        self.watermark = 0
+        """All ordinals below are trained or dropped."""
+        self.next_ordinal = 0
+        """The first ordinal that was never admitted."""
+        self.steps = 0
+        """Batches trained."""
+        self.num_trained = 0
+        self.num_dropped: Counter[str] = Counter()
+        self._waiting: deque[int] = deque()
+        self._states: Counter[PromptState] = Counter()
+        self._finished = 0
+
+    def count(self, state: PromptState) -> int:
+        """Live prompts in `state`."""
+        return self._states[state]
+
+    @property
+    def num_waiting(self) -> int:
+        """Prompts that were live when the state was saved and have not been admitted again yet."""
+        return len(self._waiting)
+
+    def admit(self, version: int) -> int:
+        """Give the next ordinal a slot: first those that a resumed run still owes, then new ones."""
+        if self._waiting:
+            ordinal = self._waiting.popleft()
+        else:
+            ordinal = self.next_ordinal
+            self.next_ordinal += 1
+        self.live[ordinal] = LivePrompt(ordinal=ordinal, admitted_version=version)
+        self._states[PromptState.IN_FLIGHT] += 1
+        return ordinal
+
+    def finish(self, ordinal: int) -> None:
+        """All samples of the prompt are there."""
+        prompt = self._move(ordinal, PromptState.IN_FLIGHT, PromptState.FINISHED)
+        prompt.finished_order = self._finished
+        self._finished += 1
+
+    def take(self, ordinals: Iterable[int]) -> None:
+        """Hand finished prompts to the trainer; they keep their slots until `train`."""
+        for ordinal in ordinals:
+            self._move(ordinal, PromptState.FINISHED, PromptState.IN_TRAINING)
+
+    def train(self) -> int:
+        """Everything in training is trained and frees its slot; returns how many prompts that were."""
+        ordinals = [prompt.ordinal for prompt in self.live.values() if prompt.state is PromptState.IN_TRAINING]
+        for ordinal in ordinals:
+            self._end(ordinal)
+            self.trained[ordinal] = self.steps
+        self.num_trained += len(ordinals)
+        self.steps += 1
+        self._raise_watermark()
+        return len(ordinals)
+
+    def drop(self, ordinal: int, reason: str) -> None:
+        """End a prompt that will not be trained."""
+        assert self.live[ordinal].state is not PromptState.IN_TRAINING, f"prompt {ordinal} is being trained"
+        self._end(ordinal)
+        self.dropped[ordinal] = reason
+        self.num_dropped[reason] += 1
+        self._raise_watermark()
+
+    def counts(self) -> dict[str, int]:
+        """Prompts by where they are; "admitted" is the sum of all others."""
+        by_state = {state.value: self._states[state] for state in PromptState}
+        dropped = {f"dropped/{reason}": number for reason, number in sorted(self.num_dropped.items())}
+        counts = {**by_state, "trained": self.num_trained, "waiting": len(self._waiting), **dropped}
+        return {"admitted": self.next_ordinal, **counts}
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able. Live prompts are stored as "not ended": a resumed run admits them again, in order."""
+        return {
+            "watermark": self.watermark,
+            "next_ordinal": self.next_ordinal,
+            "steps": self.steps,
+            "num_trained": self.num_trained,
+            "num_dropped": dict(self.num_dropped),
+            "trained": [[ordinal, step] for ordinal, step in sorted(self.trained.items())],
+            "dropped": [[ordinal, reason] for ordinal, reason in sorted(self.dropped.items())],
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> PromptLedger:
+        """Continue from a saved state, with everything that was live waiting to be admitted again."""
+        ledger = cls()
+        ledger.watermark, ledger.next_ordinal = int(state["watermark"]), int(state["next_ordinal"])
+        ledger.steps, ledger.num_trained = int(state["steps"]), int(state["num_trained"])
+        ledger.num_dropped.update({str(reason): int(number) for reason, number in state["num_dropped"].items()})
+        ledger.trained = {int(ordinal): int(step) for ordinal, step in state["trained"]}
+        ledger.dropped = {int(ordinal): str(reason) for ordinal, reason in state["dropped"]}
+        ended = ledger.trained.keys() | ledger.dropped.keys()
+        ledger._waiting.extend(o for o in range(ledger.watermark, ledger.next_ordinal) if o not in ended)
+        return ledger
+
+    def _move(self, ordinal: int, old: PromptState, new: PromptState) -> LivePrompt:
+        prompt = self.live[ordinal]
+        assert prompt.state is old, f"prompt {ordinal} is {prompt.state.value}, expected {old.value}"
+        prompt.state = new
+        self._states[old] -= 1
+        self._states[new] += 1
+        return prompt
+
+    def _end(self, ordinal: int) -> None:
+        self._states[self.live.pop(ordinal).state] -= 1
+
+    def _raise_watermark(self) -> None:
+        while self.watermark in self.trained or self.watermark in self.dropped:
+            self.trained.pop(self.watermark, None)
+            self.dropped.pop(self.watermark, None)
+            self.watermark += 1
