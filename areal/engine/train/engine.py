@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from areal.api import EngineError, NumericsError, TrainStats
-from areal.engine.train.forward import place, run_in_micro_batches, to_device, token_scores, token_values
+from areal.engine.train.forward import (
+    forward_logp,
+    place,
+    run_in_micro_batches,
+    to_device,
+    token_scores,
+    token_values,
+)
 from areal.engine.train.head import score_dtype
 from areal.engine.train.optimizer import MasterAdamW, check_names
 from areal.engine.train.schedule import learning_rate
@@ -270,15 +277,18 @@ class TrainingEngine:
             values_N, predicted_SL = token_values(self._model, part, only_masked=True)
             return place(values_N, predicted_SL, dtype=dtype), None
         scores, predicted_SL = token_scores(
-            self._model, part, temperature=temperature, chunk=self.config.logprob_chunk_size, only_masked=True
+            self._model,
+            part,
+            temperature=temperature,
+            chunk=self.config.logprob_chunk_size,
+            only_masked=True,
+            with_distribution=with_entropy or smoothing > 0,
         )
-        logp_N = scores.logp if scores else None
-        if scores and smoothing:
+        logp_N, entropy_N = (None, None) if scores is None else (scores.logp, scores.entropy)
+        if scores is not None and scores.mean_logp is not None and smoothing > 0:
             logp_N = (1 - smoothing) * scores.logp + smoothing * scores.mean_logp
         logp_SL = place(logp_N, predicted_SL, dtype=dtype)
-        if not with_entropy:
-            return logp_SL, None
-        return logp_SL, place(scores.entropy if scores else None, predicted_SL, dtype=dtype)
+        return logp_SL, place(entropy_N, predicted_SL, dtype=dtype) if with_entropy else None
 
     def _find_offending_rows(
         self, batch: PaddedBatch, backward: Callable[[PaddedBatch], None], totals: _Totals
@@ -322,27 +332,8 @@ class TrainingEngine:
             )
 
 
-def forward_logp(
-    model: nn.Module, batch: PaddedBatch, config: TrainEngineConfig, *, temperature: float, only_masked: bool = False
-) -> Tensor:
-    """Log-probabilities float32 [S, L] of a batch that is on the model's device; see TrainingEngine.forward_logp."""
-    dtype = score_dtype(next(model.parameters()).dtype)
-    result_SL = torch.zeros(batch.tokens.shape, dtype=dtype, device=batch.tokens.device)
-
-    def work(part: PaddedBatch, rows: Tensor) -> None:
-        scores, predicted_SL = token_scores(
-            model, part, temperature=temperature, chunk=config.logprob_chunk_size, only_masked=only_masked
-        )
-        logp_SL = place(scores.logp if scores else None, predicted_SL, dtype=dtype)
-        result_SL[rows, : logp_SL.shape[1]] = logp_SL
-
-    with torch.no_grad():
-        run_in_micro_batches(batch, config.max_tokens_per_micro_batch, work, reset=lambda: None)
-    return result_SL
-
-
 class _Totals:
-    """Adds up what the micro-batches of one batch return; one transfer from the device at the end."""
+    """Adds up what the micro-batches of one batch return; nothing leaves the device before the end."""
 
     def __init__(self) -> None:
         self._losses: list[Tensor] = []
@@ -358,13 +349,8 @@ class _Totals:
         self._metrics.clear()
 
     def result(self) -> tuple[float, dict[str, float]]:
-        metrics = {name: _combine(name, torch.stack(values)) for name, values in self._metrics.items()}
-        named = {
-            "loss": torch.stack(self._losses).sum(),
-            **{f"metric {name}": value for name, value in metrics.items()},
-        }
-        numbers = torch.stack([value.double() for value in named.values()]).tolist()
-        return numbers[0], dict(zip(metrics, numbers[1:], strict=True))
+        metrics = {name: float(_combine(name, torch.stack(values))) for name, values in self._metrics.items()}
+        return float(torch.stack(self._losses).sum()), metrics
 
 
 def _combine(name: str, values: Tensor) -> Tensor:

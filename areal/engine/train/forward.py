@@ -7,13 +7,14 @@ stored at t (`areal.api.records`). Shared by the trained model and by frozen ref
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from areal.algorithm.packing import micro_batches, pack, select
 from areal.api import EngineError
-from areal.engine.train.head import TokenScores, score_tokens
+from areal.engine.train.head import TokenScores, score_dtype, score_tokens
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.api import PaddedBatch
+    from areal.engine.train.config import TrainEngineConfig
 
 _logger = getLogger(__name__)
-_Result = TypeVar("_Result")
 
 
 def predicted_tokens(batch: PaddedBatch, *, only_masked: bool) -> Tensor:
@@ -34,8 +35,32 @@ def predicted_tokens(batch: PaddedBatch, *, only_masked: bool) -> Tensor:
     return predicted_SL & (batch.loss_mask > 0) if only_masked else predicted_SL
 
 
+@torch.no_grad()
+def forward_logp(
+    model: nn.Module, batch: PaddedBatch, config: TrainEngineConfig, *, temperature: float, only_masked: bool = False
+) -> Tensor:
+    """Log-probabilities float32 [S, L] of a batch that is on the model's device; see `TrainingEngine.forward_logp`."""
+    dtype = score_dtype(next(model.parameters()).dtype)
+    result_SL = torch.zeros(batch.tokens.shape, dtype=dtype, device=batch.tokens.device)
+
+    def work(part: PaddedBatch, rows: Tensor) -> None:
+        scores, predicted_SL = token_scores(
+            model,
+            part,
+            temperature=temperature,
+            chunk=config.logprob_chunk_size,
+            only_masked=only_masked,
+            with_distribution=False,
+        )
+        logp_SL = place(scores.logp if scores else None, predicted_SL, dtype=dtype)
+        result_SL[rows, : logp_SL.shape[1]] = logp_SL
+
+    run_in_micro_batches(batch, config.max_tokens_per_micro_batch, work, reset=lambda: None)
+    return result_SL
+
+
 def token_scores(
-    model: nn.Module, batch: PaddedBatch, *, temperature: float, chunk: int, only_masked: bool
+    model: nn.Module, batch: PaddedBatch, *, temperature: float, chunk: int, only_masked: bool, with_distribution: bool
 ) -> tuple[TokenScores | None, Tensor]:
     """Scores of the N predicted tokens of one micro-batch in row-major order, and bool [S, L] saying which tokens they
     are.
@@ -47,7 +72,10 @@ def token_scores(
     if hidden_NH is None:
         return None, predicted_SL
     project: Any = model.project
-    return score_tokens(project, hidden_NH, targets_N, temperature=temperature, chunk=chunk), predicted_SL
+    scores = score_tokens(
+        project, hidden_NH, targets_N, temperature=temperature, chunk=chunk, with_distribution=with_distribution
+    )
+    return scores, predicted_SL
 
 
 def token_values(critic: nn.Module, batch: PaddedBatch, *, only_masked: bool) -> tuple[Tensor | None, Tensor]:
@@ -73,7 +101,7 @@ def run_in_micro_batches(
     When memory runs out, `reset` is called and everything starts again with half the tokens, once.
     Raises EngineError when that does not fit either.
     """
-    parts = micro_batches(batch.lengths, budget)
+    parts = micro_batches(batch.lengths.tolist(), budget)
     try:
         _run_parts(batch, parts, work)
     except (MemoryError, RuntimeError) as error:
@@ -89,7 +117,7 @@ def run_in_micro_batches(
     _logger.warning(
         "out of memory with micro-batches of up to %d tokens; this batch is run again with %d", largest, smaller
     )
-    parts = micro_batches(batch.lengths, smaller)
+    parts = micro_batches(batch.lengths.tolist(), smaller)
     try:
         _run_parts(batch, parts, work)
     except (MemoryError, RuntimeError) as error:
@@ -113,8 +141,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def to_device(batch: PaddedBatch, device: torch.device) -> PaddedBatch:
     """The batch with all its tensors on `device`; the same object when they are there already."""
-    from dataclasses import fields, replace
-
     moved = {
         item.name: value.to(device)
         for item in fields(batch)

@@ -28,24 +28,34 @@ class TokenScores:
 
     logp: Tensor
     """log p(token)."""
-    entropy: Tensor
-    """-sum_v p(v) log p(v) over the whole vocabulary, in nats."""
-    mean_logp: Tensor
-    """(1/V) sum_v log p(v): the log-likelihood of the uniform target of label smoothing."""
+    entropy: Tensor | None
+    """-sum_v p(v) log p(v) over the whole vocabulary, in nats; None when not asked for."""
+    mean_logp: Tensor | None
+    """(1/V) sum_v log p(v): the log-likelihood of the uniform target of label smoothing; None when not asked for."""
 
 
 def score_tokens(
-    project: Callable[[Tensor], Tensor], hidden_NH: Tensor, targets_N: Tensor, *, temperature: float, chunk: int
+    project: Callable[[Tensor], Tensor],
+    hidden_NH: Tensor,
+    targets_N: Tensor,
+    *,
+    temperature: float,
+    chunk: int,
+    with_distribution: bool,
 ) -> TokenScores:
     """Score targets_N (int64) under softmax(project(hidden_NH) / temperature).
 
+    with_distribution: also entropy and mean_logp, which costs about three more passes over the logits.
+
     Peak memory of logits: chunk * V in the forward pass, about 2 * chunk * V in the backward pass, for any N. The
-    result at a token does not depend on `chunk` beyond rounding in the projection. Differentiable in all three outputs.
+    result at a token does not depend on `chunk` beyond rounding in the projection. Differentiable in all outputs.
     """
 
-    def score(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        statistics: tuple[Tensor, Tensor, Tensor] = _Statistics.apply(project(hidden), targets, temperature)
-        return statistics
+    def score(hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        if with_distribution:
+            statistics: tuple[Tensor, ...] = _Statistics.apply(project(hidden), targets, temperature)
+            return statistics
+        return (_LogProbability.apply(project(hidden), targets, temperature),)
 
     pieces = list(zip(hidden_NH.split(chunk), targets_N.split(chunk), strict=True))
     # A single slice may keep its logits: that is the same peak, without the second projection.
@@ -53,13 +63,34 @@ def score_tokens(
         scored = [score(*piece) for piece in pieces]
     else:
         scored = [checkpoint(score, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
-    logp, entropy, mean_logp = (torch.cat(column) for column in zip(*scored, strict=True))
+    columns = [torch.cat(column) for column in zip(*scored, strict=True)]
+    logp, entropy, mean_logp = columns if with_distribution else (columns[0], None, None)
     return TokenScores(logp=logp, entropy=entropy, mean_logp=mean_logp)
 
 
 def score_dtype(dtype: torch.dtype) -> torch.dtype:
     """Dtype of scores of a model of `dtype`."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+class _LogProbability(torch.autograd.Function):
+    """z[target] - log sum exp z, with z = logits / T; d / dz_v = [v = target] - p_v."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, temperature: float) -> Tensor:
+        z_NV = logits_NV.to(score_dtype(logits_NV.dtype)) / temperature
+        s_N = z_NV.logsumexp(-1)
+        ctx.save_for_backward(z_NV, s_N, targets_N)
+        ctx.temperature, ctx.dtype = temperature, logits_NV.dtype
+        return z_NV.gather(-1, targets_N[:, None])[:, 0] - s_N
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_N: Tensor) -> tuple[Tensor, None, None]:
+        z_NV, s_N, targets_N = ctx.saved_tensors
+        gradient_NV = (z_NV - s_N[:, None]).exp_().mul_(-grad_N[:, None])
+        gradient_NV.scatter_add_(-1, targets_N[:, None], grad_N[:, None])
+        return gradient_NV.div_(ctx.temperature).to(ctx.dtype), None, None
 
 
 class _Statistics(torch.autograd.Function):

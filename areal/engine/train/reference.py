@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from areal.engine.train.config import TrainEngineConfig
-from areal.engine.train.engine import forward_logp
-from areal.engine.train.forward import to_device
+from areal.engine.train.forward import forward_logp, to_device
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
