@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -14,6 +13,9 @@ from areal.api import GenerationConfig, ModelRequest, ModelResponse
 from areal.engine.embedded.config import EmbeddedEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.models import from_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 TINY: dict[str, Any] = {
     "model_type": "qwen3",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import threading
 import time
 
@@ -57,7 +56,8 @@ def test_no_token_is_produced_while_paused_from_another_thread(world):
         return responses
 
     responses = asyncio.run(main())
-    assert counts[0] == counts[1] and 8 <= counts[0] < 360
+    assert counts[0] == counts[1]
+    assert 8 <= counts[0] < 360
     assert [len(response.output_tokens) for response in responses] == [120] * 3
     assert max(world.deviation(model, response) for response in responses) < TOLERANCE
 
@@ -70,7 +70,8 @@ def test_a_paused_engine_accepts_requests_and_leaves_the_loop_idle(world):
         task = asyncio.create_task(engine.agenerate(world.request(5)))
         await asyncio.sleep(0.05)
         turns = len(asyncio.all_tasks())
-        assert not task.done() and generated(engine) == 0
+        assert not task.done()
+        assert generated(engine) == 0
         assert turns == 2  # this test and the request: no driver spins
         engine.pause()  # on the loop's own thread
         engine.resume()
@@ -149,6 +150,15 @@ def test_the_engine_keeps_its_own_copy_of_the_weights(world):
 
 def test_shared_weights_follow_the_trainer_and_leave_it_trainable(world):
     model = world.build_model()
+    ordinary, kept = model.project, []
+
+    def project(hidden):
+        # A model may keep tensors it made while generating; they must be usable in training.
+        if not kept:
+            kept.append(hidden.new_full((1,), 1.0))
+        return ordinary(hidden) * kept[0]
+
+    model.project = project
     engine = world.build_engine(model, eos=None, share_weights=True)
 
     async def main():
@@ -215,7 +225,8 @@ def test_broken_weights_fail_typed_and_good_ones_heal_the_engine(world):
         assert [type(result) for result in results] == [FaultError] * 3
         assert all(result.kind is FaultKind.GENERATION_FAILED and "not finite" in str(result) for result in results)
         engine.update_weights(memory(model, 2))
-        return await asyncio.gather(*(engine.agenerate(world.request(4 + i, seed=i)) for i in range(3)))
+        # Of lengths 1, 4 and 7: the first row sees, masked, what the broken weights left behind its own entries.
+        return await asyncio.gather(*(engine.agenerate(world.request(1 + 3 * i, seed=i)) for i in range(3)))
 
     assert max(world.deviation(model, response) for response in asyncio.run(main())) < TOLERANCE
     assert engine.stats()["failed"] == 3
@@ -235,7 +246,8 @@ def test_only_the_request_with_non_finite_logits_fails(world):
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     first, fault, last = asyncio.run(main())
-    assert isinstance(fault, FaultError) and fault.kind is FaultKind.GENERATION_FAILED
+    assert isinstance(fault, FaultError)
+    assert fault.kind is FaultKind.GENERATION_FAILED
     for response in (first, last):
         assert 31 not in response.output_tokens
         assert len(response.output_tokens) == 20
@@ -327,8 +339,9 @@ def test_one_engine_serves_one_loop_after_another_and_never_two_at_once(world):
     assert len(asyncio.run(main()).output_tokens) == 120
 
     async def abandoned():
-        asyncio.ensure_future(engine.agenerate(world.request(6, new=150)))
-        await asyncio.sleep(0.01)
+        task = asyncio.ensure_future(engine.agenerate(world.request(6, new=150)))
+        await until(lambda: engine.stats()["active"] == 1)
+        assert not task.done()
 
     asyncio.run(abandoned())
     assert world.deviation(model, world.generate(engine, [world.request(6, seed=9)])[0]) < TOLERANCE
@@ -379,77 +392,3 @@ def test_the_thread_setting_holds_only_while_stepping(world):
     world.generate(world.build_engine(model, config=config, share_weights=True), [world.request(3, new=4)])
     assert set(seen) == {before + 1}
     assert torch.get_num_threads() == before
-
-
-def test_random_control_calls_from_another_thread_never_break_an_invariant(world):
-    models = [world.build_model(seed=seed) for seed in range(3)]
-    engine = world.build_engine(models[0], eos=1, batch=4)
-    stop = threading.Event()
-    errors: list[BaseException] = []
-
-    def trainer():
-        chance = random.Random(0)
-        version = 0
-        try:
-            while not stop.is_set():
-                action = chance.choice(("pause", "abort", "update", "update under pause", "stats"))
-                if "pause" in action:
-                    engine.pause()
-                    before = generated(engine)
-                if "update" in action:
-                    version += 1
-                    engine.update_weights(memory(models[version % 3], version))
-                if action == "abort":
-                    engine.abort(None if chance.random() < 0.3 else [str(chance.randrange(1000))])
-                if "pause" in action:
-                    time.sleep(0.001 * chance.random())
-                    assert generated(engine) == before, "a token was produced while paused"
-                    engine.resume()
-                assert engine.stats()["active"] <= 4
-                time.sleep(0.004 * chance.random())
-        except BaseException as error:  # handed to the test, which raises it
-            errors.append(error)
-        finally:
-            engine.resume()
-
-    async def client(number: int, responses: list):
-        for i in range(36):
-            seed = 100 * number + i
-            request = world.request(1 + seed % 23, prompt_seed=seed // 3, seed=seed, new=1 + seed % 40)
-            task = asyncio.ensure_future(
-                engine.agenerate(
-                    ModelRequest(input_ids=request.input_ids, gconfig=request.gconfig, request_id=str(seed))
-                )
-            )
-            if seed % 11 == 0:
-                await asyncio.sleep(0.003)
-                task.cancel()
-            try:
-                responses.append(await asyncio.wait_for(task, 60))
-            except asyncio.CancelledError:
-                assert seed % 11 == 0
-
-    async def main():
-        responses: list = []
-        thread = threading.Thread(target=trainer)
-        thread.start()
-        try:
-            await asyncio.gather(*(client(number, responses) for number in range(8)))
-        finally:
-            stop.set()
-            await asyncio.to_thread(thread.join)
-        return responses
-
-    responses = asyncio.run(main())
-    if errors:
-        raise errors[0]
-    stats = engine.stats()
-    assert stats["active"] == stats["waiting"] == stats["failed"] == 0
-    assert stats["requests"] == stats["finished"] + stats["aborted"] + stats["cancelled"] == 288
-    assert stats["weight_updates"] >= 3 and len(responses) >= 250
-    for response in responses:
-        assert response.output_versions == sorted(response.output_versions)
-        for version in set(response.output_versions):
-            first = response.output_versions.index(version)
-            last = first + response.output_versions.count(version)
-            assert world.deviation(models[version % 3], response, first=first, last=last) < TOLERANCE

@@ -8,7 +8,15 @@ import dataclasses
 import pytest
 import torch
 
-from areal.api import FaultError, FaultKind, GenerationConfig, InferenceEngine, ModelRequest, StopReason
+from areal.api import (
+    FaultError,
+    FaultKind,
+    GenerationConfig,
+    InferenceEngine,
+    ModelRequest,
+    StopReason,
+    WeightUpdateMeta,
+)
 from areal.engine.embedded.config import EmbeddedEngineConfig
 
 TOLERANCE = 1e-5
@@ -50,9 +58,10 @@ def test_a_group_shares_one_prefill_and_members_are_exact_and_different(world):
 def test_a_group_that_does_not_fit_at_once_shares_with_its_running_members(world):
     model = world.build_model()
     engine = world.build_engine(model, eos=None, batch=4)
-    requests = [world.request(25, prompt_seed=1, seed=i, new=5 + 3 * i) for i in range(8)]
-    responses = world.generate(engine, requests)
-    assert engine.stats()["prefill_tokens"] == 25
+    group = [world.request(25, prompt_seed=1, seed=i, new=40) for i in range(4)]
+    others = [world.request(20, prompt_seed=2, seed=i, new=3 + i) for i in range(3)]  # their slots go to the group
+    responses = world.generate(engine, [group[0], *others, *group[1:]])
+    assert engine.stats()["prefill_tokens"] == 25 + 20
     assert max(world.deviation(model, response) for response in responses) < TOLERANCE
 
 
@@ -163,6 +172,28 @@ def test_stop_tokens_are_impossible_before_min_new_tokens_and_the_rest_is_renorm
         torch.testing.assert_close(expected.gather(1, chosen)[:, 0], recorded, atol=1e-5, rtol=0)
         assert response.stop_reason is StopReason.STOP
     assert min(len(response.output_tokens) for response in responses) == 6
+
+
+def test_min_new_tokens_counts_from_the_start_also_across_a_weight_update(world):
+    model = world.build_model()
+    stops = tuple(range(2, 20))
+    engine = world.build_engine(model)
+
+    async def main():
+        task = asyncio.create_task(engine.agenerate(world.request(6, seed=1, min_new_tokens=8, stop_token_ids=stops)))
+        while engine.stats()["generated_tokens"] < 6:
+            await asyncio.sleep(0)
+        engine.update_weights(WeightUpdateMeta(kind="memory", version=1, state_dict=model.state_dict()))
+        return await task
+
+    response = asyncio.run(main())
+    logprobs = world.logprobs(model, response)
+    logprobs[:8, [1, *stops]] = float("-inf")
+    expected = torch.cat((torch.log_softmax(logprobs[:8], -1), logprobs[8:]))
+    chosen = torch.tensor(response.output_tokens)[:, None]
+    recorded = torch.tensor(response.output_logprobs)
+    assert len(recorded) > 8
+    torch.testing.assert_close(expected.gather(1, chosen)[:, 0], recorded, atol=1e-5, rtol=0)
 
 
 def test_logprobs_are_those_of_the_filtered_distribution(world):
