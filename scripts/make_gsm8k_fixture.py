@@ -1,9 +1,10 @@
-"""Writes the packaged GSM8K rows and arithmetic annotations (`areal/dataset/fixtures/gsm8k`) from a folder with the whole set.
+"""Writes the packaged GSM8K rows and arithmetic annotations (`areal/dataset/fixtures/gsm8k`) from a folder with the
+whole set.
 
     python scripts/make_gsm8k_fixture.py path/to/gsm8k
 
-The folder holds train.jsonl, test.jsonl and LICENSE as published at https://github.com/openai/grade-school-math. The output
-depends on nothing else, so running it again leaves the repository unchanged.
+The folder holds train.jsonl, test.jsonl and LICENSE as published at https://github.com/openai/grade-school-math. The
+output depends on nothing else, so running it again leaves the repository unchanged.
 """
 
 from __future__ import annotations

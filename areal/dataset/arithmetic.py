@@ -4,12 +4,13 @@ A raw GSM8K solution and what is taken from it:
 
     "... She works 8 hours for $9, that is 8*9=$<<8*9=72>>72 ..."   ->   prompt "8*9=", answer "72"
 
-Expressions appear with their real frequency (2+3 often, 7*8 seldom). A vocabulary of 17 tokens is enough, so a model of 0.4M
-parameters learns on a laptop. By default operands have one digit and results at most two: 3553 rows of 211 expressions in the
-GSM8K training problems, 687 rows of 163 expressions in test.
+Expressions appear with their real frequency (2+3 often, 7*8 seldom). A vocabulary of 17 tokens is enough, so a model
+of 0.4M parameters learns on a laptop. By default operands have one digit and results at most two: 3553 rows of 211
+expressions in the GSM8K training problems, 687 rows of 163 expressions in test.
 
-Splits: "train" and "validation" are disjoint sets of GSM8K training problems (every tenth problem validates), so that nothing is
-tuned on "test". path "" reads the packaged annotations; otherwise any GSM8K source (`areal.dataset.gsm8k`).
+Splits: "train" and "validation" are disjoint sets of GSM8K training problems (every tenth problem validates), so that
+nothing is tuned on "test". path "" reads the packaged annotations; otherwise any GSM8K source
+(`areal.dataset.gsm8k`).
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def get_arithmetic_rl_dataset(
 ) -> Dataset:
     """Columns `messages` ("8*9="), `answer` ("72"), `expression`, `problem` and `demonstrated`.
 
-    operators: which of * + - / to keep. demonstrations, seed: as given to the SFT loader; `demonstrated` is true for expressions
-    that its rows show. new_only: keep only expressions that were never demonstrated.
+    operators: which of * + - / to keep. demonstrations, seed: as given to the SFT loader; `demonstrated` is true for
+    expressions that its rows show. new_only: keep only expressions that were never demonstrated.
     """
     limits = {"max_operand_digits": max_operand_digits, "max_result_digits": max_result_digits, "operators": operators}
     facts = load_facts(path, split, **limits)
@@ -107,7 +108,7 @@ def get_arithmetic_sft_dataset(
     demonstrations: int = 60,
     seed: int = 0,
 ) -> Dataset:
-    """Columns `input_ids` and `loss_mask` of a seeded sample of `demonstrations` rows; 0 takes all rows of the split."""
+    """Columns `input_ids` and `loss_mask` of a seeded sample of `demonstrations` rows; 0 takes the whole split."""
     facts = load_facts(
         path, split, max_operand_digits=max_operand_digits, max_result_digits=max_result_digits, operators=operators
     )
@@ -119,7 +120,26 @@ def get_arithmetic_sft_dataset(
 def load_facts(
     path: str, split: str, *, max_operand_digits: int = 1, max_result_digits: int = 2, operators: str = "*+-/"
 ) -> list[Fact]:
-    """Annotations of one split in problem order: one operator, two whole operands, a whole and correct result."""
+    """Annotations of one split in problem order: one operator, two whole operands, a whole and correct result.
+
+    Raises ConfigError for an unknown split or operator and for limits beyond the packaged rows; DataError when nothing is left.
+    """
+    _check_choice(path, split, max_operand_digits, max_result_digits, operators)
+    stored = "test" if split == "test" else "train"
+    candidates = (
+        extract_facts(row["answer"] for row in read_gsm8k(path, stored).rows) if path else _read_packaged(stored)
+    )
+    in_split = [f for f in candidates if split == "test" or (f.problem % VALIDATION_EVERY == 0) == (split == "validation")]
+    fitting = [fact for fact in in_split if _within(fact, max_operand_digits, max_result_digits, operators)]
+    correct = [fact for fact in fitting if _is_correct(fact)]
+    if len(correct) < len(fitting):
+        logger.warning("arithmetic %s: dropped %d annotations whose result is wrong", split, len(fitting) - len(correct))
+    if not correct:
+        raise DataError(f"arithmetic {split}: no annotation of {path or 'the packaged rows'} fits the given limits")
+    return correct
+
+
+def _check_choice(path: str, split: str, max_operand_digits: int, max_result_digits: int, operators: str) -> None:
     if split not in ("train", "validation", "test"):
         raise ConfigError(f"split is {split!r}, expected train, validation or test")
     if not operators or set(operators) - set(_OPERATIONS):
@@ -128,28 +148,9 @@ def load_facts(
         raise ConfigError("max_operand_digits and max_result_digits must be at least 1")
     if not path and max_operand_digits > PACKAGED_OPERAND_DIGITS:
         raise ConfigError(
-            f"max_operand_digits is {max_operand_digits}, but the packaged annotations end at {PACKAGED_OPERAND_DIGITS}; "
-            f"set path to the whole GSM8K"
+            f"max_operand_digits is {max_operand_digits}, but the packaged annotations end at "
+            f"{PACKAGED_OPERAND_DIGITS}; set path to the whole GSM8K"
         )
-    stored = "test" if split == "test" else "train"
-    candidates = (
-        _read_packaged(stored) if not path else extract_facts(row["answer"] for row in read_gsm8k(path, stored).rows)
-    )
-    kept, num_wrong = [], 0
-    for fact in candidates:
-        if split != "test" and (fact.problem % VALIDATION_EVERY == 0) != (split == "validation"):
-            continue
-        if not _within(fact, max_operand_digits, max_result_digits, operators):
-            continue
-        if not _is_correct(fact):
-            num_wrong += 1
-            continue
-        kept.append(fact)
-    if num_wrong:
-        logger.warning("arithmetic %s: dropped %d annotations whose result is wrong", split, num_wrong)
-    if not kept:
-        raise DataError(f"arithmetic {split}: no annotation of {path or 'the packaged rows'} fits the given limits")
-    return kept
 
 
 def extract_facts(solutions: Iterable[str]) -> list[Fact]:

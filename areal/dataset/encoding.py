@@ -1,7 +1,8 @@
 """From text to token ids, the same way in loaders and workflows, so that what SFT learns is what RL continues.
 
-A prompt is a chat (a list of messages, rendered by the tokenizer's chat template) or a plain string. A plain string is encoded
-as it stands: no BOS and no other special token is added, so write them into the string when a model wants them.
+A prompt is a chat (a list of messages, rendered by the tokenizer's chat template) or a plain string. A plain string
+is encoded as it stands: no BOS and no other special token is added, so write them into the string when a model wants
+them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def has_chat_template(tokenizer: Any) -> bool:
 
 
 def as_messages(text: str, tokenizer: Any, *, system: str = "") -> list[dict[str, str]] | str:
-    """One user turn as a chat when the tokenizer has a template, else the plain string (after the system text, if any)."""
+    """One user turn as a chat when the tokenizer has a template, else the plain string (after the system text, if
+    any).
+    """
     if not has_chat_template(tokenizer):
         return f"{system}\n{text}" if system else text
     turns = [{"role": "system", "content": system}] if system else []
@@ -39,9 +42,9 @@ def as_messages(text: str, tokenizer: Any, *, system: str = "") -> list[dict[str
 def encode_prompt(messages: Any, tokenizer: Any, *, enable_thinking: bool = False) -> list[int]:
     """Token ids of a prompt, ending where the model's answer begins.
 
-    enable_thinking: handed to the chat template; templates without that switch ignore it.
-    Raises DataError for an empty prompt, a chat without a template to render it, and a chat whose text contains one of the
-    tokenizer's control tokens (it would be read as control, not as text).
+    enable_thinking: handed to the chat template; templates without that switch ignore it. Raises DataError for an
+    empty prompt, a chat without a template to render it, and a chat whose text contains one of the tokenizer's
+    control tokens (it would be read as control, not as text).
     """
     problem = messages_problem(messages)
     if problem:
@@ -85,8 +88,8 @@ def sft_row(messages: Any, answer: str, tokenizer: Any) -> dict[str, list[int]]:
 def to_dataset(rows: Sequence[dict[str, Any]], source: str, lengths: Iterable[int], max_length: int | None) -> Dataset:
     """Build the dataset from mapped rows, leaving out those longer than `max_length` tokens (counted in the log).
 
-    lengths: tokens of each row. Rows may lack columns others have; the gap becomes None. Raises DataError when no row is left
-    or a column mixes types.
+    lengths: tokens of each row. Rows may lack columns others have; the gap becomes None. Raises DataError when no row
+    is left or a column mixes types.
     """
     from datasets import Dataset
 

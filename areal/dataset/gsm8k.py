@@ -6,8 +6,8 @@ A raw row (`train.jsonl` has 7473, `test.jsonl` 1319):
      "answer": "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nNatalia sold 48+24 = <<48+24=72>>72 ...\n#### 72"}
 
 The text in << >> is an annotation for a calculator; the final answer follows "#### ". A row becomes, for RL,
-{"messages": ..., "answer": "72"} and for SFT token ids of question and solution. path "" reads the 64 + 32 packaged rows; the
-whole set is the hub id "openai/gsm8k". Reward: `areal.reward.gsm8k`.
+{"messages": ..., "answer": "72"} and for SFT token ids of question and solution. path "" reads the 64 + 32 packaged
+rows; the whole set is the hub id "openai/gsm8k". Reward: `areal.reward.gsm8k`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def get_gsm8k_rl_dataset(
 ) -> Dataset:
     """Columns `messages` (question and instruction) and `answer` (the final number as written, e.g. "1,080").
 
-    instruction: appended to the question on a line of its own; "" appends nothing. Rows whose prompt has more than `max_length`
-    tokens are dropped.
+    instruction: appended to the question on a line of its own; "" appends nothing. Rows whose prompt has more than
+    `max_length` tokens are dropped.
     """
     raw = read_gsm8k(path, split)
     rows = [
@@ -60,7 +60,8 @@ def get_gsm8k_sft_dataset(
     instruction: str = "",
     keep_annotations: bool = False,
 ) -> Dataset:
-    """Columns `input_ids` and `loss_mask`: question, then the worked solution with end-of-sequence token as the part to learn.
+    """Columns `input_ids` and `loss_mask`: question, then the worked solution with end-of-sequence token as the part
+    to learn.
 
     keep_annotations: leave the <<48/2=24>> marks in the solution.
     """

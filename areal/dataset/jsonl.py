@@ -5,8 +5,8 @@ A raw row for RL has a prompt or a chat; every further column reaches the reward
     {"prompt": "What is 6 times 7?", "answer": "42", "source": "table"}
     {"messages": [{"role": "user", "content": "What is 6 times 7?"}], "answer": "42"}
 
-A raw row for SFT has a prompt and an answer, or a chat that ends with the assistant turn to learn. path is required: a file, or a
-folder with `<split>.jsonl`.
+A raw row for SFT has a prompt and an answer, or a chat that ends with the assistant turn to learn. path is required:
+a file, or a folder with `<split>.jsonl`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def get_jsonl_rl_dataset(
     instruction: str = "",
     id_column: str = "",
 ) -> Dataset:
-    """Columns `messages`, `answer` (renamed from `answer_column` where rows have it) and every other column of the rows.
+    """Columns `messages`, `answer` (renamed from `answer_column` where rows have it) and every other column of the
+    rows.
 
-    A row with `messages_column` is taken as it is; otherwise the prompt is `system`, then the text of `prompt_column`, then
-    `instruction` on a line of its own. id_column: when given, its values must not repeat.
+    A row with `messages_column` is taken as it is; otherwise the prompt is `system`, then the text of
+    `prompt_column`, then `instruction` on a line of its own. id_column: when given, its values must not repeat.
     """
     raw = _read(path, split, id_column)
     rows = []
@@ -70,7 +71,9 @@ def get_jsonl_sft_dataset(
     instruction: str = "",
     id_column: str = "",
 ) -> Dataset:
-    """Columns `input_ids` and `loss_mask`; only the answer (or the last assistant turn) is learned. Options as for RL."""
+    """Columns `input_ids` and `loss_mask`; only the answer (or the last assistant turn) is learned. Options as for
+    RL.
+    """
     raw = _read(path, split, id_column)
     uses_chat = any(messages_column in row for row in raw.rows)
     if uses_chat:

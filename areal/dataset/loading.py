@@ -29,8 +29,8 @@ def load_dataset(config: DatasetConfig, tokenizer: Any, *, kind: DatasetKind) ->
     """Load and check one split.
 
     kind: what the rows are for; a registry name may leave its suffix out ("gsm8k" is "gsm8k_rl" for kind="rl").
-    Raises ConfigError for a missing name, an option the loader does not take or a loader of another kind; RegistryError for an
-    unknown name; DataError with row numbers when rows contradict the schema or none are left.
+    Raises ConfigError for a missing name, an option the loader does not take or a loader of another kind;
+    RegistryError for an unknown name; DataError with row numbers when rows contradict the schema or none are left.
     """
     name = _full_name(config.name, kind)
     loader = load("dataset", name, DATASETS)

@@ -1,6 +1,7 @@
 """Checks keyword options from a configuration against a callable's signature, before anything expensive happens.
 
-Used for loaders (`DatasetConfig.options`) and workflows (`PPOConfig.workflow_options`), so both fail with the same message.
+Used for loaders (`DatasetConfig.options`) and workflows (`PPOConfig.workflow_options`), so both fail with the same
+message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The order in which rows are visited: a pure function of (seed, ordinal), so a resumed run sees what it would have seen.
+"""The order in which rows are visited: a pure function of (seed, ordinal), so a resumed run sees what it would have
+seen.
 
 Ordinals count visits from 0 and never end; epoch e covers ordinals e * len(rows) .. (e + 1) * len(rows) - 1.
 """
@@ -22,7 +23,7 @@ class ShuffledRows:
     """
 
     def __init__(self, dataset: Sequence[Mapping[str, Any]] | Any, *, seed: int, shuffle: bool = True) -> None:
-        """dataset: anything with `len` and integer indexing that yields mappings. Raises ValueError when it is empty."""
+        """dataset: anything with `len` and integer indexing that yields mappings; ValueError when it is empty."""
         if len(dataset) == 0:
             raise ValueError("no rows to visit: the dataset is empty")
         self._dataset = dataset

@@ -1,4 +1,5 @@
-"""Reads raw rows from wherever they are: JSON lines (plain or gzip), parquet, a saved Hugging Face dataset, or a hub id.
+"""Reads raw rows from wherever they are: JSON lines (plain or gzip), parquet, a saved Hugging Face dataset, or a hub
+id.
 
 Knows nothing about what rows mean. Every row keeps its place in the source, so that a complaint can name it.
 """
@@ -45,8 +46,8 @@ class RawRows:
 def read_rows(path: str, split: str, *, hub_config: str | None = None) -> RawRows:
     """Read one split.
 
-    path: a file; a folder with `<split>.jsonl`, `<split>.jsonl.gz`, `<split>.parquet` or `<split>-*.parquet`; a folder written
-    by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`; else a hub id such as "openai/gsm8k".
+    path: a file; a folder with `<split>.jsonl`, `<split>.jsonl.gz`, `<split>.parquet` or `<split>-*.parquet`; a
+    folder written by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`; else a hub id such as "openai/gsm8k".
     hub_config: configuration name on the hub. Raises DataError when nothing readable is there or lines are broken.
     """
     location = Path(path).expanduser()
@@ -72,7 +73,7 @@ def _read_folder(folder: Path, split: str) -> RawRows:
         return _read_saved(folder, split)
     present = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
     raise DataError(
-        f"{folder} has no split {split!r}: expected {split}.jsonl, {split}.jsonl.gz, {split}.parquet or a saved dataset, "
+        f"{folder} has no split {split!r}: expected {split}.jsonl[.gz], {split}.parquet or a saved dataset, "
         f"found {present}"
     )
 

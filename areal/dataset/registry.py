@@ -1,4 +1,5 @@
-"""The dataset table: one line per loader, sorted. The suffix of a name is what its rows are for: `_rl`, `_sft`, `_preference`.
+"""The dataset table: one line per loader, sorted. The suffix of a name is what its rows are for: `_rl`, `_sft`,
+`_preference`.
 
 Not a place for code: `areal.dataset.loading.load_dataset` resolves a name, calls the loader and checks what it returns.
 """

@@ -1,6 +1,7 @@
 """Checks on rows, shared by all loaders: raw columns before mapping, and the columns of each kind after it.
 
-Every complaint names rows (at most five), what was expected, what was found, and the nearest column when one is missing.
+Every complaint names rows (at most five), what was expected, what was found, and the nearest column when one is
+missing.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def validate_dataset(dataset: Dataset, kind: DatasetKind, name: str) -> None:
 
 
 def messages_problem(messages: Any) -> str:
-    """Why `messages` is not a usable prompt (a non-empty string, or a chat that ends with another's turn); empty when it is."""
+    """Why `messages` is not a usable prompt (a non-empty string, or a chat that ends with another's turn); empty when
+    it is.
+    """
     if isinstance(messages, str):
         return "" if messages.strip() else "messages is an empty prompt"
     if not isinstance(messages, list) or not messages:

@@ -6,8 +6,9 @@ Where the final number is looked for, first that occurs:
     2. the text after the last "####"     "... #### $72.00"         -> 72
     3. the last number of the text        "She has 72 clips."       -> 72    (only when `strict` is false, the default)
 
-Commas between thousands, a dollar sign, a percent sign, units after the number and trailing zeros do not matter; fractions and
-expressions are not evaluated (`areal.reward.math_verify` does). A wrong, missing or unreadable number scores 0.0.
+Commas between thousands, a dollar sign, a percent sign, units after the number and trailing zeros do not matter;
+fractions and expressions are not evaluated (`areal.reward.math_verify` does). A wrong, missing or unreadable number
+scores 0.0.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Final
 from areal.reward.boxed import last_boxed
 
 _NUMBER: Final = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|[-+]?\.\d+", re.ASCII)
-_MINUS_SIGNS: Final = str.maketrans({"−": "-", "–": "-"})
+_MINUS_SIGNS: Final = str.maketrans({"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-"})
 _MARK: Final = "####"
 _MAX_DIGITS: Final = 64
 """Longer digit strings are no answer, and must not cost time."""
@@ -58,7 +59,9 @@ def final_number(text: str, *, strict: bool = False) -> Decimal | None:
 
 
 def first_number(text: str) -> Decimal | None:
-    """The number a short text begins with, after an optional sign and currency, e.g. Decimal("1080") for "$1,080 a year"."""
+    """The number a short text begins with, after an optional sign and currency, e.g. Decimal("1080") for "$1,080 a
+    year".
+    """
     match = _NUMBER.search(_normalised(text[:_WINDOW]))
     return _value(match[0]) if match else None
 

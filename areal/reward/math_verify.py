@@ -6,9 +6,9 @@ r"""Mathematical equality through the math-verify library: fractions, LaTeX, set
     completion "9^{9^{9}}", answer "0.5"                -> 0.0, without evaluating it
     answer that is no mathematics                       -> ValueError (the row is at fault)
 
-The library's own time limit uses signals, which work in the main thread only; it is off, and the worker process that every reward
-runs in is killed at its limit instead. So that a model cannot turn wrong answers into timeouts, texts whose evaluation is known to
-explode (towers of powers, huge factorials, sums) score 0.0 beforehand.
+The library's own time limit uses signals, which work in the main thread only; it is off, and the worker process that
+every reward runs in is killed at its limit instead. So that a model cannot turn wrong answers into timeouts, texts
+whose evaluation is known to explode (towers of powers, huge factorials, sums) score 0.0 beforehand.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def math_verify_reward(
 ) -> float:
     """1.0 when the completion's answer equals `data["answer"]` mathematically, else 0.0.
 
-    The answer is the last \\boxed{...}, else what the library finds in the last 1000 characters. Raises ValueError when the
-    row's answer cannot be parsed.
+    The answer is the last \\boxed{...}, else what the library finds in the last 1000 characters. Raises ValueError
+    when the row's answer cannot be parsed.
     """
     from math_verify import parse, verify
 

@@ -1,4 +1,6 @@
-"""The reward table: one line per reward function, sorted. User code needs no line here: any importable path works as a name."""
+"""The reward table: one line per reward function, sorted. User code needs no line here: any importable path works as
+a name.
+"""
 
 from __future__ import annotations
 

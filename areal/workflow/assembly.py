@@ -1,7 +1,8 @@
-"""What every workflow needs and none should write twice: prompt to ids, tokens to trajectory, completion to text and score.
+"""What every workflow needs and none should write twice: prompt to ids, tokens to trajectory, completion to text and
+score.
 
-Token-in, token-out: an episode is a growing list of token ids. Nothing the model sampled is ever decoded and encoded again, so
-the trainer sees exactly the tokens that were sampled, with their log-probabilities and versions.
+Token-in, token-out: an episode is a growing list of token ids. Nothing the model sampled is ever decoded and encoded
+again, so the trainer sees exactly the tokens that were sampled, with their log-probabilities and versions.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class TrajectoryBuilder:
     def add_response(self, response: ModelResponse, *, turn: int) -> None:
         """Append what the policy sampled in answer to exactly the tokens collected so far.
 
-        Raises FaultError(GENERATION_FAILED) when the response cannot be trained on: other input tokens, no output, an aborted
-        request, log-probabilities that are not finite or above 0, or tokens without a version.
+        Raises FaultError(GENERATION_FAILED) when the response cannot be trained on: other input tokens, no output, an
+        aborted request, log-probabilities that are not finite or above 0, or tokens without a version.
         """
         problem = self._problem(response)
         if problem:
@@ -106,7 +107,7 @@ class TrajectoryBuilder:
         if not response.output_tokens:
             return "the engine returned no tokens"
         if list(response.input_tokens) != self.tokens:
-            return f"the engine answered another prompt ({len(response.input_tokens)} input tokens, {len(self.tokens)} were sent)"
+            return f"the engine answered another prompt: {len(response.input_tokens)} tokens, not the {len(self.tokens)} sent"
         for index, logprob in enumerate(response.output_logprobs):
             if logprob is None or not math.isfinite(logprob) or logprob > LOGPROB_SLACK:
                 return f"log-probability {index} is {logprob}, expected finite and <= 0"
@@ -140,7 +141,9 @@ def reward_columns(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decode(token_ids: Sequence[int], tokenizer: Any) -> str:
-    """Text of tokens, special tokens included: a padding token inside a number must not vanish before the reward sees it."""
+    """Text of tokens, special tokens included: a padding token inside a number must not vanish before the reward sees
+    it.
+    """
     text: str = tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return text
 

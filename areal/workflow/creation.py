@@ -25,8 +25,8 @@ def create_workflow(
 ) -> RolloutWorkflow:
     """Build the workflow `name` (registry name or importable path) with the options of the configuration.
 
-    Raises RegistryError for an unknown name, ConfigError for an option it does not take (with the nearest one) and when the
-    target does not build a RolloutWorkflow.
+    Raises RegistryError for an unknown name, ConfigError for an option it does not take (with the nearest one) and
+    when the target does not build a RolloutWorkflow.
     """
     factory = load("workflow", name, WORKFLOWS)
     if not callable(factory):

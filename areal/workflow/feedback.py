@@ -1,7 +1,8 @@
-"""Tokens that follow a finished answer: the end of the assistant turn, the environment's turn, the start of the next answer.
+"""Tokens that follow a finished answer: the end of the assistant turn, the environment's turn, the start of the next
+answer.
 
-They are computed once, from the chat template alone, by rendering a conversation with and without the further turn and taking the
-difference. Nothing the model sampled takes part, so earlier tokens stay as they were sampled.
+They are computed once, from the chat template alone, by rendering a conversation with and without the further turn
+and taking the difference. Nothing the model sampled takes part, so earlier tokens stay as they were sampled.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ _ANSWER: Final = "areal-probe-answer"
 def feedback_ids(tokenizer: Any, feedback: str, *, enable_thinking: bool, strict_template: bool) -> list[int]:
     """Tokens from the end of an assistant answer to the start of the next one, with `feedback` as a user turn between.
 
-    Without a chat template: the feedback text as it stands. Raises ConfigError when the tokenizer cannot encode the feedback, or
-    when the template renders earlier turns differently once the conversation goes on (with `strict_template`).
+    Without a chat template: the feedback text as it stands. Raises ConfigError when the tokenizer cannot encode the
+    feedback, or when the template renders earlier turns differently once the conversation goes on (with
+    `strict_template`).
     """
     if not feedback:
         raise ConfigError("feedback is empty: without it the next turn would only continue the last answer")
@@ -54,8 +56,8 @@ def _rendered_tail(tokenizer: Any, feedback: str, enable_thinking: bool, strict_
         raise ConfigError("the chat template drops the assistant turn, so a conversation cannot go on after an answer")
     if strict_template and head != before:
         raise ConfigError(
-            f"the chat template is not prefix-preserving: the text before an answer is {before[-60:]!r} when it is generated but "
-            f"{head[-60:]!r} once the conversation goes on (templates that drop earlier reasoning do this). Set "
+            f"the chat template is not prefix-preserving: the text before an answer is {before[-60:]!r} when it is "
+            f"generated but {head[-60:]!r} once the conversation goes on (templates that drop earlier reasoning do this). Set "
             f"workflow_options.strict_template=false to keep the tokens as they were generated, or use another template"
         )
     return tail

@@ -2,8 +2,8 @@
 
     workflow = MultiTurnWorkflow(reward=reward, gconfig=gconfig, tokenizer=tokenizer, max_turns=3, turn_discount=0.9)
 
-The episode is one token list: prompt, answer 0, feedback, answer 1, ... Feedback is masked; every answer is learned with the
-reward of the last one.
+The episode is one token list: prompt, answer 0, feedback, answer 1, ... Feedback is masked; every answer is learned
+with the reward of the last one.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ class MultiTurnWorkflow(RolloutWorkflow):
         enable_thinking: bool = False,
         strict_template: bool = True,
     ) -> None:
-        """max_turns: answers per episode, at least 1. turn_discount: in [0, 1]; the reward is multiplied by it per further turn.
+        """max_turns: answers per episode, at least 1. turn_discount: in [0, 1]; the reward is multiplied by it per
+        further turn.
 
-        success_reward: a turn with at least this reward ends the episode. feedback: the user turn after a failed answer; appended
-        as plain text for tokenizers without chat template, so begin and end it as the prompt format needs (e.g. a line break).
-        strict_template: refuse chat templates that change earlier turns (see `areal.workflow.feedback`).
+        success_reward: a turn with at least this reward ends the episode. feedback: the user turn after a failed
+        answer; appended as plain text for tokenizers without chat template, so begin and end it as the prompt format
+        needs (e.g. a line break). strict_template: refuse chat templates that change earlier turns (see
+        `areal.workflow.feedback`).
         """
         if max_turns < 1:
             raise ConfigError(f"max_turns is {max_turns}, expected at least 1")
@@ -70,10 +72,11 @@ class MultiTurnWorkflow(RolloutWorkflow):
         )
 
     async def arun_episode(self, engine: InferenceEngine, data: Mapping[str, Any]) -> Trajectory:
-        """One trajectory of up to `max_turns` answers; `reward_components` has the undiscounted `outcome` and `num_turns`.
+        """One trajectory of up to `max_turns` answers; `reward_components` has the undiscounted `outcome` and
+        `num_turns`.
 
-        The reward sees the original prompt and the answer of its turn alone. An episode that ends because the context is full or
-        an answer was cut off has stop reason LENGTH and the reward of its last answer.
+        The reward sees the original prompt and the answer of its turn alone. An episode that ends because the context
+        is full or an answer was cut off has stop reason LENGTH and the reward of its last answer.
         """
         columns = reward_columns(data)
         prompt_ids = prompt_ids_of(data, self.tokenizer, enable_thinking=self.enable_thinking)

@@ -1,4 +1,6 @@
-"""The workflow table: one line per workflow, sorted. User code needs no line here: any importable path works as a name."""
+"""The workflow table: one line per workflow, sorted. User code needs no line here: any importable path works as a
+name.
+"""
 
 from __future__ import annotations
 
