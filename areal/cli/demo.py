@@ -24,9 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `areal demo`; `areal.trainer.demo.run_demo` receives them as a namespace."""
     parser.add_argument("--seed", type=int, default=1, help="seed of data, parameters and sampling")
     parser.add_argument(
-        "--output-dir", type=Path, default=None, metavar="DIR", help="run directory (default: runs/demo/<control>-<seed>)"
+        "--output-dir",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="run directory (default: runs/demo/<control>-<seed>)",
     )
-    parser.add_argument("--steps", type=int, default=None, metavar="N", help="training steps (default: what the demo needs to learn)")
+    parser.add_argument(
+        "--steps", type=int, default=None, metavar="N", help="training steps (default: what the demo needs to learn)"
+    )
     parser.add_argument(
         "--control",
         choices=CONTROLS,

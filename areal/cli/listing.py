@@ -33,7 +33,8 @@ def run(arguments: argparse.Namespace) -> Result:
 
     kinds = [arguments.kind] if arguments.kind else list(KINDS)
     data: dict[str, Any] = {
-        kind: registries.objectives() if kind == "objectives" else registries.table(kind.removesuffix("s")) for kind in kinds
+        kind: registries.objectives() if kind == "objectives" else registries.table(kind.removesuffix("s"))
+        for kind in kinds
     }
     blocks = []
     for kind, entries in data.items():
@@ -46,5 +47,7 @@ def _lines(name: str, entry: Any, width: int) -> list[str]:
     if isinstance(entry, str):
         return [f"  {name:<{width}}  {entry}"]
     indent = " " * (width + 4)
-    formula = textwrap.wrap(entry["formula"], 118, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    formula = textwrap.wrap(
+        entry["formula"], 118, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
     return [f"  {name:<{width}}  {entry['paper']}", *formula]

@@ -1,7 +1,7 @@
 """Entry point of `areal`: parse, run one command, turn errors into messages and exit codes.
 
-Start-up is light: a command imports what it needs when it runs, so `areal --help` never loads torch. A command is a module
-with HELP, `add_arguments(parser)` and `run(arguments) -> Result`, listed in COMMANDS.
+Start-up is light: a command imports what it needs when it runs, so `areal --help` never loads torch. A command is a
+module with HELP, `add_arguments(parser)` and `run(arguments) -> Result`, listed in COMMANDS.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Final, NoReturn
 import areal
 from areal.api.errors import ArealError, UsageError
 from areal.cli import config, demo, listing, report, train, version
-from areal.cli.output import print_error, print_result, reserved_stdout
+from areal.cli.output import discard, print_error, print_result, reserved_stdout
 from areal.utils import logging
 from areal.utils.suggest import did_you_mean
 
@@ -85,9 +85,13 @@ def build_parser() -> Parser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        child.add_argument("--json", action="store_true", help="print one JSON object to stdout and everything else to stderr")
+        child.add_argument(
+            "--json", action="store_true", help="print one JSON object to stdout and everything else to stderr"
+        )
         levels = ("debug", "info", "warning", "error")
-        child.add_argument("--log-level", choices=levels, default="info", help="least severe log lines to show on stderr")
+        child.add_argument(
+            "--log-level", choices=levels, default="info", help="least severe log lines to show on stderr"
+        )
         module.add_arguments(child)
         child.set_defaults(run=module.run, parser=child)
     return parser
@@ -133,8 +137,7 @@ def _run(argv: list[str], *, as_json: bool, stream: IO[str] | None = None) -> in
         print_error(KeyboardInterrupt("interrupted"), _INTERRUPTED, out, as_json=as_json)
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of stdout has gone (`areal list | head`): nothing is left to say, and Python must not try at exit.
-        sys.stdout = None  # type: ignore[assignment]
+        discard(out)  # `areal list | head`: the reader has what it wants
         return 0
     except Exception as error:  # noqa: BLE001 -- the outermost frame: report, with traceback, instead of dying silently
         traceback.print_exc(file=sys.stderr)

@@ -46,20 +46,26 @@ def print_error(error: BaseException, exit_code: int, stream: IO[str], *, as_jso
 def reserved_stdout() -> Iterator[IO[str]]:
     """Yield the real stdout and send everything else that writes to stdout, child processes included, to stderr."""
     real = sys.stdout
-    if real is not sys.__stdout__:  # Replaced by a caller (a test, a notebook): there is no descriptor to move.
+    if real is None or real is not sys.__stdout__:
+        # Replaced by a caller (a test, a notebook): there is no descriptor to move.
         with contextlib.redirect_stdout(sys.stderr):
             yield real
         return
-    real.flush()
-    duplicate = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with os.fdopen(duplicate, "w", encoding="utf-8") as stream, contextlib.redirect_stdout(sys.stderr):
-            yield stream
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as stream:
+        os.dup2(2, 1)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                yield stream
+        finally:
             stream.flush()
-            os.dup2(duplicate, 1)
-    finally:
-        sys.stdout = real
+            os.dup2(stream.fileno(), 1)
+
+
+def discard(stream: IO[str]) -> None:
+    """Let what is still buffered for a reader that has gone disappear, instead of failing again when Python exits."""
+    with contextlib.suppress(OSError, ValueError):  # no descriptor: nothing is left to be written at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def format_summary(summary: Mapping[str, Any]) -> str:

@@ -23,7 +23,9 @@ HELP = "write a self-contained HTML page about a run"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `areal report`."""
     parser.add_argument("run_dir", metavar="RUN", type=Path, help="run directory, the folder that holds metrics.jsonl")
-    parser.add_argument("--output", type=Path, default=None, metavar="FILE", help="page to write (default: RUN/report.html)")
+    parser.add_argument(
+        "--output", type=Path, default=None, metavar="FILE", help="page to write (default: RUN/report.html)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> Result:

@@ -5,8 +5,8 @@ examples:
   areal train gsm8k.yaml actor.lr=1e-5 rollout.batch_size=32
   areal train gsm8k.yaml objective.overrides.clip_high=0.28 --dry-run
 
-Values are YAML: null, true, 1e-5, [1, 2], {clip_high: 0.28}. Every key is described in docs/reference/config.md and printed
-with its value and origin by --dry-run, which checks the configuration, estimates memory and starts nothing.
+Values are YAML: null, true, 1e-5, [1, 2], {clip_high: 0.28}. Every key is described in docs/reference/config.md and
+printed with its value and origin by --dry-run, which checks the configuration, estimates memory and starts nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ HELP = "train a model as a YAML configuration says"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `areal train`."""
     parser.add_argument("config", metavar="CONFIG.yaml", type=Path, help="configuration file")
-    parser.add_argument("overrides", metavar="key=value", nargs="*", help="change one value, e.g. actor.lr=1e-5; the last one wins")
-    parser.add_argument("--dry-run", action="store_true", help="check, show every value with its origin, estimate memory, stop")
+    parser.add_argument(
+        "overrides", metavar="key=value", nargs="*", help="change one value, e.g. actor.lr=1e-5; the last one wins"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check, show every value with its origin, estimate memory, stop"
+    )
     parser.add_argument(
         "--resume",
         action=argparse.BooleanOptionalAction,
@@ -46,9 +50,12 @@ def run(arguments: argparse.Namespace) -> Result:
 
         report = config_report.build_report(resolved)
         return Result(text=render_report(report), data=report)
+    from areal.trainer.assembly import run_directory
     from areal.trainer.run import run as run_training
 
-    summary = dict(run_training(resolved.config, provenance=resolved.provenance, progress=resolved.config.metrics.progress))
-    run_dir = config_report.run_directory(resolved.config)
+    summary = dict(
+        run_training(resolved.config, provenance=resolved.provenance, progress=resolved.config.metrics.progress)
+    )
+    run_dir = run_directory(resolved.config)
     text = f"{format_summary(summary)}\n\n`areal report {run_dir}` writes a page with curves and sampled rollouts."
     return Result(text=text, data={"run_dir": str(run_dir), "summary": summary})

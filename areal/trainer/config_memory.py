@@ -1,7 +1,9 @@
-"""Estimate parameters and memory from configuration alone, before anything heavy is imported. An estimate, not a promise.
+"""Estimate parameters and memory from configuration alone, before anything heavy is imported.
 
-Sums what is certain (weights, gradients, optimizer state, the engine's copy, a full KV cache) and says which part is a rule
-of thumb (activations). Sizes are bytes; parameter counts follow from the fields of a Hugging Face config.json.
+An estimate, not a promise.
+
+Sums what is certain (weights, gradients, optimizer state, the engine's copy, a full KV cache) and says which part is a
+rule of thumb (activations). Sizes are bytes; parameter counts follow from the fields of a Hugging Face config.json.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.algorithm import presets
 from areal.api import ConfigError
 from areal.trainer.config import PPOConfig
 
@@ -63,7 +66,9 @@ def read_model_config(model: ModelConfig) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path: cannot read {file}: {error}; expected a Hugging Face checkpoint folder") from error
+        raise ConfigError(
+            f"model.path: cannot read {file}: {error}; expected a Hugging Face checkpoint folder"
+        ) from error
     if not isinstance(content, dict):
         raise ConfigError(f"model.path: {file} holds {type(content).__name__}, expected an object with model_type")
     return content
@@ -118,7 +123,7 @@ def estimate(config: PPOConfig | SFTConfig, shape: ModelShape) -> list[MemoryIte
     if rl and config.critic is not None:
         items += _trained("critic", config.critic, shape)
     weight_bytes = DTYPE_BYTES[config.actor.dtype]
-    if rl and config.objective.kl_coef > 0:
+    if rl and presets.resolve(config.objective.preset, config.objective.overrides).kl_coef > 0:
         items.append(_weights("reference weights", shape, config.actor.dtype))
     if rl:
         engine_dtype = config.actor.dtype if config.engine.dtype == "auto" else config.engine.dtype
@@ -157,14 +162,16 @@ def _trained(name: str, engine: TrainEngineConfig, shape: ModelShape) -> list[Me
 
 def _weights(name: str, shape: ModelShape, dtype: str) -> MemoryItem:
     width = DTYPE_BYTES[dtype]
-    return MemoryItem(name=name, num_bytes=shape.num_parameters * width, formula=f"{shape.num_parameters} x {width} bytes")
+    return MemoryItem(
+        name=name, num_bytes=shape.num_parameters * width, formula=f"{shape.num_parameters} x {width} bytes"
+    )
 
 
 def _activations(engine: TrainEngineConfig, shape: ModelShape, width: int) -> MemoryItem:
     """Rule of thumb for a gated-MLP decoder with fused attention: what the backward pass reads, per token and layer.
 
-    Four vectors of hidden_size (block inputs and norms), queries and attention output, keys and values, four of the MLP's
-    inner size. Recomputation keeps one vector per layer, plus everything of the layer at work.
+    Four vectors of hidden_size (block inputs and norms), queries and attention output, keys and values, four of the
+    MLP's inner size. Recomputation keeps one vector per layer, plus everything of the layer at work.
     """
     per_layer = 4 * shape.hidden_size + 2 * shape.query_size + 2 * shape.key_value_size + 4 * shape.mlp_size
     layers = shape.num_layers

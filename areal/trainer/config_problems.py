@@ -1,4 +1,6 @@
-"""Problems of a configuration, in words: which key, where it was written, what was expected, what was probably meant."""
+"""Problems of a configuration, in words: which key, where it was written, what was expected, what was probably
+meant.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def explain(detail: Mapping[str, Any], schema: Schema, origins: Mapping[KeyPath,
 
 
 def remove(value: dict[str, Any], location: Sequence[str | int]) -> KeyPath:
-    """Take the key at a pydantic location (or the list it points into) out of `value`; returns the key, () when there is none."""
+    """Take the key at a pydantic location (or the list it points into) out of `value`; returns the key, () when there
+    is none.
+    """
     node: Any = value
     path: KeyPath = ()
     for part in location:
@@ -135,7 +139,9 @@ def _meant(path: KeyPath, schema: Schema) -> str:
 
 
 def _origin(path: KeyPath, origins: Mapping[KeyPath, str]) -> str:
-    """Where a key was written; for something inside a list, where the list was; for a section, where its first key was."""
+    """Where a key was written; for something inside a list, where the list was; for a section, where its first key
+    was.
+    """
     for length in range(len(path), 0, -1):
         if path[:length] in origins:
             return origins[path[:length]]

@@ -20,16 +20,21 @@ def markdown() -> str:
     lines = [
         "# Configuration",
         "",
-        "A run is described by a YAML file; `key=value` arguments of `areal train` change single values. `kind` selects the",
-        "trainer: `rl` (the default) or `sft`. Unknown keys are errors. `areal train CONFIG.yaml --dry-run` prints every value",
-        "together with where it came from.",
+        "A run is described by a YAML file; `key=value` arguments of `areal train` change single values. The key",
+        "`kind` selects the trainer: `rl` (the default) or `sft`. Unknown keys are errors.",
+        "`areal train CONFIG.yaml --dry-run` prints every value together with where it came from.",
         "",
-        "Scalars follow YAML 1.2: `1e-4` is a number, `no` and `on` are text. A count of *prompts* is a count of groups of",
-        "`rollout.group_size` samples.",
+        "Scalars follow YAML 1.2: `1e-4` is a number, `no` and `on` are text. A count of *prompts* is a count of",
+        "groups of `rollout.group_size` samples.",
     ]
     common = set.intersection(*(set(fields_of(cls)) for cls in KINDS.values())) - {"kind"}
     base = next(iter(KINDS.values()))
-    lines += ["", "## Every run", "", *_table({name: fields_of(base)[name] for name in fields_of(base) if name in common})]
+    lines += [
+        "",
+        "## Every run",
+        "",
+        *_table({name: fields_of(base)[name] for name in fields_of(base) if name in common}),
+    ]
     sections: dict[type[Config], list[str]] = {}
     for kind, cls in KINDS.items():
         own = {name: schema for name, schema in fields_of(cls).items() if name not in common}
@@ -75,7 +80,9 @@ def _table(fields: dict[str, FieldSchema]) -> Iterator[str]:
     yield "| key | type | default | meaning |"
     yield "| --- | --- | --- | --- |"
     for name, field in fields.items():
-        expected = "section" if field.section and field.default is not None else describe(field.annotation)
+        expected = "mapping" if field.free_form else describe(field.annotation)
+        if field.section is not None:
+            expected = "section" if field.default is not None else "section or null"
         yield f"| `{name}` | {_cell(expected)} | {_default(field)} | {_cell(field.doc)} |"
 
 

@@ -1,4 +1,4 @@
-"""Can this configuration run, what does it amount to, and will it fit? Answers from the configuration and local files alone.
+"""Can this configuration run, what does it amount to, and will it fit? Answers need the configuration and local files.
 
 `validate_run` refuses what would only fail after everything is loaded; `build_report` is `areal train --dry-run`.
 Neither imports torch. One unit throughout: *prompts*; a prompt has `group_size` samples.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from areal.algorithm import presets
 from areal.api import ConfigError
 from areal.trainer import config_source, registries
+from areal.trainer.assembly import run_directory
 from areal.trainer.config import PPOConfig, SFTConfig
 from areal.trainer.config_memory import estimate, model_shape, read_model_config
 from areal.trainer.config_problems import Problem, raise_all
@@ -29,7 +30,7 @@ _CRITIC_ADVANTAGES = frozenset({"gae", "gae_turn"})
 
 def validate_run(config: PPOConfig | SFTConfig, provenance: Mapping[str, str] | None = None) -> None:
     """Check everything about a run that needs neither data nor torch. Raises ConfigError with all problems."""
-    found = [*_common_problems(config)]
+    found = list(_common_problems(config))
     if isinstance(config, PPOConfig):
         found += _rl_problems(config)
     if found:
@@ -44,8 +45,9 @@ def build_report(resolved: Resolved) -> dict[str, Any]:
     if isinstance(shape, str):
         memory = {"parameters": None, "unknown_because": shape, "items": [], "total_bytes": None}
     else:
-        items = [{"name": i.name, "bytes": i.num_bytes, "formula": i.formula} for i in estimate(config, shape)]
-        total = sum(item["bytes"] for item in items)
+        consumers = estimate(config, shape)
+        items = [{"name": item.name, "bytes": item.num_bytes, "formula": item.formula} for item in consumers]
+        total = sum(item.num_bytes for item in consumers)
         memory = {"parameters": shape.num_parameters, "unknown_because": None, "items": items, "total_bytes": total}
     return {
         "kind": config.kind,
@@ -56,11 +58,6 @@ def build_report(resolved: Resolved) -> dict[str, Any]:
         "memory": memory,
         "notes": list(_notes(config)),
     }
-
-
-def run_directory(config: PPOConfig | SFTConfig) -> Path:
-    """Folder the run writes to."""
-    return Path(config.output_dir or Path("runs", config.experiment_name, config.trial_name))
 
 
 def derive(config: PPOConfig | SFTConfig) -> dict[str, int | None]:
@@ -105,7 +102,9 @@ def _rl_sizes(config: PPOConfig) -> dict[str, int | None]:
 
 
 def count_rows(dataset: DatasetConfig) -> int | None:
-    """Rows of a local JSON-lines file, or of `<split>.jsonl` in a local folder; None for anything else (not loaded here)."""
+    """Rows of a local JSON-lines file, or of `<split>.jsonl` in a local folder; None for anything else (not loaded
+    here).
+    """
     if not dataset.path:
         return None
     path = Path(dataset.path)
@@ -125,7 +124,7 @@ def _common_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]
         if not dataset.name:
             known = ", ".join(registries.table("dataset")) or "(none)"
             yield f"{key}.name", f"required; known datasets are {known}, or give an importable loader"
-        elif problem := registries.check_name("dataset", dataset.name):
+        elif problem := registries.check_name("dataset", dataset.name) or _wrong_rows(dataset.name, config.kind):
             yield f"{key}.name", problem
         if dataset.max_length is not None and dataset.max_length < 1:
             yield f"{key}.max_length", f"expected null or at least 1, got {dataset.max_length}"
@@ -133,6 +132,16 @@ def _common_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]
         value = getattr(config, key)
         if value is not None and value < low:
             yield key, f"expected at least {low}, got {value}"
+
+
+def _wrong_rows(name: str, kind: str) -> str | None:
+    """Registry names end in what their rows are for; rows of another kind would only be refused after loading them."""
+    known = registries.table("dataset")
+    if name not in known or name.endswith(f"_{kind}"):
+        return None
+    sibling = f"{name.rpartition('_')[0]}_{kind}"
+    hint = f"use {sibling!r}" if sibling in known else f"use one of {', '.join(n for n in known if n.endswith(kind))}"
+    return f"{name!r} has rows for another kind of training than {kind!r}; {hint}"
 
 
 def _model_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]:
@@ -161,7 +170,10 @@ def _model_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]:
 def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
     if not config.reward:
         known = ", ".join(registries.table("reward")) or "(none)"
-        yield "reward", f'required; known rewards are {known}, or give an importable path such as "package.module:function"'
+        yield (
+            "reward",
+            f'required; known rewards are {known}, or give an importable path such as "package.module:function"',
+        )
     elif problem := registries.check_name("reward", config.reward):
         yield "reward", problem
     if problem := registries.check_name("workflow", config.workflow):
@@ -173,10 +185,6 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
             sampling, key = config.eval_gconfig, "eval_gconfig"
         if key == "eval_gconfig" or config.valid_dataset.max_length is not None:
             yield from _length_problems(key, sampling, "valid_dataset", config.valid_dataset, config)
-    if config.objective.num_minibatches < 1:
-        yield "objective.num_minibatches", f"expected at least 1, got {config.objective.num_minibatches}"
-    if config.objective.kl_coef < 0:
-        yield "objective.kl_coef", f"expected >= 0, got {config.objective.kl_coef}"
     yield from _objective_problems(config)
 
 
@@ -199,20 +207,18 @@ def _length_problems(
 
 def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
     objective = config.objective
-    if "kl_coef" in objective.overrides:
-        yield "objective.overrides.kl_coef", "write objective.kl_coef instead: it also decides about the reference model"
-        return
     try:
-        spec = presets.resolve(objective.preset, {**objective.overrides, "kl_coef": objective.kl_coef})
+        spec = presets.resolve(objective.preset, objective.overrides)
     except ConfigError as error:
         key = "objective.overrides" if objective.preset in presets.PRESETS else "objective.preset"
         yield key, str(error).removeprefix("objective: ")
         return
+    advantage = f"advantage {spec.advantage!r} of objective {objective.preset!r}"
     needs_critic = spec.advantage in _CRITIC_ADVANTAGES
     if needs_critic and config.critic is None:
-        yield "critic", f"required: advantage {spec.advantage!r} of objective {objective.preset!r} needs values; write `critic: {{}}`"
+        yield "critic", f"required: {advantage} needs values; write `critic: {{}}`"
     elif not needs_critic and config.critic is not None:
-        yield "critic", f"advantage {spec.advantage!r} of objective {objective.preset!r} uses no values; remove the section"
+        yield "critic", f"{advantage} uses no values; remove the section"
 
 
 def _notes(config: PPOConfig | SFTConfig) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""What a configuration class contains: fields with types, defaults and the text behind them. Reads classes, never values.
+"""What a configuration class contains: fields with types, defaults and the text behind them.
+
+Reads classes, never values.
 
 The loader asks it for nearest keys and expected types, the reference pages and the JSON schema for everything.
 """
@@ -48,7 +50,6 @@ class FieldSchema:
         return typing.get_origin(self.annotation) is dict
 
 
-@functools.cache
 def fields_of(cls: type[Config]) -> dict[str, FieldSchema]:
     """Fields of a configuration class by name, in order of definition (base class first)."""
     hints = typing.get_type_hints(cls)
@@ -68,7 +69,6 @@ def fields_of(cls: type[Config]) -> dict[str, FieldSchema]:
     return found
 
 
-@functools.cache
 def key_paths(cls: type[Config]) -> tuple[str, ...]:
     """Every dotted key of a configuration class, sections before their members: ("model", "model.path", ...)."""
     paths = []
@@ -125,7 +125,10 @@ def _field_docs(cls: type[Config]) -> dict[str, str]:
 
 @functools.cache
 def _module_docs(module_name: str) -> dict[str, dict[str, str]]:
-    """Class name to field name to text. The source is parsed once per module: `inspect.getsource` per class is slower."""
+    """Class name to field name to text.
+
+    The source is parsed once per module: `inspect.getsource` per class is slower.
+    """
     tree = ast.parse(inspect.getsource(sys.modules[module_name]))
     return {node.name: _class_docs(node) for node in tree.body if isinstance(node, ast.ClassDef)}
 

@@ -1,4 +1,6 @@
-"""Load a run configuration: YAML file, then `key=value` overrides, then validation. Every value knows where it came from.
+"""Load a run configuration: YAML file, then `key=value` overrides, then validation.
+
+Every value knows where it came from.
 
     resolved = load_config(Path("gsm8k.yaml"), ["actor.lr=1e-4", "objective.overrides.clip_high=0.28"])
     resolved.config.actor.lr          # 0.0001
@@ -50,8 +52,8 @@ class Resolved:
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Resolved:
     """Read `path` (None starts from the defaults), apply `overrides` in order, validate.
 
-    overrides: "dotted.key=value" with the value in YAML; the value replaces what the key had, so `model.init.hidden_size=64`
-    changes one entry of a free-form mapping and `model.init={}` empties it.
+    overrides: "dotted.key=value" with the value in YAML; the value replaces what the key had, so
+    `model.init.hidden_size=64` changes one entry of a free-form mapping and `model.init={}` empties it.
 
     Raises ConfigError with all problems: unknown keys (and the nearest known ones), wrong types, contradictory fields.
     """
@@ -71,7 +73,9 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Resolved:
 
 
 def config_from_mapping(value: Mapping[str, Any], *, source: str = "configuration") -> PPOConfig | SFTConfig:
-    """Validate a plain mapping, such as what `to_mapping` returned; inverse of it. `source` names it in error messages."""
+    """Validate a plain mapping, such as what `to_mapping` returned; inverse of it. `source` names it in error
+    messages.
+    """
     keys = [key for key, _ in _all_keys(dict(value), ())]
     draft = _Draft(value=dict(value), origins=dict.fromkeys(keys, source))
     problems: list[Problem] = []
@@ -108,7 +112,9 @@ class _Draft:
         key = tuple(dotted.strip().split("."))
         if not separator or not all(key) or text.startswith("-"):
             hint = "write key=value without dashes" if text.startswith("-") else "for example actor.lr=1e-4"
-            yield Problem(key="", where=COMMAND_LINE, message=f"{text!r} is not an override: expected dotted.key=value, {hint}")
+            yield Problem(
+                key="", where=COMMAND_LINE, message=f"{text!r} is not an override: expected dotted.key=value, {hint}"
+            )
             return
         try:
             value = config_yaml.parse_value(raw, where=COMMAND_LINE)
@@ -123,7 +129,9 @@ class _Draft:
             node = node[part]
             if not isinstance(node, dict):
                 parent = ".".join(key[:depth])
-                yield Problem(key=dotted, where=COMMAND_LINE, message=f"{parent} is {node!r}, which has no keys of its own")
+                yield Problem(
+                    key=dotted, where=COMMAND_LINE, message=f"{parent} is {node!r}, which has no keys of its own"
+                )
                 return
         node[key[-1]] = value
         self.origins = {known: origin for known, origin in self.origins.items() if known[: len(key)] != key}
@@ -136,14 +144,19 @@ def _select_class(draft: _Draft, problems: list[Problem]) -> type[PPOConfig] | t
     if isinstance(kind, str) and kind in KINDS:
         return KINDS[kind]
     where = draft.origins.get(("kind",), "")
-    raise_all([*problems, Problem(key="kind", where=where, message=f"expected one of {', '.join(KINDS)}, got {kind!r}")])
+    raise_all(
+        [*problems, Problem(key="kind", where=where, message=f"expected one of {', '.join(KINDS)}, got {kind!r}")]
+    )
 
 
 def _validate(cls: type[PPOConfig] | type[SFTConfig], draft: _Draft, problems: list[Problem]) -> PPOConfig | SFTConfig:
     from pydantic import TypeAdapter, ValidationError  # 50 ms that `areal --help` should not pay
 
     for key, value in _leaves(draft.value, ()):
-        if any(isinstance(item, float) and not math.isfinite(item) for item in (value if isinstance(value, list) else [value])):
+        if any(
+            isinstance(item, float) and not math.isfinite(item)
+            for item in (value if isinstance(value, list) else [value])
+        ):
             where = draft.origins.get(key, "")
             problems.append(Problem(key=".".join(key), where=where, message=f"expected a finite number, got {value}"))
     schema = Schema(cls=cls, others=tuple(other for other in KINDS.values() if other is not cls))
@@ -152,7 +165,8 @@ def _validate(cls: type[PPOConfig] | type[SFTConfig], draft: _Draft, problems: l
     removed: list[KeyPath] = []
     while True:
         try:
-            # JSON mode is what makes strict validation accept a list for a tuple and a mapping for a dataclass, nothing else.
+            # JSON mode is what makes strict validation accept a list for a tuple and a mapping for a dataclass, nothing
+            # else.
             config = adapter.validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
             details = error.errors(include_url=False)

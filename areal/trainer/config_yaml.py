@@ -1,13 +1,16 @@
-"""YAML as configuration needs it: YAML 1.2 scalars, no duplicate keys, and the line of every key. No types, no defaults.
+"""YAML as configuration needs it: YAML 1.2 scalars, no duplicate keys, and the line of every key.
 
-Unlike YAML 1.1, `1e-4` is a number, and `no`, `on` and `12:30:00` are text. Only plain data: tags that build objects are errors.
+No types, no defaults.
+
+Unlike YAML 1.1, `1e-4` is a number, and `no`, `on` and `12:30:00` are text. Only plain data: tags that build objects
+are errors.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
 
@@ -76,7 +79,7 @@ def dump(value: Mapping[str, Any]) -> str:
 class _Loader(yaml.SafeLoader):
     """Resolves plain scalars by the core schema only."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -89,7 +92,9 @@ class _Dumper(yaml.SafeDumper):
 
 for _name, _pattern, _first in _CORE_SCHEMA:
     for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(f"{_TAG}{_name}", re.compile(rf"^(?:{_pattern})$"), ["" if c == "\0" else c for c in _first])
+        _class.add_implicit_resolver(
+            f"{_TAG}{_name}", re.compile(rf"^(?:{_pattern})$"), ["" if c == "\0" else c for c in _first]
+        )
 
 
 class _Reader:
@@ -134,7 +139,9 @@ class _Reader:
         for key_node, value_node in node.value:
             key = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
-                raise self._error(key_node, f"keys must be text, got {getattr(key_node, 'value', None)!r}; put it in quotes")
+                raise self._error(
+                    key_node, f"keys must be text, got {getattr(key_node, 'value', None)!r}; put it in quotes"
+                )
             if key in result:
                 raise self._error(key_node, f"duplicate key {key!r}, first given in line {first_lines[key]}; keep one")
             first_lines[key] = key_node.start_mark.line + 1

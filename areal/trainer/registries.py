@@ -43,14 +43,17 @@ def objectives() -> dict[str, dict[str, Any]]:
 
 
 def check_name(kind: str, name: str) -> str | None:
-    """What is wrong with a registry name, None when it is known or an importable-looking path. Imports nothing it names."""
+    """What is wrong with a registry name, None when it is known or an importable-looking path.
+
+    Imports nothing it names.
+    """
     known = table(kind)
     if name in known:
         return None
     if _DOTTED_PATH.fullmatch(name):
         package = re.split(r"[.:]", name, maxsplit=1)[0]
         if importlib.util.find_spec(package) is None:
-            return f"no package {package!r} on the import path for {kind} {name!r}; install it or run where it can be imported"
+            return f"{kind} {name!r}: there is no package {package!r}; install it or run where it can be imported"
         return None
     hint = did_you_mean(name, known)
     return (

@@ -21,7 +21,7 @@ PACKAGE_LOGGER = "areal"
 _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def getLogger(name: str | None = None) -> logging.Logger:  # noqa: N802 -- the name and signature of the standard library
+def getLogger(name: str | None = None) -> logging.Logger:
     """Same as `logging.getLogger`; call it as `getLogger(__name__)`."""
     return logging.getLogger(name)
 
@@ -29,18 +29,21 @@ def getLogger(name: str | None = None) -> logging.Logger:  # noqa: N802 -- the n
 def configure(
     level: str | int = "INFO", *, json: bool = False, stream: IO[str] | None = None, file: Path | None = None
 ) -> None:
-    """Send this package's log lines to `stream`, and to `file` as well when given. A further call replaces the earlier one.
+    """Send this package's log lines to `stream`, and to `file` as well when given.
+
+    A further call replaces the earlier one.
 
     level: "DEBUG" .. "CRITICAL" or the number. json: one JSON object per line instead of text. stream: None means the
-    `sys.stderr` of the moment a line is written, so a redirected stderr is honoured. file: appended, its folder is created.
+    `sys.stderr` of the moment a line is written, so a redirected stderr is honoured. file: appended, its folder is
+    created.
 
     Raises ValueError for an unknown level name.
     """
     logger = logging.getLogger(PACKAGE_LOGGER)
     logger.setLevel(level.upper() if isinstance(level, str) else level)
-    for handler in [handler for handler in logger.handlers if isinstance(handler, _OwnHandler)]:
-        logger.removeHandler(handler)
-        handler.close()
+    for old in [handler for handler in logger.handlers if isinstance(handler, _OwnHandler)]:
+        logger.removeHandler(old)
+        old.close()
     formatter = JsonFormatter() if json else TextFormatter()
     handlers: list[logging.Handler] = [_StreamHandler(stream)]
     if file is not None:
@@ -59,14 +62,18 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Render one record, exceptions included."""
         name = record.name.removeprefix(f"{PACKAGE_LOGGER}.")
-        text = f"{self.formatTime(record, self.default_time_format)} {record.levelname:<7} {name}: {record.getMessage()}"
+        text = (
+            f"{self.formatTime(record, self.default_time_format)} {record.levelname:<7} {name}: {record.getMessage()}"
+        )
         if record.exc_info:
             text = f"{text}\n{self.formatException(record.exc_info)}"
         return text
 
 
 class JsonFormatter(logging.Formatter):
-    """`{"time": "2026-01-02T03:04:05.678Z", "level": "INFO", "logger": "areal.infra", "message": "..."}` and any `extra=` fields."""
+    """`{"time": "2026-01-02T03:04:05.678Z", "level": "INFO", "logger": "areal.infra", "message": "..."}` and any
+    `extra=` fields.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record as one line."""
@@ -87,21 +94,21 @@ class _OwnHandler(logging.Handler):
     """Marks the handlers that `configure` may replace."""
 
 
-class _StreamHandler(_OwnHandler, logging.StreamHandler):  # type: ignore[type-arg] -- generic only in the stubs
+class _StreamHandler(_OwnHandler):
     """Writes to a fixed stream, or to whatever `sys.stderr` is at that moment."""
 
     def __init__(self, stream: IO[str] | None) -> None:
-        self._fixed = stream
-        super().__init__(stream)
+        super().__init__()
+        self._stream = stream
 
-    @property
-    def stream(self) -> IO[str]:  # type: ignore[override] -- the base class has a plain attribute
-        """Where the next line goes."""
-        return sys.stderr if self._fixed is None else self._fixed
-
-    @stream.setter
-    def stream(self, value: IO[str]) -> None:
-        """Ignored: the base class assigns what `__init__` was given."""
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line; a closed or broken stream is reported the way the standard library does and stops nothing."""
+        stream = sys.stderr if self._stream is None else self._stream
+        try:
+            stream.write(f"{self.format(record)}\n")
+            stream.flush()
+        except (OSError, ValueError, TypeError):
+            self.handleError(record)
 
 
 class _FileHandler(_OwnHandler, logging.FileHandler):

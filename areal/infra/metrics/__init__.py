@@ -1,4 +1,4 @@
-"""Numbers and sampled rollouts of a run: `logger` writes them, `live` shows them while it runs, `report` makes a page of them.
+"""Numbers and sampled rollouts of a run: `logger` writes, `live` shows them meanwhile, `report` makes a page of them.
 
 `names` lists the metrics that the live view and the report know how to show.
 """

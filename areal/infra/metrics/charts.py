@@ -1,7 +1,7 @@
 """Line and stacked charts as SVG text. Pure functions on numbers; colours and fonts come from the page's style sheet.
 
-A chart is drawn once, here, so that the page shows its curves without scripts; `Chart.hover` is what the script needs to
-show the values under the pointer.
+A chart is drawn once, here, so that the page shows its curves without scripts; `Chart.hover` is what the script needs
+to show the values under the pointer.
 """
 
 from __future__ import annotations
@@ -80,13 +80,17 @@ def line_chart(title: str, series: Mapping[str, Points], *, band: tuple[str, Poi
         path = "".join(_path([(frame.x(s), frame.y(v)) for s, v in run]) for run in runs)
         body.append(f'<path class="line c{index}" d="{path}"/>')
         if len(finite[name]) <= 40:
-            body += [f'<circle class="dot c{index}" cx="{frame.x(s)}" cy="{frame.y(v)}" r="2.4"/>' for s, v in finite[name]]
+            body += [
+                f'<circle class="dot c{index}" cx="{frame.x(s)}" cy="{frame.y(v)}" r="2.4"/>' for s, v in finite[name]
+            ]
     hover = [{"name": name, "color": i, "points": finite[name]} for i, name in enumerate(series)]
     return Chart(svg=_svg(title, body), hover=frame.hover(title, hover))
 
 
 def stacked_chart(title: str, series: Mapping[str, Points]) -> Chart | None:
-    """Areas on top of each other, for parts of a whole; a missing or non-finite part counts as 0. None without values."""
+    """Areas on top of each other, for parts of a whole; a missing or non-finite part counts as 0. None without
+    values.
+    """
     steps = sorted({step for points in series.values() for step, _ in points})
     parts = {name: dict(points) for name, points in series.items()}
     steps = [step for step, _ in thin([(step, sum(part.get(step, 0.0) for part in parts.values())) for step in steps])]
@@ -109,14 +113,21 @@ def stacked_chart(title: str, series: Mapping[str, Points]) -> Chart | None:
         outline += [(frame.x(s), frame.y(low)) for s, low, _ in reversed(layer)]
         body.append(f'<path class="area c{index % 8}" d="{_path(outline)}Z"/>')
     hover = [
-        {"name": name, "color": i % 8, "points": [(s, v) for s, v in part.items() if s in base and math.isfinite(v)], "stacked": True}
+        {
+            "name": name,
+            "color": i % 8,
+            "points": [(s, v) for s, v in part.items() if s in base and math.isfinite(v)],
+            "stacked": True,
+        }
         for i, (name, part) in enumerate(parts.items())
     ]
     return Chart(svg=_svg(title, body), hover=frame.hover(title, hover))
 
 
 def thin(points: Points, limit: int = MAX_POINTS) -> Points:
-    """At most about `limit` points that keep first, last and the extremes of every stretch; few points stay as they are."""
+    """At most about `limit` points that keep first, last and the extremes of every stretch; few points stay as they
+    are.
+    """
     if len(points) <= limit:
         return points
     size = math.ceil(2 * len(points) / limit)
@@ -173,9 +184,8 @@ def _axes(frame: _Frame) -> str:
     whole = [frame.x_low] if frame.x_low == frame.x_high else ticks(frame.x_low, frame.x_high, 6)
     for step in whole:
         if step == int(step) and frame.x_low <= step <= frame.x_high:
-            parts.append(
-                f'<text class="tick" x="{frame.x(step)}" y="{HEIGHT - 7}" text-anchor="middle">{format_number(step)}</text>'
-            )
+            x, label = frame.x(step), format_number(step)
+            parts.append(f'<text class="tick" x="{x}" y="{HEIGHT - 7}" text-anchor="middle">{label}</text>')
     return "".join(parts)
 
 

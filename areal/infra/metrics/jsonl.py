@@ -1,4 +1,4 @@
-"""Append-only JSON-lines files that survive being killed: whole lines or nothing, and a torn tail is dropped on reopening.
+"""Append-only JSON-lines files that survive being killed: whole lines or nothing; a torn tail is dropped on reopening.
 
 Every line is one object with an integer "step". Numbers JSON cannot say are written as "nan", "inf" and "-inf".
 """
@@ -23,7 +23,10 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class JsonLines:
-    """One file, opened for appending. A line is handed to the operating system in a single write before `append` returns."""
+    """One file, opened for appending.
+
+    A line is handed to the operating system in a single write before `append` returns.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -45,8 +45,8 @@ class LiveView:
     ) -> None:
         """Choose between live view and log lines.
 
-        total_steps: None when unknown. enabled: False always gives log lines. stream: where a live view may be drawn, if
-        it is a terminal; None is stderr.
+        total_steps: None when unknown. enabled: False always gives log lines. stream: where a live view may be drawn,
+        if it is a terminal; None is stderr.
         """
         self._total = total_steps
         self._title = title
@@ -105,7 +105,9 @@ class LiveView:
         rows: list[Any] = [head]
         for name, values in self._history.items():
             label = next(label for key, label, _ in _SHOWN if key == name)
-            rows.append(Text.assemble((f"{label:<8}", "dim"), (sparkline(values[-_HISTORY:]), "cyan"), f" {values[-1]:.3f}"))
+            rows.append(
+                Text.assemble((f"{label:<8}", "dim"), (sparkline(values[-_HISTORY:]), "cyan"), f" {values[-1]:.3f}")
+            )
         grid = Table.grid(padding=(0, 3))
         shown = [(label, form.format(self._latest[key])) for key, label, form in _SHOWN if key in self._latest]
         for start in range(0, len(shown), 5):

@@ -1,9 +1,9 @@
 """Write the numbers and sampled rollouts of a run; read them back. metrics.jsonl is the truth, other sinks are copies.
 
-    metrics = MetricLogger(run_dir, config.metrics)
-    metrics.log(0, {"reward/mean": 0.25, "time/train": 1.5})      # {"step":0,"time":1790000000.1,"reward/mean":0.25,...}
-    metrics.log_rollouts(0, groups)
-    metrics.close()
+metrics = MetricLogger(run_dir, config.metrics)
+metrics.log(0, {"reward/mean": 0.25, "time/train": 1.5})      # {"step":0,"time":1790000000.1,"reward/mean":0.25,...}
+metrics.log_rollouts(0, groups)
+metrics.close()
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ logger = getLogger(__name__)
 
 
 class MetricLogger:
-    """Owns metrics.jsonl and rollouts.jsonl of one run directory. Not thread-safe: the trainer's loop is the only caller."""
+    """Owns metrics.jsonl and rollouts.jsonl of one run directory.
+
+    Not thread-safe: the trainer's loop is the only caller.
+    """
 
     def __init__(
         self, run_dir: Path, config: MetricsConfig, *, decode: Callable[[Sequence[int]], str] | None = None
@@ -67,7 +70,10 @@ class MetricLogger:
             sink.log(step, metrics)
 
     def log_rollouts(self, step: int, groups: Sequence[PromptGroup]) -> None:
-        """Append the first `rollouts_per_step` groups. Rollouts are for reading only: failing to write them is only logged."""
+        """Append the first `rollouts_per_step` groups.
+
+        Rollouts are for reading only: failing to write them is only logged.
+        """
         try:
             for group in groups[: self._config.rollouts_per_step]:
                 self._rollouts.append(encode_group(step, group, decode=self._decode))

@@ -1,4 +1,6 @@
-"""Names of the metrics that the live view and the report know how to show. Any other name is stored and plotted as it is.
+"""Names of the metrics that the live view and the report know how to show.
+
+Any other name is stored and plotted as it is.
 
 Form: "<group>/<what>" with units in the name where they are not obvious. All are plain floats, one value per step.
 Step k is the state after k training steps; step 0 is before the first one.
@@ -36,7 +38,10 @@ TOKENS_PER_SECOND: Final = "throughput/tokens_per_second"
 """Generated tokens per second of wall time."""
 SAMPLES_PER_SECOND: Final = "throughput/samples_per_second"
 TIME_PREFIX: Final = "time/"
-"""Seconds of one step spent on something, e.g. "time/rollout_wait", "time/train", "time/update"; they add up to the step."""
+"""Seconds of one step spent on something, e.g.
+
+"time/rollout_wait", "time/train", "time/update"; they add up to the step.
+"""
 TIME_STEP: Final = "time/step"
 """Wall seconds of the whole step; not part of the split."""
 FAULT_PREFIX: Final = "faults/"

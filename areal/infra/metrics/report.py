@@ -1,8 +1,8 @@
 """One self-contained HTML page about a run: no network, no dependencies, safe to open although models wrote its text.
 
-Everything that came from a run reaches the page in one of two ways: escaped HTML, or a JSON block whose "<", ">" and "&" are
-written as escapes and that the script only ever shows through `textContent`. A content security policy allows the page's
-own script and style by hash and nothing else.
+Everything that came from a run reaches the page in one of two ways: escaped HTML, or a JSON block whose "<", ">" and
+"&" are written as escapes and that the script only ever shows through `textContent`. A content security policy allows
+the page's own script and style by hash and nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import time
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import UsageError
@@ -26,13 +25,14 @@ from areal.utils.atomic import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from areal.infra.metrics.charts import Points
 
+    Steps = Mapping[int, Mapping[str, float]]
+
 CONFIG_FILE: Final = "config.yaml"
 """Where the trainer leaves the resolved configuration; shown as it is when present."""
-
-Steps = "Mapping[int, Mapping[str, float]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,11 @@ _PANELS: Final[tuple[_Panel, ...]] = (
     _Panel(
         title="Length", lines={names.LENGTH_MEAN: "mean", names.LENGTH_MAX: "longest"}, hint="sampled tokens per answer"
     ),
-    _Panel(title="Entropy", lines={names.ENTROPY: "mean"}, hint="nats per token; near zero means that exploration has ended"),
+    _Panel(
+        title="Entropy",
+        lines={names.ENTROPY: "mean"},
+        hint="nats per token; near zero means that exploration has ended",
+    ),
     _Panel(title="KL", lines={names.KL: "mean"}, hint="distance to the reference policy per token"),
     _Panel(
         title="Clip fraction",
@@ -81,7 +85,9 @@ _PANELS: Final[tuple[_Panel, ...]] = (
     _Panel(title="Gradient norm", lines={names.GRAD_NORM: "before clipping"}, hint="gaps are skipped steps"),
     _Panel(title="Learning rate", lines={names.LEARNING_RATE: "learning rate"}, hint="after warm-up and schedule"),
     _Panel(
-        title="Throughput", lines={names.TOKENS_PER_SECOND: "tokens per second"}, hint="generated tokens per second of wall time"
+        title="Throughput",
+        lines={names.TOKENS_PER_SECOND: "tokens per second"},
+        hint="generated tokens per second of wall time",
     ),
 )
 
@@ -93,7 +99,9 @@ def write_report(run_dir: Path, output: Path) -> Path:
     """
     metrics_file = run_dir / METRICS_FILE
     if not metrics_file.is_file():
-        raise UsageError(f"{run_dir} holds no {METRICS_FILE}; expected the directory of a run, such as runs/<experiment>/<trial>")
+        raise UsageError(
+            f"{run_dir} holds no {METRICS_FILE}; expected the directory of a run, such as runs/<experiment>/<trial>"
+        )
     steps = read_metrics(metrics_file)
     rollouts = report_data.load_rollouts(run_dir / ROLLOUTS_FILE)
     charts, other = _charts(steps)
@@ -104,7 +112,9 @@ def write_report(run_dir: Path, output: Path) -> Path:
 
 
 def embed_json(value: Any) -> str:
-    """JSON that can stand inside a script element: no character sequence in it can end the element or open a comment."""
+    """JSON that can stand inside a script element: no character sequence in it can end the element or open a
+    comment.
+    """
     text = json.dumps(report_data.strict(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -120,9 +130,8 @@ def _page(
     data: Mapping[str, Any],
 ) -> str:
     style, script = _asset("report.css"), _asset("report.js")
-    policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
-    )
+    sources = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
+    policy = f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
     name = "/".join(run_dir.resolve().parts[-2:])
     config = run_dir / CONFIG_FILE
     fields = {
@@ -187,7 +196,9 @@ def _tiles(steps: Steps) -> Iterator[str]:
     """The few numbers that say how the run went."""
     if evaluation := _finite(series(steps, names.EVAL_REWARD)):
         first, last = evaluation[0][1], evaluation[-1][1]
-        yield _tile("Evaluation reward", f"{_rounded(first)} → {_rounded(last)}", f"{last - first:+.3g} over the run", lead=True)
+        yield _tile(
+            "Evaluation reward", f"{_rounded(first)} → {_rounded(last)}", f"{last - first:+.3g} over the run", lead=True
+        )
     if reward := _finite(series(steps, names.REWARD_MEAN)):
         window = max(1, len(reward) // 10)
         first, last = (sum(v for _, v in part) / window for part in (reward[:window], reward[-window:]))
@@ -201,7 +212,10 @@ def _tiles(steps: Steps) -> Iterator[str]:
         mean = sum(value for _, value in mismatch) / len(mismatch)
         yield _tile("Engine mismatch", format_number(mean), "mean |Δ log p|, sampling against trainer")
     lost = sum(
-        value for values in steps.values() for name, value in values.items() if name.startswith(names.FAULT_PREFIX) and value > 0
+        value
+        for values in steps.values()
+        for name, value in values.items()
+        if name.startswith(names.FAULT_PREFIX) and value > 0
     )
     if steps:
         yield _tile("Faults", format_number(lost), "samples lost" if lost else "no sample was lost")
@@ -230,11 +244,14 @@ def _other_section(other: Sequence[tuple[_Panel, Chart]], *, first: int) -> str:
     if not other:
         return ""
     cards = "".join(_card(first + index, panel, chart) for index, (panel, chart) in enumerate(other))
-    return f'<details class="more"><summary>{len(other)} more metrics</summary><div class="charts">{cards}</div></details>'
+    return (
+        f'<details class="more"><summary>{len(other)} more metrics</summary><div class="charts">{cards}</div></details>'
+    )
 
 
 def _config_section(text: str) -> str:
-    return f'<section id="config"><h2>Configuration</h2><details><summary>{CONFIG_FILE}</summary><pre>{escape(text)}</pre></details></section>'
+    body = f"<details><summary>{CONFIG_FILE}</summary><pre>{escape(text)}</pre></details>"
+    return f'<section id="config"><h2>Configuration</h2>{body}</section>'
 
 
 def _subtitle(steps: Steps) -> str:

@@ -1,4 +1,6 @@
-"""Choose and shape the rollouts that a report carries: the whole file when it is small, an even selection of it otherwise."""
+"""Choose and shape the rollouts that a report carries: the whole file when it is small, an even selection of it
+otherwise.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Sampled rollouts on disk: what the report shows of prompts, answers, rewards and the policy version behind each token.
+"""Sampled rollouts on disk: what the report shows of prompts, answers, rewards and the policy version of each token.
 
-Records are compact: per-token versions are run-length encoded and log-probabilities rounded. Nothing here is read by training.
+Records are compact: per-token versions are run-length encoded and log-probabilities rounded. Nothing here is read by
+training.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def expand(runs: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 
 def token_pieces(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> list[str]:
-    """Text of each token such that joining them gives the text of all; characters cut over tokens go to the last of them.
+    """Text of each token such that joining them gives the text of all; a character cut over tokens goes to the last.
 
     Decoding single tokens would lose leading spaces and split characters, decoding every prefix would be quadratic: the
     window reaches back to the last token after which the text was whole.
@@ -137,7 +138,9 @@ def _decode_sample(record: Mapping[str, Any]) -> Sample:
     return Sample(
         index=record["index"],
         reward=record["reward"],
-        components={key: number for key, value in record["components"].items() if (number := decode_number(value)) is not None},
+        components={
+            key: number for key, value in record["components"].items() if (number := decode_number(value)) is not None
+        },
         stop=record["stop"],
         text=record["text"],
         num_prompt_tokens=record["num_prompt_tokens"],
