@@ -1,10 +1,10 @@
 """Program run by test_state: a small run that can be killed and continued.
 
-    python continue_run.py straight|killed|resumed <folder>
+    python continue_run.py start|resume <folder>
 
-Six steps in float32 and in bfloat16 on batches drawn from the global random generators, with a checkpoint after step 3.
-"killed" ends by SIGKILL between the optimizer step and the checkpoint of step 5; "resumed" starts from what it finds.
-Prints one JSON line per dtype: a digest over the complete final state, or whether the run was killed.
+Six steps in float32 and in bfloat16 on batches drawn from the global random state, with a checkpoint after step 3.
+"start" makes each run twice: in a child that ends by SIGKILL right after optimizer step 5, and once to the end.
+"start" makes each run twice: in a child that SIGKILL ends right after optimizer step 5, and once to the end. "resume"
 """
 
 import hashlib
@@ -60,7 +60,7 @@ def digest(folder, state):
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.iterdir())}
 
 
-def run(mode, dtype, folder, *, kill):
+def run(dtype, folder, *, resume, kill):
     seed_everything(5)
     config = TrainEngineConfig(
         lr=1e-2, dtype=dtype, device="cpu", weight_decay=0.1, lr_schedule="cosine", warmup_steps=2,
@@ -68,7 +68,7 @@ def run(mode, dtype, folder, *, kill):
     )  # fmt: skip
     engine = TrainingEngine(from_config(MODEL, seed=1), config=config, total_steps=6)
     store = CheckpointStore(folder / "checkpoints", keep=1)
-    checkpoint = store.load_latest() if mode == "resumed" else None
+    checkpoint = store.load_latest() if resume else None
     if checkpoint:
         engine.load_state_dict(checkpoint.load("actor"))
         set_rng_state(checkpoint.load("rng"))
@@ -91,7 +91,7 @@ def run(mode, dtype, folder, *, kill):
 def die_on_the_way(dtype, folder):
     child = os.fork()
     if child == 0:
-        run("killed", dtype, folder, kill=True)
+        run(dtype, folder, resume=False, kill=True)
         os._exit(1)
     _, status = os.waitpid(child, 0)
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
@@ -100,10 +100,10 @@ def die_on_the_way(dtype, folder):
 def main():
     mode, root = sys.argv[1], Path(sys.argv[2])
     for dtype in ("float32", "bfloat16"):
-        if mode == "killed":
-            sys.stdout.write(json.dumps({dtype: die_on_the_way(dtype, root / dtype)}) + "\n")
-        else:
-            sys.stdout.write(json.dumps({dtype: run(mode, dtype, root / dtype, kill=False)}) + "\n")
+        killed = mode == "start" and die_on_the_way(dtype, root / "killed" / dtype)
+        folder = root / ("straight" if mode == "start" else "killed") / dtype
+        result = {**run(dtype, folder, resume=mode == "resume", kill=False), "killed": killed}
+        sys.stdout.write(json.dumps({dtype: result}) + "\n")
 
 
 main()
