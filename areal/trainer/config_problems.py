@@ -117,7 +117,7 @@ def _show(value: Any) -> str:
 
 
 def _meant(path: KeyPath, schema: Schema) -> str:
-    """What to write instead of an unknown key: a similar key beside it, else the same or a similar name elsewhere."""
+    """What to write instead of an unknown key: the same name elsewhere, a similar key beside it, a similar one elsewhere."""
     *parents, leaf = path
     section = config_schema.lookup(schema.cls, tuple(parents)).section if parents else schema.cls  # type: ignore[union-attr]
     beside = list(config_schema.fields_of(section)) if section else []
@@ -126,8 +126,8 @@ def _meant(path: KeyPath, schema: Schema) -> str:
         if config_schema.lookup(other, path) is not None:
             kind = config_schema.fields_of(other)["kind"].default
             return f"it exists only with kind: {kind}"
-    near = [f"{prefix}{name}" for name in nearest(leaf, beside)]
-    near += [key for key in config_schema.key_paths(schema.cls) if key.rpartition(".")[2] == leaf and key not in near]
+    near = [key for key in config_schema.key_paths(schema.cls) if key.rpartition(".")[2] == leaf]
+    near += [f"{prefix}{name}" for name in nearest(leaf, beside)]
     if not near:
         by_leaf: dict[str, list[str]] = {}
         for key in config_schema.key_paths(schema.cls):

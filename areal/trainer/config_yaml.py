@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 KeyPath = tuple[str, ...]
 
 _TAG = "tag:yaml.org,2002:"
+_TAG_PROBLEM = "tag {!r} is not supported: a configuration holds plain values only"
 # The YAML 1.2 core schema (yaml.org/spec/1.2.2, section 10.3.2): tag, pattern, characters a match can start with.
 _CORE_SCHEMA: tuple[tuple[str, str, str], ...] = (
     ("null", r"~|null|Null|NULL|", "~nN\0"),
@@ -90,6 +91,13 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    # PyYAML folds these line breaks of Unicode into spaces unless they are escaped.
+    style = '"' if set(text) & {"\x85", "\u2028", "\u2029", "\ufeff"} else None
+    return dumper.represent_scalar(f"{_TAG}str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 for _name, _pattern, _first in _CORE_SCHEMA:
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(
@@ -123,6 +131,8 @@ class _Reader:
     def _value(self, node: yaml.Node, path: KeyPath) -> Any:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
+        if node.tag not in (f"{_TAG}seq", f"{_TAG}map"):
+            raise self._error(node, _TAG_PROBLEM.format(node.tag))
         if id(node) in self._open:
             raise self._error(node, "an alias that contains itself has no finite value")
         self._open.add(id(node))
@@ -160,7 +170,7 @@ class _Reader:
                 return text.lower() == "true"
             case "int" | "float" as kind:
                 return self._number(node, kind)
-        raise self._error(node, f"tag {node.tag!r} is not supported: a configuration holds plain values only")
+        raise self._error(node, _TAG_PROBLEM.format(node.tag))
 
     def _number(self, node: yaml.ScalarNode, kind: str) -> int | float:
         text: str = node.value

@@ -1,0 +1,232 @@
+"""Checks before a run starts, and the dry-run report: sizes, memory, notes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from areal.api import ConfigError
+from areal.trainer import registries
+from areal.trainer.config_memory import MemoryItem, estimate, model_shape
+from areal.trainer.config_render import format_bytes, render_report
+from areal.trainer.config_report import build_report, count_rows, derive, validate_run
+from areal.trainer.config_source import load_config
+
+TINY = {
+    "model_type": "qwen3", "vocab_size": 96, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def good(tokenizer):
+    return [
+        f"model.init={json.dumps(TINY)}", f"model.tokenizer_path={tokenizer}", "train_dataset.name=gsm8k_rl",
+        "reward=gsm8k", "gconfig.max_new_tokens=32", "engine.max_seq_len=96",
+    ]  # fmt: skip
+
+
+def refusal(overrides):
+    resolved = load_config(None, overrides)
+    with pytest.raises(ConfigError) as caught:
+        validate_run(resolved.config, resolved.provenance)
+    return str(caught.value)
+
+
+def test_a_complete_configuration_passes(good):
+    validate_run(load_config(None, good).config)
+
+
+def test_everything_required_is_named_at_once():
+    message = refusal([])
+    for part in ("model.path: required", "train_dataset.name: required", "reward: required"):
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("reward=gsm8", "reward (command line): unknown reward 'gsm8'; did you mean 'gsm8k'?"),
+        ("train_dataset.name=gsm8k_sft", "has rows for another kind of training than 'rl'; use 'gsm8k_rl'"),
+        ("valid_dataset.name=gsm8krl", "valid_dataset.name (command line): unknown dataset"),
+        ("workflow=rlrv", "did you mean 'rlvr'?"),
+        ("reward=no_such_package_anywhere.rewards:mine", "there is no package 'no_such_package_anywhere'"),
+        ("reward=not a path", "unknown reward"),
+        ("engine.max_seq_len=32", "32 leaves no room for a prompt in engine.max_seq_len 32"),
+        ("train_dataset.max_length=80", "is less than train_dataset.max_length 80 + gconfig.max_new_tokens 32 = 112"),
+        ("eval_gconfig.max_new_tokens=500", "eval_gconfig.max_new_tokens"),
+        ("objective.preset=grp", "did you mean 'grpo'"),
+        ("objective.overrides.clip_hi=1", "did you mean 'clip_high'"),
+        ("objective.overrides.clip_high=-1", "expected > 0"),
+        ("objective.preset=ppo", "critic: required"),
+        ("critic.lr=1e-4", "uses no values; remove the section"),
+        ("model.path=/no/such/folder", "no such folder '/no/such/folder'"),
+        ("model.init.model_type=gpt_neo", "model_type is 'gpt_neo'; supported are"),
+        ("model.tokenizer_path=''", "required with model.init"),
+        ("total_train_steps=0", "expected at least 1, got 0"),
+        ("train_dataset.max_length=0", "expected null or at least 1, got 0"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_loaded(good, override, expected):
+    assert expected in refusal([*good, "valid_dataset.name=gsm8k_rl", override])
+
+
+def test_an_importable_path_is_accepted_without_importing_it(good, tmp_path, monkeypatch):
+    (tmp_path / "user_rewards_for_test.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    validate_run(load_config(None, [*good, "reward=user_rewards_for_test:score"]).config)
+
+
+def test_a_checkpoint_folder_without_config_is_refused(good, tmp_path):
+    assert "expected a Hugging Face checkpoint folder" in refusal([*good, f"model.path={tmp_path}"])
+
+
+def test_derived_sizes_count_in_prompts(good, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{}\n" * 103 + "\n")
+    sizes = derive(
+        load_config(
+            None,
+            [*good, "rollout.batch_size=10", "rollout.group_size=4", "rollout.max_head_offpolicyness=2",
+             "objective.num_minibatches=3", "total_train_epochs=2", f"train_dataset.path={rows}"],
+        ).config
+    )  # fmt: skip
+    assert sizes == {
+        "prompts_per_step": 10, "samples_per_prompt": 4, "samples_per_step": 40, "minibatches_per_step": 3,
+        "prompts_per_minibatch": 4, "max_live_prompts": 30, "max_live_samples": 120,
+        "max_generated_tokens_per_step": 1280, "optimizer_steps_per_step": 3, "train_rows": 103, "steps_per_epoch": 10,
+        "optimizer_steps_per_epoch": 30, "total_steps": 20, "total_optimizer_steps": 60,
+    }  # fmt: skip
+
+
+def test_a_limit_on_concurrency_lowers_what_is_live_but_never_raises_it(good):
+    def live(limit):
+        return derive(load_config(None, [*good, f"rollout.max_concurrent_prompts={limit}"]).config)["max_live_prompts"]
+
+    assert (live(5), live(100000)) == (5, 128)
+
+
+def test_rows_are_counted_in_the_split_of_a_folder_and_unknown_otherwise(good, tmp_path):
+    (tmp_path / "train.jsonl").write_text("{}\n{}")
+    dataset = load_config(None, [*good, f"train_dataset.path={tmp_path}"]).config.train_dataset
+    assert count_rows(dataset) == 2
+    assert count_rows(load_config(None, good).config.train_dataset) is None
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"model_type": "qwen2"},
+        {"model_type": "qwen3", "head_dim": 16},
+        {"model_type": "qwen3", "tie_word_embeddings": True},
+        {"model_type": "qwen3_moe", "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2,
+         "moe_intermediate_size": 24, "mlp_only_layers": [1], "decoder_sparse_step": 1},
+        {"model_type": "qwen3_moe", "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2,
+         "moe_intermediate_size": 24, "decoder_sparse_step": 2},
+    ],
+    ids=lambda extra: extra["model_type"],
+)  # fmt: skip
+def test_the_parameter_formula_agrees_with_the_models_of_transformers(extra):
+    torch = pytest.importorskip("torch", reason="needs the train extra")
+    transformers = pytest.importorskip("transformers", reason="needs the train extra")
+    config = {
+        "vocab_size": 160, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    } | extra  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config))
+    assert model_shape(config).num_parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_configuration_without_a_formula_is_said_to_be_unknown_instead_of_guessed(good):
+    assert "no parameter formula" in model_shape({"model_type": "mamba"})
+    assert "hidden_size" in model_shape({**TINY, "hidden_size": None})
+    report = build_report(load_config(None, [*good, "model.init.vocab_size=null"]))
+    assert report["memory"]["total_bytes"] is None
+    assert "not estimated, the model configuration has no vocab_size" in render_report(report)
+
+
+def memory(overrides) -> dict[str, MemoryItem]:
+    config = load_config(None, overrides).config
+    return {item.name: item for item in estimate(config, model_shape(TINY))}
+
+
+def test_memory_follows_dtypes_and_what_the_run_keeps(good):
+    count = model_shape(TINY).num_parameters
+    plain = memory(good)
+    assert plain["actor weights"].num_bytes == plain["actor gradients"].num_bytes == 4 * count
+    assert plain["actor optimizer"].num_bytes == 8 * count
+    # 128 sequences x 96 tokens x (keys and values) x 2 layers x 2 heads x 8 x 4 bytes
+    assert plain["engine KV cache"].num_bytes == 128 * 96 * 2 * 2 * 16 * 4
+    assert plain["logits"].num_bytes == 2 * 1024 * 96 * 4
+    assert "reference weights" not in plain
+
+    half = memory([*good, "actor.dtype=bfloat16", "objective.overrides.kl_coef=0.1"])
+    assert half["actor weights"].num_bytes == half["engine weights"].num_bytes == 2 * count
+    assert half["actor optimizer"].num_bytes == 12 * count
+    assert half["reference weights"].num_bytes == 2 * count
+    assert memory([*good, "critic={}"])["critic optimizer"].num_bytes == 8 * count
+    recomputed = memory([*good, "actor.gradient_checkpointing=true"])["activations"].num_bytes
+    assert recomputed < plain["activations"].num_bytes
+    sft = memory(["kind=sft"])
+    assert not any(name.startswith("engine") for name in sft)
+
+
+def test_the_activation_estimate_is_near_what_autograd_really_saves():
+    torch = pytest.importorskip("torch", reason="needs the train extra")
+    transformers = pytest.importorskip("transformers", reason="needs the train extra")
+    shape_config = {**TINY, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "head_dim": 16}
+    config = transformers.AutoConfig.for_model(**shape_config)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").model
+    parameters = {parameter.data_ptr() for parameter in model.parameters()}
+    saved: dict[int, int] = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    tokens = 96
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = model(torch.zeros(1, tokens, dtype=torch.long), use_cache=False).last_hidden_state
+    assert output.requires_grad
+    settings = load_config(None, [f"actor.max_tokens_per_micro_batch={tokens}", "kind=sft"]).config
+    items = {item.name: item.num_bytes for item in estimate(settings, model_shape(shape_config))}
+    assert 0.4 < items["activations"] / sum(saved.values()) < 1.6
+
+
+def test_the_dry_run_text_shows_values_origins_sizes_memory_and_notes(good):
+    text = render_report(build_report(load_config(None, good)))
+    assert "* reward" in text
+    assert "command line" in text
+    assert "samples per step" in text
+    assert "Memory estimate for" in text
+    assert "the run will report no evaluation" in text
+    assert "up to 1024 samples are live but engine.max_batch_size is 128" in text
+
+
+def test_the_report_is_plain_json(good):
+    report = build_report(load_config(None, good))
+    assert json.loads(json.dumps(report)) == report
+    assert report["memory"]["total_bytes"] == sum(item["bytes"] for item in report["memory"]["items"])
+
+
+def test_every_registry_has_entries_whose_targets_look_importable():
+    for kind in registries.MODULES:
+        entries = registries.table(kind)
+        assert entries
+        assert all(":" in target and target.startswith("areal.") for target in entries.values())
+
+
+def test_bytes_are_shown_in_binary_units():
+    assert [format_bytes(n) for n in (12, 2048, 5 * 1024**3)] == ["12 B", "2.0 KiB", "5.0 GiB"]
