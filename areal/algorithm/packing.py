@@ -132,11 +132,10 @@ def micro_batches(lengths: Sequence[int] | Tensor, max_tokens: int) -> list[list
     alone = [[index] for index in order if lengths[index] > max_tokens]
     rest = [index for index in order if lengths[index] <= max_tokens]
     fitted = _first_fit(rest, lengths, max_tokens)
-    # Longest-first onto the least loaded bin evens the load; it may overflow a tight packing, then the first fit
-    # stands.
+    # Longest-first onto the least loaded bin mostly evens the load, but can also do worse than the first fit, or overflow.
     balanced = _least_loaded(rest, lengths, len(fitted))
-    fits = all(sum(lengths[index] for index in part) <= max_tokens for part in balanced)
-    return sorted(sorted(part) for part in [*alone, *(balanced if fits else fitted)])
+    heaviest = [max((sum(lengths[i] for i in part) for part in parts), default=0) for parts in (fitted, balanced)]
+    return sorted(sorted(part) for part in [*alone, *(balanced if heaviest[1] < heaviest[0] else fitted)])
 
 
 def split_groups(groups: Tensor | Sequence[int], parts: int) -> list[list[int]]:

@@ -47,14 +47,14 @@ PRESETS: Final[dict[str, Preset]] = {
         settings={"advantage": "drgrpo", "aggregation": "seq-mean-token-sum-norm", "length_norm": 1024.0},
         note="length_norm only scales the loss; set it to the generation budget",
     ),
-    "gspo": Preset(
-        paper="GSPO, arXiv 2507.18071",
-        settings={"advantage": "grpo", "surrogate": "gspo", "aggregation": "seq-mean-token-mean"},
-    ),
     "grpo": Preset(
         paper="GRPO, arXiv 2402.03300",
         settings={"advantage": "grpo", "aggregation": "seq-mean-token-mean"},
         note="the paper's kl is k3 in the loss with kl_coef 0.04; off here",
+    ),
+    "gspo": Preset(
+        paper="GSPO, arXiv 2507.18071",
+        settings={"advantage": "grpo", "surrogate": "gspo", "aggregation": "seq-mean-token-mean"},
     ),
     "icepop": Preset(paper="IcePop, arXiv 2510.18855", settings={"advantage": "grpo", "correction": "icepop"}),
     "kpop": Preset(paper="KPop", settings={"advantage": "grpo", "decoupled": True, "correction": "kpop"}),

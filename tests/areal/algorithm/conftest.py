@@ -85,7 +85,8 @@ def random_batch(
     return result
 
 
-@pytest.fixture
+# Session scope, so that property tests may use it.
+@pytest.fixture(scope="session")
 def make_batch() -> Any:
     """The function `random_batch`."""
     return random_batch
