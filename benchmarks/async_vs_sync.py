@@ -2,11 +2,10 @@
 
     python benchmarks/async_vs_sync.py [--steps 30] [--sigma 0.5] [--train-ratio 1.0] [--json]
 
-The scheduling is real: `RolloutExecutor` with its thread, admission and policies. Only the two loads are sleeps, which is
-what makes the ratio a property of the runtime and not of the machine:
-generation takes mean * lognormal(sigma) seconds per sample (mean 1 before scaling), as many at a time as are admitted;
-training takes train_ratio times the mean duration of a synchronous batch's generation divided by the number of batches that
-balance it, see --train-ratio.
+The scheduling is real: `RolloutExecutor` with its thread, admission and policies. Only the two loads are sleeps, which
+makes the ratio a property of the runtime and not of the machine. Generation takes a lognormal time per sample with the
+given mean, as many at a time as are admitted; training a batch takes `train-ratio` times that mean. 1.0 is the balanced
+case. Every setting generates the same samples with the same durations.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class SleepingEngine:
-    """One token per request, after a lognormal time that depends on the request's seed only: equal work for every setting."""
+    """One token per request, after a lognormal time that depends on the request's seed only."""
 
     def __init__(self, mean_seconds: float, sigma: float) -> None:
         self._mean_seconds, self._sigma = mean_seconds, sigma

@@ -1,24 +1,25 @@
-"""Which prompts may start and which finished ones form the next batch: the hard staleness bound. Pure decisions on a ledger.
+"""Which prompts may start, and which finished ones form the next batch: the hard staleness bound. Pure decisions.
 
 Let B be `batch_size`, S `max_head_offpolicyness`, and v the current version; training a batch at v leads to v + 1.
 
-Admission: at most (S + 1) * B prompts are live. A prompt keeps its slot until its batch has been *trained*; freeing slots
-when a batch is handed out would admit one batch too many and weaken the bound to S + 1.
+Admission: at most (S + 1) * B prompts are live. A prompt keeps its slot until its batch has been *trained*; freeing
+slots when a batch is handed out would admit one batch too many and weaken the bound to S + 1.
 
-The bound: a batch that is trained at v holds only prompts admitted at v - S or later. So no trained token is older than S
-versions, since no token of a prompt is older than its admission.
+The bound: a batch that is trained at v holds only prompts admitted at v - S or later. So no trained token is older than
+S versions, since no token of a prompt is older than its admission.
 
-fifo      The batch is the B oldest live prompts. At its admission a prompt has at most (S + 1) * B - 1 others before it,
-          and later ones never overtake it; each version takes B from the front, so its turn comes within S versions. A
-          dropped prompt only moves the others forward: its replacement queues at the end.
-deadline  A prompt admitted at a must be in the batch of version a + S at the latest: its deadline. Invariant before every
-          batch: for each d >= v, at most B * (d - v + 1) live prompts have a deadline <= d. Admission keeps it: deadlines
-          already there are smaller, and the total for d = v + S is at most (S + 1) * B. A batch may be taken if, for each
-          d, at most B * (d - v) of the prompts left behind have a deadline <= d: that is the invariant at v + 1. Of the
-          finished prompts those with the earliest deadlines are tried, which is optimal: if they do not satisfy the
-          condition no other choice does. Once everything has finished they always satisfy it, so no deadlock.
-drop      The batch is the B finished prompts that finished first. A prompt whose deadline has passed is dropped, in flight
-          or finished, and replaced. The bound holds by construction, at the price of a bias against long answers.
+fifo      The batch is the B oldest live prompts. At its admission a prompt has at most (S + 1) * B - 1 others before
+          it, and later ones never overtake it; each version takes B from the front, so its turn comes within S
+          versions. A dropped prompt only moves the others forward: its replacement queues at the end.
+deadline  A prompt admitted at a must be in the batch of version a + S at the latest: its deadline. Invariant before
+          every batch: for each d >= v, at most B * (d - v + 1) live prompts have a deadline <= d. Admission keeps it:
+          deadlines already there are smaller, and the total for d = v + S is at most (S + 1) * B. A batch may be taken
+          if, for each d, at most B * (d - v) of the prompts left behind have a deadline <= d: that is the invariant at
+          v + 1. Of the finished prompts those with the earliest deadlines are tried, which is optimal: if they do not
+          satisfy the condition no other choice does. Once everything has finished they always satisfy it, so there is
+          no deadlock.
+drop      The batch is the B finished prompts that finished first. A prompt whose deadline has passed is dropped, in
+          flight or finished, and replaced. The bound holds by construction; the price is a bias against long answers.
 """
 
 from __future__ import annotations

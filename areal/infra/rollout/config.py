@@ -19,9 +19,9 @@ class RolloutConfig(Config):
     max_head_offpolicyness: int = 1
     """Hard bound: no trained token is older than this many weight versions. 0 is synchronous training."""
     consume: Literal["deadline", "drop", "fifo"] = "fifo"
-    """Which finished prompts form the next batch. All keep the bound. fifo: admission order (unbiased, waits for stragglers);
-    deadline: any finished prompts, as long as every waiting one can still meet the bound; drop: any finished prompts, and
-    those that became too old are dropped and counted (biased against long answers)."""
+    """Which finished prompts form the next batch. All keep the bound. fifo: admission order (unbiased, waits for
+    stragglers); deadline: any finished prompts, as long as every waiting one can still meet the bound; drop: any
+    finished prompts, and those that became too old are dropped and counted (biased against long answers)."""
     max_concurrent_prompts: int = 0
     """Prompts in flight at once; 0 means as many as the staleness bound admits."""
     max_retries: int = 2
@@ -31,7 +31,7 @@ class RolloutConfig(Config):
     max_consecutive_failures: int = 32
     """Prompts that may be dropped in a row for faults before the run stops with the tally of reasons."""
     filter_zero_variance: bool = False
-    """Drop prompts whose samples all have the same reward (dynamic sampling); dropped prompts are replaced by further ones."""
+    """Drop prompts whose samples all have the same reward (dynamic sampling); they are replaced by further ones."""
     max_filtered_batches: int = 10
     """With filter_zero_variance: batches worth of prompts filtered in a row before the run stops."""
     reward_timeout_seconds: float = 15.0

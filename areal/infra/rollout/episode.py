@@ -50,7 +50,7 @@ class EpisodeOutcome:
 
 
 class EpisodeRunner:
-    """Runs episodes on one engine. Seeds depend on (stream, run seed, ordinal, sample, attempt, call) and nothing else."""
+    """Runs episodes on one engine. Seeds depend on (stream, run seed, ordinal, sample, attempt, call) only."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class EpisodeRunner:
             # Something inside the workflow was cancelled and nobody there took care of it.
             message = f"{type(workflow).__name__} let a CancelledError escape"
             raise FaultError(FaultKind.WORKFLOW_RAISED, message) from error
-        except Exception as error:  # noqa: BLE001 -- an untyped exception is a bug of user code: counted, shown, not retried
+        except Exception as error:  # an untyped exception is a bug of user code: counted, shown, not retried
             self._log_once(workflow, error)
             message = f"{type(workflow).__name__} raised {type(error).__name__}: {error}"
             raise FaultError(FaultKind.WORKFLOW_RAISED, message) from error
@@ -119,8 +119,8 @@ class EpisodeRunner:
                 )
             if trajectory.num_sampled and trajectory.head_version < job.admitted_version:
                 raise ValueError(
-                    f"a trajectory has a token of version {trajectory.head_version}, older than the admission of its prompt "
-                    f"at {job.admitted_version}; does the workflow keep state between episodes?"
+                    f"a trajectory has a token of version {trajectory.head_version}, older than the admission of its "
+                    f"prompt at {job.admitted_version}; does the workflow keep state between episodes?"
                 )
         return tuple(
             trajectory.stamped(

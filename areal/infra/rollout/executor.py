@@ -7,18 +7,17 @@
             ...train, publish the weights as version + 1...
             rollout.advance(version + 1)
 
-The trainer's thread calls the public methods; everything that touches episodes runs on the loop. Which prompts may run and
-be trained is decided by `admission`, where each prompt is by `ledger`; this file connects them.
+The trainer's thread calls the public methods; everything that touches episodes runs on the loop. `admission` decides
+which prompts may run and be trained, `ledger` knows where each of them is; this file connects them.
 
-Reproducibility: row, seed and order of a prompt depend on its ordinal alone, and all episodes of a wave are created in order
-of (ordinal, sample) in one iteration of the loop. With max_head_offpolicyness 0 a run is therefore an ordinary synchronous
-loop, sample for sample. A resumed run admits again, in order, whatever was in flight, finished but not trained, or handed
-out but not trained when the state was saved: no prompt is lost and none is trained twice.
+Reproducibility: row, seed and order of a prompt depend on its ordinal alone, and all episodes of a wave are created in
+order of (ordinal, sample) in one iteration of the loop. With max_head_offpolicyness 0 a run is therefore an ordinary
+synchronous loop, sample for sample. A resumed run admits again, in order, whatever was in flight, finished but not
+trained, or handed out but not trained when the state was saved: no prompt is lost and none is trained twice.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter
 from functools import partial
@@ -37,6 +36,7 @@ from areal.infra.rollout.tally import STALE, FailureTally
 from areal.infra.rollout.watchdog import StallWatchdog
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Mapping, Sequence
     from typing import Self
 
@@ -48,12 +48,12 @@ _STATE_FORMAT = 1
 
 
 class RolloutExecutor:
-    """Keeps `(max_head_offpolicyness + 1) * batch_size` prompts alive and hands out batches that keep the staleness bound.
+    """Keeps `(max_head_offpolicyness + 1) * batch_size` prompts live and hands out batches within the staleness bound.
 
     rows: prompts by ordinal. seed: of all sampling. The names are recorded in each trajectory's provenance.
 
-    Raises DataError when `rows` is empty. Any error on the loop (a prompt source that breaks, limits on failures) is raised
-    by the next call of the trainer's thread.
+    Raises DataError when `rows` is empty. Any error on the loop (a prompt source that breaks, limits on failures) is
+    raised by the next call of the trainer's thread.
     """
 
     def __init__(
@@ -79,6 +79,8 @@ class RolloutExecutor:
             workflow_name=workflow_name or type(workflow).__name__,
             engine_name=engine_name or type(engine).__name__,
         )
+        # Asked once: testing an object against a protocol is slow.
+        self._row_index = rows.row_index if isinstance(rows, IndexedPromptSource) else lambda ordinal: -1
         self._policy = AdmissionPolicy(config)
         self._tally = FailureTally(config)
         # Guards everything below. Held for bookkeeping only, never while an episode, a row or the engine is touched.
@@ -102,8 +104,8 @@ class RolloutExecutor:
         with self._changed:
             if self._version is not None and self._version != version:
                 raise UsageError(
-                    f"the engine is at version {version}, but the rollout state is from version {self._version}: publish "
-                    f"the restored weights with version {self._version} before start()"
+                    f"the engine is at version {version}, but the rollout state is from version {self._version}: "
+                    f"publish the restored weights with version {self._version} before start()"
                 )
             self._version, self._admitting = version, True
         self._ensure_running()
@@ -169,7 +171,8 @@ class RolloutExecutor:
         """Run `workflow` (None: the training one) over `rows` on the same engine and wait; one group per row, in order.
 
         Samples that fail are missing from their group, with their faults; ledger, limits and randomness of training are
-        untouched. Works before `start` and between any two training steps. Seeds depend on (run seed, row, sample) only.
+        untouched. Works before `start` and between any two training steps. Seeds depend on (run seed, position of the
+        row, sample) only, so that every evaluation of a run asks for the same randomness.
         """
         self._ensure_running()
         workflow = workflow or self._workflow
@@ -197,7 +200,7 @@ class RolloutExecutor:
         self._loop.call(self._pump)
 
     def stats(self) -> dict[str, float]:
-        """Counters of the whole run, e.g. {"in_flight": 8.0, "trained": 640.0, "dropped/stale": 3.0, "faults/...": 1.0}."""
+        """Counters of the whole run, e.g. {"in_flight": 8.0, "trained": 640.0, "dropped/stale": 3.0}."""
         with self._changed:
             counts: dict[str, float] = {**self._ledger.counts(), **self._totals}
             counts |= {f"faults/{kind}": number for kind, number in self._tally.total_faults.items()}
@@ -223,13 +226,13 @@ class RolloutExecutor:
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue a saved run; before `start`. Raises CheckpointError when it was saved with other rows or another seed."""
+        """Continue a saved run; before `start`. Raises CheckpointError when its rows or its seed were others."""
         mine = {"format": _STATE_FORMAT, "seed": self._seed, "rows_per_epoch": len(self._rows)}
         for name, value in mine.items():
             if state.get(name) != value:
                 raise CheckpointError(
-                    f"rollout state: {name} is {state.get(name)!r}, this run has {value!r}; prompts and samples would differ "
-                    f"from those already trained. Resume with the settings of the saved run, or start a new one"
+                    f"rollout state: {name} is {state.get(name)!r}, this run has {value!r}; prompts and samples would "
+                    f"differ from those already trained. Resume with the settings of the saved run, or start a new one"
                 )
         with self._changed:
             if self._admitting or self._ledger.next_ordinal:
@@ -241,7 +244,7 @@ class RolloutExecutor:
             self._wait_seconds = float(state["wait_seconds"])
 
     def close(self) -> None:
-        """Cancel all episodes and end the threads; waiting callers get RolloutError. Idempotent. The engine stays open."""
+        """Cancel all episodes, end the threads; waiting callers get RolloutError. Idempotent. The engine stays open."""
         with self._changed:
             self._admitting = False
         self._watchdog.stop()
@@ -287,14 +290,13 @@ class RolloutExecutor:
             task.add_done_callback(partial(self._sample_done, run, job))
 
     def _job(self, run: GroupRun, sample_index: int, data: Mapping[str, Any]) -> EpisodeJob:
-        row_index = self._rows.row_index(run.ordinal) if isinstance(self._rows, IndexedPromptSource) else -1
         return EpisodeJob(
             stream="train",
             ordinal=run.ordinal,
             sample_index=sample_index,
             data=data,
             admitted_version=run.admitted_version,
-            row_index=row_index,
+            row_index=self._row_index(run.ordinal),
         )
 
     def _sample_done(self, run: GroupRun, job: EpisodeJob, task: asyncio.Task[EpisodeOutcome]) -> None:

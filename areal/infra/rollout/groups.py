@@ -46,7 +46,7 @@ class GroupRun:
         )
 
     def drop_reason(self, config: RolloutConfig) -> str | None:
-        """Why the whole prompt must go: the kind of its last fault, "rejected", "zero_variance"; None when it may be trained.
+        """Why the whole prompt must go: the kind of its last fault, "rejected" or "zero_variance"; None to train it.
 
         A group that lost samples is never trained silently: what is lost correlates with what the policy did.
         """
@@ -66,7 +66,8 @@ class GroupRun:
             for job in pending[:3]
         )
         more = f" and {len(pending) - 3} more" if len(pending) > 3 else ""
-        return f"prompt {self.ordinal}, started {now - self.started:.1f} s ago at version {self.admitted_version}: {shown}{more}"
+        age = f"started {now - self.started:.1f} s ago at version {self.admitted_version}"
+        return f"prompt {self.ordinal}, {age}: {shown}{more}"
 
 
 async def evaluate_rows(

@@ -1,7 +1,8 @@
 """The engine as one episode sees it: seeded, never interrupted, and checked against its contract.
 
-A weight update may cut a generation (`StopReason.ABORT`). Here the request is continued from the tokens it has until it is
-complete, so that workflows never see a partial answer; each token keeps the log-probability and version it was sampled with.
+A weight update may cut a generation (`StopReason.ABORT`). Here the request is continued from the tokens it has until it
+is complete, so that workflows never see a partial answer; each token keeps the log-probability and version it was
+sampled with.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class EpisodeProgress:
 class EpisodeEngine:
     """`InferenceEngine` for one attempt at one episode.
 
-    seed_parts: identify the attempt; the index of the call is appended, so the n-th generation of an episode always gets
-        the same seed. oldest_version: no token may be older (the version at which the prompt was admitted).
+    seed_parts: identify the attempt; the index of the call is appended, so the n-th generation of an episode always
+        gets the same seed. oldest_version: no token may be older (the version at which the prompt was admitted).
     """
 
     def __init__(
@@ -67,12 +68,13 @@ class EpisodeEngine:
     async def agenerate(self, request: ModelRequest) -> ModelResponse:
         """As the engine's, but complete and with this episode's seed.
 
-        Raises FaultError: DATA_INVALID from the engine, GENERATION_FAILED when it raised anything else or broke its contract.
+        Raises FaultError: the engine's own, or GENERATION_FAILED when it raised anything else or broke its contract.
         """
         call, self._calls = self._calls, self._calls + 1
         seeded = replace(request, seed=derive_seed(*self._seed_parts, call))
         self._progress.note(f"generation {call}")
-        started, responses, empty_aborts = monotonic(), [], 0
+        responses: list[ModelResponse] = []
+        started, empty_aborts = monotonic(), 0
         while True:
             current = _continuation(seeded, responses)
             response = await self._generate_once(current)
@@ -99,7 +101,7 @@ class EpisodeEngine:
             raise
         except FaultError:
             raise
-        except Exception as error:  # noqa: BLE001 -- whatever a backend raises is a failed generation, not a workflow bug
+        except Exception as error:  # whatever a backend raises is a failed generation, not a workflow bug
             message = f"the inference engine raised {type(error).__name__}: {error}"
             raise FaultError(FaultKind.GENERATION_FAILED, message) from error
 

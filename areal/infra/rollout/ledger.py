@@ -4,8 +4,8 @@ Life of an ordinal:  waiting -> in flight -> finished -> in training -> trained
                                     |            |
                                     +------------+--> dropped (with a reason)
 
-"Live" means admitted and neither trained nor dropped. Ordinals below the watermark are all trained or dropped and kept only
-as counts; the sets above it are small, since the staleness bound keeps live prompts close together.
+"Live" means admitted and neither trained nor dropped. Ordinals below the watermark are all trained or dropped and kept
+only as counts; the sets above it are small, since the staleness bound keeps live prompts close together.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LivePrompt:
 
 
 class PromptLedger:
-    """Bookkeeping of one run. Every method checks the transition it makes; a wrong one is a bug and raises AssertionError."""
+    """Bookkeeping of one run. Every method checks the transition it makes: a wrong one is a bug, AssertionError."""
 
     def __init__(self) -> None:
         self.live: dict[int, LivePrompt] = {}

@@ -1,4 +1,4 @@
-"""An event loop in a daemon thread: tasks that belong to it, errors that reach the caller, an end that leaves nothing behind."""
+"""An event loop in a daemon thread: tasks that end with it, errors that reach the caller, nothing left behind."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ class LoopThread:
             await asyncio.wait(self._tasks, timeout=_CANCEL_SECONDS)
 
     def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        # A callback that raises is the runtime (or the engine) breaking. Anything else is a task of user code that nobody
-        # awaited, which is only worth a log line.
+        # A callback that raises is the runtime (or the engine) breaking. Anything else is a task of user code that
+        # nobody awaited, which is only worth a log line.
         error = context.get("exception")
         if error is not None and "handle" in context:
             self.fail(error)

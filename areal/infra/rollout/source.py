@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class PromptSource(Protocol):
-    """Rows of a run in training order. `row` must be a pure function: a resumed run asks for the same ordinals again."""
+    """Rows of a run in training order. `row` must be pure: a resumed run asks for the same ordinals again."""
 
     def __len__(self) -> int:
         """Rows per epoch."""
         ...
 
     def row(self, ordinal: int, /) -> Mapping[str, Any]:
-        """Row number `ordinal` of the run, from 0 and without end: epochs follow each other. Raises DataError for a bad row."""
+        """Row number `ordinal` of the run, from 0 without end: epochs follow each other. DataError for a bad row."""
         ...
 
 

@@ -61,13 +61,15 @@ class FailureTally:
         if self._failures_in_row >= self._max_failures:
             raise RolloutError(
                 f"{self._failures_in_row} prompts in a row were dropped for faults (max_consecutive_failures = "
-                f"{self._max_failures}). Failed attempts since the start, with the last message of each kind:\n{self.table()}"
+                f"{self._max_failures}). Failed attempts since the start, with the last message of each kind:\n"
+                f"{self.table()}"
             )
         if self._filtered_in_row >= self._max_filtered:
             raise RolloutError(
                 f"{self._filtered_in_row} prompts in a row were dropped on purpose, last for {reason!r} "
-                f"(max_filtered_batches times batch_size = {self._max_filtered}). With zero_variance the task is too easy or "
-                f"too hard for the policy, or the reward is constant; with rejected the workflow returns None.\n{self.table()}"
+                f"(max_filtered_batches times batch_size = {self._max_filtered}). With zero_variance the task is too "
+                f"easy or too hard for the policy, or the reward is constant; with rejected, workflows return None.\n"
+                f"{self.table()}"
             )
 
     def table(self) -> str:

@@ -17,7 +17,7 @@ logger = getLogger(__name__)
 class StallWatchdog:
     """A thread of its own, so that it also reports when the event loop is the one that hangs.
 
-    describe: one line per pending episode, oldest first; empty when nothing is pending. Called from the watchdog's thread.
+    describe: one line per pending prompt, oldest first; empty when nothing is pending. Called from this thread.
     """
 
     def __init__(self, stall_seconds: float, describe: Callable[[], list[str]]) -> None:

@@ -1,4 +1,4 @@
-"""A virtual engine: real asyncio, chosen latencies, tokens that depend on (seed, position) only, as the contract demands."""
+"""A virtual engine: real asyncio, chosen latencies, tokens that depend on (seed, position) only, as promised."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from collections import Counter
 
 import pytest
 
-from areal.api import FaultError, FaultKind, ModelRequest, ModelResponse, RolloutWorkflow, StopReason, Trajectory
-from areal.api import GenerationConfig
+from areal.api import (
+    FaultError,
+    FaultKind,
+    GenerationConfig,
+    ModelRequest,
+    ModelResponse,
+    RolloutWorkflow,
+    StopReason,
+    Trajectory,
+)
 from areal.infra.rollout.seeds import derive_seed
 
 

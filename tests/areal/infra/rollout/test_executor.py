@@ -59,7 +59,7 @@ def groups_of(batches):
 
 
 def test_with_bound_zero_batches_equal_those_of_a_plain_synchronous_loop(world, build):
-    """The reference below is what a loop without any of this machinery would do, with latencies that shuffle completion."""
+    """The reference is a loop without any of this machinery; the latencies shuffle the order of completion."""
     from areal.infra.rollout.episode import EpisodeJob, EpisodeRunner
 
     async def plain_loop():

@@ -1,4 +1,4 @@
-"""Thousands of prompts with random latencies, faults and interruptions, under every policy: nothing lost, nothing too old."""
+"""Thousands of prompts with random latencies, faults and cuts, under every policy: nothing lost, nothing too old."""
 
 from __future__ import annotations
 
