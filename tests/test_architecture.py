@@ -224,8 +224,9 @@ def documented_tree(document: str) -> tuple[dict[str, str], dict[str, str]]:
 def test_the_map_lists_exactly_the_folders_that_exist(document):
     top, packages = documented_tree(document)
     parts = [path.relative_to(ROOT).parts for path in repository_files()]
-    assert sorted(top) == sorted({names[0] for names in parts if len(names) > 1})
-    assert sorted(packages) == sorted({names[1] for names in parts if names[0] == "areal" and len(names) > 2})
+    folders = {names[0] for names in parts if len(names) > 1}
+    subfolders = {names[1] for names in parts if names[0] == "areal" and len(names) > 2}
+    assert (sorted(top), sorted(packages)) == (sorted(folders), sorted(subfolders))
 
 
 def test_the_agent_instructions_stay_short():
