@@ -186,6 +186,14 @@ def test_gradient_checkpointing_recomputes_the_blocks_and_changes_no_gradient(fa
     assert all(torch.equal(plain[name], recomputed[name]) for name in plain)
 
 
+def test_gradient_checkpointing_never_shows_a_cache_the_same_keys_twice():
+    model = from_config({**CONFIG, **MODELS["qwen3"]})
+    model.set_gradient_checkpointing(True)
+    cache = Cache()
+    model(torch.tensor([1, 2]), torch.tensor([0, 0]), None, 1, attention=cache).sum().backward()
+    assert [len(keys) for keys in cache.keys.values()] == [1, 1]
+
+
 def test_shared_prefix_attention_is_refused():
     model = from_config({**CONFIG, **MODELS["qwen3"]})
     with pytest.raises(ModelError, match="tree_attn_meta"):

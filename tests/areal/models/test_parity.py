@@ -10,6 +10,7 @@ import torch
 
 from areal.models import from_config, from_pretrained
 from areal.models.registry import MODELS, get_spec
+from areal.models.rotary import attention_magnitude, inverse_frequencies
 
 WINDOWED = {"use_sliding_window": True, "sliding_window": 5}
 YARN = {
@@ -138,6 +139,33 @@ def test_development_configs_reach_parity(hf_model, tokens, run, tmp_path, asser
         reference.save_pretrained(tmp_path / name)
         with torch.no_grad():
             assert_same_logits(run(from_pretrained(tmp_path / name), tokens), reference(tokens[None]).logits[0])
+
+
+@pytest.mark.parametrize(
+    "rope_parameters",
+    [
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 3.0},
+        {**LLAMA3, "original_max_position_embeddings": 8192},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+        {"rope_type": "yarn", "factor": 4.0},
+        {"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 512},
+    ],
+    ids=str,
+)
+def test_frequencies_at_full_size_equal_those_of_transformers(rope_parameters, hf_config):
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config = hf_config(
+        "qwen3", head_dim=128, max_position_embeddings=131072, rope_parameters={**rope_parameters, "rope_theta": 1e6}
+    )
+    if rope_parameters["rope_type"] == "default":
+        expected, magnitude = 1.0 / 1e6 ** (torch.arange(0, 128, 2) / 128), 1.0
+    else:
+        expected, magnitude = ROPE_INIT_FUNCTIONS[rope_parameters["rope_type"]](config)
+    args = get_spec("qwen3").args_class.from_hf_config(config.to_dict()).rotary
+    torch.testing.assert_close(inverse_frequencies(args, 128), expected, rtol=1e-6, atol=0)
+    assert attention_magnitude(args) == pytest.approx(magnitude, rel=1e-12)
 
 
 @pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "qwen3_moe"])
