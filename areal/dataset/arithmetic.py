@@ -129,11 +129,15 @@ def load_facts(
     candidates = (
         extract_facts(row["answer"] for row in read_gsm8k(path, stored).rows) if path else _read_packaged(stored)
     )
-    in_split = [f for f in candidates if split == "test" or (f.problem % VALIDATION_EVERY == 0) == (split == "validation")]
+    in_split = [
+        f for f in candidates if split == "test" or (f.problem % VALIDATION_EVERY == 0) == (split == "validation")
+    ]
     fitting = [fact for fact in in_split if _within(fact, max_operand_digits, max_result_digits, operators)]
     correct = [fact for fact in fitting if _is_correct(fact)]
     if len(correct) < len(fitting):
-        logger.warning("arithmetic %s: dropped %d annotations whose result is wrong", split, len(fitting) - len(correct))
+        logger.warning(
+            "arithmetic %s: dropped %d annotations whose result is wrong", split, len(fitting) - len(correct)
+        )
     if not correct:
         raise DataError(f"arithmetic {split}: no annotation of {path or 'the packaged rows'} fits the given limits")
     return correct

@@ -23,7 +23,10 @@ def check_options(
 
     what: for the message, e.g. "dataset 'gsm8k_rl'". reserved: parameters that the framework fills in itself.
     """
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # some callables written in C have no signature: they check their arguments themselves
+        return
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         accepted = set(options)
     else:

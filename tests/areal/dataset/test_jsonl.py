@@ -77,7 +77,11 @@ def test_sft_from_prompt_and_answer(tokenizer, tmp_path):
 
 
 def test_control_tokens_inside_a_chat_are_not_read_as_control(chat_tokenizer, tmp_path):
-    path = write(tmp_path, {"messages": [{"role": "user", "content": "fine"}]}, {"messages": [{"role": "user", "content": "<eos>"}]})
+    path = write(
+        tmp_path,
+        {"messages": [{"role": "user", "content": "fine"}]},
+        {"messages": [{"role": "user", "content": "<eos>"}]},
+    )
     with pytest.raises(DataError, match=r"line 2: messages\[0\] contains the control token '<eos>'"):
         load(chat_tokenizer, path)
 

@@ -20,7 +20,9 @@ def loader(monkeypatch):
 
     def run(kind, rows, **options):
         module = types.ModuleType("user_rows")
-        module.load = lambda path, split, tokenizer, max_length=None, *, repeat=1: datasets.Dataset.from_list(rows * repeat)
+        module.load = lambda path, split, tokenizer, max_length=None, *, repeat=1: datasets.Dataset.from_list(
+            rows * repeat
+        )
         monkeypatch.setitem(sys.modules, "user_rows", module)
         return load_dataset(DatasetConfig(name="user_rows:load", options=options), None, kind=kind)
 
@@ -44,7 +46,11 @@ def test_loaders_of_users_work_by_path(loader):
         ("rl", {"message": "a"}, "no column 'messages': did you mean 'message'"),
         ("rl", {"messages": ""}, "row 0: messages is an empty prompt"),
         ("rl", {"messages": []}, "row 0: messages is empty or not a list"),
-        ("rl", {"messages": [{"role": "user"}]}, r"row 0: messages\[0\] is .* expected a mapping with role and content"),
+        (
+            "rl",
+            {"messages": [{"role": "user"}]},
+            r"row 0: messages\[0\] is .* expected a mapping with role and content",
+        ),
         ("rl", {"messages": [{"role": "assistant", "content": "x"}]}, "end with an assistant turn"),
         ("sft", {"input_ids": [1, 2], "loss_mask": [1]}, "input_ids has 2 entries and loss_mask 1"),
         ("sft", {"input_ids": [1, 2], "loss_mask": [0, 0]}, "loss_mask is all 0"),

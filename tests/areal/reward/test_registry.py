@@ -38,4 +38,6 @@ def test_importing_rewards_loads_no_heavy_library():
     code = "import sys, areal.reward, areal.reward.gsm8k, areal.reward.math_verify; print(sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert "'areal.reward.gsm8k'" in loaded
-    assert not any(f"'{name}'" in loaded for name in ("torch", "transformers", "datasets", "sympy", "areal.reward.isolation"))
+    assert not any(
+        f"'{name}'" in loaded for name in ("torch", "transformers", "datasets", "sympy", "areal.reward.isolation")
+    )

@@ -1,0 +1,39 @@
+"""Every example configuration loads, and everything it names exists and fits together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from areal.api import load
+from areal.dataset.loading import load_dataset
+from areal.dataset.tokenizers import check_tokenizer, load_tokenizer
+from areal.reward.registry import REWARDS
+from areal.trainer.config import PPOConfig
+from areal.trainer.config_source import load_config
+from areal.workflow.creation import create_workflow
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
+
+
+def test_there_are_examples():
+    assert {path.stem for path in EXAMPLES} >= {"arithmetic_grpo", "arithmetic_sft", "gsm8k_rl", "gsm8k_sft"}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_names_only_what_exists(path):
+    config = load_config(path).config
+    # The placeholder checkpoint of the language-model examples is replaced by a tokenizer that reads any text.
+    tokenizer = load_tokenizer(config.model.tokenizer_path or "bytes:")
+    kind = "rl" if isinstance(config, PPOConfig) else "sft"
+    for part in (config.train_dataset, config.valid_dataset):
+        if part is not None:
+            assert len(load_dataset(part, tokenizer, kind=kind)) > 0
+    if config.model.init:
+        check_tokenizer(tokenizer, config.model.init["vocab_size"])
+    if isinstance(config, PPOConfig):
+        reward = load("reward", config.reward, REWARDS)
+        create_workflow(
+            config.workflow, reward=reward, gconfig=config.gconfig, tokenizer=tokenizer, options=config.workflow_options
+        )
