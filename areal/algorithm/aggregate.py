@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from areal.algorithm import catalog
+from areal.algorithm.ratios import on_mask
 from areal.api import DataError
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def aggregate(loss: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
 
     loss: [S, L], may hold anything (NaN included) where mask is 0, provided its gradient is not needed there.
     """
-    return (torch.where(mask > 0, loss, torch.zeros_like(loss)) * weights).sum()
+    return (on_mask(loss, mask) * weights).sum()
 
 
 def check_shape(name: str, tensor: Tensor, expected: tuple[int, ...] | torch.Size) -> None:

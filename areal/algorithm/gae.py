@@ -10,15 +10,10 @@ best estimate there is of the state that was cut off. All of it runs in float64 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from areal.algorithm.ratios import on_mask
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def gae(
@@ -85,8 +80,7 @@ def gae_turn(
 
 def discounted_returns(token_rewards: Tensor, *, mask: Tensor, gamma: float = 1.0) -> Tensor:
     """G_t = sum over policy tokens s >= t of gamma^(s - t) r_s, counting policy tokens only; [S, L], 0 off the mask."""
-    rewards = on_mask(token_rewards, mask).double()
-    returns = _backward(rewards.shape, lambda t, following: rewards[:, t] + gamma * following, mask > 0, rewards)
+    returns = _backward(on_mask(token_rewards, mask).double(), mask > 0, gamma)
     return returns.to(token_rewards.dtype)
 
 
@@ -96,7 +90,7 @@ def _recursion(
     """A_t = delta_t + gamma lam A_next over the valid columns from right to left."""
     next_values = _next_valid(values, valid, bootstrap)
     deltas = rewards + gamma * next_values - values
-    return _backward(rewards.shape, lambda t, following: deltas[:, t] + gamma * lam * following, valid, rewards)
+    return _backward(deltas, valid, gamma * lam)
 
 
 def _next_valid(values: Tensor, valid: Tensor, bootstrap: Tensor) -> Tensor:
@@ -110,14 +104,19 @@ def _next_valid(values: Tensor, valid: Tensor, bootstrap: Tensor) -> Tensor:
     return torch.cat([values, bootstrap.unsqueeze(1)], dim=1).gather(1, following)
 
 
-def _backward(shape: torch.Size, step: Callable[[int, Tensor], Tensor], valid: Tensor, like: Tensor) -> Tensor:
-    """Run `state = step(t, state)` from the last column to the first, skipping invalid columns; collect the states."""
-    result = like.new_zeros(shape)
-    state = like.new_zeros(shape[0])
-    for t in range(shape[1] - 1, -1, -1):
-        state = torch.where(valid[:, t], step(t, state), state)
-        result[:, t] = torch.where(valid[:, t], state, torch.zeros_like(state))
-    return result
+def _backward(increments: Tensor, valid: Tensor, decay: Tensor | float) -> Tensor:
+    """x_t = increments_t + decay x_next from the last column to the first, skipping invalid columns, 0 there.
+
+    decay: a number, or one per row [S].
+    """
+    # One contiguous row per step: columns of a row-major tensor would touch every cache line of it each time.
+    increments_LS, valid_LS = increments.t().contiguous(), valid.t().contiguous()
+    result = torch.empty_like(increments_LS)
+    state = increments.new_zeros(increments.shape[0])
+    for t in range(increments_LS.shape[0] - 1, -1, -1):
+        state = torch.where(valid_LS[t], increments_LS[t] + decay * state, state)
+        result[t] = state
+    return on_mask(result.t().contiguous(), valid)
 
 
 def _bootstrap(values: Tensor, mask: Tensor, truncated: Tensor | None) -> Tensor:

@@ -204,8 +204,8 @@ class Objective:
         fit, and ConfigError when an input that the settings need is missing.
         """
         self._check_inputs(logp, logp_ref, entropy)
-        others = {"logp_prox": logp_prox, "logp_behave": logp_behave, "advantages": advantages, "mask": mask}
-        for name, tensor in {**others, "logp_ref": logp_ref, "entropy": entropy}.items():
+        fixed = {"logp_prox": logp_prox, "logp_behave": logp_behave, "advantages": advantages}
+        for name, tensor in {**fixed, "mask": mask, "logp_ref": logp_ref, "entropy": entropy}.items():
             if tensor is not None:
                 check_shape(name, tensor, logp.shape)
         if denominators is None:
@@ -213,9 +213,7 @@ class Objective:
         valid = _valid(mask, logp_prox, logp_behave)
         inputs = _Inputs(
             logp=on_mask(logp, valid),
-            logp_prox=on_mask(logp_prox, valid).detach(),
-            logp_behave=on_mask(logp_behave, valid).detach(),
-            advantages=on_mask(advantages, valid).detach(),
+            **{name: on_mask(tensor, valid).detach() for name, tensor in fixed.items()},
             mask=mask > 0,
             valid=valid,
             logp_ref=None if logp_ref is None else on_mask(logp_ref, valid).detach(),
@@ -318,8 +316,8 @@ def _ratio_metrics(inputs: _Inputs, anchor: Tensor, token_loss: TokenLoss, token
     return {
         "advantage": mean(inputs.advantages, valid, tokens),
         "approx_kl": mean(kl_functions.estimate("k3", inputs.logp.detach(), inputs.logp_prox), valid, tokens),
-        "clip_fraction": mean(token_loss.clipped.to(ratio.dtype), valid, tokens),
-        "dual_clip_fraction": mean(token_loss.dual_clipped.to(ratio.dtype), valid, tokens),
+        "clip_fraction": (token_loss.clipped & valid).sum().to(ratio.dtype) / max(tokens, 1.0),
+        "dual_clip_fraction": (token_loss.dual_clipped & valid).sum().to(ratio.dtype) / max(tokens, 1.0),
         "ratio": mean(ratio, valid, tokens),
         "ratio_max": metric_functions.masked_max(ratio, valid),
     }
@@ -344,6 +342,6 @@ def _correction_metrics(
         "clamp_count": clamped.to(weight.dtype),
         "correction_weight": mean(applied, valid, tokens),
         "correction_weight_max": metric_functions.masked_max(applied, valid),
-        "masked_fraction": mean((~kept).to(weight.dtype), inputs.mask, tokens),
+        "masked_fraction": (inputs.mask & ~kept).sum().to(weight.dtype) / max(tokens, 1.0),
         "rejected_nonfinite_count": (inputs.mask & ~valid).sum().to(weight.dtype),
     }

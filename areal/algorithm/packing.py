@@ -132,7 +132,7 @@ def micro_batches(lengths: Sequence[int] | Tensor, max_tokens: int) -> list[list
     alone = [[index] for index in order if lengths[index] > max_tokens]
     rest = [index for index in order if lengths[index] <= max_tokens]
     fitted = _first_fit(rest, lengths, max_tokens)
-    # Longest-first onto the least loaded bin mostly evens the load, but can also do worse than the first fit, or overflow.
+    # Longest-first onto the least loaded bin mostly evens the load, but can also do worse than the first fit.
     balanced = _least_loaded(rest, lengths, len(fitted))
     heaviest = [max((sum(lengths[i] for i in part) for part in parts), default=0) for parts in (fitted, balanced)]
     return sorted(sorted(part) for part in [*alone, *(balanced if heaviest[1] < heaviest[0] else fitted)])

@@ -27,6 +27,11 @@ def sequence_mean(values: Tensor, mask: Tensor) -> Tensor:
     return (values * keep).sum(dim=1, keepdim=True) / keep.sum(dim=1, keepdim=True).clamp(min=1.0)
 
 
+def as_bool(mask: Tensor) -> Tensor:
+    """The mask as bool, without a copy when it is one."""
+    return mask if mask.dtype == torch.bool else mask > 0
+
+
 def on_mask(values: Tensor, mask: Tensor) -> Tensor:
     """`values` with 0 off the mask: whatever was there (NaN, inf) reaches neither the result nor the gradient."""
-    return torch.where(mask > 0, values, torch.zeros_like(values))
+    return values.masked_fill(~as_bool(mask), 0.0)
