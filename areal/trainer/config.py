@@ -21,7 +21,7 @@ class ModelConfig(Config):
     path: str = ""
     """Hugging Face checkpoint folder to start from. Required unless `init` is given."""
     init: dict[str, Any] = field(default_factory=dict)
-    """Content of a config.json (model_type, hidden_size, ...) for a model with random weights; ignored when `path` is set."""
+    """Content of a config.json (model_type, hidden_size, ...) for random weights; ignored when `path` is set."""
     tokenizer_path: str = ""
     """Folder of the tokenizer; empty means `path`."""
 
@@ -36,8 +36,15 @@ class ObjectiveConfig(Config):
     """Changes to the preset, e.g. {clip_high: 0.28, entropy_coef: 0.01}; unknown keys are errors."""
     num_minibatches: int = 1
     """Optimizer steps per batch; prompts are split, never a group."""
-    kl_coef: float = 0.0
-    """Weight of the penalty towards the reference model; > 0 keeps a frozen copy of the initial weights."""
+    prox_logp: Literal["auto", "behave", "recompute"] = "auto"
+    """Where the proximal ("old") log-probabilities come from. recompute: one extra forward before the first minibatch;
+    behave: those recorded while sampling; auto: recompute when the objective weighs or masks by their difference."""
+    overlong_buffer: int = 0
+    """Soft length limit (DAPO): the last this many tokens of gconfig.max_new_tokens cost reward linearly; 0 is off."""
+    overlong_penalty: float = 1.0
+    """Largest reward subtracted by the soft length limit."""
+    mask_truncated: bool = False
+    """Leave samples that ran into the token budget out of the loss (they still count in their group's baseline)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +127,13 @@ class PPOConfig(RunConfig):
 
     def __post_init__(self) -> None:
         """Refuse combinations that would only fail after loading everything."""
+        if self.objective.num_minibatches < 1:
+            raise ConfigError(f"objective.num_minibatches is {self.objective.num_minibatches}, expected at least 1")
+        if not 0 <= self.objective.overlong_buffer <= self.gconfig.max_new_tokens:
+            raise ConfigError(
+                f"objective.overlong_buffer is {self.objective.overlong_buffer}, expected 0 .. gconfig.max_new_tokens "
+                f"({self.gconfig.max_new_tokens})"
+            )
         if self.objective.num_minibatches > self.rollout.batch_size:
             raise ConfigError(
                 f"objective.num_minibatches {self.objective.num_minibatches} exceeds rollout.batch_size "

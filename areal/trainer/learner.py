@@ -1,0 +1,222 @@
+"""From trajectories to an optimizer step: old and reference log-probabilities, advantages, minibatches, updates.
+
+Knows engines and the objective; knows nothing of rollouts, files or steps of a run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from areal.algorithm import reward_shaping
+from areal.algorithm.aggregate import count
+from areal.algorithm.critic import value_loss
+from areal.algorithm.packing import collate, select, split_groups
+from areal.api import ConfigError, EngineError, NumericsError, PaddedBatch, TrainStats
+from areal.infra.metrics import names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from areal.algorithm.objective import Objective
+    from areal.api import LossOutput, TrainEngine, Trajectory
+    from areal.engine.train.reference import FrozenModel
+    from areal.trainer.config import PPOConfig
+
+
+class PolicyLearner:
+    """Owns the actor and, when the objective asks for them, critic and reference."""
+
+    def __init__(
+        self,
+        *,
+        config: PPOConfig,
+        objective: Objective,
+        actor: TrainEngine,
+        critic: TrainEngine | None = None,
+        reference: FrozenModel | None = None,
+    ) -> None:
+        """Raises ConfigError when critic or reference do not fit what the objective needs."""
+        if objective.needs_critic != (critic is not None):
+            need = "needs a critic: set `critic`" if objective.needs_critic else "uses no critic: remove `critic`"
+            raise ConfigError(f"objective {config.objective.preset!r} (advantage {objective.spec.advantage!r}) {need}")
+        if objective.needs_reference and reference is None:
+            raise ConfigError(f"objective {config.objective.preset!r} with kl_coef > 0 needs a reference model")
+        self.config = config
+        self.objective = objective
+        self.actor = actor
+        self.critic = critic
+        self.reference = reference
+
+    def prepare(self, trajectories: Sequence[Trajectory]) -> PaddedBatch:
+        """Everything the update needs that depends on the weights *before* it. Tensors stay on the CPU."""
+        batch = self._shape(collate(trajectories))
+        if self._recomputes_prox():
+            logp_prox = self.actor.forward_logp(batch, temperature=self._temperature)
+        else:
+            logp_prox = batch.logp_behave
+        batch = replace(batch, logp_prox=logp_prox)
+        if self.objective.needs_reference and self.reference is not None:
+            batch = replace(batch, logp_ref=self.reference.forward_logp(batch, temperature=self._temperature))
+        if self.critic is not None:
+            batch = replace(batch, values=self.critic.forward_values(batch))
+        return self._with_advantages(batch)
+
+    def update(self, batch: PaddedBatch) -> dict[str, float]:
+        """Run the minibatches of one prepared batch; returns metrics averaged over them."""
+        parts = split_groups(batch.groups, self.config.objective.num_minibatches)
+        actor_stats: list[TrainStats] = []
+        critic_stats: list[TrainStats] = []
+        for indices in parts:
+            minibatch = select(batch, indices)
+            actor_stats.append(self._update_actor(minibatch))
+            if self.critic is not None:
+                critic_stats.append(self._update_critic(self.critic, minibatch))
+        metrics = _merge(actor_stats, "train") | _merge(critic_stats, "critic")
+        metrics[names.KL] = metrics["train/kl_ref" if self.reference is not None else "train/approx_kl"]
+        return metrics | self._describe(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of all trained models (the reference is rebuilt from the run's start)."""
+        state = {"actor": self.actor.state_dict()}
+        return state if self.critic is None else state | {"critic": self.critic.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`."""
+        self.actor.load_state_dict(state["actor"])
+        if self.critic is not None:
+            self.critic.load_state_dict(state["critic"])
+
+    @property
+    def _temperature(self) -> float:
+        """Sampling temperature, which the trainer's softmax must share. Greedy sampling records temperature 1."""
+        return 1.0 if self.config.gconfig.greedy else self.config.gconfig.temperature
+
+    def _recomputes_prox(self) -> bool:
+        mode = self.config.objective.prox_logp
+        if mode != "auto":
+            return mode == "recompute"
+        return self.objective.spec.decoupled or self.objective.spec.correction != "none"
+
+    def _shape(self, batch: PaddedBatch) -> PaddedBatch:
+        """Reward shaping and masks that the configuration asks for."""
+        settings = self.config.objective
+        if settings.overlong_buffer:
+            rewards = reward_shaping.overlong_penalty(
+                batch.rewards,
+                batch.loss_mask.sum(dim=1),
+                max_length=self.config.gconfig.max_new_tokens,
+                buffer=settings.overlong_buffer,
+                factor=settings.overlong_penalty,
+            )
+            batch = replace(batch, rewards=rewards)
+        return batch
+
+    def _with_advantages(self, batch: PaddedBatch) -> PaddedBatch:
+        token_rewards = None
+        if self.objective.needs_reward_penalty and batch.logp_ref is not None and batch.logp_prox is not None:
+            token_rewards = self.objective.reward_penalty(batch.logp_prox, batch.logp_ref, mask=batch.loss_mask)
+        advantages, returns = self.objective.advantages_and_returns(
+            batch.rewards,
+            batch.groups,
+            mask=batch.loss_mask,
+            values=batch.values,
+            token_rewards=token_rewards,
+            truncated=batch.truncated,
+            turn_ids=batch.turn_ids,
+        )
+        if self.config.objective.mask_truncated:
+            batch = replace(batch, loss_mask=reward_shaping.overlong_filter(batch.loss_mask, batch.truncated))
+        return replace(batch, advantages=advantages, returns=returns)
+
+    def _update_actor(self, minibatch: PaddedBatch) -> TrainStats:
+        denominators = self.objective.denominators(
+            mask=minibatch.loss_mask,
+            groups=minibatch.groups,
+            logp_prox=minibatch.logp_prox,
+            logp_behave=minibatch.logp_behave,
+        )
+
+        def loss_fn(logp: Tensor, entropy: Tensor | None, micro: PaddedBatch) -> LossOutput:
+            if micro.logp_prox is None or micro.advantages is None:
+                raise EngineError("update of a batch that was not prepared; call prepare first")
+            return self.objective.loss(
+                logp,
+                logp_prox=micro.logp_prox,
+                logp_behave=micro.logp_behave,
+                logp_ref=micro.logp_ref,
+                advantages=micro.advantages,
+                mask=micro.loss_mask,
+                groups=micro.groups,
+                denominators=denominators,
+                entropy=entropy,
+            )
+
+        return self.actor.train_batch(minibatch, loss_fn, temperature=self._temperature, with_entropy=True)
+
+    def _update_critic(self, critic: TrainEngine, minibatch: PaddedBatch) -> TrainStats:
+        denominators = count(minibatch.loss_mask)
+
+        def loss_fn(values: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:
+            if micro.values is None or micro.returns is None:
+                raise EngineError("critic update on a batch that was not prepared with values and returns")
+            return value_loss(
+                values,
+                old_values=micro.values,
+                returns=micro.returns,
+                mask=micro.loss_mask,
+                denominators=denominators,
+            )
+
+        return critic.train_batch(minibatch, loss_fn)
+
+    def _describe(self, batch: PaddedBatch) -> dict[str, float]:
+        """Properties of the batch itself."""
+        lengths = batch.loss_mask.sum(dim=1)
+        sampled = batch.versions[batch.loss_mask.bool()]
+        ages = self.actor.version - sampled.to(torch.float32)
+        return {
+            names.REWARD_MEAN: float(batch.rewards.mean()),
+            names.REWARD_STD: float(batch.rewards.std(correction=0)),
+            names.LENGTH_MEAN: float(lengths.mean()),
+            names.LENGTH_MAX: float(lengths.max()),
+            names.TRUNCATED_FRACTION: float(batch.truncated.float().mean()),
+            names.STALENESS_MEAN: float(ages.mean()) if len(ages) else 0.0,
+            names.STALENESS_MAX: float(ages.max()) if len(ages) else 0.0,
+            "tokens/sampled": float(lengths.sum()),
+            "tokens/total": float(batch.lengths.sum()),
+        }
+
+
+def _merge(stats: Sequence[TrainStats], prefix: str) -> dict[str, float]:
+    """Mean over minibatches, except counts and extremes."""
+    if not stats:
+        return {}
+    merged = {
+        f"{prefix}/loss": sum(item.loss for item in stats) / len(stats),
+        f"{prefix}/grad_norm": sum(item.grad_norm for item in stats) / len(stats),
+        f"{prefix}/learning_rate": stats[-1].learning_rate,
+        f"{prefix}/skipped_steps": float(sum(not item.stepped for item in stats)),
+        f"{prefix}/micro_batches": float(sum(item.num_micro_batches for item in stats)),
+    }
+    for key in stats[0].metrics:
+        values = [item.metrics[key] for item in stats if key in item.metrics]
+        if key.endswith("_max"):
+            merged[f"{prefix}/{key}"] = max(values)
+        elif key.endswith("_min"):
+            merged[f"{prefix}/{key}"] = min(values)
+        else:
+            merged[f"{prefix}/{key}"] = sum(values) / len(values)
+    return merged
+
+
+def check_finite(metrics: Mapping[str, float], step: int) -> None:
+    """Raise NumericsError when a reward or loss is not a number although its step was taken."""
+    loss = metrics.get(names.LOSS, 0.0)
+    if metrics.get("train/skipped_steps", 0.0) == 0 and not math.isfinite(loss):
+        raise NumericsError(f"step {step}: loss is {loss} with finite gradients; the batch is in rollouts.jsonl")

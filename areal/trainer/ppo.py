@@ -1,0 +1,267 @@
+"""The RL loop: rollouts, update, publish, in one readable pass. GRPO family, and PPO when a critic is configured.
+
+One step, with B prompts per batch and staleness bound S (`rollout.max_head_offpolicyness`):
+
+    batch = executor.next_batch()        B finished prompts, none older than S versions
+    learner.prepare / learner.update     old log-probabilities, advantages, optimizer steps
+    engine.update_weights                between two tokens; sequences in flight continue under the new version
+    executor.advance                     frees B slots: only now may B further prompts be admitted
+
+With S = 0 nothing is admitted before `advance`, so the same code is synchronous training.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from areal.algorithm import get_objective
+from areal.api import ConfigError, Trajectory, WeightUpdateMeta
+from areal.engine.embedded.engine import EmbeddedEngine
+from areal.engine.train.engine import TrainingEngine
+from areal.engine.train.reference import FrozenModel
+from areal.infra.metrics import names
+from areal.infra.rollout.executor import RolloutExecutor
+from areal.models.value_head import ValueModel
+from areal.reward.isolation import AsyncRewardWrapper
+from areal.trainer.assembly import load_model, load_rows, steps_in_run, tokenizer_of
+from areal.trainer.evaluation import Evaluation, Evaluator
+from areal.trainer.learner import PolicyLearner, check_finite
+from areal.utils.logging import getLogger
+from areal.utils.seeding import rng_state, seed_everything, set_rng_state
+from areal.workflow.creation import create_workflow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from areal.infra.rollout.batch import RolloutBatch
+    from areal.trainer.config import PPOConfig
+    from areal.trainer.session import RunSession
+
+    RewardTransform = Callable[[int, Sequence[Trajectory]], Sequence[Trajectory]]
+
+_logger = getLogger(__name__)
+
+
+class PPOTrainer:
+    """Builds every part from the configuration and runs the loop. It owns threads and processes: use `with`.
+
+    with open_session(config) as session, PPOTrainer(config, session) as trainer:
+        summary = trainer.train()
+    """
+
+    def __init__(
+        self, config: PPOConfig, session: RunSession, *, transform_rewards: RewardTransform | None = None
+    ) -> None:
+        """transform_rewards: changes a step's trajectories before advantages are computed, for control experiments."""
+        if not config.reward:
+            raise ConfigError("reward is required: a registry name or an importable path such as my_module:my_reward")
+        seed_everything(config.seed)
+        self.config = config
+        self.session = session
+        self._transform_rewards = transform_rewards
+        self.tokenizer = tokenizer_of(config.model)
+        self.rows = load_rows(config.train_dataset, self.tokenizer, kind="rl", seed=config.seed)
+        self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.rollout.batch_size)
+        self.learner = self._build_learner()
+        self._restore_learner()
+        self._reward = AsyncRewardWrapper(
+            config.reward,
+            timeout_seconds=config.rollout.reward_timeout_seconds,
+            max_workers=config.rollout.reward_workers,
+        )
+        self.engine = EmbeddedEngine(
+            self.actor.model,
+            config=config.engine,
+            eos_token_id=self.tokenizer.eos_token_id,
+            tokenizer=self.tokenizer,
+            version=self.session.first_step,
+        )
+        self.executor = self._build_executor()
+        self.evaluations: list[Evaluation] = []
+        """Results of this process's evaluations, oldest first."""
+        self.evaluator = Evaluator(
+            config=config, executor=self.executor, tokenizer=self.tokenizer, reward=self._reward, seed=config.seed
+        )
+
+    def __enter__(self) -> PPOTrainer:
+        """Nothing runs yet: rollouts begin in `train`."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop threads and processes, whatever happened."""
+        self.executor.close()
+        self.engine.close()
+        self._reward.close()
+
+    def train(self) -> dict[str, Any]:
+        """Run to the last step, a stop request, or an error. Returns the summary that `areal train --json` prints."""
+        started = time.monotonic()
+        first = self.session.first_step
+        before = self._evaluate(first) if first == 0 else None
+        step = first
+        last: dict[str, float] = {}
+        # After the evaluation, so that a synchronous run samples its first batch with nothing else in flight.
+        if step < self.total_steps:
+            self.executor.start()
+        with self.session.live_view(self.total_steps) as view:
+            while step < self.total_steps and not self.session.stop.requested:
+                last = self._step(step)
+                step += 1
+                view.update(step, last)
+                self.session.save_due(step, self._states)
+        self.executor.pause()
+        finished = step >= self.total_steps
+        self.session.save(step, self._states())
+        after = self.evaluations[-1] if self.evaluations else None
+        if finished and (after is None or after.step != step):
+            after = self._evaluate(step)
+        return self._summary(step, last, before, after, time.monotonic() - started)
+
+    def _step(self, step: int) -> dict[str, float]:
+        """One batch: wait, learn, publish. Returns its metrics."""
+        clock = _Clock()
+        rollout = self.executor.next_batch()
+        clock.lap("rollout_wait")
+        trajectories = [item for group in rollout.groups for item in group.trajectories]
+        if self._transform_rewards is not None:
+            trajectories = list(self._transform_rewards(step, trajectories))
+        batch = self.learner.prepare(trajectories)
+        clock.lap("prepare")
+        metrics = self.learner.update(batch)
+        check_finite(metrics, step)
+        clock.lap("update")
+        version = step + 1
+        self.actor.set_version(version)
+        self.engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=self.actor.weights()))
+        clock.lap("publish")
+        # Before `advance`, so that a synchronous run evaluates with nothing else in flight and stays reproducible.
+        if self._evaluation_due(version):
+            self._evaluate(version)
+        clock.lap("evaluate")
+        self.executor.advance(version)
+        metrics |= clock.split() | self._rollout_metrics(rollout, clock.total())
+        self.session.metrics.log(version, metrics)
+        self.session.metrics.log_rollouts(version, rollout.groups)
+        return metrics
+
+    def _evaluate(self, step: int) -> Evaluation | None:
+        evaluation = self.evaluator.run(step)
+        if evaluation is not None:
+            self.evaluations.append(evaluation)
+            self.session.metrics.log(step, evaluation.metrics())
+        return evaluation
+
+    def _evaluation_due(self, step: int) -> bool:
+        every = self.config.eval_every_steps
+        return bool(every) and step % every == 0
+
+    def _rollout_metrics(self, rollout: RolloutBatch, seconds: float) -> dict[str, float]:
+        tokens = sum(item.num_sampled for group in rollout.groups for item in group.trajectories)
+        return rollout.metrics() | {
+            names.TOKENS_PER_SECOND: tokens / max(seconds, 1e-9),
+            names.TIME_STEP: seconds,
+        }
+
+    def _build_learner(self) -> PolicyLearner:
+        config = self.config
+        objective = get_objective(config.objective.preset, **config.objective.overrides)
+        model = load_model(config, self.tokenizer)
+        steps = self.total_steps * config.objective.num_minibatches
+        reference = FrozenModel.copy_of(model, config=config.actor) if objective.needs_reference else None
+        critic = None
+        if config.critic is not None:
+            body = load_model(config, self.tokenizer)
+            critic = TrainingEngine(ValueModel(body), config=config.critic, total_steps=steps, is_critic=True)
+        self.actor = TrainingEngine(model, config=config.actor, total_steps=steps)
+        return PolicyLearner(config=config, objective=objective, actor=self.actor, critic=critic, reference=reference)
+
+    def _build_executor(self) -> RolloutExecutor:
+        config = self.config
+        workflow = create_workflow(
+            config.workflow,
+            reward=self._reward,
+            gconfig=config.gconfig,
+            tokenizer=self.tokenizer,
+            options=config.workflow_options,
+        )
+        executor = RolloutExecutor(
+            engine=self.engine,
+            workflow=workflow,
+            rows=self.rows,
+            config=config.rollout,
+            seed=config.seed,
+            dataset_name=config.train_dataset.name,
+            workflow_name=config.workflow,
+            engine_name="embedded",
+        )
+        if self.session.resumed is not None:
+            executor.load_state_dict(self.session.resumed.load("rollout"))
+        return executor
+
+    def _restore_learner(self) -> None:
+        checkpoint = self.session.resumed
+        if checkpoint is not None:
+            self.learner.load_state_dict(checkpoint.load("learner"))
+            set_rng_state(checkpoint.load("rng"))
+
+    def _states(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "rollout": self.executor.state_dict(),
+            "rng": rng_state(),
+        }
+
+    def _summary(
+        self,
+        step: int,
+        last: Mapping[str, float],
+        before: Evaluation | None,
+        after: Evaluation | None,
+        seconds: float,
+    ) -> dict[str, Any]:
+        finished = step >= self.total_steps
+        final = self.session.directory / "final"
+        if finished:
+            self.actor.save_pretrained(final)
+            self.tokenizer.save_pretrained(final)
+        return {
+            "ok": True,
+            "finished": finished,
+            "directory": str(self.session.directory),
+            "checkpoint": str(final) if finished else None,
+            "steps": step,
+            "reward": last.get(names.REWARD_MEAN),
+            "eval_before": None if before is None else before.metrics(),
+            "eval_after": None if after is None else after.metrics(),
+            "generated_tokens": int(self.engine.stats().get("generated_tokens", 0)),
+            "seconds": round(seconds, 2),
+            "exit_code": self.session.stop.exit_code,
+        }
+
+
+class _Clock:
+    """Splits the wall time of one step."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.perf_counter()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self._laps[name] = now - self._last
+        self._last = now
+
+    def split(self) -> dict[str, float]:
+        return {f"{names.TIME_PREFIX}{name}": value for name, value in self._laps.items()}
+
+    def total(self) -> float:
+        return self._last - self._start
+
+
+def configure_threads(num_threads: int) -> None:
+    """Intra-op threads of this process; 0 keeps the default."""
+    if num_threads:
+        torch.set_num_threads(num_threads)

@@ -1,0 +1,38 @@
+"""Run a configuration: the one function behind `areal train`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from areal.trainer.config import PPOConfig
+from areal.trainer.session import open_session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from areal.trainer.config import SFTConfig
+
+
+def run(
+    config: PPOConfig | SFTConfig, *, provenance: Mapping[str, str] | None = None, progress: bool = True
+) -> dict[str, Any]:
+    """Train as `config` says and return the summary (JSON values; see the trainers' `train`).
+
+    Writes config.yaml, metrics.jsonl, rollouts.jsonl, checkpoints/, final/ and report.html into the run directory.
+    """
+    from areal.infra.metrics.report import write_report
+    from areal.trainer.ppo import configure_threads
+
+    configure_threads(config.num_threads)
+    with open_session(config) as session:
+        if isinstance(config, PPOConfig):
+            from areal.trainer.ppo import PPOTrainer
+
+            with PPOTrainer(config, session) as trainer:
+                summary = trainer.train()
+        else:
+            from areal.trainer.sft import SFTTrainer
+
+            summary = SFTTrainer(config, session).train()
+    summary["report"] = str(write_report(session.directory, session.directory / "report.html"))
+    return summary

@@ -1,0 +1,132 @@
+"""What surrounds learning in every run: the directory and its lock, metrics, checkpoints, signals, and recovery."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.api import CheckpointError, ConfigError
+from areal.infra.checkpoint.lock import RunLock
+from areal.infra.checkpoint.signals import StopRequest
+from areal.infra.checkpoint.store import CheckpointStore
+from areal.infra.metrics.live import LiveView
+from areal.infra.metrics.logger import MetricLogger
+from areal.trainer.assembly import run_directory
+from areal.trainer.config_source import dump_yaml, to_mapping
+from areal.utils.atomic import atomic_write
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from areal.infra.checkpoint.store import Checkpoint
+    from areal.trainer.config import PPOConfig, SFTConfig
+
+_logger = getLogger(__name__)
+
+FREE_TO_CHANGE: Final = (
+    "checkpoint.", "eval_every_steps", "eval_rows", "experiment_name", "metrics.", "output_dir", "total_train_epochs",
+    "total_train_steps", "trial_name",
+)  # fmt: skip
+"""Keys (and prefixes) that a resumed run may change; any other difference would silently train something else."""
+
+
+class RunSession:
+    """One process's hold on one run directory. Use `open_session`."""
+
+    def __init__(self, config: PPOConfig | SFTConfig, directory: Path, stop: StopRequest) -> None:
+        self.config = config
+        self.directory = directory
+        self.stop = stop
+        self.store = CheckpointStore(directory / "checkpoints", keep=config.checkpoint.keep)
+        self.resumed: Checkpoint | None = self._find_checkpoint()
+        self.metrics = MetricLogger(directory, config.metrics)
+        # Metrics of step k stand for k finished steps; later ones are about to be done again.
+        self.metrics.resume_at(self.first_step + 1 if self.resumed is not None else 0)
+        self._failed_saves = 0
+
+    @property
+    def first_step(self) -> int:
+        """Index of the first step this process runs: 0, or the number of steps the checkpoint has seen."""
+        return 0 if self.resumed is None else self.resumed.step
+
+    def live_view(self, total_steps: int) -> LiveView:
+        """Progress on the terminal, or one log line per step."""
+        title = f"{self.config.experiment_name}/{self.config.trial_name}"
+        return LiveView(total_steps, title=title, enabled=self.config.metrics.progress)
+
+    def save(self, step: int, states: Mapping[str, Any]) -> None:
+        """Write recovery state. A failure is reported and training goes on, until max_write_failures in a row.
+
+        step: number of finished training steps.
+        """
+        try:
+            self.store.save(step, states, meta={"config": to_mapping(self.config)})
+        except CheckpointError as error:
+            self._failed_saves += 1
+            if self._failed_saves >= self.config.checkpoint.max_write_failures:
+                raise CheckpointError(f"{self._failed_saves} saves in a row failed, giving up: {error}") from error
+            _logger.error("%s; training goes on (%d of %d tolerated failures)",  # noqa: TRY400 - message says it all
+                          error, self._failed_saves, self.config.checkpoint.max_write_failures)  # fmt: skip
+        else:
+            self._failed_saves = 0
+
+    def save_due(self, step: int, states: Callable[[], Mapping[str, Any]]) -> None:
+        """Save when checkpoint.every_steps says so."""
+        every = self.config.checkpoint.every_steps
+        if every and step % every == 0:
+            self.save(step, states())
+
+    def _find_checkpoint(self) -> Checkpoint | None:
+        if not self.config.checkpoint.resume:
+            if self.store.steps():
+                raise ConfigError(
+                    f"{self.directory} already holds checkpoints of steps {self.store.steps()}; resume the run "
+                    f"(checkpoint.resume=true), choose another output_dir, or remove the folder"
+                )
+            return None
+        checkpoint = self.store.load_latest()
+        if checkpoint is not None:
+            self._check_same_run(checkpoint)
+            _logger.info("continuing from step %d (%s)", checkpoint.step, checkpoint.path)
+        return checkpoint
+
+    def _check_same_run(self, checkpoint: Checkpoint) -> None:
+        before, now = _flat(checkpoint.meta.get("config", {})), _flat(to_mapping(self.config))
+        changed = [
+            f"  {key}: was {before.get(key)!r}, is {now.get(key)!r}"
+            for key in sorted({*before, *now})
+            if before.get(key) != now.get(key) and not key.startswith(FREE_TO_CHANGE)
+        ]
+        if changed and not self.config.checkpoint.allow_config_change:
+            raise ConfigError(
+                "the configuration differs from the one the checkpoint was made with:\n" + "\n".join(changed) + "\n"
+                "restore it, use another output_dir, or accept the change with checkpoint.allow_config_change=true"
+            )
+
+
+@contextlib.contextmanager
+def open_session(config: PPOConfig | SFTConfig) -> Iterator[RunSession]:
+    """Lock the run directory, record the configuration, watch for signals; close all of it at the end.
+
+    Raises BusyError when another process runs there, ConfigError when its checkpoints belong to another configuration.
+    """
+    directory = run_directory(config)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(RunLock(directory))
+        stop = stack.enter_context(StopRequest())
+        session = RunSession(config, directory, stop)
+        stack.callback(session.metrics.close)
+        atomic_write(directory / "config.yaml", dump_yaml(config))
+        yield session
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Leaves of nested mappings by dotted key; sequences compare as lists, as JSON stores them."""
+    if isinstance(value, dict):
+        flat: dict[str, Any] = {}
+        for key, child in value.items():
+            flat.update(_flat(child, f"{prefix}.{key}" if prefix else str(key)))
+        return flat
+    return {prefix: list(value) if isinstance(value, tuple) else value}

@@ -1,0 +1,149 @@
+"""Supervised fine-tuning: the same engine, checkpoints and metrics as RL, with a data loader in place of rollouts."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from areal.algorithm.aggregate import count
+from areal.algorithm.packing import collate
+from areal.algorithm.sft import sft_loss
+from areal.api import DataError, StopReason, Trajectory
+from areal.engine.train.engine import TrainingEngine
+from areal.infra.metrics import names
+from areal.trainer.assembly import load_model, load_rows, steps_in_run, tokenizer_of
+from areal.utils.logging import getLogger
+from areal.utils.seeding import rng_state, seed_everything, set_rng_state
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from areal.api import LossOutput, PaddedBatch
+    from areal.dataset.prompt_source import ShuffledRows
+    from areal.trainer.config import SFTConfig
+    from areal.trainer.session import RunSession
+
+_logger = getLogger(__name__)
+
+
+class SFTTrainer:
+    """Minimises the mean negative log-likelihood of the tokens with loss_mask 1.
+
+    with open_session(config) as session:
+        summary = SFTTrainer(config, session).train()
+    """
+
+    def __init__(self, config: SFTConfig, session: RunSession) -> None:
+        seed_everything(config.seed)
+        self.config = config
+        self.session = session
+        self.tokenizer = tokenizer_of(config.model)
+        self.rows = load_rows(config.train_dataset, self.tokenizer, kind="sft", seed=config.seed)
+        self.valid = (
+            load_rows(config.valid_dataset, self.tokenizer, kind="sft", seed=config.seed)
+            if config.valid_dataset is not None
+            else None
+        )
+        self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.batch_size)
+        self.engine = TrainingEngine(
+            load_model(config, self.tokenizer), config=config.actor, total_steps=self.total_steps
+        )
+        if session.resumed is not None:
+            self.engine.load_state_dict(session.resumed.load("actor"))
+            set_rng_state(session.resumed.load("rng"))
+
+    def train(self) -> dict[str, Any]:
+        """Run to the last step or a stop request; returns the summary that `areal train --json` prints."""
+        started = time.monotonic()
+        step = self.session.first_step
+        before = self._evaluate(step) if step == 0 else {}
+        metrics: dict[str, float] = {}
+        with self.session.live_view(self.total_steps) as view:
+            while step < self.total_steps and not self.session.stop.requested:
+                metrics = self._step(step)
+                step += 1
+                self.session.metrics.log(step, metrics)
+                view.update(step, metrics)
+                if self.config.eval_every_steps and step % self.config.eval_every_steps == 0:
+                    self._evaluate(step)
+                self.session.save_due(step, self._states)
+        finished = step >= self.total_steps
+        self.session.save(step, self._states())
+        final = self.session.directory / "final"
+        if finished:
+            self.engine.save_pretrained(final)
+            self.tokenizer.save_pretrained(final)
+        return {
+            "ok": True,
+            "finished": finished,
+            "directory": str(self.session.directory),
+            "checkpoint": str(final) if finished else None,
+            "steps": step,
+            "loss": metrics.get(names.LOSS),
+            "eval_before": before,
+            "eval_after": self._evaluate(step) if finished else {},
+            "seconds": round(time.monotonic() - started, 2),
+            "exit_code": self.session.stop.exit_code,
+        }
+
+    def _step(self, step: int) -> dict[str, float]:
+        started = time.perf_counter()
+        first = step * self.config.batch_size
+        batch = collate_rows(self.rows, range(first, first + self.config.batch_size))
+        denominators = count(batch.loss_mask)
+
+        def loss_fn(logp: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:
+            return sft_loss(logp, mask=micro.loss_mask, denominators=denominators)
+
+        stats = self.engine.train_batch(batch, loss_fn, smoothing=self.config.label_smoothing)
+        seconds = time.perf_counter() - started
+        tokens = float(batch.lengths.sum())
+        return {
+            names.LOSS: stats.loss,
+            names.GRAD_NORM: stats.grad_norm,
+            names.LEARNING_RATE: stats.learning_rate,
+            "train/skipped_steps": float(not stats.stepped),
+            "tokens/total": tokens,
+            names.TOKENS_PER_SECOND: tokens / max(seconds, 1e-9),
+            names.TIME_STEP: seconds,
+            **{f"train/{key}": value for key, value in stats.metrics.items()},
+        }
+
+    def _evaluate(self, step: int) -> dict[str, float]:
+        """Mean negative log-likelihood per target token of the validation rows; empty without them."""
+        if self.valid is None:
+            return {}
+        count = min(len(self.valid), self.config.eval_rows)
+        batch = collate_rows(self.valid, range(count))
+        logp = self.engine.forward_logp(batch)
+        loss = -float((logp * batch.loss_mask).sum() / batch.loss_mask.sum().clamp(min=1))
+        metrics = {names.EVAL_LOSS: loss, "eval/rows": float(count)}
+        self.session.metrics.log(step, metrics)
+        return metrics
+
+    def _states(self) -> Mapping[str, Any]:
+        return {"actor": self.engine.state_dict(), "rng": rng_state()}
+
+
+def collate_rows(rows: ShuffledRows, ordinals: range) -> PaddedBatch:
+    """Batch of supervised rows; columns that only RL has are filled with neutral values."""
+    return collate([_as_trajectory(rows.row(ordinal), ordinal) for ordinal in ordinals])
+
+
+def _as_trajectory(row: Mapping[str, Any], ordinal: int) -> Trajectory:
+    tokens, mask = list(row["input_ids"]), [int(value) for value in row["loss_mask"]]
+    if not any(mask[1:]):
+        raise DataError(f"row {ordinal}: no token to learn (loss_mask is 0 everywhere after the first token)")
+    versions = [0 if value else -1 for value in mask]
+    return Trajectory(
+        tokens=tokens,
+        loss_mask=mask,
+        logprobs=[0.0] * len(tokens),
+        versions=versions,
+        turn_ids=versions,
+        reward=0.0,
+        stop_reason=StopReason.STOP,
+        group_id=ordinal,
+    )
