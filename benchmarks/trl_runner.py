@@ -1,0 +1,95 @@
+"""The TRL side of grpo_vs_trl.py. Runs inside .venv-trl (scripts/setup_trl.sh) and prints one JSON object on stdout.
+
+Not part of areal: it imports nothing of ours, and is given a job file with model folder, prompts and settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def main() -> None:
+    """Train as the job says; record wall time, tokens and mean reward of every step."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job", type=Path, help="JSON written by grpo_vs_trl.py")
+    job = json.loads(parser.parse_args().job.read_text())
+
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, set_seed
+    from trl import GRPOConfig, GRPOTrainer
+
+    torch.set_num_threads(job["threads"])
+    set_seed(job["seed"])
+    tokenizer = AutoTokenizer.from_pretrained(job["model"], padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32)
+    steps: list[dict[str, float]] = []
+    tokens_and_rewards: dict[str, float] = {"tokens": 0.0, "reward": 0.0}
+
+    def reward(completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: object) -> list[float]:
+        scores = [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
+        tokens_and_rewards["tokens"] = float(sum(map(len, completion_ids)))
+        tokens_and_rewards["reward"] = sum(scores) / len(scores)
+        return scores
+
+    class Recorder(TrainerCallback):
+        def on_step_begin(self, *_: object, **__: object) -> None:
+            self.started = time.perf_counter()
+
+        def on_step_end(self, *_: object, **__: object) -> None:
+            steps.append({"seconds": time.perf_counter() - self.started, **tokens_and_rewards})
+
+    samples = job["prompts_per_step"] * job["group_size"]
+    config = GRPOConfig(
+        output_dir=job["output_dir"],
+        per_device_train_batch_size=samples,
+        num_generations=job["group_size"],
+        max_completion_length=job["max_new_tokens"],
+        max_steps=job["steps"],
+        num_iterations=1,
+        beta=0.0,
+        temperature=1.0,
+        loss_type=job["loss_type"],
+        epsilon=0.2,
+        epsilon_high=0.28,
+        learning_rate=job["lr"],
+        lr_scheduler_type="constant",
+        warmup_steps=0,
+        adam_beta1=0.9,
+        adam_beta2=0.95,
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        use_cpu=True,
+        bf16=False,
+        fp16=False,
+        gradient_checkpointing=False,
+        shuffle_dataset=False,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        logging_steps=10_000,
+        seed=job["seed"],
+    )
+    rows = [json.loads(line) for line in Path(job["prompts"]).read_text().splitlines()]
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=config,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        callbacks=[Recorder()],
+    )
+    started = time.perf_counter()
+    trainer.train()
+    json.dump({"steps": steps, "seconds": time.perf_counter() - started}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
