@@ -77,9 +77,12 @@ def get_arithmetic_rl_dataset(
     operators: which of * + - / to keep. demonstrations, seed: as given to the SFT loader; `demonstrated` is true for
     expressions that its rows show. new_only: keep only expressions that were never demonstrated.
     """
-    limits = {"max_operand_digits": max_operand_digits, "max_result_digits": max_result_digits, "operators": operators}
-    facts = load_facts(path, split, **limits)
-    shown = {fact.expression for fact in _sample(load_facts(path, "train", **limits), demonstrations, seed)}
+    limits = {"max_operand_digits": max_operand_digits, "max_result_digits": max_result_digits}
+    facts = load_facts(path, split, operators=operators, **limits)
+    shown = {
+        fact.expression
+        for fact in _sample(load_facts(path, "train", operators=operators, **limits), demonstrations, seed)
+    }
     rows = [
         {
             "messages": as_messages(f"{fact.expression}=", tokenizer),
@@ -122,7 +125,8 @@ def load_facts(
 ) -> list[Fact]:
     """Annotations of one split in problem order: one operator, two whole operands, a whole and correct result.
 
-    Raises ConfigError for an unknown split or operator and for limits beyond the packaged rows; DataError when nothing is left.
+    Raises ConfigError for an unknown split or operator and for limits beyond the packaged rows; DataError when nothing
+    is left.
     """
     _check_choice(path, split, max_operand_digits, max_result_digits, operators)
     stored = "test" if split == "test" else "train"

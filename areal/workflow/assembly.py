@@ -107,7 +107,8 @@ class TrajectoryBuilder:
         if not response.output_tokens:
             return "the engine returned no tokens"
         if list(response.input_tokens) != self.tokens:
-            return f"the engine answered another prompt: {len(response.input_tokens)} tokens, not the {len(self.tokens)} sent"
+            sent, answered = len(self.tokens), len(response.input_tokens)
+            return f"the engine answered another prompt: {answered} input tokens, {sent} were sent"
         for index, logprob in enumerate(response.output_logprobs):
             if logprob is None or not math.isfinite(logprob) or logprob > LOGPROB_SLACK:
                 return f"log-probability {index} is {logprob}, expected finite and <= 0"

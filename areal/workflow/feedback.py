@@ -57,8 +57,9 @@ def _rendered_tail(tokenizer: Any, feedback: str, enable_thinking: bool, strict_
     if strict_template and head != before:
         raise ConfigError(
             f"the chat template is not prefix-preserving: the text before an answer is {before[-60:]!r} when it is "
-            f"generated but {head[-60:]!r} once the conversation goes on (templates that drop earlier reasoning do this). Set "
-            f"workflow_options.strict_template=false to keep the tokens as they were generated, or use another template"
+            f"generated but {head[-60:]!r} once the conversation goes on (templates that drop earlier reasoning "
+            f"do this). Set workflow_options.strict_template=false to keep the tokens as they were generated, or use "
+            f"another template"
         )
     return tail
 

@@ -44,14 +44,16 @@ def test_one_digit_facts_have_the_known_counts():
 def test_train_and_validation_come_from_different_problems():
     train = {fact.problem for fact in load_facts("", "train")}
     validation = {fact.problem for fact in load_facts("", "validation")}
-    assert validation and not train & validation
+    assert validation
+    assert not train & validation
 
 
 def test_every_result_is_right_and_within_the_limits():
     for fact in load_facts("", "train", max_operand_digits=2, max_result_digits=3, operators="*-"):
         left, right = (int(part) for part in fact.expression.replace("*", " ").replace("-", " ").split())
         assert int(fact.result) == (left * right if "*" in fact.expression else left - right)
-        assert max(left, right) < 100 and len(fact.result) <= 3
+        assert max(left, right) < 100
+        assert len(fact.result) <= 3
 
 
 def test_rl_rows_are_bare_prompts_with_the_answer_beside(tokenizer):

@@ -40,9 +40,11 @@ def test_both_sides_share_the_prompt_and_differ_in_the_masked_answer(tokenizer):
         prompt, chosen = parts(tokenizer, row, "chosen")
         other_prompt, rejected = parts(tokenizer, row, "rejected")
         assert prompt == other_prompt
-        assert prompt.startswith("\n\nHuman:") and prompt.endswith("\n\nAssistant:")
+        assert prompt.startswith("\n\nHuman:")
+        assert prompt.endswith("\n\nAssistant:")
         assert chosen != rejected
-        assert chosen.endswith("<eos>") and rejected.endswith("<eos>")
+        assert chosen.endswith("<eos>")
+        assert rejected.endswith("<eos>")
 
 
 def test_pairs_that_part_before_the_last_turn_keep_their_turns_in_the_answer():

@@ -42,7 +42,7 @@ def test_a_saved_tokenizer_loads_as_the_same(made, tmp_path):
     for loaded in (AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(str(tmp_path))):
         assert loaded.get_vocab() == made.get_vocab()
         assert loaded.encode("12*3=") == made.encode("12*3=")
-        assert loaded.decode(loaded.encode("12*3=") + [loaded.eos_token_id]) == "12*3=<eos>"
+        assert loaded.decode([*loaded.encode("12*3="), loaded.eos_token_id]) == "12*3=<eos>"
         assert (loaded.pad_token_id, loaded.eos_token_id) == (made.pad_token_id, made.eos_token_id)
 
 

@@ -21,7 +21,7 @@ def run(tokenizer, engine, row=ROW, judge=None, **options):
 
 
 def answers(tokenizer, *texts):
-    return [tokenizer.encode(text) + [tokenizer.eos_token_id] for text in texts]
+    return [[*tokenizer.encode(text), tokenizer.eos_token_id] for text in texts]
 
 
 def test_a_later_success_is_discounted_and_ends_the_episode(digits):
@@ -93,7 +93,7 @@ def test_a_cut_off_answer_ends_the_episode_as_truncated(digits):
 def test_a_full_context_ends_the_episode_before_the_feedback(digits):
     engine = ScriptedEngine(*answers(digits, "71", "70"), stop_token=1, context=8)
     trajectory = run(digits, engine, max_turns=5, feedback="?")
-    assert trajectory.tokens == digits.encode("8*9=71") + [1]
+    assert trajectory.tokens == [*digits.encode("8*9=71"), 1]
     assert (trajectory.stop_reason, trajectory.reward) == (StopReason.LENGTH, 0.0)
 
 

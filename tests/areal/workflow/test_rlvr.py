@@ -26,7 +26,7 @@ def fault_of(*args, **kwargs):
 
 
 def test_prompt_is_masked_and_answer_carries_what_it_was_sampled_with(digits):
-    answer = digits.encode("72") + [digits.eos_token_id]
+    answer = [*digits.encode("72"), digits.eos_token_id]
     trajectory = run(digits, ScriptedEngine(answer, stop_token=digits.eos_token_id))
     assert trajectory.tokens == digits.encode("8*9=") + answer
     assert trajectory.loss_mask == [0, 0, 0, 0, 1, 1, 1]
@@ -39,7 +39,7 @@ def test_prompt_is_masked_and_answer_carries_what_it_was_sampled_with(digits):
 
 def test_the_reward_gets_clean_text_all_ids_and_the_other_columns(digits):
     judge = Judge(_72=1.0)
-    answer = digits.encode("72") + [digits.eos_token_id]
+    answer = [*digits.encode("72"), digits.eos_token_id]
     run(digits, ScriptedEngine(answer, stop_token=digits.eos_token_id), judge=judge)
     assert judge.calls == [("8*9=", "72", digits.encode("8*9="), answer, {"answer": "72", "problem": 3})]
 
@@ -114,7 +114,7 @@ def test_unusable_rows_are_data_faults_and_never_reach_the_engine(digits, row, m
 )
 def test_responses_that_cannot_be_trained_on_are_generation_faults(digits, changes, message):
     judge = Judge()
-    engine = ScriptedEngine(digits.encode("72") + [1], stop_token=1, **changes)
+    engine = ScriptedEngine([*digits.encode("72"), 1], stop_token=1, **changes)
     fault = fault_of(digits, engine, judge=judge)
     assert fault.kind is FaultKind.GENERATION_FAILED
     assert message in fault.message
@@ -123,10 +123,10 @@ def test_responses_that_cannot_be_trained_on_are_generation_faults(digits, chang
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "1.0", [1.0]])
 def test_a_score_that_is_no_finite_number_is_a_reward_fault(digits, value):
-    engine = ScriptedEngine(digits.encode("72") + [1], stop_token=1)
+    engine = ScriptedEngine([*digits.encode("72"), 1], stop_token=1)
     assert fault_of(digits, engine, judge=Judge(_72=value)).kind is FaultKind.REWARD_INVALID
 
 
 def test_boolean_scores_count_as_numbers(digits):
-    engine = ScriptedEngine(digits.encode("72") + [1], stop_token=1)
+    engine = ScriptedEngine([*digits.encode("72"), 1], stop_token=1)
     assert run(digits, engine, judge=Judge(_72=True)).reward == 1.0

@@ -1,4 +1,4 @@
-"""The workflows on the real embedded engine with a tiny real model: every recorded number is recomputed from the model."""
+"""The workflows on the real embedded engine with a tiny real model: recorded numbers are recomputed from the model."""
 
 from __future__ import annotations
 
