@@ -117,7 +117,7 @@ def _show(value: Any) -> str:
 
 
 def _meant(path: KeyPath, schema: Schema) -> str:
-    """What to write instead of an unknown key: the same name elsewhere, a similar key beside it, a similar one elsewhere."""
+    """What to write instead of an unknown key: the same name elsewhere, else a similar one here, else one anywhere."""
     *parents, leaf = path
     section = config_schema.lookup(schema.cls, tuple(parents)).section if parents else schema.cls  # type: ignore[union-attr]
     beside = list(config_schema.fields_of(section)) if section else []

@@ -44,7 +44,8 @@ class MetricLogger:
         decode: token ids to text (a tokenizer's `decode`), so that the report can colour text token by token.
         """
         self._config = config
-        self._decode = decode
+        self.decode = decode
+        """Token ids to text; may be set later, when the tokenizer is known."""
         self._metrics = JsonLines(run_dir / METRICS_FILE)
         self._rollouts = JsonLines(run_dir / ROLLOUTS_FILE)
         self._sinks = optional_sinks(run_dir, config)
@@ -76,7 +77,7 @@ class MetricLogger:
         """
         try:
             for group in groups[: self._config.rollouts_per_step]:
-                self._rollouts.append(encode_group(step, group, decode=self._decode))
+                self._rollouts.append(encode_group(step, group, decode=self.decode))
         except (OSError, ValueError) as error:
             if not self._rollouts_failed:
                 logger.warning("%s cannot be written (%s); training goes on without it", self._rollouts.path, error)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from areal.api import DataError
 from areal.infra.metrics.jsonl import decode_number, encode_number, read_lines
 
 if TYPE_CHECKING:
@@ -75,14 +76,17 @@ def read_rollouts(path: Path) -> Iterator[Group]:
 
 
 def decode_group(record: Mapping[str, Any]) -> Group:
-    """Inverse of `encode_group`, as far as the record goes."""
-    return Group(
-        step=record["step"],
-        ordinal=record.get("group", -1),
-        admitted_version=record.get("admitted_version", -1),
-        samples=tuple(_decode_sample(sample) for sample in record.get("samples", ())),
-        faults=tuple(record.get("faults", ())),
-    )
+    """Inverse of `encode_group`. Raises DataError for a record that something else wrote."""
+    try:
+        return Group(
+            step=record["step"],
+            ordinal=record["group"],
+            admitted_version=record["admitted_version"],
+            samples=tuple(_decode_sample(sample) for sample in record["samples"]),
+            faults=tuple(record["faults"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"rollouts of step {record['step']}: not a record of this version ({error!r})") from error
 
 
 def run_lengths(values: Sequence[int]) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +13,9 @@ from areal.api import ConfigError
 from areal.trainer import config_yaml
 from areal.trainer.config import PPOConfig, SFTConfig
 from areal.trainer.config_source import config_from_mapping, dump_yaml, flatten, load_config, to_mapping
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -119,7 +122,10 @@ def test_an_unknown_key_names_its_place_and_the_nearest_known_key(write, text, h
         ("actor.dtype=bf16", "did you mean 'bfloat16'?"),
         ("rollout=3", "expected a section of key: value lines, got 3"),
         ("train_dataset=null", "got null; remove the key to keep its defaults"),
-        ("gconfig.stop_token_ids=[1, x]", "gconfig.stop_token_ids.1 (command line): expected a list of integers, got 'x'"),
+        (
+            "gconfig.stop_token_ids=[1, x]",
+            "gconfig.stop_token_ids.1 (command line): expected a list of integers, got 'x'",
+        ),
         ("kind=ppo", "kind (command line): expected one of rl, sft, got 'ppo'"),
         ("rollout", "'rollout' is not an override: expected dotted.key=value"),
         ("--actor.lr=1", "write key=value without dashes"),
@@ -210,7 +216,10 @@ _scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False
 @given(
     st.dictionaries(
         st.text(min_size=1, max_size=8),
-        st.recursive(_scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+        st.recursive(
+            _scalars,
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        ),
         max_size=4,
     )
 )

@@ -1,0 +1,225 @@
+"""The command line as a program: what it prints where, how it exits, and what it does not import."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from areal.api import BusyError, CheckpointError, DataError, NumericsError, RolloutError
+from areal.cli import main as cli
+from areal.cli.output import Result
+
+ROOT = Path(__file__).resolve().parents[3]
+HEAVY = ("torch", "transformers", "datasets", "numpy", "rich", "pydantic", "yaml")
+
+
+@pytest.fixture
+def good(tmp_path):
+    """A configuration file that passes every check of the dry run."""
+    (tmp_path / "tokenizer").mkdir()
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        f"""
+model:
+  tokenizer_path: {tmp_path / "tokenizer"}
+  init: {{model_type: qwen3, vocab_size: 96, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2,
+          num_attention_heads: 4, num_key_value_heads: 2, head_dim: 8, tie_word_embeddings: true}}
+train_dataset: {{name: gsm8k_rl}}
+reward: gsm8k
+"""
+    )
+    return path
+
+
+def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", [["--help"], ["train", "--help"], ["report", "--help"], ["list"], ["version"]])
+def test_light_commands_import_nothing_heavy(command):
+    code = (
+        "import sys; from areal.cli.main import main; code = main(sys.argv[1:]); "
+        f"print('HEAVY', [name for name in {HEAVY} if name in sys.modules]); sys.exit(code)"
+    )
+    done = run_python(code, *command)
+    assert done.returncode == 0, done.stderr
+    assert "HEAVY []" in done.stdout
+
+
+def test_a_dry_run_imports_neither_torch_nor_anything_built_on_it(good):
+    code = (
+        "import sys; from areal.cli.main import main; code = main(sys.argv[1:]); "
+        "print('HEAVY', [n for n in ('torch', 'transformers', 'datasets', 'numpy', 'rich') if n in sys.modules]); "
+        "sys.exit(code)"
+    )
+    done = run_python(code, "train", str(good), "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "HEAVY []" in done.stdout
+    assert "Memory estimate for" in done.stdout
+    assert "run.yaml:" in done.stdout
+
+
+def test_python_m_runs_the_same_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "areal.cli", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split()[0]) == (0, "areal")
+
+
+def test_json_mode_keeps_stdout_for_one_object_even_when_a_child_process_prints(good):
+    code = (
+        "import sys, subprocess; from areal.cli import main as cli; from areal.cli.output import Result\n"
+        "def noisy(arguments):\n"
+        "    print('from python'); subprocess.run(['echo', 'from a child'], check=True)\n"
+        "    return Result(text='x', data={'value': float('nan')})\n"
+        "cli.version.run = noisy\n"
+        "sys.exit(cli.main(['version', '--json']))"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"ok": True, "command": "version", "value": None}
+    assert "from python" in done.stderr
+    assert "from a child" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(good):
+    script = f"{sys.executable} -m areal.cli config reference | head -1; echo status ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    assert "status 0" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["trian"], "no command 'trian'; did you mean 'train'?"),
+        ([], "no command given; commands are config, demo"),
+        (["train"], "CONFIG.yaml"),
+        (["train", "x.yaml", "--dryrun"], "unknown argument '--dryrun'; did you mean '--dry-run'?"),
+        (["train", "x.yaml", "--actor.lr=1"], "configuration keys are written without dashes: actor.lr=1"),
+        (["list", "wards"], "invalid choice"),
+        (["train", "/no/such/file.yaml"], "/no/such/file.yaml: no such config file"),
+        (["report", "/no/such/run"], "holds no metrics.jsonl"),
+        (["demo", "--control", "nothing"], "invalid choice"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_says_what_to_do(capsys, argv, expected):
+    assert cli.main(argv) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ")
+    assert expected in output.err
+    assert output.out == ""
+
+
+def test_errors_in_json_mode_are_one_object_on_stdout_and_a_message_on_stderr(capsys):
+    assert cli.main(["train", "--json", "/no/such/file.yaml"]) == 2
+    output = capsys.readouterr()
+    report = json.loads(output.out)
+    assert report["ok"] is False
+    assert report["error"]["type"] == "ConfigError"
+    assert report["error"]["exit_code"] == 2
+    assert "no such config file" in report["error"]["message"]
+    assert "error: " in output.err
+
+
+def test_wrong_arguments_are_reported_as_json_too(capsys):
+    assert cli.main(["tarin", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["type"] == "UsageError"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (DataError("row 3"), 3),
+        (CheckpointError("torn"), 4),
+        (RolloutError("stuck"), 5),
+        (NumericsError("nan"), 6),
+        (BusyError("pid 1"), 75),
+        (KeyboardInterrupt(), 130),
+        (RuntimeError("bug"), 1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_each_error_has_its_documented_exit_code(monkeypatch, capsys, error, code):
+    def fail(arguments):
+        raise error
+
+    monkeypatch.setattr(cli.version, "run", fail)
+    assert cli.main(["version"]) == code
+    assert f"{code} " in cli.EXIT_CODES
+    # Only what nobody foresaw deserves a traceback.
+    assert ("Traceback" in capsys.readouterr().err) == (code == 1)
+
+
+def test_a_command_may_finish_with_an_exit_code_of_its_own(monkeypatch, capsys):
+    monkeypatch.setattr(cli.version, "run", lambda arguments: Result(text="", data={"a": 1}, exit_code=1))
+    assert cli.main(["version", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {"ok": False, "command": "version", "a": 1}
+
+
+def test_help_documents_all_exit_codes(capsys):
+    assert cli.main(["train", "--help"]) == 0
+    assert cli.EXIT_CODES.strip() in capsys.readouterr().out
+
+
+def test_a_dry_run_reports_as_json_what_it_prints_as_text(good, capsys):
+    assert cli.main(["train", str(good), "rollout.batch_size=4", "--dry-run", "--json", "seed=3"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["derived"]["prompts_per_step"] == 4
+    assert report["provenance"]["seed"] == report["provenance"]["rollout.batch_size"] == "command line"
+    assert report["config"]["seed"] == 3
+    assert report["memory"]["total_bytes"] > 0
+
+
+def test_no_resume_is_an_override_like_any_other(good, capsys):
+    assert cli.main(["train", str(good), "--dry-run", "--json", "--no-resume"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["config"]["checkpoint"]["resume"] is False
+    assert report["provenance"]["checkpoint.resume"] == "command line"
+
+
+def test_training_is_not_started_when_the_configuration_cannot_run(good, capsys):
+    assert cli.main(["train", str(good), "reward=gsm8"]) == 2
+    assert "did you mean 'gsm8k'?" in capsys.readouterr().err
+
+
+def test_list_names_everything_a_configuration_can_name(capsys):
+    assert cli.main(["list", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert "gsm8k" in data["rewards"]
+    assert "qwen3" in data["models"]
+    assert "rlvr" in data["workflows"]
+    assert data["objectives"]["grpo"]["formula"]
+    assert cli.main(["list", "objectives"]) == 0
+    assert "arXiv 2402.03300" in capsys.readouterr().out
+
+
+def test_the_schema_describes_every_key(capsys):
+    assert cli.main(["config", "schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["additionalProperties"] is False
+    assert all(entry["description"] for entry in schema["properties"].values())
+    assert schema["$defs"]["RolloutConfig"]["properties"]["batch_size"]["description"] == "Prompts per training step."
+
+
+def test_version_lists_packages_without_importing_them(capsys):
+    assert cli.main(["version", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["versions"]) >= {"areal", "python", "torch"}

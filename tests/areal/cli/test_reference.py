@@ -1,0 +1,52 @@
+"""The generated reference pages: in step with the code, and complete."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from areal.cli.main import COMMANDS
+from areal.trainer.config import PPOConfig, SFTConfig
+from areal.trainer.config_schema import key_paths, lookup
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "scripts" / "generate_reference.py"
+
+
+def generate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False
+    )
+
+
+def test_the_pages_in_the_repository_are_in_step_with_the_code():
+    done = generate("--check")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_page_that_drifted_is_named_together_with_the_command_to_run(tmp_path):
+    assert generate("--root", str(tmp_path)).returncode == 0
+    assert generate("--root", str(tmp_path), "--check").returncode == 0
+    page = tmp_path / "docs" / "reference" / "config.md"
+    page.write_text(page.read_text().replace("Prompts per training step.", "Something else."))
+    done = generate("--root", str(tmp_path), "--check")
+    assert done.returncode == 1
+    assert "docs/reference/config.md differs from the code; run `python scripts/generate_reference.py`" in done.stderr
+    assert "+| `batch_size`" in done.stderr
+
+
+def test_every_key_and_every_command_has_an_entry():
+    config = (ROOT / "docs" / "reference" / "config.md").read_text()
+    for cls in (PPOConfig, SFTConfig):
+        for key in key_paths(cls):
+            assert f"| `{key.rpartition('.')[2]}` |" in config, key
+    commands = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    for name in COMMANDS:
+        assert f"## areal {name}\n" in commands
+
+
+def test_every_configuration_key_is_documented_where_it_stands():
+    for cls in (PPOConfig, SFTConfig):
+        undocumented = [key for key in key_paths(cls) if not lookup(cls, tuple(key.split("."))).doc]
+        assert not undocumented

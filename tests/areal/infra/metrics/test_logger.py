@@ -1,0 +1,237 @@
+"""metrics.jsonl and rollouts.jsonl: whole lines, kills, resuming, and optional sinks that may fail."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from areal.api import Fault, FaultKind, PromptGroup, StopReason, Trajectory
+from areal.infra.metrics.config import MetricsConfig
+from areal.infra.metrics.jsonl import JsonLines
+from areal.infra.metrics.logger import MetricLogger, read_metrics, series
+from areal.infra.metrics.rollouts import expand, read_rollouts, run_lengths, token_pieces
+from areal.infra.metrics.sinks import GuardedSink
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def group(ordinal=3, count=2):
+    samples = tuple(
+        Trajectory(
+            tokens=[5, 6, 7, 8, 9], loss_mask=[0, 0, 1, 0, 1], logprobs=[0, 0, -0.123456, 0, -2.0],
+            versions=[-1, -1, 4, -1, 5], turn_ids=[-1, -1, 0, -1, 1], reward=0.5 * index, stop_reason=StopReason.LENGTH,
+            sample_index=index, reward_components={"format": 1.0, "odd": math.inf},
+            text={"prompt": "8*9=", "completion": "72"},
+        )
+        for index in range(count)
+    )  # fmt: skip
+    fault = Fault(kind=FaultKind.REWARD_TIMEOUT, message="15 s", attempt=1)
+    return PromptGroup(ordinal=ordinal, admitted_version=4, trajectories=samples, faults=(fault,))
+
+
+def test_each_call_is_one_line_on_disk_before_it_returns(tmp_path):
+    with MetricLogger(tmp_path, MetricsConfig()) as metrics:
+        metrics.log(0, {"reward/mean": 0.25})
+        line = (tmp_path / "metrics.jsonl").read_text()
+        assert line.endswith("\n")
+        record = json.loads(line)
+        assert (record["step"], record["reward/mean"]) == (0, 0.25)
+        assert abs(record["time"] - time.time()) < 60
+
+
+def test_values_of_one_step_add_up_and_numbers_json_lacks_survive(tmp_path):
+    with MetricLogger(tmp_path, MetricsConfig()) as metrics:
+        metrics.log(1, {"a": math.inf, "b": -math.inf, "c": math.nan})
+        metrics.log(1, {"eval/reward": 1})
+    values = read_metrics(tmp_path / "metrics.jsonl")[1]
+    assert (values["a"], values["b"], values["eval/reward"]) == (math.inf, -math.inf, 1.0)
+    assert math.isnan(values["c"])
+    # Strict readers (JavaScript, jq) must manage as well.
+    for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+@pytest.mark.parametrize("name", ["step", "time"])
+def test_reserved_names_are_refused(tmp_path, name):
+    with MetricLogger(tmp_path, MetricsConfig()) as metrics, pytest.raises(ValueError, match="reserved"):
+        metrics.log(0, {name: 1.0})
+
+
+@pytest.mark.parametrize("torn", [b'{"step":2,"rew', b'{"step":2,"reward":1}', b"\x00" * 70000])
+def test_a_torn_last_line_is_skipped_by_readers_and_removed_by_the_next_writer(tmp_path, torn, caplog):
+    file = tmp_path / "metrics.jsonl"
+    whole = b'{"step":0,"reward":0.5}\n{"step":1,"reward":1.0}\n'
+    file.write_bytes(whole + torn)
+    assert list(read_metrics(file)) == [0, 1]
+    with MetricLogger(tmp_path, MetricsConfig()) as metrics:
+        assert f"removed {len(torn)} bytes" in caplog.text
+        metrics.log(2, {"reward": 2.0})
+    assert file.read_bytes().startswith(whole)
+    assert series(read_metrics(file), "reward") == [(0, 0.5), (1, 1.0), (2, 2.0)]
+
+
+def test_a_file_that_is_one_torn_line_becomes_empty(tmp_path):
+    (tmp_path / "x.jsonl").write_bytes(b"{")
+    JsonLines(tmp_path / "x.jsonl").close()
+    assert (tmp_path / "x.jsonl").read_bytes() == b""
+
+
+def test_resuming_drops_what_will_be_done_again_in_both_files_and_keeps_the_rest(tmp_path):
+    with MetricLogger(tmp_path, MetricsConfig()) as metrics:
+        for step in range(6):
+            metrics.log(step, {"reward": float(step)})
+            metrics.log_rollouts(step, [group(ordinal=step)])
+    with MetricLogger(tmp_path, MetricsConfig()) as metrics:
+        metrics.resume_at(4)
+        metrics.log(4, {"reward": 40.0})
+    assert series(read_metrics(tmp_path / "metrics.jsonl"), "reward") == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 40)]
+    assert [entry.step for entry in read_rollouts(tmp_path / "rollouts.jsonl")] == [0, 1, 2, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "rollouts.jsonl"]
+
+
+def test_starting_afresh_empties_the_files(tmp_path):
+    with MetricLogger(tmp_path, MetricsConfig()) as metrics:
+        metrics.log(0, {"a": 1.0})
+        metrics.resume_at(0)
+    assert read_metrics(tmp_path / "metrics.jsonl") == {}
+
+
+def test_a_killed_writer_leaves_only_whole_lines_in_order(tmp_path):
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from areal.infra.metrics.logger import MetricLogger; from areal.infra.metrics.config import MetricsConfig\n"
+        "m = MetricLogger(Path(sys.argv[1]), MetricsConfig()); step = 0\n"
+        "while True:\n    m.log(step, {'value': float(step)}); step += 1\n"
+        "    if step == 50: print('ready', flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    process.stdout.close()
+    values = series(read_metrics(tmp_path / "metrics.jsonl"), "value")
+    assert len(values) >= 50
+    assert values == [(step, float(step)) for step in range(len(values))]
+
+
+def test_a_full_disk_is_an_error_for_metrics_but_only_a_warning_for_rollouts(tmp_path, caplog):
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    for name in ("metrics.jsonl", "rollouts.jsonl"):
+        (tmp_path / name).symlink_to("/dev/full")
+    metrics = MetricLogger(tmp_path, MetricsConfig())
+    with pytest.raises(OSError, match="No space left"):
+        metrics.log(0, {"a": 1.0})
+    metrics.log_rollouts(0, [group()])
+    metrics.log_rollouts(1, [group()])
+    assert caplog.text.count("cannot be written") == 1
+
+
+def test_rollouts_survive_the_round_trip(tmp_path):
+    with MetricLogger(tmp_path, MetricsConfig(), decode=lambda ids: "".join(chr(96 + i) for i in ids)) as metrics:
+        metrics.log_rollouts(7, [group()])
+    (read,) = read_rollouts(tmp_path / "rollouts.jsonl")
+    assert (read.step, read.ordinal, read.admitted_version) == (7, 3, 4)
+    assert read.faults == ({"kind": "reward_timeout", "message": "15 s", "attempt": 1},)
+    sample = read.samples[1]
+    assert (sample.index, sample.reward, sample.stop) == (1, 0.5, "length")
+    assert sample.num_prompt_tokens == 2
+    assert sample.tokens == (7, 8, 9)
+    assert sample.versions == (4, -1, 5)
+    assert sample.logprobs == (-0.1235, 0.0, -2.0)
+    assert "".join(sample.pieces) == "ghi"
+    assert sample.components == {"format": 1.0, "odd": math.inf}
+    assert sample.text["completion"] == "72"
+
+
+def test_only_as_many_groups_are_kept_as_configured(tmp_path):
+    for count in (0, 2):
+        with MetricLogger(tmp_path / str(count), MetricsConfig(rollouts_per_step=count)) as metrics:
+            metrics.log_rollouts(0, [group(ordinal=index) for index in range(5)])
+        assert [entry.ordinal for entry in read_rollouts(tmp_path / str(count) / "rollouts.jsonl")] == list(
+            range(count)
+        )
+
+
+def test_closing_twice_is_harmless_and_writing_after_it_is_an_error(tmp_path):
+    metrics = MetricLogger(tmp_path, MetricsConfig())
+    metrics.close()
+    metrics.close()
+    with pytest.raises(ValueError, match="after close"):
+        metrics.log(0, {"a": 1.0})
+
+
+@given(st.lists(st.integers(-1, 4)))
+def test_run_lengths_expand_to_what_they_came_from(values):
+    assert expand(run_lengths(values)) == tuple(values)
+
+
+@given(st.text(max_size=40))
+def test_token_pieces_join_to_the_whole_text_even_when_tokens_cut_characters(text):
+    tokens = list(text.encode())  # one token per byte: every character outside ASCII is cut
+    pieces = token_pieces(tokens, lambda ids: bytes(ids).decode(errors="replace"))
+    assert len(pieces) == len(tokens)
+    assert "".join(pieces) == text
+
+
+def test_a_tensorboard_copy_is_written_without_torch(tmp_path):
+    pytest.importorskip("tensorboard", reason="needs the tensorboard extra")
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from areal.infra.metrics.logger import MetricLogger; from areal.infra.metrics.config import MetricsConfig\n"
+        "with MetricLogger(Path(sys.argv[1]), MetricsConfig(tensorboard=True)) as m: m.log(3, {'reward/mean': 0.5})\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "False", done.stderr
+    (event_file,) = (tmp_path / "tensorboard").iterdir()
+    assert b"reward/mean" in event_file.read_bytes()
+
+
+class BreaksOnSecondCall:
+    def __init__(self):
+        self.calls = 0
+
+    def log(self, step, metrics):
+        self.calls += 1
+        if self.calls == 2:
+            raise ConnectionError("backend is down")
+
+    def close(self):
+        raise AssertionError("a sink that failed is not touched again")
+
+
+def test_a_sink_that_breaks_is_announced_once_and_left_alone(caplog):
+    backend = BreaksOnSecondCall()
+    sink = GuardedSink("Tracker", lambda: backend)
+    for step in range(5):
+        sink.log(step, {"a": 1.0})
+    sink.close()
+    assert backend.calls == 2
+    assert not sink.active
+    assert caplog.text.count("switched off for this run (ConnectionError: backend is down)") == 1
+
+
+def test_a_sink_that_is_not_installed_does_not_stop_the_run(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # what an absent package looks like to import
+    with MetricLogger(tmp_path, MetricsConfig(wandb_project="p")) as metrics:
+        metrics.log(0, {"a": 1.0})
+        metrics.log(1, {"a": 2.0})
+    assert series(read_metrics(tmp_path / "metrics.jsonl"), "a") == [(0, 1.0), (1, 2.0)]
+    assert caplog.text.count("Weights & Biases failed to start") == 1
