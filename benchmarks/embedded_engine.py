@@ -22,6 +22,7 @@ import argparse
 import asyncio
 import json
 import tempfile
+import time
 from typing import TYPE_CHECKING, Any
 
 from common import alternate, machine, set_thread_environment
@@ -173,7 +174,8 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             "engine": lambda prompts=prompts, options=options: engine.run(prompts, **options),
             "transformers": lambda prompts=prompts, options=options: reference.run(prompts, **options),
         }
-        rates = alternate(sides, rounds=arguments.rounds)
+        clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
+        rates = alternate(sides, rounds=arguments.rounds, clock=clock)
         rows.append({"shape": name, **rates, "ratio": rates["engine"]["median"] / rates["transformers"]["median"]})
     return rows
 
@@ -188,6 +190,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--new-tokens", type=int, default=128, help="new tokens (grpo: budget of twice this)")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds per side")
     parser.add_argument("--threads", type=int, default=1, help="intra-op threads of both sides")
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall", help="cpu: on a busy machine, with 1 thread"
+    )
     parser.add_argument("--reference-logits", action="store_true", help="let transformers keep its logits as well")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return parser.parse_args()
@@ -205,7 +210,7 @@ def main() -> None:
     if arguments.json:
         print(json.dumps({"machine": machine(), "options": vars(arguments), "results": rows}, indent=2))
         return
-    print(f"{machine()}\nmedian tokens/s (min .. max); the engine's include exact log-probabilities")
+    print(f"{machine()}\nmedian tokens per {arguments.clock} second (min .. max), the engine's with log-probabilities")
     for row in rows:
         cells = [
             f"{row[s]['median']:8.0f} ({row[s]['min']:.0f} .. {row[s]['max']:.0f})" for s in ("engine", "transformers")

@@ -103,8 +103,7 @@ class DecodeBatch:
         active = self.active
         for slot, sequence in enumerate(active):
             sequence.settle(*self._rows.outputs(slot), version)
-        # Slots are reused and compacted, so admission order is the order of acceptance, not of slots.
-        self.waiting.extendleft(sorted(active, key=lambda sequence: sequence.accepted_at, reverse=True))
+        self.waiting.extendleft(reversed(active))
         self.active = []
         self._sampling = None
 
@@ -135,44 +134,46 @@ class DecodeBatch:
 
     def _admit(self) -> _Wave:
         """Move waiting sequences into free slots, first come first served, as slots and the token budget allow."""
-        resident = {sequence.key: slot for slot, sequence in enumerate(self.active)} if self.waiting else {}
         attached: list[Sequence] = []
         attached_from: list[int] = []
-        groups: dict[tuple[int, ...], list[Sequence]] = {}
+        groups: dict[bytes, list[Sequence]] = {}
         room, budget = self._max_rows - len(self.active), _PREFILL_TOKENS
+        resident = {}
+        if self.waiting and room:
+            resident = {sequence.key: slot for slot, sequence in enumerate(self.active)}
         while self.waiting and room > 0:
             sequence = self.waiting[0]
             if not sequence.future.done():
-                if len(sequence.key) > 1 and sequence.key in resident:
+                if len(sequence.context) > 1 and sequence.key in resident:
                     attached.append(sequence)
                     attached_from.append(resident[sequence.key])
                 elif sequence.key in groups:
                     groups[sequence.key].append(sequence)
-                elif not groups or len(sequence.key) <= budget:
+                elif not groups or len(sequence.context) <= budget:
                     groups[sequence.key] = [sequence]
-                    budget -= len(sequence.key)
+                    budget -= len(sequence.context)
                 else:
                     break
                 room -= 1
             self.waiting.popleft()
         for sequence in attached:
             # All but the last prompt token is copied; the last one is decoded, which gives the logits.
-            self._enter(sequence, length=len(sequence.key) - 1)
-            self.counters["shared_tokens"] += len(sequence.key) - 1
+            self._enter(sequence, length=len(sequence.context) - 1)
+            self.counters["shared_tokens"] += len(sequence.context) - 1
         return self._place(groups, attached_from)
 
-    def _place(self, groups: dict[tuple[int, ...], list[Sequence]], attached_from: list[int]) -> _Wave:
+    def _place(self, groups: dict[bytes, list[Sequence]], attached_from: list[int]) -> _Wave:
         decode = len(self.active)
         # Similar lengths side by side: fresh sequences are padded per chunk.
-        ordered = sorted(groups.values(), key=lambda members: len(members[0].key))
+        ordered = sorted(groups.values(), key=lambda members: len(members[0].context))
         leaders = [members[0] for members in ordered]
         followers = [(index, member) for index, members in enumerate(ordered) for member in members[1:]]
         for sequence in (*leaders, *(member for _, member in followers)):
-            self._enter(sequence, length=len(sequence.key))
+            self._enter(sequence, length=len(sequence.context))
         for leader in leaders:
             name = "recomputed_tokens" if leader.tokens else "prefill_tokens"
-            self.counters[name] += len(leader.key)
-        self.counters["shared_tokens"] += sum(len(member.key) for _, member in followers)
+            self.counters[name] += len(leader.context)
+        self.counters["shared_tokens"] += sum(len(member.context) for _, member in followers)
         leader_of = [index for index, _ in followers]
         return _Wave(decode=decode, leaders=leaders, leader_of=leader_of, attached_from=attached_from)
 
@@ -202,7 +203,7 @@ class DecodeBatch:
     def _logits(self, wave: _Wave) -> Tensor:
         """Next-token logits [active rows, vocab]."""
         table = self._rows.table
-        decode, fresh = wave.decode, [len(leader.key) for leader in wave.leaders]
+        decode, fresh = wave.decode, [len(leader.context) for leader in wave.leaders]
         lengths = table["length"][:decode].copy()
         longest = int(lengths.max()) + 1 if decode else 1
         self._cache.reserve(len(self.active), max(longest, max(fresh, default=1)))
@@ -223,7 +224,7 @@ class DecodeBatch:
         if fresh:
             ends = decode + np.cumsum(fresh)
             starts = torch.cat((starts, self._upload(ends.astype(np.int32))))
-            tokens = torch.cat((tokens, self._upload(np.concatenate([leader.key for leader in wave.leaders]))))
+            tokens = torch.cat((tokens, self._upload(np.concatenate([leader.context for leader in wave.leaders]))))
             positions = torch.cat((positions, self._upload(np.concatenate([np.arange(n) for n in fresh]))))
         hidden = self._model.hidden(tokens, positions, starts, max(fresh, default=1), attention=attention)
         table["length"][:decode] += 1

@@ -49,7 +49,7 @@ class RowTable:
         limit = sequence.limit - done
         self.table[slot] = (
             length,
-            sequence.key[-1],
+            sequence.context[-1],
             0,
             limit,
             config.min_new_tokens - done,

@@ -6,10 +6,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from areal.api import ConfigError, FaultError, FaultKind, ModelRequest, ModelResponse, StopReason
 
 if TYPE_CHECKING:
     import asyncio
+
+    from numpy.typing import NDArray
 
 # A character takes at most 4 byte-level tokens, so this many trailing tokens per character surely contain the stop
 # string.
@@ -38,20 +42,27 @@ class Sequence:
     """Tokens this request may produce."""
     stop_ids: tuple[int, ...]
     tokenizer: Any
-    key: tuple[int, ...]
-    """All tokens that precede the next one at the time of (re-)admission; sequences with equal keys share a prefill."""
+    context: NDArray[np.int64]
+    """All tokens that precede the next one at the time of (re-)admission."""
+    key: bytes = field(init=False)
+    """`context` as something hashable: sequences with equal keys share a prefill."""
     tokens: list[int] = field(default_factory=list)
     """Output settled so far; the batch holds newer tokens until it flushes them."""
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     accepted_at: float = field(default_factory=time.perf_counter)
 
+    def __post_init__(self) -> None:
+        """Derive the key."""
+        self.key = self.context.tobytes()
+
     def settle(self, tokens: list[int], logprobs: list[float], version: int) -> None:
         """Append tokens that were all sampled at `version`."""
         self.tokens.extend(tokens)
         self.logprobs.extend(logprobs)
         self.versions.extend([version] * len(tokens))
-        self.key = (*self.request.input_ids, *self.tokens)
+        self.context = np.array([*self.request.input_ids, *self.tokens], dtype=np.int64)
+        self.key = self.context.tobytes()
 
     def response(self, reason: StopReason) -> ModelResponse:
         """The settled output as the caller gets it."""
@@ -119,5 +130,5 @@ def accept(request: ModelRequest, future: asyncio.Future[ModelResponse], limits:
         limit=min(config.max_new_tokens, limits.context - length),
         stop_ids=tuple(dict.fromkeys((*eos, *config.stop_token_ids))),
         tokenizer=limits.tokenizer,
-        key=tuple(ids),
+        context=np.array(ids, dtype=np.int64),
     )
