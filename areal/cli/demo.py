@@ -48,4 +48,5 @@ def run(arguments: argparse.Namespace) -> Result:
     summary = dict(run_demo(arguments))
     succeeded = bool(summary.pop("ok", True))
     text = summary.pop("text", None) or format_summary(summary)
-    return Result(text=str(text), data=summary, exit_code=0 if succeeded else 1)
+    code = int(summary.get("exit_code", 0)) or (0 if succeeded else 1)
+    return Result(text=str(text), data=summary, exit_code=code)

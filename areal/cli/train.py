@@ -58,4 +58,6 @@ def run(arguments: argparse.Namespace) -> Result:
     )
     run_dir = run_directory(resolved.config)
     text = f"{format_summary(summary)}\n\n`areal report {run_dir}` writes a page with curves and sampled rollouts."
-    return Result(text=text, data={"run_dir": str(run_dir), "summary": summary})
+    # Not 0 when a signal ended the run early: its state was saved and the same command continues it.
+    code = int(summary.get("exit_code", 0))
+    return Result(text=text, data={"run_dir": str(run_dir), "summary": summary}, exit_code=code)

@@ -35,7 +35,7 @@ MISMATCH_MEAN: Final = "mismatch/abs_mean"
 MISMATCH_MAX: Final = "mismatch/abs_max"
 MISMATCH_KL: Final = "mismatch/kl"
 TOKENS_PER_SECOND: Final = "throughput/tokens_per_second"
-"""Generated tokens per second of wall time."""
+"""Tokens per second of wall time: generated ones in RL, trained ones in SFT."""
 SAMPLES_PER_SECOND: Final = "throughput/samples_per_second"
 TIME_PREFIX: Final = "time/"
 """Seconds of one step spent on something, e.g.

@@ -87,7 +87,7 @@ _PANELS: Final[tuple[_Panel, ...]] = (
     _Panel(
         title="Throughput",
         lines={names.TOKENS_PER_SECOND: "tokens per second"},
-        hint="generated tokens per second of wall time",
+        hint="per second of wall time: generated tokens in RL, trained tokens in SFT",
     ),
 )
 
@@ -193,19 +193,24 @@ def _charts(steps: Steps) -> tuple[list[tuple[_Panel, Chart]], list[tuple[_Panel
 
 
 def _tiles(steps: Steps) -> Iterator[str]:
-    """The few numbers that say how the run went."""
+    """The few numbers that say how the run went; losses only where there is no reward."""
+    reward = _finite(series(steps, names.REWARD_MEAN))
     if evaluation := _finite(series(steps, names.EVAL_REWARD)):
         first, last = evaluation[0][1], evaluation[-1][1]
         yield _tile(
             "Evaluation reward", f"{_rounded(first)} → {_rounded(last)}", f"{last - first:+.3g} over the run", lead=True
         )
-    if reward := _finite(series(steps, names.REWARD_MEAN)):
+    for label, name in (("Evaluation loss", names.EVAL_LOSS), ("Training loss", names.LOSS)):
+        loss = _finite(series(steps, name))
+        if loss and not reward:
+            yield _tile(label, f"{_rounded(loss[0][1])} → {_rounded(loss[-1][1])}", "first and last")
+    if reward:
         window = max(1, len(reward) // 10)
         first, last = (sum(v for _, v in part) / window for part in (reward[:window], reward[-window:]))
         yield _tile("Training reward", f"{_rounded(first)} → {_rounded(last)}", "mean of first and last tenth")
     if rate := _finite(series(steps, names.TOKENS_PER_SECOND)):
         middle = sorted(value for _, value in rate)[len(rate) // 2]
-        yield _tile("Throughput", f"{format_number(round(middle))}", "generated tokens per second, median")
+        yield _tile("Throughput", f"{format_number(round(middle))}", "tokens per second, median")
     if stale := _finite(series(steps, names.STALENESS_MAX)):
         yield _tile("Stalest token", format_number(max(value for _, value in stale)), "weight versions, whole run")
     if mismatch := _finite(series(steps, names.MISMATCH_MEAN)):
@@ -217,7 +222,7 @@ def _tiles(steps: Steps) -> Iterator[str]:
         for name, value in values.items()
         if name.startswith(names.FAULT_PREFIX) and value > 0
     )
-    if steps:
+    if reward:
         yield _tile("Faults", format_number(lost), "samples lost" if lost else "no sample was lost")
 
 

@@ -162,6 +162,16 @@ def test_the_summary_goes_from_the_first_to_the_last_evaluation(page):
     assert "samples lost" in text
 
 
+def test_a_run_without_rewards_is_summed_up_by_its_losses(tmp_path):
+    with MetricLogger(tmp_path, MetricsConfig()) as metrics:
+        for step in range(3):
+            metrics.log(step, {names.LOSS: 3.0 - step, names.EVAL_LOSS: 2.5 - step})
+    text = " ".join(Page(write_report(tmp_path, tmp_path / "r.html").read_text()).text)
+    assert "Evaluation loss 2.500 → 0.500" in text
+    assert "Training loss 3.000 → 1.000" in text
+    assert "Faults" not in text
+
+
 def test_rollouts_carry_versions_pieces_and_components(page):
     (group,) = page.data["groups"]
     sample = group["samples"][0]
