@@ -9,7 +9,9 @@ pickle:
          ("value", seconds, float)    ("invalid", seconds, text)
          ("raised", seconds, text)    ("fault", seconds, kind, text)
 
-The process leads its own session. It dies, with everything the reward started, when the other end of the socket closes.
+Two processes, in a session of their own: the first is a guard that runs no user code and can therefore always act.
+When the parent is gone it kills the group, that is the worker and everything the reward started, even if the reward
+hangs in C.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import math
 import numbers
 import os
 import pickle
+import resource
 import select
 import signal
 import socket
@@ -36,11 +39,52 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serve calls until the parent closes the socket."""
+    """Fork the process that serves calls, and guard it."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
-    _die_with(int(sys.argv[2]), channel)
     os.dup2(2, 1)  # what a reward prints must not mix with the output of the program that called us
+    worker = os.fork()
+    if worker == 0:
+        _serve(channel)
+        os._exit(0)
+    _guard(worker, int(sys.argv[2]), channel)
+
+
+def _guard(worker: int, parent: int, channel: socket.socket) -> None:
+    """Take the whole group down when the parent is gone; end the way the worker ended."""
+    # Two signs of the parent's end: its end of the socket closes, which some fork of the parent may delay, and the
+    # kernel's signal, which only Linux has.
+    signal.signal(signal.SIGTERM, _kill_group)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        _kill_group()
+
+    def wait_for_hangup() -> None:
+        poll = select.poll()
+        poll.register(channel.fileno(), 0)
+        while not any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll()):
+            pass
+        _kill_group()
+
+    threading.Thread(target=wait_for_hangup, daemon=True).start()
+    status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    if status >= 0:
+        os._exit(status)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core dump, the worker's own, is enough
+    if -status not in {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+
+
+def _kill_group(*_: object) -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+def _serve(channel: socket.socket) -> None:
+    """Load the reward and answer calls until the parent closes the socket."""
     reader = channel.makefile("rb")
     setup = _read(reader)
     if setup is None:
@@ -100,8 +144,6 @@ def _load(setup: dict[str, Any]) -> Callable[..., Any]:
     sys.path[:] = setup["sys_path"]
     limit_mb = setup["memory_limit_mb"]
     if limit_mb is not None:
-        import resource
-
         resource.setrlimit(resource.RLIMIT_AS, (limit_mb << 20, limit_mb << 20))
     if "pickled" in setup:
         function = pickle.loads(setup["pickled"])
@@ -112,26 +154,6 @@ def _load(setup: dict[str, Any]) -> Callable[..., Any]:
     if not callable(function):
         raise TypeError(f"it is a {type(function).__name__}, expected a function")
     return function
-
-
-def _die_with(parent: int, channel: socket.socket) -> None:
-    # Two nets. The kernel's covers a reward that hangs in C and never lets another thread run; the thread's covers the
-    # reward's own children, which the kernel's signal does not reach.
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-    def wait_for_hangup() -> None:
-        poll = select.poll()
-        poll.register(channel.fileno(), 0)
-        while not any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll()):
-            pass
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=wait_for_hangup, name="hangup", daemon=True).start()
 
 
 def _read(reader: BinaryIO) -> Any:

@@ -8,6 +8,7 @@ sampled with.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -97,7 +98,8 @@ class EpisodeEngine:
             return await self._engine.agenerate(request)
         except asyncio.CancelledError:
             # The episode is given up: its slot in the engine must not go on decoding for nobody.
-            self._engine.abort([request.request_id])
+            with contextlib.suppress(EngineError):  # closed meanwhile: then nothing decodes either
+                self._engine.abort([request.request_id])
             raise
         except FaultError:
             raise

@@ -42,6 +42,8 @@ def loads_torch(prompt, completions, prompt_ids, completion_ids, **data):
     return "torch" in sys.modules
 
 def hang(prompt, completions, prompt_ids, completion_ids, **data):
+    if prompt:
+        open(prompt, "w").write(f"{os.getpid()} ")
     if completions == "python":
         while True:
             pass
@@ -49,7 +51,7 @@ def hang(prompt, completions, prompt_ids, completion_ids, **data):
         re.match(r"(a|a)+$", "a" * 40 + "b")  # exponential, in C, without ever letting go of the interpreter
     if completions == "child":
         child = subprocess.Popen(["sleep", "600"])
-        open(prompt, "w").write(str(child.pid))
+        open(prompt, "a").write(f"{child.pid} end")
         child.wait()
     return 1.0
 
@@ -134,6 +136,11 @@ def alive(pid: int) -> bool:
         return False
 
 
+def pids_in(note) -> list[int]:
+    """Process ids that a hanging reward wrote down: its own, and its child's once that exists."""
+    return [int(word) for word in note.read_text().split() if word.isdigit()] if note.exists() else []
+
+
 def eventually(condition, seconds=10.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -213,7 +220,9 @@ async def test_the_children_of_a_hanging_reward_die_with_it(rewards, wrap, tmp_p
     note = tmp_path / "pid"
     fault = await fault_of(reward(str(note), "child", [], []))
     assert fault.kind is FaultKind.REWARD_TIMEOUT
-    assert eventually(lambda: not alive(int(note.read_text())))
+    pids = pids_in(note)
+    assert len(pids) == 2
+    assert eventually(lambda: not any(alive(pid) for pid in pids))
 
 
 async def test_a_hang_delays_only_its_own_worker(rewards, wrap):
@@ -360,9 +369,9 @@ async def test_a_limit_holds_while_the_callers_event_loop_is_blocked(rewards, wr
     reward.start()
     note = tmp_path / "pid"
     waiting = asyncio.ensure_future(reward(str(note), "child", [], []))
-    while not note.exists() or not note.read_text():
+    while len(pids_in(note)) < 2:
         await asyncio.sleep(0.01)
-    child = int(note.read_text())
+    child = pids_in(note)[1]
     deadline = time.monotonic() + 10
     while alive(child) and time.monotonic() < deadline:
         time.sleep(0.02)  # blocks this loop on purpose
@@ -429,9 +438,8 @@ def test_kill_9_of_the_parent_leaves_no_orphans(rewards, tmp_path, how):
     pids = [int(text) for text in program.stdout.readline().split()]
     assert len(pids) == 2
     note = tmp_path / "note"
-    if how == "child":
-        assert eventually(lambda: note.exists() and note.read_text())
-        pids.append(int(note.read_text()))
+    assert eventually(lambda: len(pids_in(note)) == (2 if how == "child" else 1))
+    pids += pids_in(note)
     assert all(alive(pid) for pid in pids)
     program.kill()
     assert program.stdout.read() == ""

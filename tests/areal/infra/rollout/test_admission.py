@@ -158,6 +158,22 @@ def test_fifo_waits_for_the_oldest_and_deadline_does_not():
     assert batches == {"fifo": None, "deadline": (1, 2), "drop": (1, 2)}
 
 
+def test_drop_ends_what_became_too_old_wherever_it_is_and_replaces_it():
+    model = Model(RolloutConfig(batch_size=1, max_head_offpolicyness=1, consume="drop"))
+    for _ in range(2):
+        model.end_one(1, False)  # ordinal 0 never finishes
+        model.take()
+        model.advance(1)
+    assert model.ledger.num_dropped == {STALE: 1}
+    assert 0 in model.dropped
+    assert len(model.in_flight()) == 2
+    finished_but_old = Model(RolloutConfig(batch_size=2, max_head_offpolicyness=1, consume="drop"))
+    for _ in range(3):
+        finished_but_old.end_one(0, False)
+    policy, ledger = finished_but_old.policy, finished_but_old.ledger
+    assert (policy.expired(ledger, 1), policy.expired(ledger, 2)) == ((), (0, 1, 2, 3))
+
+
 def test_deadline_refuses_a_batch_that_would_leave_too_many_due_at_once():
     config = RolloutConfig(batch_size=2, max_head_offpolicyness=1, consume="deadline")
     ledger, policy = PromptLedger(), AdmissionPolicy(config)

@@ -425,6 +425,15 @@ def test_evaluation_is_reproducible_and_leaves_training_untouched(world, build):
     assert number == 12
 
 
+def test_evaluation_of_a_training_row_uses_other_randomness_than_training(world, build):
+    rollout = build()
+    evaluated = rollout.evaluate([{"id": index} for index in range(4)], group_size=3)
+    rollout.start()
+    trained = rollout.next_batch().groups
+    tokens = [{tuple(t.tokens) for group in groups for t in group.trajectories} for groups in (evaluated, trained)]
+    assert not tokens[0] & tokens[1]
+
+
 def test_a_failing_evaluation_row_is_reported_and_training_goes_on(world, build):
     def fault(data):
         if data["id"] == 41:

@@ -49,7 +49,7 @@ def test_bound_ledger_and_batch_size_hold_under_faults_and_interruptions(world, 
     )
     engine = world.VirtualEngine(latency=world.random_latency(bound, 0.004), fault=engine_fault, num_tokens=3)
     workflow = world.OneCall(fault=workflow_fault, reward=lambda data, tokens: float(tokens[0] % 3))
-    trained, steps = [], 40
+    trained, steps = [], 25
     with RolloutExecutor(engine=engine, workflow=workflow, rows=world.Rows(77), config=config, seed=3) as rollout:
         rollout.start()
         for version in range(steps):
