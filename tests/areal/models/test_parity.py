@@ -148,6 +148,7 @@ def test_development_configs_reach_parity(hf_model, tokens, run, tmp_path, asser
         {"rope_type": "linear", "factor": 3.0},
         {**LLAMA3, "original_max_position_embeddings": 8192},
         {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768, "truncate": False},
         {"rope_type": "yarn", "factor": 4.0},
         {"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 512},
     ],
