@@ -1,0 +1,205 @@
+"""The RL loop as a user runs it: determinism, staleness, recovery, every kind of objective."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from areal.algorithm import PRESETS, get_objective
+from areal.api import ConfigError, Trajectory, WeightUpdateMeta
+from areal.dataset.config import DatasetConfig
+from areal.engine.embedded.engine import EmbeddedEngine
+from areal.engine.train.engine import TrainingEngine
+from areal.infra.metrics.logger import read_metrics
+from areal.infra.rollout.episode import EpisodeJob, EpisodeRunner
+from areal.trainer.assembly import load_model, load_rows, tokenizer_of
+from areal.trainer.learner import PolicyLearner
+from areal.workflow.creation import create_workflow
+
+_spec = importlib.util.spec_from_file_location("runs", Path(__file__).with_name("runs.py"))
+runs = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(runs)
+
+
+def assert_equal_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    different = [name for name in first if not torch.equal(first[name], second[name])]
+    assert not different, f"differ: {different}"
+
+
+def plain_synchronous_loop(config) -> dict[str, torch.Tensor]:
+    """The oracle: generate a batch, score it, train on it, copy the weights, repeat. No threads, no executor, no ledger."""
+    tokenizer = tokenizer_of(config.model)
+    rows = load_rows(config.train_dataset, tokenizer, kind="rl", seed=config.seed)
+    actor = TrainingEngine(load_model(config, tokenizer), config=config.actor, total_steps=config.total_train_steps)
+    objective = get_objective(config.objective.preset, **config.objective.overrides)
+    learner = PolicyLearner(config=config, objective=objective, actor=actor)
+    engine = EmbeddedEngine(actor.model, config=config.engine, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer)
+
+    async def reward(prompt, completion, prompt_ids, completion_ids, *, answer, **_):
+        return float(completion == answer)
+
+    workflow = create_workflow("rlvr", reward=reward, gconfig=config.gconfig, tokenizer=tokenizer, options={})
+    runner = EpisodeRunner(engine, seed=config.seed, max_retries=0)
+
+    async def sample(step: int) -> list[Trajectory]:
+        size = config.rollout.batch_size
+        jobs = [
+            EpisodeJob(
+                stream="train", ordinal=ordinal, sample_index=index, data=rows.row(ordinal), admitted_version=step
+            )
+            for ordinal in range(step * size, (step + 1) * size)
+            for index in range(config.rollout.group_size)
+        ]
+        outcomes = await asyncio.gather(*(runner.run(workflow, job) for job in jobs))
+        return [item for outcome in outcomes for item in outcome.trajectories]
+
+    async def loop() -> None:
+        for step in range(config.total_train_steps):
+            learner.update(learner.prepare(await sample(step)))
+            actor.set_version(step + 1)
+            engine.update_weights(WeightUpdateMeta(kind="memory", version=step + 1, state_dict=actor.weights()))
+
+    asyncio.run(loop())
+    engine.close()
+    return {name: tensor.clone() for name, tensor in actor.weights().items()}
+
+
+def test_zero_staleness_equals_a_plain_synchronous_loop_bit_by_bit(tmp_path):
+    config = runs.tiny(tmp_path / "run")
+    _, weights = runs.train(config)
+    assert_equal_bits(weights, plain_synchronous_loop(config))
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
+    _, first = runs.train(runs.tiny(tmp_path / "a"))
+    _, second = runs.train(runs.tiny(tmp_path / "b"))
+    _, other = runs.train(runs.tiny(tmp_path / "c", seed=4))
+    assert_equal_bits(first, second)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+@pytest.mark.parametrize("bound", [1, 2])
+@pytest.mark.parametrize("consume", ["fifo", "deadline", "drop"])
+def test_no_token_is_older_than_the_staleness_bound(tmp_path, bound, consume):
+    config = runs.tiny(
+        tmp_path / "run", rollout__max_head_offpolicyness=bound, rollout__consume=consume, total_train_steps=8
+    )
+    summary, _ = runs.train(config)
+    ages = [row["staleness/max"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl").values()]
+    assert summary["finished"]
+    assert len(ages) == 8
+    assert max(ages) <= bound
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_every_preset_trains(tmp_path, preset):
+    needs_critic = get_objective(preset).needs_critic
+    changes = {"critic": {"lr": 1e-3}} if needs_critic else {}
+    config = runs.tiny(
+        tmp_path / "run", objective__preset=preset, objective__overrides={}, total_train_steps=2, **changes
+    )
+    start = load_model(config, tokenizer_of(config.model)).state_dict()
+    summary, weights = runs.train(config, transform_rewards=alternate_rewards)
+    assert summary["finished"]
+    assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+    assert any(not torch.equal(start[name], weights[name]) for name in weights), "nothing was trained"
+
+
+def alternate_rewards(step: int, trajectories: list[Trajectory]) -> list[Trajectory]:
+    """An untrained model earns nothing, and equal rewards have no gradient: give every other sample a point."""
+    from dataclasses import replace
+
+    return [replace(item, reward=float(index % 2)) for index, item in enumerate(trajectories)]
+
+
+def test_a_reference_model_keeps_the_policy_near_its_start(tmp_path):
+    overrides = {"kl_coef": 10.0, "kl": "k2"}
+    free = runs.tiny(tmp_path / "free", objective__overrides={}, actor__lr=1e-2)
+    tied = runs.tiny(tmp_path / "tied", objective__overrides=overrides, actor__lr=1e-2, objective__num_minibatches=2)
+    free = runs.replace(free, objective=runs.replace(free.objective, num_minibatches=2))
+    start = load_model(free, tokenizer_of(free.model)).state_dict()
+    distances = {}
+    for name, config in {"free": free, "tied": tied}.items():
+        _, weights = runs.train(config, transform_rewards=alternate_rewards)
+        distances[name] = sum(float((weights[key] - start[key]).norm()) for key in start)
+    kl = read_metrics(tmp_path / "tied" / "metrics.jsonl")[4]["train/kl_ref"]
+    assert kl >= 0
+    assert distances["free"] > 0
+
+
+def test_decoupled_objectives_recompute_the_proximal_policy_and_agree_with_the_sampler(tmp_path):
+    config = runs.tiny(
+        tmp_path / "run",
+        objective__overrides={"decoupled": True, "correction": "tis"},
+        rollout__max_head_offpolicyness=0,
+    )
+    runs.train(config)
+    for row in read_metrics(tmp_path / "run" / "metrics.jsonl").values():
+        assert row["train/behave_abs_diff_max"] < 1e-5
+        assert row["train/behave_weight"] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_resume_after_a_stop_continues_bit_by_bit(tmp_path):
+    _, straight = runs.train(runs.tiny(tmp_path / "straight"))
+    interrupted = runs.tiny(tmp_path / "interrupted")
+
+    def stop_after_two(step: int, trajectories: list[Trajectory]) -> list[Trajectory]:
+        if step == 1:
+            trainer_session.stop.request()
+        return list(trajectories)
+
+    from areal.trainer.ppo import PPOTrainer
+    from areal.trainer.session import open_session
+
+    with open_session(interrupted) as trainer_session:
+        with PPOTrainer(interrupted, trainer_session, transform_rewards=stop_after_two) as trainer:
+            summary = trainer.train()
+    assert not summary["finished"]
+    assert summary["steps"] == 2
+    summary, weights = runs.train(interrupted)
+    assert summary["finished"]
+    assert_equal_bits(weights, straight)
+    steps = list(read_metrics(tmp_path / "interrupted" / "metrics.jsonl"))
+    assert steps == [1, 2, 3, 4]
+
+
+def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(tmp_path):
+    runs.train(runs.tiny(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"actor\.lr: was 0\.001, is 0\.01"):
+        runs.train(runs.tiny(tmp_path / "run", actor__lr=1e-2, total_train_steps=5))
+    summary, _ = runs.train(
+        runs.tiny(tmp_path / "run", actor__lr=1e-2, total_train_steps=5, checkpoint__allow_config_change=True)
+    )
+    assert summary["steps"] == 5
+
+
+def test_the_final_folder_loads_in_transformers_with_equal_logits(tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from areal.models import from_pretrained
+
+    summary, _ = runs.train(runs.tiny(tmp_path / "run"))
+    theirs = AutoModelForCausalLM.from_pretrained(summary["checkpoint"], dtype=torch.float32)
+    ours = from_pretrained(summary["checkpoint"], dtype=torch.float32)
+    tokens = torch.tensor(AutoTokenizer.from_pretrained(summary["checkpoint"])("8*9=")["input_ids"])
+    with torch.no_grad():
+        expected = theirs(tokens.unsqueeze(0)).logits[0]
+        actual = ours(tokens, torch.arange(len(tokens)), torch.tensor([0, len(tokens)], dtype=torch.int32), len(tokens))
+    assert torch.allclose(actual, expected, atol=5e-5 * max(1.0, float(expected.std())))
+
+
+def test_evaluation_leaves_training_untouched(tmp_path):
+    valid = DatasetConfig(name="arithmetic", split="test")
+    _, without = runs.train(runs.tiny(tmp_path / "without"))
+    config = runs.replace(runs.tiny(tmp_path / "with"), valid_dataset=valid, eval_every_steps=2, eval_rows=8)
+    summary, with_evaluation = runs.train(config)
+    assert_equal_bits(without, with_evaluation)
+    assert summary["eval_after"]["eval/rows"] == 8
+    lines = [json.loads(line) for line in (tmp_path / "with" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "eval/reward" in line] == [0, 2, 4]
