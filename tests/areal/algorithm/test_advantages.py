@@ -154,12 +154,12 @@ def test_with_one_token_per_turn_turn_level_gae_is_token_level_gae(golden):
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_group_of_one_and_a_group_of_equal_rewards_teach_nothing(name):
     # 0.1 + 0.1 + 0.1 is not 0.3 in binary: the mean of equal rewards is off by one unit in the last place.
-    rewards = torch.tensor([0.1, 0.1, 0.1, 5.0])
+    rewards = torch.tensor([0.1, 0.1, 0.1, 5.0], dtype=torch.float64)
     groups = torch.tensor([3, 3, 3, 7])
 
     result = advantages.compute(name, rewards, groups, mask=torch.ones(4, 2))
 
-    assert torch.equal(result, torch.zeros(4, 2))
+    assert torch.equal(result, torch.zeros(4, 2, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", BASELINES)

@@ -174,14 +174,15 @@ def test_metrics_say_what_happened_to_the_tokens():
 
 
 def test_dual_clip_bounds_the_loss_of_bad_tokens_and_is_reported():
-    batch = one_row(logp=[0.0], logp_prox=[-3.0], advantages=[-1.0])
+    batch = one_row(logp=[0.0], logp_prox=[-math.log(4)], advantages=[-1.0])
 
     bounded = get_objective("ppo", dual_clip=3.0).loss(**batch)
     free = get_objective("ppo").loss(**batch)
 
     assert bounded.loss.item() == pytest.approx(3.0)
     assert bounded.metrics["dual_clip_fraction"] == 1
-    assert free.loss.item() == pytest.approx(math.exp(3.0))
+    assert free.loss.item() == pytest.approx(4.0)
+    assert free.metrics["dual_clip_fraction"] == 0
 
 
 def test_metrics_combine_by_sum_maximum_and_minimum():
@@ -283,3 +284,24 @@ def test_kl_in_the_loss_pulls_towards_the_reference():
     ).loss.backward()
 
     torch.testing.assert_close(logp.grad, torch.tensor([[0.25, -0.125]], dtype=torch.float64))
+
+
+def test_a_non_finite_prox_logp_is_rejected_as_well():
+    batch = one_row(logp_prox=[math.nan, -1.0])
+
+    output = get_objective("dapo").loss(**batch)
+
+    assert output.loss.item() == pytest.approx(-0.5)
+    assert output.metrics["rejected_nonfinite_count"] == 1
+
+
+def test_with_kept_denominators_the_kl_term_is_a_mean_over_kept_tokens_only():
+    batch = one_row(logp_behave=[-1.0, -9.0], advantages=[0.0, 0.0])
+    settings = {"correction": "icepop", "kl": "k2", "kl_coef": 1.0}
+    logp_ref = torch.tensor([[-2.0, -4.0]], dtype=torch.float64)
+
+    kept = get_objective("dapo", **settings, denominator="kept").loss(**batch, logp_ref=logp_ref)
+    original = get_objective("dapo", **settings).loss(**batch, logp_ref=logp_ref)
+
+    assert kept.loss.item() == pytest.approx(0.5)
+    assert original.loss.item() == pytest.approx((0.5 + 4.5) / 2)
