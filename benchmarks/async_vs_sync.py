@@ -1,6 +1,6 @@
 """How much wall time asynchronous rollout saves over synchronous, with simulated generation and training.
 
-    python benchmarks/async_vs_sync.py [--steps 30] [--sigma 0.5] [--train-ratio 1.0] [--json]
+    python benchmarks/async_vs_sync.py [--steps 30] [--sigma 0.5] [--train-ratio 1.0] [--gate 1.8] [--json]
 
 The scheduling is real: `RolloutExecutor` with its thread, admission and policies. Only the two loads are sleeps, which
 makes the ratio a property of the runtime and not of the machine. Generation takes a lognormal time per sample with the
@@ -131,8 +131,8 @@ def throughput(episodes: int) -> float:
         return steps * 512 / (time.monotonic() - started)
 
 
-def main() -> None:
-    """Parse, measure, report."""
+def parse() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=30, help="training steps measured per setting")
     parser.add_argument("--batch-size", type=int, default=32, help="prompts per step")
@@ -144,9 +144,14 @@ def main() -> None:
     parser.add_argument("--train-ratio", type=float, default=1.0, help="training time over mean generation time")
     parser.add_argument("--staleness", type=int, nargs="+", default=[1, 2], help="bounds to compare with 0")
     parser.add_argument("--consume", nargs="+", default=["fifo", "deadline", "drop"], help="policies to compare")
+    parser.add_argument("--gate", type=float, default=0.0, help="exit 1 when the best lossless speed-up is below this")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    arguments = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> None:
+    """Measure and report."""
+    arguments = parse()
     baseline = measure(arguments, 0, "fifo")
     rows = [{"consume": "(synchronous)", "staleness": 0, "speedup": 1.0, **baseline}]
     for staleness in arguments.staleness:
@@ -157,13 +162,20 @@ def main() -> None:
     overhead = throughput(20_000)
     if arguments.json:
         report = {"settings": vars(arguments), "results": rows, "overhead_episodes_per_second": overhead}
-        json.dump(report, sys.stdout, indent=2)
-        print()
-        return
-    print(f"{'policy':<14} {'bound':>5} {'s/step':>8} {'speed-up':>8} {'oldest':>6} {'dropped':>7}")
+        print(json.dumps(report, indent=2))
+    else:
+        show(rows, overhead)
+    lossless = [row["speedup"] for row in rows if not row["dropped"]]
+    if max(lossless) < arguments.gate:
+        sys.exit(f"speed-up {max(lossless):.2f}x is below the gate of {arguments.gate:g}x")
+
+
+def show(rows: list[dict[str, Any]], overhead: float) -> None:
+    """The table."""
+    print(f"{'policy':<14} {'bound':>5} {'s/step':>8} {'speed-up':>9} {'oldest':>6} {'dropped':>7}")
     for row in rows:
         print(
-            f"{row['consume']:<14} {row['staleness']:>5} {row['seconds_per_step']:>8.4f} {row['speedup']:>7.2f}x "
+            f"{row['consume']:<14} {row['staleness']:>5} {row['seconds_per_step']:>8.4f} {row['speedup']:>8.2f}x "
             f"{row['oldest']:>6.0f} {row['dropped']:>7.0f}"
         )
     print(f"runtime alone: {overhead:,.0f} episodes per second")
