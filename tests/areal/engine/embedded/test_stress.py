@@ -11,7 +11,7 @@ import time
 from areal.api import WeightUpdateMeta
 from areal.engine.embedded.gate import StepGate
 
-CLIENTS, REQUESTS = 8, 36
+CLIENTS, REQUESTS = 8, 24
 
 
 class RandomTrainer:
