@@ -42,8 +42,7 @@ def get_objective(preset: str, **overrides: Any) -> Objective:
 
     Example: `get_objective("ppo", decoupled=True, correction="tis", correction_high=2.0)`.
     """
-    # Not at the top: the tables above are read by `--help-objectives` and by the docs, where loading torch would cost
-    # seconds.
+    # Not at the top: the tables above are read by `areal list objectives` and the docs, where torch would cost seconds.
     from areal.algorithm.objective import Objective
     from areal.algorithm.presets import resolve
 

@@ -66,10 +66,8 @@ def compute(
     name: a key of `catalog.ADVANTAGES`; params: its parameters, unknown ones are errors.
     rewards: [S]. groups: int [S], equal for samples of one prompt. mask: [S, L], nonzero on policy tokens.
     values: [S, L], critic values, for gae and gae_turn. turn_ids: int [S, L], for gae_turn.
-    token_rewards: [S, L], *added* to the scalar reward, which sits on the last policy token: r_t = token_rewards_t +
-    1[t last] R,
-        e.g. -beta k1. Estimators with a scalar reward use R + sum_t token_rewards. Give rewards of 0 if all reward is
-        per token.
+    token_rewards: [S, L], all the reward there is, per token, *in place of* `rewards` (see `place_rewards`); None puts
+        the scalar reward on the last policy token. Estimators of a scalar reward use the sum over a sequence's tokens.
     truncated: bool [S], read by gae and gae_turn: bootstrap from the last value instead of 0, see
     `areal.algorithm.gae`.
 
@@ -108,15 +106,15 @@ def compute_with_returns(
     dtype = rewards.dtype if rewards.is_floating_point() else torch.float32
     scalar = rewards.double()
     if name in {"gae", "gae_turn"}:
-        per_token = _place_rewards(scalar, token_rewards, mask)
+        per_token = _per_token(scalar, token_rewards, mask)
         return _with_critic(name, per_token, values, mask, truncated, turn_ids, options, dtype)
     if name == "reinforce_pp":
-        returns = discounted_returns(_place_rewards(scalar, token_rewards, mask), mask=mask, gamma=options["gamma"])
+        returns = discounted_returns(_per_token(scalar, token_rewards, mask), mask=mask, gamma=options["gamma"])
         if options["whiten"]:
             returns = whiten(returns, mask, unbiased=options["unbiased"], eps=options["eps"])
         return returns.to(dtype), None
     if token_rewards is not None:
-        scalar = scalar + on_mask(token_rewards, mask).double().sum(dim=1)
+        scalar = on_mask(token_rewards, mask).double().sum(dim=1)
     statistics = _statistics(scalar, groups)
     lengths = (mask > 0).sum(dim=1).double()
     per_sequence = _BASELINES[name](scalar, statistics, lengths, options)
@@ -201,12 +199,17 @@ def _statistics(rewards: Tensor, groups: Tensor) -> _Groups:
     return _Groups(size=size[index], mean=mean[index], constant=(highest == lowest)[index], index=index, number=number)
 
 
-def _place_rewards(rewards: Tensor, token_rewards: Tensor | None, mask: Tensor) -> Tensor:
-    """r_t = token_rewards_t + 1[t is the last policy token] R, float64 [S, L]."""
+def place_rewards(rewards: Tensor, *, mask: Tensor) -> Tensor:
+    """r_t = 1[t is the last policy token] R, [S, L] in the dtype of `rewards`; 0 where a sequence has no policy
+    token."""
     valid = mask > 0
     remaining = valid.long().flip(1).cumsum(dim=1).flip(1)
-    placed = torch.where(valid & (remaining == 1), rewards.unsqueeze(1), 0.0)
-    return placed if token_rewards is None else placed + on_mask(token_rewards, mask).double()
+    return torch.where(valid & (remaining == 1), rewards.unsqueeze(1), 0.0)
+
+
+def _per_token(rewards: Tensor, token_rewards: Tensor | None, mask: Tensor) -> Tensor:
+    """Reward of every token, float64 [S, L]."""
+    return place_rewards(rewards, mask=mask) if token_rewards is None else on_mask(token_rewards, mask).double()
 
 
 def _with_critic(

@@ -41,7 +41,7 @@ def estimate(kind: str, logp: Tensor, logp_ref: Tensor, *, importance_weighted: 
 
 
 def reward_penalty(logp: Tensor, logp_ref: Tensor, *, mask: Tensor, coef: float) -> Tensor:
-    """-coef k1 per token, [S, L], 0 off the mask, without gradient: the `token_rewards` of `advantages.compute`.
+    """-coef k1 per token, [S, L], 0 off the mask, without gradient: the KL part of the token rewards.
 
     logp: of the policy whose expectation is taken, normally logp_prox (before the update).
     """

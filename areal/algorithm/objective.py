@@ -63,12 +63,12 @@ class Objective:
 
     @property
     def needs_reference(self) -> bool:
-        """Whether log-probabilities of a reference model are needed, in the loss or for `reward_penalty`."""
+        """Whether log-probabilities of a reference model are needed, in the loss or for `token_rewards`."""
         return self.spec.kl_coef > 0
 
     @property
-    def needs_reward_penalty(self) -> bool:
-        """Whether `advantages` must be given the result of `reward_penalty` as token_rewards."""
+    def needs_token_rewards(self) -> bool:
+        """Whether `advantages` must be given the result of `token_rewards`: the KL penalty is part of the reward."""
         return self.spec.kl_coef > 0 and self.spec.kl_place == "reward"
 
     @property
@@ -119,10 +119,10 @@ class Objective:
 
         Raises ConfigError when the KL penalty belongs in the reward and token_rewards is missing.
         """
-        if self.needs_reward_penalty and token_rewards is None:
+        if self.needs_token_rewards and token_rewards is None:
             raise ConfigError(
                 "objective: kl_place 'reward' puts the KL penalty into the token rewards, but token_rewards is "
-                "missing; pass token_rewards=objective.reward_penalty(logp_prox, logp_ref, mask=mask)"
+                "missing; pass token_rewards=objective.token_rewards(rewards, logp_prox, logp_ref, mask=mask)"
             )
         return advantage_functions.compute_with_returns(
             self.spec.advantage,
@@ -136,10 +136,11 @@ class Objective:
             **self.spec.advantage_params,
         )
 
-    def reward_penalty(self, logp: Tensor, logp_ref: Tensor, *, mask: Tensor) -> Tensor:
-        """-kl_coef k1 per token, [S, L]: the token_rewards of an objective with kl_place "reward"; zeros otherwise."""
-        coef = self.spec.kl_coef if self.needs_reward_penalty else 0.0
-        return kl_functions.reward_penalty(logp, logp_ref, mask=mask, coef=coef)
+    def token_rewards(self, rewards: Tensor, logp: Tensor, logp_ref: Tensor, *, mask: Tensor) -> Tensor:
+        """Reward of every token, [S, L]: R on the last policy token, and with kl_place "reward" -kl_coef k1 on all."""
+        coef = self.spec.kl_coef if self.needs_token_rewards else 0.0
+        placed = advantage_functions.place_rewards(rewards, mask=mask)
+        return placed + kl_functions.reward_penalty(logp, logp_ref, mask=mask, coef=coef)
 
     def denominators(
         self,

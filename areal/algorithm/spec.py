@@ -95,7 +95,7 @@ class ObjectiveSpec:
     kl_coef: float = 0.0
     """Weight of that distance; 0 needs no reference model."""
     kl_place: str = "loss"
-    """"loss" adds it to the loss; "reward" subtracts it from the token rewards (`Objective.reward_penalty`), k1 only.
+    """"loss" adds it to the loss; "reward" subtracts it from the token rewards (`Objective.token_rewards`), k1 only.
     """
     kl_importance_weighted: bool = False
     """Multiply the loss term by pi / sg[pi], which makes the gradient of k1 and k3 that of KL(pi, ref)."""
@@ -161,8 +161,7 @@ def _check_values(spec: ObjectiveSpec) -> None:
 def _check_number(name: str, value: object) -> None:
     """Refuse text, booleans, NaN and infinities."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        hint = "; YAML reads 1e-4 as text, write 1.0e-4" if isinstance(value, str) else ""
-        raise ConfigError(f"objective: {name} is {value!r}, expected a number{hint}")
+        raise ConfigError(f"objective: {name} is {value!r}, expected a number")
     if not math.isfinite(value):
         raise ConfigError(f"objective: {name} is {value}, expected a finite number")
 

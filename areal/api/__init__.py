@@ -1,12 +1,13 @@
-"""Contracts: protocols, frozen records, errors and the config base. Nothing here computes, and nothing of ours is imported.
+"""Contracts: protocols, frozen records, errors and the config base. Nothing here computes, and nothing of ours is
+imported.
 
-Read in this order: records (what travels), generation and engine (who produces and consumes it), workflow, reward, dataset,
-model (what you add), registry (how names find it), config and errors.
+Read in this order: records (what travels), generation and engine (who produces and consumes it), workflow, reward,
+dataset, model (what you add), registry (how names find it), config and errors.
 """
 
 from areal.api.config import Config
 from areal.api.dataset import REQUIRED_COLUMNS, DatasetKind, DatasetLoader
-from areal.api.engine import InferenceEngine, LossOutput, TrainEngine, TrainStats, WeightUpdateMeta
+from areal.api.engine import InferenceEngine, LossFunction, LossOutput, TrainEngine, TrainStats, WeightUpdateMeta
 from areal.api.errors import (
     ArealError,
     BusyError,
@@ -58,6 +59,7 @@ __all__ = [
     "FaultKind",
     "GenerationConfig",
     "InferenceEngine",
+    "LossFunction",
     "LossOutput",
     "ModelError",
     "ModelRequest",

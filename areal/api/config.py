@@ -1,8 +1,8 @@
 """Base of every configuration dataclass. Loading, overrides and provenance live in `areal.trainer.config_source`.
 
-Rules, each checked by a test: a component's config stands beside the component; every field has a default or is required on
-purpose; every field is followed by a string literal that says unit, range and effect; contradictions between fields raise
-`ConfigError` from `__post_init__`; unknown keys are errors.
+Rules, each checked by a test: a component's config stands beside the component; every field has a default or is
+required on purpose; every field is followed by a string literal that says unit, range and effect; contradictions
+between fields raise `ConfigError` from `__post_init__`; unknown keys are errors.
 """
 
 from __future__ import annotations

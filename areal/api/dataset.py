@@ -25,8 +25,9 @@ preference  token ids of both answers with the shared prompt, and masks that are
 class DatasetLoader(Protocol):
     """`get_<name>_{sft,rl}_dataset(path, split, tokenizer, max_length) -> datasets.Dataset`.
 
-    path: folder, file or hub id. split: "train" or "test". tokenizer: a Hugging Face tokenizer. max_length: rows with more
-    tokens are dropped and counted in the log; None keeps all. Raises DataError with row numbers when rows contradict the schema.
+    path: folder, file or hub id. split: "train" or "test". tokenizer: a Hugging Face tokenizer. max_length: rows with
+    more tokens are dropped and counted in the log; None keeps all. Raises DataError with row numbers when rows
+    contradict the schema.
     """
 
     def __call__(self, path: str, split: str, tokenizer: Any, max_length: int | None = None, /) -> Dataset:

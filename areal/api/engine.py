@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -33,15 +33,17 @@ class WeightUpdateMeta:
     def __post_init__(self) -> None:
         """The carrier must match the kind."""
         if (self.kind == "disk") != (self.path is not None) or (self.kind == "memory") != (self.state_dict is not None):
-            raise ValueError(f"weight update of kind {self.kind!r} needs exactly its own carrier (disk: path, memory: state_dict)")
+            raise ValueError(
+                f"weight update of kind {self.kind!r} needs exactly its own carrier (disk: path, memory: state_dict)"
+            )
 
 
 @runtime_checkable
 class InferenceEngine(Protocol):
     """Generates tokens under a versioned policy. All methods are thread-safe; `agenerate` is awaited on one event loop.
 
-    State: running or paused. While paused no token is produced; requests are accepted and wait. In-flight requests survive
-    a weight update: their next tokens carry the new version.
+    State: running or paused. While paused no token is produced; requests are accepted and wait. In-flight requests
+    survive a weight update: their next tokens carry the new version.
     """
 
     @property
@@ -50,7 +52,8 @@ class InferenceEngine(Protocol):
         ...
 
     async def agenerate(self, request: ModelRequest) -> ModelResponse:
-        """Generate until a stop token, the budget, or an abort (then the partial output is returned with StopReason.ABORT).
+        """Generate until a stop token, the budget, or an abort (then the partial output is returned with
+        StopReason.ABORT).
 
         Raises FaultError(DATA_INVALID) when the prompt is empty or leaves no room in the context.
         """
@@ -69,7 +72,8 @@ class InferenceEngine(Protocol):
         ...
 
     def update_weights(self, meta: WeightUpdateMeta) -> None:
-        """Switch to new weights between two tokens, all or nothing. Raises EngineError when names, shapes or versions do not fit."""
+        """Switch to new weights between two tokens, all or nothing. Raises EngineError when names, shapes or versions
+        do not fit."""
         ...
 
     def stats(self) -> Mapping[str, float]:
@@ -88,8 +92,9 @@ class LossOutput:
     loss: Tensor
     """0-dim, connected to the graph even when every token is masked."""
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
-    """Name to 0-dim detached tensor. Each is a *partial sum* already divided by the global denominator, so that adding the
-    values of all micro-batches gives the value of the batch; keys ending in "_max" combine by maximum, "_min" by minimum."""
+    """Name to 0-dim detached tensor. Each is a *partial sum* already divided by the global denominator, so that adding
+    the values of all micro-batches gives the value of the batch; keys ending in "_max" combine by maximum, "_min" by
+    minimum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +111,22 @@ class TrainStats:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-LossFunction = "Callable[[Tensor, Tensor | None, PaddedBatch], LossOutput]"
-"""`loss_fn(logp_SL, entropy_SL, micro_batch)`; logp is float32 [S, L] with gradient, entropy likewise or None when not asked for.
-With a value head the first argument is values [S, L]."""
+class LossFunction(Protocol):
+    """What a training engine calls on each micro-batch; global denominators are the caller's business."""
+
+    def __call__(self, scores: Tensor, entropy: Tensor | None, micro_batch: PaddedBatch, /) -> LossOutput:
+        """Loss of one micro-batch.
+
+        scores: log-probabilities float32 [S, L] with gradient; with a value head, values [S, L]. entropy: of the full
+        vocabulary, likewise, or None when not asked for.
+        """
+        ...
 
 
 @runtime_checkable
 class TrainEngine(Protocol):
-    """Owns a model and its optimizer. Every method takes a PaddedBatch and packs it into micro-batches by token budget itself.
+    """Owns a model and its optimizer. Every method takes a PaddedBatch and packs it into micro-batches by token budget
+    itself.
 
     Split invariance: the result of `train_batch` does not depend on how the batch is cut into micro-batches.
     """
@@ -128,7 +141,8 @@ class TrainEngine(Protocol):
         ...
 
     def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0) -> Tensor:
-        """Log-probability of every token given its prefix, float32 [S, L], without gradient; 0 at t=0 and on padding."""
+        """Log-probability of every token given its prefix, float32 [S, L], without gradient; 0 at t=0 and on
+        padding."""
         ...
 
     def forward_values(self, batch: PaddedBatch) -> Tensor:
@@ -138,7 +152,7 @@ class TrainEngine(Protocol):
     def train_batch(
         self,
         batch: PaddedBatch,
-        loss_fn: Callable[[Tensor, Tensor | None, PaddedBatch], LossOutput],
+        loss_fn: LossFunction,
         *,
         temperature: float = 1.0,
         with_entropy: bool = False,

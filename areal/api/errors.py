@@ -15,7 +15,8 @@
 
 Only `areal.cli` turns an error into an exit. A message says what happened, where, what was expected and what to do.
 
-Adding an error: subclass the nearest category, also inherit the standard error it replaces, add a line to the tree above.
+Adding an error: subclass the nearest category, also inherit the standard error it replaces, add a line to the tree
+above.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What goes into and comes out of an inference engine: token ids in, token ids with log-probabilities and versions out."""
+"""What goes into and comes out of an inference engine: token ids in, token ids with log-probabilities and versions
+out."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api.config import Config
 from areal.api.errors import ConfigError
-from areal.api.records import StopReason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from areal.api.records import StopReason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,24 +27,31 @@ class GenerationConfig(Config):
     temperature: float = 1.0
     """Logits are divided by this before the softmax; the trainer applies the same division."""
     top_p: float = 1.0
-    """Keep the smallest set of tokens whose probability reaches this; 1.0 keeps all."""
+    """Keep the smallest set of tokens whose probability, after top_k, reaches this; 1.0 keeps all."""
     top_k: int = 0
     """Keep the k most probable tokens; 0 keeps all."""
     greedy: bool = False
-    """Take the most probable token; temperature, top_p and top_k are then ignored and log-probabilities are those at temperature 1."""
+    """Take the most probable token; temperature, top_p and top_k are then ignored and log-probabilities are those at
+    temperature 1."""
     stop_token_ids: tuple[int, ...] = ()
-    """Token ids that end a generation, besides the tokenizer's end-of-sequence token; the stop token is part of the output."""
+    """Token ids that end a generation, besides the tokenizer's end-of-sequence token; the stop token is part of the
+    output."""
     stop: tuple[str, ...] = ()
-    """Strings that end a generation (checked on decoded text); the text that completes the string is part of the output."""
+    """Strings that end a generation (checked on decoded text); the text that completes the string is part of the
+    output."""
 
     def __post_init__(self) -> None:
         """Refuse values no sampler can honour."""
         if self.max_new_tokens < 1:
             raise ConfigError(f"max_new_tokens is {self.max_new_tokens}, expected at least 1")
         if not 0 <= self.min_new_tokens <= self.max_new_tokens:
-            raise ConfigError(f"min_new_tokens is {self.min_new_tokens}, expected 0 .. max_new_tokens ({self.max_new_tokens})")
+            raise ConfigError(
+                f"min_new_tokens is {self.min_new_tokens}, expected 0 .. max_new_tokens ({self.max_new_tokens})"
+            )
         if self.temperature <= 0:
-            raise ConfigError(f"temperature is {self.temperature}, expected > 0; for deterministic decoding set greedy=true")
+            raise ConfigError(
+                f"temperature is {self.temperature}, expected > 0; for deterministic decoding set greedy=true"
+            )
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p is {self.top_p}, expected 0 < top_p <= 1")
         if self.top_k < 0:
@@ -64,7 +73,8 @@ class ModelRequest:
     """Randomness of this request. Token number i (counted from the start of the *original* generation) depends only on
     (seed, sampled_before + i) and the model, never on what else is in the batch."""
     sampled_before: int = 0
-    """How many trailing entries of `input_ids` are partial output of the same generation (a continuation after an abort)."""
+    """How many trailing entries of `input_ids` are partial output of the same generation (a continuation after an
+    abort). max_new_tokens and min_new_tokens count from here: a continuation lowers them by what it has already."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 

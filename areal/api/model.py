@@ -76,7 +76,8 @@ class CausalModel(Protocol):
         ...
 
     def project(self, hidden: Tensor) -> Tensor:
-        """Vocabulary logits of hidden states, [..., hidden_size] -> [..., vocab_size]; includes logit scaling and softcap."""
+        """Vocabulary logits of hidden states, [..., hidden_size] -> [..., vocab_size]; includes logit scaling and
+        softcap."""
         ...
 
 
@@ -115,7 +116,8 @@ class StateDictAdapter(ABC):
 
     @abstractmethod
     def from_hf(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """On-disk names to ours; raises ModelError naming keys that are missing or left over (beyond the declared skip list)."""
+        """On-disk names to ours; raises ModelError naming keys that are missing or left over (beyond the declared skip
+        list)."""
 
     @abstractmethod
     def to_hf(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -124,7 +126,8 @@ class StateDictAdapter(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A family, as the registry hands it out: `areal.models.registry` maps a HF model_type to "areal.models.<family>:SPEC"."""
+    """A family, as the registry hands it out: `areal.models.registry` maps a HF model_type to
+    "areal.models.<family>:SPEC"."""
 
     name: str
     """Family folder, e.g. "qwen3"."""

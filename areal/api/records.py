@@ -77,7 +77,8 @@ class Trajectory:
     loss_mask: list[int]
     """1 on tokens sampled by the policy, 0 on prompt, tool and observation tokens."""
     logprobs: list[float]
-    """Behaviour log-probability under the *processed* sampling distribution (temperature, top-p, top-k); 0.0 where masked."""
+    """Behaviour log-probability under the *processed* sampling distribution (temperature, top-p, top-k); 0.0 where
+    masked."""
     versions: list[int]
     """Policy version that sampled each token; NO_VERSION where masked."""
     turn_ids: list[int]
@@ -117,7 +118,8 @@ class Trajectory:
 
     @property
     def head_version(self) -> int:
-        """Version of the oldest sampled token (what the staleness bound is about); NO_VERSION without sampled tokens."""
+        """Version of the oldest sampled token (what the staleness bound is about); NO_VERSION without sampled
+        tokens."""
         return min((v for v, m in zip(self.versions, self.loss_mask, strict=True) if m), default=NO_VERSION)
 
     @property
@@ -184,7 +186,8 @@ class PaddedBatch:
 class PackedTokens:
     """Model input without padding: sequences laid end to end.
 
-    Example, sequences of 3 and 2 tokens: tokens [5, 9, 2, 7, 1], positions [0, 1, 2, 0, 1], cu_seqlens [0, 3, 5], max_seqlen 3.
+    Example, sequences of 3 and 2 tokens: tokens [5, 9, 2, 7, 1], positions [0, 1, 2, 0, 1], cu_seqlens [0, 3, 5],
+    max_seqlen 3.
     """
 
     tokens: Tensor

@@ -6,7 +6,8 @@ A registry is one literal table per file, sorted, one entry per line, string tar
         "gsm8k": "areal.reward.gsm8k:gsm8k_reward",
     }
 
-Strings keep start-up light and cycles away. User code needs no registration: "my_package.rewards:mine" works anywhere a name does.
+Strings keep start-up light and cycles away. User code needs no registration: "my_package.rewards:mine" works anywhere
+a name does.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 def load(kind: str, name: str, table: Mapping[str, str]) -> Any:
     """Return the object that `name` stands for.
 
-    kind: for messages, e.g. "reward". name: a key of `table`, or a path "package.module:object" or "package.module.object".
+    kind: for messages, e.g. "reward". name: a key of `table`, or a path "package.module:object" or
+    "package.module.object".
 
-    Raises RegistryError when the name is unknown (with the nearest known names) or the module has no such object. An error
-    raised while importing the target is the target's own and passes through unchanged.
+    Raises RegistryError when the name is unknown (with the nearest known names) or the module has no such object. An
+    error raised while importing the target is the target's own and passes through unchanged.
     """
     target = table.get(name, name)
     module_name, separator, attribute = target.partition(":")
@@ -38,7 +40,7 @@ def load(kind: str, name: str, table: Mapping[str, str]) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        # Only "the path itself does not exist" is a lookup miss; a broken import inside the target must surface as it is.
+        # Only "the path itself does not exist" is a lookup miss; a broken import inside the target must surface as is.
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise RegistryError(f"{_unknown(kind, name, table)} (no module {error.name!r})") from error
         raise

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class RolloutWorkflow(ABC):
-    """One strategy for producing an episode. Instances are shared by all concurrent episodes: keep no per-episode state on self."""
+    """One strategy for producing an episode. Instances are shared by all concurrent episodes: keep no per-episode
+    state on self."""
 
     @abstractmethod
     async def arun_episode(
@@ -21,8 +22,8 @@ class RolloutWorkflow(ABC):
     ) -> Trajectory | Sequence[Trajectory] | None:
         """Run one episode.
 
-        engine: hands out tokens; requests cut by a weight update are continued before it returns, so `StopReason.ABORT` is
-            never seen here. It seeds requests from (run seed, prompt, sample): leave `ModelRequest.seed` alone.
+        engine: hands out tokens; requests cut by a weight update are continued before it returns, so
+            `StopReason.ABORT` is never seen here. It seeds requests from (run seed, prompt, sample): leave `ModelRequest.seed` alone.
         data: one dataset row, e.g. {"messages": [{"role": "user", "content": "..."}], "answer": "72"}.
 
         Return one trajectory, several (an episode that branched), or None to reject the sample on purpose (counted).

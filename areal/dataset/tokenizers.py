@@ -22,6 +22,11 @@ _CHARACTERS: Final = "characters:"
 _BYTES: Final = "bytes:"
 
 
+def is_buildable(path: str) -> bool:
+    """Whether `path` names a tokenizer that is built instead of read, such as "characters:0123456789+-*/="."""
+    return path.startswith(_CHARACTERS) or path == _BYTES
+
+
 def load_tokenizer(path: str) -> Any:
     """The tokenizer in a local folder, or one of the built ones above. Raises ConfigError when there is none."""
     from transformers import AutoTokenizer

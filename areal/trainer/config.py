@@ -23,7 +23,7 @@ class ModelConfig(Config):
     init: dict[str, Any] = field(default_factory=dict)
     """Content of a config.json (model_type, hidden_size, ...) for random weights; ignored when `path` is set."""
     tokenizer_path: str = ""
-    """Folder of the tokenizer; empty means `path`."""
+    """Folder of the tokenizer, or one built on the spot: "characters:<each once>", "bytes:"; empty means `path`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ObjectiveConfig(Config):
     """The algorithm: a preset of `areal.algorithm` and what is changed in it."""
 
     preset: str = "grpo"
-    """Name of the objective preset; `areal train --help-objectives` lists them with formulas and defaults."""
+    """Name of the objective preset; `areal list objectives` shows them with formulas and defaults."""
     overrides: dict[str, Any] = field(default_factory=dict)
     """Changes to the preset, e.g. {clip_high: 0.28, entropy_coef: 0.01}; unknown keys are errors."""
     num_minibatches: int = 1

@@ -119,24 +119,9 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape | str:
 def estimate(config: PPOConfig | SFTConfig, shape: ModelShape) -> list[MemoryItem]:
     """What the run holds at its peak, largest consumers of one kind in order of use."""
     items = _trained("actor", config.actor, shape)
-    rl = isinstance(config, PPOConfig)
-    if rl and config.critic is not None:
-        items += _trained("critic", config.critic, shape)
+    if isinstance(config, PPOConfig):
+        items += _rollout_items(config, shape)
     weight_bytes = DTYPE_BYTES[config.actor.dtype]
-    if rl and presets.resolve(config.objective.preset, config.objective.overrides).kl_coef > 0:
-        items.append(_weights("reference weights", shape, config.actor.dtype))
-    if rl:
-        engine_dtype = config.actor.dtype if config.engine.dtype == "auto" else config.engine.dtype
-        items.append(_weights("engine weights", shape, engine_dtype))
-        length = min(config.engine.max_seq_len, shape.max_position_embeddings or config.engine.max_seq_len)
-        per_token = 2 * shape.num_layers * shape.key_value_size * DTYPE_BYTES[engine_dtype]
-        items.append(
-            MemoryItem(
-                name="engine KV cache",
-                num_bytes=config.engine.max_batch_size * length * per_token,
-                formula=f"at most {config.engine.max_batch_size} sequences x {length} tokens x {per_token} bytes",
-            )
-        )
     chunk = min(config.actor.logprob_chunk_size, config.actor.max_tokens_per_micro_batch)
     items.append(
         MemoryItem(
@@ -182,3 +167,24 @@ def _activations(engine: TrainEngineConfig, shape: ModelShape, width: int) -> Me
         num_bytes=tokens * values * width,
         formula=f"roughly, for a full micro-batch of {tokens} tokens x {values} values x {width} bytes",
     )
+
+
+def _rollout_items(config: PPOConfig, shape: ModelShape) -> list[MemoryItem]:
+    """What only RL holds: critic, reference, and the engine's weights and cache."""
+    items: list[MemoryItem] = []
+    if config.critic is not None:
+        items += _trained("critic", config.critic, shape)
+    if presets.resolve(config.objective.preset, config.objective.overrides).kl_coef > 0:
+        items.append(_weights("reference weights", shape, config.actor.dtype))
+    engine_dtype = config.actor.dtype if config.engine.dtype == "auto" else config.engine.dtype
+    items.append(_weights("engine weights", shape, engine_dtype))
+    length = min(config.engine.max_seq_len, shape.max_position_embeddings or config.engine.max_seq_len)
+    per_token = 2 * shape.num_layers * shape.key_value_size * DTYPE_BYTES[engine_dtype]
+    items.append(
+        MemoryItem(
+            name="engine KV cache",
+            num_bytes=config.engine.max_batch_size * length * per_token,
+            formula=f"at most {config.engine.max_batch_size} sequences x {length} tokens x {per_token} bytes",
+        )
+    )
+    return items

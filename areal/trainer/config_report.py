@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal.algorithm import presets
 from areal.api import ConfigError
+from areal.dataset.tokenizers import is_buildable
 from areal.trainer import config_source, registries
 from areal.trainer.assembly import run_directory
 from areal.trainer.config import PPOConfig, SFTConfig
@@ -154,7 +155,7 @@ def _model_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]:
     if model.path and not Path(model.path).is_dir():
         yield "model.path", f"no such folder {model.path!r}; download the checkpoint first and give its folder"
         return
-    if model.tokenizer_path and not Path(model.tokenizer_path).is_dir():
+    if model.tokenizer_path and not is_buildable(model.tokenizer_path) and not Path(model.tokenizer_path).is_dir():
         yield "model.tokenizer_path", f"no such folder {model.tokenizer_path!r}"
     try:
         content = read_model_config(model)

@@ -80,7 +80,8 @@ def dump(value: Mapping[str, Any]) -> str:
 class _Loader(yaml.SafeLoader):
     """Resolves plain scalars by the core schema only."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+    # A class attribute in PyYAML too, which its type information calls an instance one.
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]  # see above
 
 
 class _Dumper(yaml.SafeDumper):

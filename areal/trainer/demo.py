@@ -135,6 +135,8 @@ def run_demo(arguments: argparse.Namespace) -> dict[str, Any]:
             directory / "warm-start", seed=arguments.seed, steps=CONTROL_SFT_STEPS if sft_only else SFT_STEPS
         )
     )
+    if not warm["finished"]:
+        return {"ok": False, "exit_code": warm["exit_code"], "text": "stopped during the warm start"}
     _logger.info("warm start: loss %.3f after %d steps, %.1f s", warm["loss"], warm["steps"], warm["seconds"])
     config = rl_config(
         directory / "grpo",
@@ -201,6 +203,7 @@ def _conclude(
     ]
     result = {
         "ok": summary["finished"] and (learnt if expected else True),
+        "exit_code": summary["exit_code"],
         "control": arguments.control,
         "seed": arguments.seed,
         "before": {"all": before.all_rows, "new": before.new_rows},

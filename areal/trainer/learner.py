@@ -119,8 +119,10 @@ class PolicyLearner:
 
     def _with_advantages(self, batch: PaddedBatch) -> PaddedBatch:
         token_rewards = None
-        if self.objective.needs_reward_penalty and batch.logp_ref is not None and batch.logp_prox is not None:
-            token_rewards = self.objective.reward_penalty(batch.logp_prox, batch.logp_ref, mask=batch.loss_mask)
+        if self.objective.needs_token_rewards and batch.logp_ref is not None and batch.logp_prox is not None:
+            token_rewards = self.objective.token_rewards(
+                batch.rewards, batch.logp_prox, batch.logp_ref, mask=batch.loss_mask
+            )
         advantages, returns = self.objective.advantages_and_returns(
             batch.rewards,
             batch.groups,

@@ -63,6 +63,7 @@ class PPOTrainer:
         self.session = session
         self._transform_rewards = transform_rewards
         self.tokenizer = tokenizer_of(config.model)
+        session.metrics.decode = self.tokenizer.decode
         self.rows = load_rows(config.train_dataset, self.tokenizer, kind="rl", seed=config.seed)
         self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.rollout.batch_size)
         self.learner = self._build_learner()

@@ -12,7 +12,7 @@ from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics.live import LiveView
 from areal.infra.metrics.logger import MetricLogger
 from areal.trainer.assembly import run_directory
-from areal.trainer.config_source import dump_yaml, to_mapping
+from areal.trainer.config_source import dump_yaml, flatten, to_mapping
 from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger
 
@@ -93,7 +93,7 @@ class RunSession:
         return checkpoint
 
     def _check_same_run(self, checkpoint: Checkpoint) -> None:
-        before, now = _flat(checkpoint.meta.get("config", {})), _flat(to_mapping(self.config))
+        before, now = _plain(checkpoint.meta.get("config", {})), _plain(to_mapping(self.config))
         changed = [
             f"  {key}: was {before.get(key)!r}, is {now.get(key)!r}"
             for key in sorted({*before, *now})
@@ -122,11 +122,6 @@ def open_session(config: PPOConfig | SFTConfig) -> Iterator[RunSession]:
         yield session
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Leaves of nested mappings by dotted key; sequences compare as lists, as JSON stores them."""
-    if isinstance(value, dict):
-        flat: dict[str, Any] = {}
-        for key, child in value.items():
-            flat.update(_flat(child, f"{prefix}.{key}" if prefix else str(key)))
-        return flat
-    return {prefix: list(value) if isinstance(value, tuple) else value}
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves by dotted key; sequences as lists, which is what JSON makes of them."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in flatten(config).items()}

@@ -1,1 +1,2 @@
-"""Helpers that know nothing of this domain (files, seeds, logging); they import nothing of ours. Import the submodules."""
+"""Helpers that know nothing of this domain (files, seeds, logging); they import nothing of ours. Import the
+submodules."""

@@ -52,7 +52,7 @@ def atomic_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder that becomes `path` when the block ends without an exception, else is removed.
 
     All files in it are flushed before the rename. replace: allow `path` to exist; it is moved aside first, so for the
-    moment between two renames there is neither (a kill exactly there leaves the old one under a temporary name).
+    moment between two renames there is neither (a kill exactly there leaves the old one as `.<name>.old-*`).
 
     Raises FileExistsError when `path` exists and may not be replaced, OSError when the disk refuses.
 
@@ -149,7 +149,8 @@ def _try_lock(descriptor: int) -> bool:
 
 def _swap(temporary: Path, path: Path) -> None:
     """Put `temporary` in the place of the existing `path`; on failure the old one is back in place."""
-    aside = _temporary_beside(path)
+    # Not a temporary name: after a kill between the renames this is the only copy, which no cleaner may take.
+    aside = path.parent / f".{path.name}.old-{secrets.token_hex(6)}"
     os.rename(path, aside)
     try:
         os.rename(temporary, path)

@@ -101,35 +101,23 @@ def run_in_micro_batches(
     When memory runs out, `reset` is called and everything starts again with half the tokens, once.
     Raises EngineError when that does not fit either.
     """
-    parts = micro_batches(batch.lengths.tolist(), budget)
-    try:
-        _run_parts(batch, parts, work)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        largest = max(int(batch.lengths[list(part)].sum()) for part in parts)
-    else:
-        return len(parts)
-    # Outside the except block: there the error's traceback would keep the tensors of the failed pass alive.
-    reset()
-    _release_cached_memory()
-    smaller = max(1, largest // 2)
-    _logger.warning(
-        "out of memory with micro-batches of up to %d tokens; this batch is run again with %d", largest, smaller
-    )
-    parts = micro_batches(batch.lengths.tolist(), smaller)
-    try:
-        _run_parts(batch, parts, work)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
+    tried: list[int] = []
+    while True:
+        parts = micro_batches(batch.lengths.tolist(), budget)
+        failure = _run_parts(batch, parts, work)
+        if failure is None:
+            return len(parts)
         reset()
-        raise EngineError(
-            f"out of memory with micro-batches of {largest} tokens, and again with {smaller}: {error}. Lower "
-            f"max_tokens_per_micro_batch or logprob_chunk_size, set gradient_checkpointing, or allow shorter sequences "
-            f"(the longest of this batch has {int(batch.lengths.max())} tokens)"
-        ) from error
-    return len(parts)
+        _release_cached_memory()
+        tried.append(max(int(batch.lengths[part].sum()) for part in parts))
+        if len(tried) == 2:
+            raise EngineError(
+                f"out of memory with micro-batches of {tried[0]} tokens, and again with {tried[1]}: {failure}. Lower "
+                f"max_tokens_per_micro_batch or logprob_chunk_size, set gradient_checkpointing, or allow shorter "
+                f"sequences (the longest of this batch has {int(batch.lengths.max())} tokens)"
+            )
+        budget = max(1, tried[0] // 2)
+        _logger.warning("out of memory with %d tokens; this batch is run again with at most %d", tried[0], budget)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -169,10 +157,19 @@ def _predicting_states(
     return states_T[source_N], packed.tokens[source_N + 1], predicted_SL
 
 
-def _run_parts(batch: PaddedBatch, parts: Sequence[Sequence[int]], work: Callable[[PaddedBatch, Tensor], None]) -> None:
-    for part in parts:
-        indices = torch.as_tensor(part, dtype=torch.int64, device=batch.tokens.device)
-        work(select(batch, indices), indices)
+def _run_parts(
+    batch: PaddedBatch, parts: Sequence[Sequence[int]], work: Callable[[PaddedBatch, Tensor], None]
+) -> str | None:
+    """The message of a failed allocation, or None. Not the error: its traceback would keep the tensors alive."""
+    try:
+        for part in parts:
+            indices = torch.as_tensor(part, dtype=torch.int64, device=batch.tokens.device)
+            work(select(batch, indices), indices)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return str(error) or type(error).__name__
+    return None
 
 
 def _release_cached_memory() -> None:

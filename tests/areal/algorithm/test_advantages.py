@@ -64,6 +64,18 @@ def test_gae_equals_the_golden_values_with_masked_tokens_transparent(golden):
     expected = golden["gae(.99,.95,skip=True)"]
     torch.testing.assert_close(advantage, torch.tensor(expected["adv"], dtype=torch.float64), atol=1e-12, rtol=0)
     torch.testing.assert_close(returns, torch.tensor(expected["ret"], dtype=torch.float64), atol=1e-12, rtol=0)
+    for per_token in (None, inputs["token_rewards"]):
+        computed = advantages.compute(
+            "gae",
+            inputs["rewards"],
+            inputs["groups"],
+            mask=inputs["mask"],
+            values=inputs["values"],
+            token_rewards=per_token,
+            gamma=0.99,
+            lam=0.95,
+        )
+        torch.testing.assert_close(computed, advantage, atol=1e-12, rtol=0)
     wrong = torch.tensor(golden["gae(.99,.95,skip=False)"]["adv"], dtype=torch.float64)
     assert (advantage - wrong).abs().max() > 0.01, "stepping through tool tokens is the documented wrong answer"
 
@@ -118,12 +130,12 @@ def test_turn_level_gae_takes_one_step_per_turn():
     mask = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 0]], dtype=torch.float64)
     turn_ids = torch.tensor([[-1, 0, 0, -1, 1, 1, 1, -1]])
     values = torch.tensor([[7.0, 0.5, 7.0, 7.0, 0.25, 7.0, 7.0, 7.0]], dtype=torch.float64)
-    token_rewards = torch.tensor([[0.0, 0.1, 0.2, 9.0, 0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    token_rewards = torch.tensor([[0.0, 0.1, 0.2, 9.0, 0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
     gamma, lam = 0.9, 0.8
 
     result, returns = advantages.compute_with_returns(
         "gae_turn",
-        torch.tensor([1.0], dtype=torch.float64),
+        torch.tensor([5.0], dtype=torch.float64),
         torch.tensor([0]),
         mask=mask,
         values=values,
@@ -186,14 +198,14 @@ def test_maxrl_is_zero_without_a_positive_mean_and_passk_rewards_only_the_best()
     torch.testing.assert_close(best, torch.tensor([[0.0], [1.0], [0.0]]))
 
 
-def test_token_rewards_are_added_to_the_scalar_reward():
+def test_token_rewards_stand_in_place_of_the_scalar_reward():
     mask = torch.tensor([[1, 1], [1, 0]], dtype=torch.float64)
     rewards = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    penalty = torch.tensor([[-0.1, -0.2], [-0.5, -9.0]], dtype=torch.float64)
+    per_token = torch.tensor([[-0.1, 0.8], [-0.5, -9.0]], dtype=torch.float64)
     groups = torch.tensor([0, 0])
 
-    by_token = advantages.compute("reinforce_pp", rewards, groups, mask=mask, token_rewards=penalty, whiten=False)
-    by_group = advantages.compute("drgrpo", rewards, groups, mask=mask, token_rewards=penalty)
+    by_token = advantages.compute("reinforce_pp", rewards, groups, mask=mask, token_rewards=per_token, whiten=False)
+    by_group = advantages.compute("drgrpo", rewards, groups, mask=mask, token_rewards=per_token)
 
     torch.testing.assert_close(by_token, torch.tensor([[0.7, 0.8], [-0.5, 0.0]], dtype=torch.float64))
     torch.testing.assert_close(by_group, torch.tensor([[0.6, 0.6], [-0.6, 0.0]], dtype=torch.float64))

@@ -256,7 +256,7 @@ def test_inputs_that_the_settings_need_are_asked_for(make_batch):
         get_objective("ppo", aggregation="prompt-mean").loss(**bare)
     with pytest.raises(ConfigError, match="pass logp_prox and logp_behave"):
         get_objective("m2po").denominators(mask=bare["mask"])
-    with pytest.raises(ConfigError, match=r"token_rewards=objective\.reward_penalty"):
+    with pytest.raises(ConfigError, match=r"token_rewards=objective\.token_rewards"):
         get_objective("rloo", kl_coef=0.1).advantages(torch.zeros(7), batch["groups"], mask=bare["mask"])
     with pytest.raises(DataError, match=r"advantages has shape \(7,\), expected \(7, 9\)"):
         get_objective("grpo").loss(**{**bare, "advantages": torch.zeros(7)})
@@ -268,10 +268,11 @@ def test_kl_in_the_reward_is_the_penalty_of_every_policy_token(make_batch):
     batch = make_batch(13)
     objective = get_objective("reinforce_pp", kl_coef=0.2)
 
-    penalty = objective.reward_penalty(batch["logp_prox"], batch["logp_ref"], mask=batch["mask"])
+    rewards = torch.zeros(batch["mask"].shape[0], dtype=batch["mask"].dtype)
+    penalty = objective.token_rewards(rewards, batch["logp_prox"], batch["logp_ref"], mask=batch["mask"])
 
     assert objective.needs_reference
-    assert objective.needs_reward_penalty
+    assert objective.needs_token_rewards
     torch.testing.assert_close(penalty, -0.2 * (batch["logp_prox"] - batch["logp_ref"]) * batch["mask"])
 
 

@@ -50,7 +50,9 @@ BASE: dict[str, Any] = {
 
 def tiny(output_dir: Path, **changes: Any) -> PPOConfig:
     """A valid run; keys of `changes` use __ for the dot, e.g. rollout__batch_size=2."""
-    settings = BASE | {"output_dir": str(output_dir)} | {key.replace("__", "."): value for key, value in changes.items()}
+    settings = (
+        BASE | {"output_dir": str(output_dir)} | {key.replace("__", "."): value for key, value in changes.items()}
+    )
     return load_config(None, [f"{key}={json.dumps(value)}" for key, value in settings.items()]).config
 
 

@@ -33,7 +33,8 @@ def assert_equal_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Te
 
 
 def plain_synchronous_loop(config) -> dict[str, torch.Tensor]:
-    """The oracle: generate a batch, score it, train on it, copy the weights, repeat. No threads, no executor, no ledger."""
+    """The oracle: generate a batch, score it, train on it, copy the weights, repeat. No threads, no executor, no
+    ledger."""
     tokenizer = tokenizer_of(config.model)
     rows = load_rows(config.train_dataset, tokenizer, kind="rl", seed=config.seed)
     actor = TrainingEngine(load_model(config, tokenizer), config=config.actor, total_steps=config.total_train_steps)
@@ -157,9 +158,11 @@ def test_resume_after_a_stop_continues_bit_by_bit(tmp_path):
     from areal.trainer.ppo import PPOTrainer
     from areal.trainer.session import open_session
 
-    with open_session(interrupted) as trainer_session:
-        with PPOTrainer(interrupted, trainer_session, transform_rewards=stop_after_two) as trainer:
-            summary = trainer.train()
+    with (
+        open_session(interrupted) as trainer_session,
+        PPOTrainer(interrupted, trainer_session, transform_rewards=stop_after_two) as trainer,
+    ):
+        summary = trainer.train()
     assert not summary["finished"]
     assert summary["steps"] == 2
     summary, weights = runs.train(interrupted)

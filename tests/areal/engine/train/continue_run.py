@@ -1,10 +1,10 @@
 """Program run by test_state: a small run that can be killed and continued.
 
-    python continue_run.py start|resume <folder>
+    python continue_run.py <folder>
 
-Six steps in float32 and in bfloat16 on batches drawn from the global random state, with a checkpoint after step 3.
-"start" makes each run twice: in a child that ends by SIGKILL right after optimizer step 5, and once to the end.
-"start" makes each run twice: in a child that SIGKILL ends right after optimizer step 5, and once to the end. "resume"
+Six steps in float32 and in bfloat16 on batches drawn from the global random state, with a checkpoint after step 3. Each
+run is made twice: in a child that ends by SIGKILL right after optimizer step 5, and once to the end. Prints one JSON
+line per dtype with a digest of the final state. The test continues the killed runs in its own process.
 """
 
 import hashlib
@@ -24,6 +24,7 @@ from areal.infra.checkpoint.store import CheckpointStore
 from areal.models import from_config
 from areal.utils.seeding import rng_state, seed_everything, set_rng_state
 
+DTYPES = ("float32", "bfloat16")
 MODEL = {
     "model_type": "qwen3",
     "vocab_size": 29,
@@ -98,12 +99,12 @@ def die_on_the_way(dtype, folder):
 
 
 def main():
-    mode, root = sys.argv[1], Path(sys.argv[2])
-    for dtype in ("float32", "bfloat16"):
-        killed = mode == "start" and die_on_the_way(dtype, root / "killed" / dtype)
-        folder = root / ("straight" if mode == "start" else "killed") / dtype
-        result = {**run(dtype, folder, resume=mode == "resume", kill=False), "killed": killed}
-        sys.stdout.write(json.dumps({dtype: result}) + "\n")
+    root = Path(sys.argv[1])
+    for dtype in DTYPES:
+        killed = die_on_the_way(dtype, root / "killed" / dtype)
+        result = run(dtype, root / "straight" / dtype, resume=False, kill=False)
+        sys.stdout.write(json.dumps({dtype: {**result, "killed": killed}}) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,12 @@
-"""Program run by test_faults in a mount namespace: fill a real 4 MB file system, then make it read-only.
+"""Program run by test_faults: checkpoints against a file size limit, then on a real 4 MB file system, then read-only.
 
-python full_disk.py <folder>     exit code 77 when mounting is not permitted here
+    python full_disk.py <folder>
+
+Prints one JSON object; "mounted" says whether mounting was permitted here. Runs in a mount namespace of its own.
 """
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -22,10 +25,28 @@ def fail(store, states, **options):
     raise AssertionError("the save should have failed")
 
 
+def hit_size_limit(directory):
+    store = CheckpointStore(directory, keep=2)
+    store.save(1, {"a": torch.ones(10)}, {})
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    message = fail(store, {"a": torch.ones(1_000_000)})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    return {"message": message, "entries": [entry.name for entry in directory.iterdir()]}
+
+
 def main():
-    directory = Path(sys.argv[1])
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(directory)], check=False).returncode:
-        raise SystemExit(77)
+    report = {"limit": hit_size_limit(Path(sys.argv[1]) / "limited")}
+    directory = Path(sys.argv[1]) / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(directory)]
+    report["mounted"] = subprocess.run(mount, check=False).returncode == 0
+    if report["mounted"]:
+        report["disk"] = fill(directory)
+    sys.stdout.write(json.dumps(report))
+
+
+def fill(directory):
     store = CheckpointStore(directory / "checkpoints", keep=2)
     store.save(1, {"a": torch.ones(1000)}, {})
     large = {"a": torch.ones(2_000_000)}
@@ -40,11 +61,13 @@ def main():
     subprocess.run(["mount", "-o", "remount,ro", str(directory)], check=True)
     read_only = fail(store, {"a": torch.ones(10)})
     store.load_latest()
-    sys.stdout.write(
-        json.dumps(
-            {"messages": messages, "entries": entries, "intact": intact, "steps": store.steps(), "read_only": read_only}
-        )
-    )
+    return {
+        "messages": messages,
+        "entries": entries,
+        "intact": intact,
+        "steps": store.steps(),
+        "read_only": read_only,
+    }
 
 
 main()

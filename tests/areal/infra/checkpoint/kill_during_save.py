@@ -93,11 +93,15 @@ def check(directory):
     assert torch.equal(actor["weight"], expected["actor"]["weight"])
     assert actor["step"] == found.step
     assert found.load("ledger") == expected["ledger"]
-    # The run can go on from there.
+    return found.step, had_leftovers
+
+
+def check_continuation(directory):
+    """The run can go on from what it found."""
+    store = CheckpointStore(directory, keep=2)
     store.save(4, states(4), {})
     assert store.load_latest().step == 4
     assert len(store.steps()) == 2
-    return found.step, had_leftovers
 
 
 def main():
@@ -112,6 +116,8 @@ def main():
         shutil.copytree(template, directory)
         finished = save_in_child(directory, kill_at)
         step, had_leftovers = check(directory)
+        if kill_at % 5 == 0 or finished:
+            check_continuation(directory)
         outcomes.append(step)
         leftovers += had_leftovers
         shutil.rmtree(directory)

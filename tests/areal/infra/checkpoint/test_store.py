@@ -114,6 +114,7 @@ def test_one_flipped_bit_anywhere_is_noticed_and_the_previous_checkpoint_is_used
         (lambda folder: (folder / MANIFEST_NAME).write_text(""), "not readable"),
         (lambda folder: (folder / MANIFEST_NAME).write_text("[]"), "not readable"),
         (lambda folder: (folder / MANIFEST_NAME).write_text('{"schema_version":1}'), "lacks fields"),
+        (lambda folder: (folder / MANIFEST_NAME).write_bytes((folder / MANIFEST_NAME).read_bytes() + b" "), "altered"),
     ],
 )
 def test_the_reason_for_falling_back_is_named(tmp_path, damage, reason, caplog):

@@ -1,0 +1,211 @@
+"""What a user can do wrong, and what a machine can do to a run: each ends with a clear message and loses nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from areal.api import BusyError, ConfigError, DataError, RegistryError, RolloutError
+from areal.infra.checkpoint.store import CheckpointStore
+from areal.infra.metrics.logger import read_metrics
+from areal.trainer.config_source import dump_yaml
+from areal.trainer.session import open_session
+
+_spec = importlib.util.spec_from_file_location("runs", Path(__file__).with_name("runs.py"))
+runs = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(runs)
+
+REWARDS = """
+import os, time
+
+def raises(prompt, completions, prompt_ids, completion_ids, **data):
+    raise RuntimeError("judge is down")
+
+def hangs(prompt, completions, prompt_ids, completion_ids, **data):
+    time.sleep(3600)
+
+def gives_none(prompt, completions, prompt_ids, completion_ids, **data):
+    return None
+
+def gives_nan(prompt, completions, prompt_ids, completion_ids, **data):
+    return float("nan")
+
+def fails_sometimes(prompt, completions, prompt_ids, completion_ids, **data):
+    if sum(completion_ids) % 3 == 0:
+        raise ValueError("unlucky")
+    return 1.0
+"""
+
+
+@pytest.fixture
+def reward_module(tmp_path, monkeypatch):
+    """Name of an importable module with the rewards above."""
+    (tmp_path / "user_rewards.py").write_text(REWARDS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "user_rewards"
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "hint"),
+    [
+        ("gives_nan", "reward_invalid", "nan"),
+        ("gives_none", "reward_invalid", "None"),
+        ("hangs", "reward_timeout", "killed"),
+        ("raises", "reward_raised", "judge is down"),
+    ],
+)
+def test_a_reward_that_always_fails_stops_the_run_with_the_reasons(tmp_path, reward_module, function, kind, hint):
+    config = runs.tiny(
+        tmp_path / "run",
+        reward=f"{reward_module}:{function}",
+        rollout__batch_size=1,
+        rollout__group_size=2,
+        rollout__max_retries=1,
+        rollout__max_consecutive_failures=2,
+        rollout__reward_timeout_seconds=0.3,
+    )
+    with pytest.raises(RolloutError) as caught:
+        runs.train(config)
+    assert kind in str(caught.value)
+    assert hint in str(caught.value)
+
+
+def test_a_reward_that_fails_sometimes_loses_only_its_samples(tmp_path, reward_module):
+    config = runs.tiny(
+        tmp_path / "run",
+        reward=f"{reward_module}:fails_sometimes",
+        rollout__min_group_size=1,
+        rollout__max_retries=0,
+        rollout__max_consecutive_failures=100,
+    )
+    summary, _ = runs.train(config)
+    metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert summary["finished"]
+    assert sum(row.get("rollout/faults/reward_raised", 0) for row in metrics.values()) > 0
+    # The survivors all scored 1; a failure counted as 0 would pull the mean down.
+    assert all(row["reward/mean"] == 1.0 for row in metrics.values())
+
+
+def test_a_failed_run_keeps_its_checkpoint_and_goes_on_when_the_reward_is_mended(tmp_path, reward_module):
+    directory = tmp_path / "run"
+    changes = {"reward": f"{reward_module}:raises", "rollout__max_consecutive_failures": 1, "rollout__max_retries": 0}
+    runs.train(runs.tiny(directory, total_train_steps=2, checkpoint__every_steps=1))
+    with pytest.raises(RolloutError):
+        runs.train(runs.tiny(directory, checkpoint__allow_config_change=True, checkpoint__every_steps=1, **changes))
+    assert CheckpointStore(directory / "checkpoints", keep=2).load_latest().step == 2
+    summary, _ = runs.train(runs.tiny(directory, checkpoint__allow_config_change=True, checkpoint__every_steps=1))
+    assert summary["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"reward": "exakt"}, RegistryError, "did you mean 'exact'"),
+        ({"reward": ""}, ConfigError, "reward is required"),
+        ({"workflow": "rlrv"}, RegistryError, "did you mean 'rlvr'"),
+        ({"train_dataset__name": "arithmetik"}, RegistryError, "did you mean"),
+        ({"train_dataset__options": {"demonstration": 3}}, ConfigError, "demonstrations"),
+        ({"train_dataset__max_length": 1}, DataError, "max_length"),
+        ({"objective__preset": "grop"}, ConfigError, "grpo"),
+        ({"objective__overrides": {"clip_hihg": 1}}, ConfigError, "clip_high"),
+        ({"objective__preset": "ppo"}, ConfigError, "critic"),
+        ({"critic": {"lr": 1e-3}}, ConfigError, "critic"),
+        ({"model__tokenizer_path": "bytes:"}, ConfigError, "embeddings"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_sampled(tmp_path, changes, error, message):
+    with pytest.raises(error, match=message):
+        runs.train(runs.tiny(tmp_path / "run", **changes))
+    assert not read_metrics(tmp_path / "run" / "metrics.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], "0 rows left"),
+        ([{"question": "1+1="}], "prompt"),
+        ([{"prompt": "1+1=", "answer": "2"}, {"prompt": "", "answer": "2"}], "row 2|row 1|line 2"),
+    ],
+)
+def test_bad_rows_are_named(tmp_path, lines, message):
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(DataError, match=message):
+        runs.train(runs.tiny(tmp_path / "run", train_dataset__name="jsonl", train_dataset__path=str(path)))
+
+
+def test_a_prompt_longer_than_the_context_is_dropped_with_its_reason(tmp_path):
+    path = tmp_path / "train.jsonl"
+    rows = [{"prompt": "1+" * 40 + "1=", "answer": "41"}, {"prompt": "1+1=", "answer": "2"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = runs.tiny(
+        tmp_path / "run", train_dataset__name="jsonl", train_dataset__path=str(path), rollout__batch_size=2
+    )
+    summary, _ = runs.train(config)
+    metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert summary["finished"]
+    assert sum(row.get("rollout/faults/data_invalid", 0) for row in metrics.values()) > 0
+
+
+def test_two_runs_cannot_share_a_directory(tmp_path):
+    config = runs.tiny(tmp_path / "run")
+    with open_session(config), pytest.raises(BusyError, match=f"pid {os.getpid()}"), open_session(config):
+        pass
+
+
+def start(config, tmp_path) -> subprocess.Popen:
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_yaml(config))
+    command = [sys.executable, "-m", "areal", "train", str(path), "--json"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_steps(directory: Path, count: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline:
+        path = directory / "metrics.jsonl"
+        if path.exists() and len(read_metrics(path)) >= count:
+            return
+        if process.poll() is not None:
+            raise AssertionError(process.communicate()[1])
+        time.sleep(0.02)
+    raise AssertionError("the run did not get going")
+
+
+@pytest.mark.slow
+def test_kill_9_at_any_step_and_resume_gives_the_parameters_of_an_uninterrupted_run(tmp_path):
+    straight, _ = runs.train(runs.tiny(tmp_path / "straight", total_train_steps=8))
+    config = runs.tiny(tmp_path / "killed", total_train_steps=8, checkpoint__every_steps=1)
+    for kill_after in (1, 4):
+        process = start(config, tmp_path)
+        wait_for_steps(tmp_path / "killed", kill_after, process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    summary, _ = runs.train(config)
+    assert summary["finished"]
+    weights = [Path(item["checkpoint"], "model.safetensors").read_bytes() for item in (straight, summary)]
+    assert weights[0] == weights[1]
+    assert list(read_metrics(tmp_path / "killed" / "metrics.jsonl")) == list(range(1, 9))
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_exits_143_without_orphans(tmp_path):
+    config = runs.tiny(tmp_path / "run", total_train_steps=100_000)
+    process = start(config, tmp_path)
+    wait_for_steps(tmp_path / "run", 2, process)
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, errors
+    summary = json.loads(output)["summary"]
+    assert not summary["finished"]
+    assert CheckpointStore(tmp_path / "run" / "checkpoints", keep=2).load_latest().step == summary["steps"]
+    running = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False).stdout
+    assert running == ""
