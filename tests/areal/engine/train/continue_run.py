@@ -2,9 +2,9 @@
 
     python continue_run.py <folder>
 
-Six steps in float32 and in bfloat16 on batches drawn from the global random state, with a checkpoint after step 3. Each
-run is made twice: in a child that ends by SIGKILL right after optimizer step 5, and once to the end. Prints one JSON
-line per dtype with a digest of the final state. The test continues the killed runs in its own process.
+Six steps in float32 and in bfloat16 on batches drawn from the global random state, with a checkpoint after step 3.
+Each run is made twice: in a child that ends by SIGKILL right after optimizer step 5, and once to the end. Prints one
+JSON line per dtype with a digest of the final state. The test continues the killed runs in its own process.
 """
 
 import hashlib
@@ -100,10 +100,11 @@ def die_on_the_way(dtype, folder):
 
 def main():
     root = Path(sys.argv[1])
+    # All forks come before this process computes anything: a fork copies no threads, and torch starts some.
+    killed = {dtype: die_on_the_way(dtype, root / "killed" / dtype) for dtype in DTYPES}
     for dtype in DTYPES:
-        killed = die_on_the_way(dtype, root / "killed" / dtype)
         result = run(dtype, root / "straight" / dtype, resume=False, kill=False)
-        sys.stdout.write(json.dumps({dtype: {**result, "killed": killed}}) + "\n")
+        sys.stdout.write(json.dumps({dtype: {**result, "killed": killed[dtype]}}) + "\n")
 
 
 if __name__ == "__main__":
