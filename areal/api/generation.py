@@ -3,7 +3,7 @@ out."""
 
 from __future__ import annotations
 
-import uuid
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from areal.api.records import StopReason
+
+_request_numbers = itertools.count()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,8 @@ class ModelRequest:
     input_ids: list[int]
     """Prompt, followed by any partial output that is being continued."""
     gconfig: GenerationConfig
-    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    request_id: str = field(default_factory=lambda: f"request-{next(_request_numbers)}")
+    """Unique in this process."""
     seed: int = 0
     """Randomness of this request. Token number i (counted from the start of the *original* generation) depends only on
     (seed, sampled_before + i) and the model, never on what else is in the batch."""

@@ -23,7 +23,8 @@ class RolloutWorkflow(ABC):
         """Run one episode.
 
         engine: hands out tokens; requests cut by a weight update are continued before it returns, so
-            `StopReason.ABORT` is never seen here. It seeds requests from (run seed, prompt, sample): leave `ModelRequest.seed` alone.
+            `StopReason.ABORT` is never seen here. It seeds requests from (run seed, prompt, sample): leave
+            `ModelRequest.seed` alone.
         data: one dataset row, e.g. {"messages": [{"role": "user", "content": "..."}], "answer": "72"}.
 
         Return one trajectory, several (an episode that branched), or None to reject the sample on purpose (counted).

@@ -8,6 +8,7 @@ again, so the trainer sees exactly the tokens that were sampled, with their log-
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from areal.api import (
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from areal.api import GenerationConfig, ModelResponse
+
+_PROMPTS_KEPT = 1024
 
 LOGPROB_SLACK = 1e-4
 """Rounding may lift a log-probability this far above 0."""
@@ -118,17 +121,39 @@ class TrajectoryBuilder:
         return ""
 
 
-def prompt_ids_of(data: Mapping[str, Any], tokenizer: Any, *, enable_thinking: bool) -> list[int]:
-    """Token ids of the row's `messages`. Raises FaultError(DATA_INVALID) when the row has no usable prompt."""
-    if "messages" not in data:
-        raise FaultError(FaultKind.DATA_INVALID, f"the row has no column 'messages'; found {', '.join(sorted(data))}")
-    try:
-        ids = encode_prompt(data["messages"], tokenizer, enable_thinking=enable_thinking)
-    except DataError as error:
-        raise FaultError(FaultKind.DATA_INVALID, str(error)) from error
-    if not ids:
-        raise FaultError(FaultKind.DATA_INVALID, "the prompt has no tokens")
-    return ids
+class PromptReader:
+    """Token ids and text of prompts. The samples of a group share their prompt, so recent ones are kept: rendering and
+    encoding it once per sample would cost more than everything else a workflow does.
+    """
+
+    def __init__(self, tokenizer: Any, *, enable_thinking: bool) -> None:
+        self._tokenizer = tokenizer
+        self._enable_thinking = enable_thinking
+        self._recent: OrderedDict[str, tuple[tuple[int, ...], str]] = OrderedDict()
+
+    def read(self, data: Mapping[str, Any]) -> tuple[list[int], str]:
+        """Token ids and text of the row's `messages`. Raises FaultError(DATA_INVALID) when it has no usable prompt."""
+        if "messages" not in data:
+            found = ", ".join(sorted(data))
+            raise FaultError(FaultKind.DATA_INVALID, f"the row has no column 'messages'; found {found}")
+        messages = data["messages"]
+        # The type is part of the key: a string prompt may well look like a rendered chat.
+        key = f"{type(messages).__name__}:{messages!r}"
+        if key not in self._recent:
+            self._recent[key] = self._encode(messages)
+            if len(self._recent) > _PROMPTS_KEPT:
+                self._recent.popitem(last=False)
+        ids, text = self._recent[key]
+        return list(ids), text
+
+    def _encode(self, messages: Any) -> tuple[tuple[int, ...], str]:
+        try:
+            ids = encode_prompt(messages, self._tokenizer, enable_thinking=self._enable_thinking)
+        except DataError as error:
+            raise FaultError(FaultKind.DATA_INVALID, str(error)) from error
+        if not ids:
+            raise FaultError(FaultKind.DATA_INVALID, "the prompt has no tokens")
+        return tuple(ids), decode(ids, self._tokenizer)
 
 
 def reward_columns(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api import ConfigError, FaultError, FaultKind, ModelRequest, RolloutWorkflow, StopReason
 from areal.workflow.assembly import (
+    PromptReader,
     TrajectoryBuilder,
     completion_text,
     decode,
-    prompt_ids_of,
     reward_columns,
     score,
 )
@@ -64,7 +64,7 @@ class MultiTurnWorkflow(RolloutWorkflow):
         self.max_turns = max_turns
         self.turn_discount = turn_discount
         self.success_reward = success_reward
-        self.enable_thinking = enable_thinking
+        self._prompts = PromptReader(tokenizer, enable_thinking=enable_thinking)
         self._feedback_ids = (
             feedback_ids(tokenizer, feedback, enable_thinking=enable_thinking, strict_template=strict_template)
             if max_turns > 1
@@ -79,8 +79,7 @@ class MultiTurnWorkflow(RolloutWorkflow):
         is full or an answer was cut off has stop reason LENGTH and the reward of its last answer.
         """
         columns = reward_columns(data)
-        prompt_ids = prompt_ids_of(data, self.tokenizer, enable_thinking=self.enable_thinking)
-        prompt = decode(prompt_ids, self.tokenizer)
+        prompt_ids, prompt = self._prompts.read(data)
         builder = TrajectoryBuilder()
         builder.add_prompt(prompt_ids)
         completions: list[str] = []

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api import ModelRequest, RolloutWorkflow
 from areal.workflow.assembly import (
+    PromptReader,
     TrajectoryBuilder,
     completion_text,
-    decode,
-    prompt_ids_of,
     reward_columns,
     score,
 )
@@ -38,17 +37,16 @@ class RLVRWorkflow(RolloutWorkflow):
         self.reward = reward
         self.gconfig = gconfig
         self.tokenizer = tokenizer
-        self.enable_thinking = enable_thinking
+        self._prompts = PromptReader(tokenizer, enable_thinking=enable_thinking)
 
     async def arun_episode(self, engine: InferenceEngine, data: Mapping[str, Any]) -> Trajectory:
         """One trajectory. The completion text has no trailing stop token; `completion_ids` has all tokens."""
         columns = reward_columns(data)
-        prompt_ids = prompt_ids_of(data, self.tokenizer, enable_thinking=self.enable_thinking)
+        prompt_ids, prompt = self._prompts.read(data)
         builder = TrajectoryBuilder()
         builder.add_prompt(prompt_ids)
         response = await engine.agenerate(ModelRequest(input_ids=list(prompt_ids), gconfig=self.gconfig))
         builder.add_response(response, turn=0)
-        prompt = decode(prompt_ids, self.tokenizer)
         completion = completion_text(response, self.gconfig, self.tokenizer)
         value = await score(self.reward, prompt, completion, prompt_ids, response.output_tokens, columns)
         return builder.build(

@@ -74,7 +74,7 @@ def test_a_dry_run_imports_neither_torch_nor_anything_built_on_it(good):
 
 def test_python_m_runs_the_same_program():
     done = subprocess.run(
-        [sys.executable, "-m", "areal.cli", "--version"],
+        [sys.executable, "-m", "areal", "--version"],
         capture_output=True,
         text=True,
         timeout=60,
@@ -101,7 +101,7 @@ def test_json_mode_keeps_stdout_for_one_object_even_when_a_child_process_prints(
 
 
 def test_a_reader_that_goes_away_is_no_error(good):
-    script = f"{sys.executable} -m areal.cli config reference | head -1; echo status ${{PIPESTATUS[0]}}"
+    script = f"{sys.executable} -m areal config reference | head -1; echo status ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
     assert "status 0" in done.stdout
     assert done.stderr == ""
