@@ -11,8 +11,43 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def settings(job: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of GRPOConfig that make it do the same work as our side."""
+    return {
+        "output_dir": job["output_dir"],
+        "per_device_train_batch_size": job["prompts_per_step"] * job["group_size"],
+        "num_generations": job["group_size"],
+        "max_completion_length": job["max_new_tokens"],
+        "max_steps": job["steps"],
+        "num_iterations": 1,
+        "beta": 0.0,
+        "temperature": 1.0,
+        "loss_type": job["loss_type"],
+        "epsilon": 0.2,
+        "epsilon_high": 0.28,
+        "learning_rate": job["lr"],
+        "lr_scheduler_type": "constant",
+        "warmup_steps": 0,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.95,
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "use_cpu": True,
+        "bf16": False,
+        "fp16": False,
+        "gradient_checkpointing": False,
+        "shuffle_dataset": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "logging_steps": 10_000,
+        "seed": job["seed"],
+    }
 
 
 def main() -> None:
@@ -46,37 +81,7 @@ def main() -> None:
         def on_step_end(self, *_: object, **__: object) -> None:
             steps.append({"seconds": time.perf_counter() - self.started, **tokens_and_rewards})
 
-    samples = job["prompts_per_step"] * job["group_size"]
-    config = GRPOConfig(
-        output_dir=job["output_dir"],
-        per_device_train_batch_size=samples,
-        num_generations=job["group_size"],
-        max_completion_length=job["max_new_tokens"],
-        max_steps=job["steps"],
-        num_iterations=1,
-        beta=0.0,
-        temperature=1.0,
-        loss_type=job["loss_type"],
-        epsilon=0.2,
-        epsilon_high=0.28,
-        learning_rate=job["lr"],
-        lr_scheduler_type="constant",
-        warmup_steps=0,
-        adam_beta1=0.9,
-        adam_beta2=0.95,
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-        use_cpu=True,
-        bf16=False,
-        fp16=False,
-        gradient_checkpointing=False,
-        shuffle_dataset=False,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        logging_steps=10_000,
-        seed=job["seed"],
-    )
+    config = GRPOConfig(**settings(job))
     rows = [json.loads(line) for line in Path(job["prompts"]).read_text().splitlines()]
     trainer = GRPOTrainer(
         model=model,

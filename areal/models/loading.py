@@ -96,7 +96,7 @@ class SafetensorsFolder(Mapping[str, Tensor]):
 
     def __init__(self, folder: Path) -> None:
         self._files = {file: _open(file) for file in _weight_files(folder)}
-        self._owner = {name: file for file, handle in self._files.items() for name in handle.keys()}  # noqa: SIM118
+        self._owner = {name: file for file, handle in self._files.items() for name in handle.keys()}  # noqa: SIM118 - a safetensors handle is not iterable
 
     def __getitem__(self, name: str) -> Tensor:
         """Tensor on the CPU in its stored dtype."""

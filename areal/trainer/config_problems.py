@@ -119,7 +119,7 @@ def _show(value: Any) -> str:
 def _meant(path: KeyPath, schema: Schema) -> str:
     """What to write instead of an unknown key: the same name elsewhere, else a similar one here, else one anywhere."""
     *parents, leaf = path
-    section = config_schema.lookup(schema.cls, tuple(parents)).section if parents else schema.cls  # type: ignore[union-attr]
+    section = config_schema.lookup(schema.cls, tuple(parents)).section if parents else schema.cls  # type: ignore[union-attr]  # only sections have children
     beside = list(config_schema.fields_of(section)) if section else []
     prefix = "".join(f"{part}." for part in parents)
     for other in schema.others:
@@ -151,7 +151,7 @@ def _origin(path: KeyPath, origins: Mapping[KeyPath, str]) -> str:
 
 def _mentioned(message: str, path: KeyPath, schema: Schema, origins: Mapping[KeyPath, str]) -> str:
     """Where the fields that a contradiction is about were written: the message names them."""
-    section = config_schema.lookup(schema.cls, path).section if path else schema.cls  # type: ignore[union-attr]
+    section = config_schema.lookup(schema.cls, path).section if path else schema.cls  # type: ignore[union-attr]  # only sections have children
     places = []
     for key in config_schema.key_paths(section) if section else ():
         place = origins.get((*path, *key.split(".")))

@@ -81,7 +81,7 @@ class _Loader(yaml.SafeLoader):
     """Resolves plain scalars by the core schema only."""
 
     # A class attribute in PyYAML too, which its type information calls an instance one.
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]  # see above
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]  # as PyYAML has it
 
 
 class _Dumper(yaml.SafeDumper):

@@ -147,7 +147,7 @@ def test_importing_the_package_and_the_arguments_does_not_load_torch():
         "import sys, areal.models, areal.models.registry, areal.models.decoder_args, areal.models.moe_args, "
         "areal.models.layer_windows; assert 'torch' not in sys.modules; assert 'transformers' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
 def test_loading_and_saving_do_not_load_transformers(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -43,7 +44,7 @@ def refusal(overrides):
 
 
 def test_a_complete_configuration_passes(good):
-    validate_run(load_config(None, good).config)
+    assert validate_run(load_config(None, good).config) is None
 
 
 def test_everything_required_is_named_at_once():
@@ -84,6 +85,7 @@ def test_an_importable_path_is_accepted_without_importing_it(good, tmp_path, mon
     (tmp_path / "user_rewards_for_test.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     validate_run(load_config(None, [*good, "reward=user_rewards_for_test:score"]).config)
+    assert "user_rewards_for_test" not in sys.modules
 
 
 def test_a_checkpoint_folder_without_config_is_refused(good, tmp_path):

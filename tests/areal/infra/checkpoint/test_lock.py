@@ -75,8 +75,8 @@ def test_a_forked_worker_that_outlives_the_run_does_not_keep_its_lock(tmp_path):
     worker = int(done.stdout)
     try:
         os.kill(worker, 0)
-        with RunLock(tmp_path):
-            pass
+        with RunLock(tmp_path) as lock:
+            assert str(os.getpid()) in lock.path.read_text()
     finally:
         os.kill(worker, signal.SIGKILL)
 

@@ -217,7 +217,8 @@ def test_embedded_json_cannot_end_its_element_and_parses_to_the_same_value():
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node to parse the script")
 def test_the_script_is_valid_javascript(page, tmp_path):
     (tmp_path / "report.js").write_text(page.scripts[1])
-    subprocess.run(["node", "--check", str(tmp_path / "report.js")], check=True, timeout=30)
+    command = ["node", "--check", str(tmp_path / "report.js")]
+    assert subprocess.run(command, check=False, timeout=30).returncode == 0
 
 
 def test_curves_stay_inside_the_drawing_and_break_at_values_that_are_not_finite():

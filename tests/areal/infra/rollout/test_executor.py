@@ -514,12 +514,3 @@ def test_memory_stays_flat_over_many_steps(world, build):
     engine.requests.clear()
     gc.collect()
     assert len(gc.get_objects()) - before < 500
-
-
-def test_a_thousand_episodes_cost_less_than_a_second_of_overhead(world, build):
-    engine = world.VirtualEngine(num_tokens=2)
-    rollout = build(engine=engine, batch_size=64, group_size=8, max_head_offpolicyness=1)
-    rollout.start()
-    started = time.monotonic()
-    train(rollout, engine, 8)
-    assert 8 * 512 / (time.monotonic() - started) > 1000
