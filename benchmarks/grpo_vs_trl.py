@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -84,24 +85,62 @@ def _ratio(ours: float | None, theirs: float | None) -> float | None:
 
 def _prepare(workload: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Checkpoint and prompts on disk, shared by all sides."""
-    from areal.trainer.demo import benchmark_inputs
-
-    model, prompts = folder / f"{workload}-model", folder / f"{workload}-prompts.jsonl"
-    throughput = workload == "throughput"
-    steps = options.steps if throughput else options.reward_steps
-    benchmark_inputs(model, prompts, warm=not throughput, rows=64 * steps)
-    return {
-        "model": str(model),
+    prompts = folder / f"{workload}-prompts.jsonl"
+    if workload == "throughput":
+        model, rows = _random_model(folder / "model"), _gsm8k_rows(8 * options.steps)
+        specific = {"steps": options.steps, "prompts_per_step": 8, "max_new_tokens": 64, "max_seq_len": 192, "lr": 1e-5}
+    else:
+        model, rows = _warm_model(folder / "warm"), _arithmetic_rows(64 * options.reward_steps)
+        specific = {
+            "steps": options.reward_steps,
+            "prompts_per_step": 64,
+            "max_new_tokens": 4,
+            "max_seq_len": 64,
+            "lr": 5e-4,
+        }
+    prompts.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return specific | {
+        "model": model,
         "prompts": str(prompts),
-        "steps": steps,
-        "prompts_per_step": 8 if throughput else 64,
         "group_size": 8,
-        "max_new_tokens": 32 if throughput else 4,
-        "max_seq_len": 64,
-        "lr": 1e-5 if throughput else 5e-4,
         "loss_type": "dapo",
         "threads": options.threads,
     }
+
+
+def _random_model(folder: Path) -> str:
+    """0.9M parameters, byte tokenizer: an untrained model rarely samples its end token."""
+    from areal.dataset.tokenizers import load_tokenizer
+    from areal.models import from_config, save_pretrained
+    from areal.trainer.demo import MODEL
+
+    size = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "max_position_embeddings": 512}
+    model = from_config(MODEL | size | {"vocab_size": 258, "eos_token_id": 257, "pad_token_id": 256}, seed=1)
+    save_pretrained(model, folder)
+    load_tokenizer("bytes:").save_pretrained(folder)
+    return str(folder)
+
+
+def _warm_model(folder: Path) -> str:
+    from areal.trainer.demo import warm_start_config
+    from areal.trainer.run import run
+
+    return str(run(warm_start_config(folder, seed=1))["checkpoint"])
+
+
+def _gsm8k_rows(count: int) -> list[dict[str, str]]:
+    """The first 96 characters of packaged GSM8K questions: real text of realistic, equal length."""
+    from areal.dataset.gsm8k import read_gsm8k
+
+    questions = [str(row["question"])[:96] for row in read_gsm8k("", "train").rows]
+    return [{"prompt": questions[index % len(questions)], "answer": "72"} for index in range(count)]
+
+
+def _arithmetic_rows(count: int) -> list[dict[str, str]]:
+    from areal.dataset.arithmetic import load_facts
+
+    facts = random.Random(1).choices(load_facts("", "train"), k=count)
+    return [{"prompt": f"{fact.expression}=", "answer": fact.result} for fact in facts]
 
 
 def _run(side: str, job: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def _common_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]
         if not dataset.name:
             known = ", ".join(registries.table("dataset")) or "(none)"
             yield f"{key}.name", f"required; known datasets are {known}, or give an importable loader"
-        elif problem := registries.check_name("dataset", dataset.name) or _wrong_rows(dataset.name, config.kind):
+        elif problem := _dataset_problem(dataset.name, config.kind):
             yield f"{key}.name", problem
         if dataset.max_length is not None and dataset.max_length < 1:
             yield f"{key}.max_length", f"expected null or at least 1, got {dataset.max_length}"
@@ -133,6 +133,12 @@ def _common_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]
         value = getattr(config, key)
         if value is not None and value < low:
             yield key, f"expected at least {low}, got {value}"
+
+
+def _dataset_problem(name: str, kind: str) -> str | None:
+    if f"{name}_{kind}" in registries.table("dataset"):
+        return None  # the loader adds the suffix itself
+    return registries.check_name("dataset", name) or _wrong_rows(name, kind)
 
 
 def _wrong_rows(name: str, kind: str) -> str | None:

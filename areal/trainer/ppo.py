@@ -35,7 +35,8 @@ from areal.utils.seeding import rng_state, seed_everything, set_rng_state
 from areal.workflow.creation import create_workflow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from areal.infra.rollout.batch import RolloutBatch
     from areal.trainer.config import PPOConfig
@@ -100,27 +101,23 @@ class PPOTrainer:
 
     def train(self) -> dict[str, Any]:
         """Run to the last step, a stop request, or an error. Returns the summary that `areal train --json` prints."""
-        started = time.monotonic()
         first = self.session.first_step
         before = self._evaluate(first) if first == 0 else None
-        step = first
-        last: dict[str, float] = {}
         # After the evaluation, so that a synchronous run samples its first batch with nothing else in flight.
-        if step < self.total_steps:
+        if first < self.total_steps:
             self.executor.start()
-        with self.session.live_view(self.total_steps) as view:
-            while step < self.total_steps and not self.session.stop.requested:
-                last = self._step(step)
-                step += 1
-                view.update(step, last)
-                self.session.save_due(step, self._states)
+        steps, last = self.session.run_steps(self.total_steps, self._step, self._states)
         self.executor.pause()
-        finished = step >= self.total_steps
-        self.session.save(step, self._states())
         after = self.evaluations[-1] if self.evaluations else None
-        if finished and (after is None or after.step != step):
-            after = self._evaluate(step)
-        return self._summary(step, last, before, after, time.monotonic() - started)
+        if steps >= self.total_steps and (after is None or after.step != steps):
+            after = self._evaluate(steps)
+        summary = self.session.summary(steps=steps, total_steps=self.total_steps, export=self._export)
+        return summary | {
+            "reward": last.get(names.REWARD_MEAN),
+            "eval_before": None if before is None else before.metrics(),
+            "eval_after": None if after is None else after.metrics(),
+            "generated_tokens": int(self.engine.stats().get("generated_tokens", 0)),
+        }
 
     def _step(self, step: int) -> dict[str, float]:
         """One batch: wait, learn, publish. Returns its metrics."""
@@ -216,32 +213,9 @@ class PPOTrainer:
             "rng": rng_state(),
         }
 
-    def _summary(
-        self,
-        step: int,
-        last: Mapping[str, float],
-        before: Evaluation | None,
-        after: Evaluation | None,
-        seconds: float,
-    ) -> dict[str, Any]:
-        finished = step >= self.total_steps
-        final = self.session.directory / "final"
-        if finished:
-            self.actor.save_pretrained(final)
-            self.tokenizer.save_pretrained(final)
-        return {
-            "ok": True,
-            "finished": finished,
-            "directory": str(self.session.directory),
-            "checkpoint": str(final) if finished else None,
-            "steps": step,
-            "reward": last.get(names.REWARD_MEAN),
-            "eval_before": None if before is None else before.metrics(),
-            "eval_after": None if after is None else after.metrics(),
-            "generated_tokens": int(self.engine.stats().get("generated_tokens", 0)),
-            "seconds": round(seconds, 2),
-            "exit_code": self.session.stop.exit_code,
-        }
+    def _export(self, folder: Path) -> None:
+        self.actor.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
 
 class _Clock:

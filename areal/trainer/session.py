@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import CheckpointError, ConfigError
@@ -45,16 +46,52 @@ class RunSession:
         # Metrics of step k stand for k finished steps; later ones are about to be done again.
         self.metrics.resume_at(self.first_step + 1 if self.resumed is not None else 0)
         self._failed_saves = 0
+        self._saved_step = self.first_step if self.resumed is not None else -1
+        self._started = time.monotonic()
 
     @property
     def first_step(self) -> int:
         """Index of the first step this process runs: 0, or the number of steps the checkpoint has seen."""
         return 0 if self.resumed is None else self.resumed.step
 
-    def live_view(self, total_steps: int) -> LiveView:
-        """Progress on the terminal, or one log line per step."""
+    def run_steps(
+        self, total_steps: int, do_step: Callable[[int], dict[str, float]], states: Callable[[], Mapping[str, Any]]
+    ) -> tuple[int, dict[str, float]]:
+        """Call `do_step(index)` from where the run stands to its end or a stop request, showing progress and saving.
+
+        states: what a checkpoint holds, asked for between two steps. Returns the number of finished steps and the
+        metrics of the last one; its state is saved.
+        """
+        step = self.first_step
+        metrics: dict[str, float] = {}
         title = f"{self.config.experiment_name}/{self.config.trial_name}"
-        return LiveView(total_steps, title=title, enabled=self.config.metrics.progress)
+        every = self.config.checkpoint.every_steps
+        with LiveView(total_steps, title=title, enabled=self.config.metrics.progress) as view:
+            while step < total_steps and not self.stop.requested:
+                metrics = do_step(step)
+                step += 1
+                view.update(step, metrics)
+                if every and step % every == 0:
+                    self.save(step, states())
+        if self._saved_step != step:
+            self.save(step, states())
+        return step, metrics
+
+    def summary(self, *, steps: int, total_steps: int, export: Callable[[Path], None]) -> dict[str, Any]:
+        """What both kinds of run report. `export` writes the trained model into the folder it is given, if finished."""
+        finished = steps >= total_steps
+        final = self.directory / "final"
+        if finished:
+            export(final)
+        return {
+            "ok": True,
+            "finished": finished,
+            "directory": str(self.directory),
+            "checkpoint": str(final) if finished else None,
+            "steps": steps,
+            "seconds": round(time.monotonic() - self._started, 2),
+            "exit_code": self.stop.exit_code,
+        }
 
     def save(self, step: int, states: Mapping[str, Any]) -> None:
         """Write recovery state. A failure is reported and training goes on, until max_write_failures in a row.
@@ -71,12 +108,7 @@ class RunSession:
                           error, self._failed_saves, self.config.checkpoint.max_write_failures)  # fmt: skip
         else:
             self._failed_saves = 0
-
-    def save_due(self, step: int, states: Callable[[], Mapping[str, Any]]) -> None:
-        """Save when checkpoint.every_steps says so."""
-        every = self.config.checkpoint.every_steps
-        if every and step % every == 0:
-            self.save(step, states())
+            self._saved_step = step
 
     def _find_checkpoint(self) -> Checkpoint | None:
         if not self.config.checkpoint.resume:

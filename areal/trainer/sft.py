@@ -17,6 +17,7 @@ from areal.utils.seeding import rng_state, seed_everything, set_rng_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -56,37 +57,12 @@ class SFTTrainer:
 
     def train(self) -> dict[str, Any]:
         """Run to the last step or a stop request; returns the summary that `areal train --json` prints."""
-        started = time.monotonic()
-        step = self.session.first_step
-        before = self._evaluate(step) if step == 0 else {}
-        metrics: dict[str, float] = {}
-        with self.session.live_view(self.total_steps) as view:
-            while step < self.total_steps and not self.session.stop.requested:
-                metrics = self._step(step)
-                step += 1
-                self.session.metrics.log(step, metrics)
-                view.update(step, metrics)
-                if self.config.eval_every_steps and step % self.config.eval_every_steps == 0:
-                    self._evaluate(step)
-                self.session.save_due(step, self._states)
-        finished = step >= self.total_steps
-        self.session.save(step, self._states())
-        final = self.session.directory / "final"
-        if finished:
-            self.engine.save_pretrained(final)
-            self.tokenizer.save_pretrained(final)
-        return {
-            "ok": True,
-            "finished": finished,
-            "directory": str(self.session.directory),
-            "checkpoint": str(final) if finished else None,
-            "steps": step,
-            "loss": metrics.get(names.LOSS),
-            "eval_before": before,
-            "eval_after": self._evaluate(step) if finished else {},
-            "seconds": round(time.monotonic() - started, 2),
-            "exit_code": self.session.stop.exit_code,
-        }
+        first = self.session.first_step
+        before = self._evaluate(first) if first == 0 else {}
+        steps, last = self.session.run_steps(self.total_steps, self._step, self._states)
+        after = self._evaluate(steps) if steps >= self.total_steps else {}
+        summary = self.session.summary(steps=steps, total_steps=self.total_steps, export=self._export)
+        return summary | {"loss": last.get(names.LOSS), "eval_before": before, "eval_after": after}
 
     def _step(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
@@ -100,7 +76,7 @@ class SFTTrainer:
         stats = self.engine.train_batch(batch, loss_fn, smoothing=self.config.label_smoothing)
         seconds = time.perf_counter() - started
         tokens = float(batch.lengths.sum())
-        return {
+        metrics = {
             names.LOSS: stats.loss,
             names.GRAD_NORM: stats.grad_norm,
             names.LEARNING_RATE: stats.learning_rate,
@@ -110,6 +86,10 @@ class SFTTrainer:
             names.TIME_STEP: seconds,
             **{f"train/{key}": value for key, value in stats.metrics.items()},
         }
+        self.session.metrics.log(step + 1, metrics)
+        if self.config.eval_every_steps and (step + 1) % self.config.eval_every_steps == 0:
+            self._evaluate(step + 1)
+        return metrics
 
     def _evaluate(self, step: int) -> dict[str, float]:
         """Mean negative log-likelihood per target token of the validation rows; empty without them."""
@@ -122,6 +102,10 @@ class SFTTrainer:
         metrics = {names.EVAL_LOSS: loss, "eval/rows": float(count)}
         self.session.metrics.log(step, metrics)
         return metrics
+
+    def _export(self, folder: Path) -> None:
+        self.engine.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
     def _states(self) -> Mapping[str, Any]:
         return {"actor": self.engine.state_dict(), "rng": rng_state()}
