@@ -192,12 +192,8 @@ def _conclude(
     learnt = gain >= LEARNT_BY
     expected = arguments.control == "none" and arguments.steps is None
     report = write_report(directory / "grpo", directory / "report.html")
-    verdict = "learnt from the reward alone" if learnt else "did not learn new facts"
     text = [
-        f"before RL  {before.text()}",
-        f"after RL   {after.text()}",
-        f"{verdict}: {gain:+.1%} on expressions it was never shown "
-        f"(control: {arguments.control}, seed {arguments.seed})",
+        *_verdict(arguments, before, after, gain, learnt=learnt),
         f"time       {warm['seconds']:.0f} s warm start, {summary['seconds']:.0f} s RL "
         f"({summary['steps']} steps, {summary['generated_tokens']:,} tokens)",
         f"model      {summary['checkpoint']}  (Hugging Face format)",
@@ -219,6 +215,20 @@ def _conclude(
     }
     atomic_write(directory / "demo.json", json.dumps(result, indent=2))
     return result
+
+
+def _verdict(
+    arguments: argparse.Namespace, before: Score, after: Score, gain: float, *, learnt: bool
+) -> tuple[str, ...]:
+    if arguments.control == "sft-only":
+        return (f"supervised {after.text()} (control: {CONTROL_SFT_STEPS} steps on the demonstrations, no RL)",)
+    what = "learnt from the reward alone" if learnt else "did not learn new facts"
+    where = f"(control: {arguments.control}, seed {arguments.seed})"
+    return (
+        f"before RL  {before.text()}",
+        f"after RL   {after.text()}",
+        f"{what}: {gain:+.1%} on expressions it was never shown {where}",
+    )
 
 
 def _clear(directory: Path) -> None:
