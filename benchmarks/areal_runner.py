@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument("job", type=Path, help="JSON written by grpo_vs_trl.py")
     job = json.loads(parser.parse_args().job.read_text())
 
-    from areal.trainer.config_source import load_config
+    from areal.trainer.configuration.source import load_config
     from areal.trainer.run import run
 
     shutil.rmtree(job["output_dir"], ignore_errors=True)

@@ -26,9 +26,9 @@ def pages() -> dict[Path, str]:
     # argparse wraps to the terminal; the pages must not depend on who generates them.
     os.environ["COLUMNS"] = HELP_COLUMNS
     sys.path.insert(0, str(ROOT))
-    from areal.trainer import config_reference
+    from areal.trainer.configuration import reference
 
-    return {FOLDER / "config.md": NOTICE + config_reference.markdown(), FOLDER / "cli.md": NOTICE + command_line()}
+    return {FOLDER / "config.md": NOTICE + reference.markdown(), FOLDER / "cli.md": NOTICE + command_line()}
 
 
 def command_line() -> str:

@@ -1,4 +1,4 @@
-"""Base of every configuration dataclass. Loading, overrides and provenance live in `areal.trainer.config_source`.
+"""Base of every configuration dataclass. Loading, overrides and provenance live in `areal.trainer.configuration`.
 
 Rules, each checked by a test: a component's config stands beside the component; every field has a default or is
 required on purpose; every field is followed by a string literal that says unit, range and effect; contradictions

@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Result:
     """Print the description."""
-    from areal.trainer import config_reference
+    from areal.trainer.configuration import reference
 
     if arguments.what == "reference":
-        text = config_reference.markdown()
+        text = reference.markdown()
         return Result(text=text.rstrip("\n"), data={"markdown": text})
-    schema = config_reference.json_schema(arguments.kind)
+    schema = reference.json_schema(arguments.kind)
     return Result(text=json.dumps(schema, indent=2), data={"schema": schema})

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Result:
     """Read the tables."""
-    from areal.trainer import registries
+    from areal.trainer.configuration import registries
 
     kinds = [arguments.kind] if arguments.kind else list(KINDS)
     data: dict[str, Any] = {

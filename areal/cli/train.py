@@ -38,18 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Result:
     """Load, check, then train or report."""
-    from areal.trainer import config_report, config_source
+    from areal.trainer.configuration import report, source
 
     overrides = list(arguments.overrides)
     if arguments.resume is not None:
         overrides.append(f"checkpoint.resume={str(arguments.resume).lower()}")
-    resolved = config_source.load_config(arguments.config, overrides)
-    config_report.validate_run(resolved.config, resolved.provenance)
+    resolved = source.load_config(arguments.config, overrides)
+    report.validate_run(resolved.config, resolved.provenance)
     if arguments.dry_run:
-        from areal.trainer.config_render import render_report
+        from areal.trainer.configuration.render import render_report
 
-        report = config_report.build_report(resolved)
-        return Result(text=render_report(report), data=report)
+        facts = report.build_report(resolved)
+        return Result(text=render_report(facts), data=facts)
     from areal.trainer.assembly import run_directory
     from areal.trainer.run import run as run_training
 

@@ -12,6 +12,7 @@ With S = 0 nothing is admitted before `advance`, so the same code is synchronous
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -91,10 +92,15 @@ class PPOTrainer:
 
     def __enter__(self) -> PPOTrainer:
         """Nothing runs yet: rollouts begin in `train`."""
+        # What was built lives as long as the run. Without this, each full garbage collection walks the million objects
+        # of torch and transformers again, which stops both threads for longer than a small step takes.
+        gc.collect()
+        gc.freeze()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop threads and processes, whatever happened."""
+        gc.unfreeze()
         self.executor.close()
         self.engine.close()
         self._reward.close()

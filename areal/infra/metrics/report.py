@@ -61,7 +61,11 @@ _PANELS: Final[tuple[_Panel, ...]] = (
         lines={names.ENTROPY: "mean"},
         hint="nats per token; near zero means that exploration has ended",
     ),
-    _Panel(title="KL", lines={names.KL: "mean"}, hint="distance to the reference policy per token"),
+    _Panel(
+        title="KL",
+        lines={names.KL: "mean"},
+        hint="distance per token to the reference, or without one to the policy that sampled",
+    ),
     _Panel(
         title="Clip fraction",
         lines={names.CLIP_FRACTION: "clipped", names.TRUNCATED_FRACTION: "truncated answers"},

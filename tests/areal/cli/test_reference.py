@@ -8,7 +8,7 @@ from pathlib import Path
 
 from areal.cli.main import COMMANDS
 from areal.trainer.config import PPOConfig, SFTConfig
-from areal.trainer.config_schema import key_paths, lookup
+from areal.trainer.configuration.schema import key_paths, lookup
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "scripts" / "generate_reference.py"

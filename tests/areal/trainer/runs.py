@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from areal.trainer.config_source import load_config
+from areal.trainer.configuration.source import load_config
 from areal.trainer.ppo import PPOTrainer
 from areal.trainer.session import open_session
 

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from areal.api import ConfigError
-from areal.trainer import registries
-from areal.trainer.config_memory import MemoryItem, estimate, model_shape
-from areal.trainer.config_render import format_bytes, render_report
-from areal.trainer.config_report import build_report, count_rows, derive, validate_run
-from areal.trainer.config_source import load_config
+from areal.trainer.configuration import registries
+from areal.trainer.configuration.memory import MemoryItem, estimate, model_shape
+from areal.trainer.configuration.render import format_bytes, render_report
+from areal.trainer.configuration.report import build_report, count_rows, derive, validate_run
+from areal.trainer.configuration.source import load_config
 
 TINY = {
     "model_type": "qwen3", "vocab_size": 96, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal.api import ConfigError
-from areal.trainer import config_yaml
 from areal.trainer.config import PPOConfig, SFTConfig
-from areal.trainer.config_source import config_from_mapping, dump_yaml, flatten, load_config, to_mapping
+from areal.trainer.configuration import document
+from areal.trainer.configuration.source import config_from_mapping, dump_yaml, flatten, load_config, to_mapping
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -224,8 +224,8 @@ _scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False
     )
 )
 def test_dumped_yaml_reads_back_as_the_same_values(value):
-    assert config_yaml.parse_value(config_yaml.dump(value), where="test") == value
+    assert document.parse_value(document.dump(value), where="test") == value
 
 
 def test_infinite_values_are_read_as_such_by_the_yaml_layer():
-    assert config_yaml.parse_value("-.inf", where="test") == -math.inf
+    assert document.parse_value("-.inf", where="test") == -math.inf

@@ -56,7 +56,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
 @pytest.mark.parametrize("phase", ["grpo", "sft"])
 def test_the_examples_are_the_phases_of_the_demo(tmp_path, phase):
     from areal.trainer import demo as module
-    from areal.trainer.config_source import flatten, load_config, to_mapping
+    from areal.trainer.configuration.source import flatten, load_config, to_mapping
 
     example = flatten(to_mapping(load_config(module_root() / f"examples/math/arithmetic_{phase}.yaml").config))
     mine = (

@@ -16,7 +16,7 @@ import pytest
 from areal.api import BusyError, ConfigError, DataError, RegistryError, RolloutError
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics.logger import read_metrics
-from areal.trainer.config_source import dump_yaml
+from areal.trainer.configuration.source import dump_yaml
 from areal.trainer.session import open_session
 
 _spec = importlib.util.spec_from_file_location("runs", Path(__file__).with_name("runs.py"))

@@ -11,7 +11,7 @@ from areal.dataset.loading import load_dataset
 from areal.dataset.tokenizers import check_tokenizer, load_tokenizer
 from areal.reward.registry import REWARDS
 from areal.trainer.config import PPOConfig
-from areal.trainer.config_source import load_config
+from areal.trainer.configuration.source import load_config
 from areal.workflow.creation import create_workflow
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))

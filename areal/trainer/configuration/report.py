@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 from areal.algorithm import presets
 from areal.api import ConfigError
 from areal.dataset.tokenizers import is_buildable
-from areal.trainer import config_source, registries
 from areal.trainer.assembly import run_directory
 from areal.trainer.config import PPOConfig, SFTConfig
-from areal.trainer.config_memory import estimate, model_shape, read_model_config
-from areal.trainer.config_problems import Problem, raise_all
+from areal.trainer.configuration import registries, source
+from areal.trainer.configuration.memory import estimate, model_shape, read_model_config
+from areal.trainer.configuration.problems import Problem, raise_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from areal.api import GenerationConfig
     from areal.dataset.config import DatasetConfig
-    from areal.trainer.config_source import Resolved
+    from areal.trainer.configuration.source import Resolved
 
 _CRITIC_ADVANTAGES = frozenset({"gae", "gae_turn"})
 
@@ -53,7 +53,7 @@ def build_report(resolved: Resolved) -> dict[str, Any]:
     return {
         "kind": config.kind,
         "run_dir": str(run_directory(config)),
-        "config": config_source.to_mapping(config),
+        "config": source.to_mapping(config),
         "provenance": dict(resolved.provenance),
         "derived": derive(config),
         "memory": memory,
@@ -170,8 +170,8 @@ def _model_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]:
         return
     known = registries.table("model")
     if content.get("model_type") not in known:
-        source = "model.path" if model.path else "model.init.model_type"
-        yield source, f"model_type is {content.get('model_type')!r}; supported are {', '.join(known) or '(none)'}"
+        where = "model.path" if model.path else "model.init.model_type"
+        yield where, f"model_type is {content.get('model_type')!r}; supported are {', '.join(known) or '(none)'}"
 
 
 def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
@@ -253,4 +253,4 @@ def _where(key: str, provenance: Mapping[str, str] | None) -> str:
     """Where a key, or else the first key of that section, was written; empty for defaults."""
     known = provenance or {}
     places = [known.get(key, ""), *(origin for name, origin in known.items() if name.startswith(f"{key}."))]
-    return next((place for place in places if place and place != config_source.DEFAULT), "")
+    return next((place for place in places if place and place != source.DEFAULT), "")

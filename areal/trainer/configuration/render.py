@@ -1,11 +1,11 @@
-"""The dry-run report as text for a terminal. Formatting only; the numbers come from `areal.trainer.config_report`."""
+"""The dry-run report as text for a terminal. Formatting only; `report` makes the numbers."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from areal.trainer.config_source import DEFAULT, flatten
+from areal.trainer.configuration.source import DEFAULT, flatten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

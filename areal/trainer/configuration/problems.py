@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from areal.api import Config, ConfigError
-from areal.trainer import config_schema
+from areal.trainer.configuration import schema as schema_of
 from areal.utils.suggest import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from areal.trainer.config_yaml import KeyPath
+    from areal.trainer.configuration.document import KeyPath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +88,11 @@ def repeats(detail: Mapping[str, Any], removed: Sequence[KeyPath]) -> bool:
 
 
 def _mismatch(path: KeyPath, detail: Mapping[str, Any], schema: Schema) -> str:
-    found = config_schema.lookup(schema.cls, path)
+    found = schema_of.lookup(schema.cls, path)
     if found is not None:
-        expected = config_schema.describe(found.annotation)
-    elif len(path) > 1 and path[-1].isdigit() and (outer := config_schema.lookup(schema.cls, path[:-1])):
-        expected = config_schema.describe(outer.annotation)
+        expected = schema_of.describe(found.annotation)
+    elif len(path) > 1 and path[-1].isdigit() and (outer := schema_of.lookup(schema.cls, path[:-1])):
+        expected = schema_of.describe(outer.annotation)
     else:
         expected = str(detail["msg"])
     value = detail["input"]
@@ -119,18 +119,18 @@ def _show(value: Any) -> str:
 def _meant(path: KeyPath, schema: Schema) -> str:
     """What to write instead of an unknown key: the same name elsewhere, else a similar one here, else one anywhere."""
     *parents, leaf = path
-    section = config_schema.lookup(schema.cls, tuple(parents)).section if parents else schema.cls  # type: ignore[union-attr]  # only sections have children
-    beside = list(config_schema.fields_of(section)) if section else []
+    section = schema_of.lookup(schema.cls, tuple(parents)).section if parents else schema.cls  # type: ignore[union-attr]  # only sections have children
+    beside = list(schema_of.fields_of(section)) if section else []
     prefix = "".join(f"{part}." for part in parents)
     for other in schema.others:
-        if config_schema.lookup(other, path) is not None:
-            kind = config_schema.fields_of(other)["kind"].default
+        if schema_of.lookup(other, path) is not None:
+            kind = schema_of.fields_of(other)["kind"].default
             return f"it exists only with kind: {kind}"
-    near = [key for key in config_schema.key_paths(schema.cls) if key.rpartition(".")[2] == leaf]
+    near = [key for key in schema_of.key_paths(schema.cls) if key.rpartition(".")[2] == leaf]
     near += [f"{prefix}{name}" for name in nearest(leaf, beside)]
     if not near:
         by_leaf: dict[str, list[str]] = {}
-        for key in config_schema.key_paths(schema.cls):
+        for key in schema_of.key_paths(schema.cls):
             by_leaf.setdefault(key.rpartition(".")[2], []).append(key)
         near = [key for name in nearest(leaf, by_leaf) for key in by_leaf[name]]
     if near:
@@ -151,9 +151,9 @@ def _origin(path: KeyPath, origins: Mapping[KeyPath, str]) -> str:
 
 def _mentioned(message: str, path: KeyPath, schema: Schema, origins: Mapping[KeyPath, str]) -> str:
     """Where the fields that a contradiction is about were written: the message names them."""
-    section = config_schema.lookup(schema.cls, path).section if path else schema.cls  # type: ignore[union-attr]  # only sections have children
+    section = schema_of.lookup(schema.cls, path).section if path else schema.cls  # type: ignore[union-attr]  # only sections have children
     places = []
-    for key in config_schema.key_paths(section) if section else ():
+    for key in schema_of.key_paths(section) if section else ():
         place = origins.get((*path, *key.split(".")))
         if place and place not in places and re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.]*\w)", message):
             places.append(place)

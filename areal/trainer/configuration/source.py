@@ -7,7 +7,7 @@ Every value knows where it came from.
     resolved.provenance["actor.lr"]   # "command line"; others say "gsm8k.yaml:12" or "default"
 
 All problems are reported together in one ConfigError. Nothing is coerced: "64" is not a number and true is not 1.
-Whether a valid configuration can also be *run* is the question of `areal.trainer.config_report.validate_run`.
+Whether a valid configuration can also be *run* is the question of `areal.trainer.configuration.report.validate_run`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError
-from areal.trainer import config_yaml
 from areal.trainer.config import PPOConfig, RunConfig, SFTConfig
-from areal.trainer.config_problems import Problem, Schema, explain, raise_all, remove, repeats
+from areal.trainer.configuration import document as yaml_document
+from areal.trainer.configuration.problems import Problem, Schema, explain, raise_all, remove, repeats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from areal.trainer.config_yaml import KeyPath
+    from areal.trainer.configuration.document import KeyPath
 
 KINDS: Final[dict[str, type[PPOConfig] | type[SFTConfig]]] = {"rl": PPOConfig, "sft": SFTConfig}
 """Value of the top-level key `kind`, which selects the trainer, to its configuration class."""
@@ -57,7 +57,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Resolved:
 
     Raises ConfigError with all problems: unknown keys (and the nearest known ones), wrong types, contradictory fields.
     """
-    document = config_yaml.Document(value={}, lines={}) if path is None else config_yaml.read_document(path)
+    document = yaml_document.Document(value={}, lines={}) if path is None else yaml_document.read_document(path)
     draft = _Draft(
         value=document.value,
         origins={} if path is None else {key: f"{path}:{line}" for key, line in document.lines.items()},
@@ -96,7 +96,7 @@ def flatten(mapping: Mapping[str, Any]) -> dict[str, Any]:
 def dump_yaml(config: RunConfig) -> str:
     """YAML text that `load_config` reads back as an equal configuration; starts with `kind`."""
     mapping = to_mapping(config)
-    return config_yaml.dump({"kind": mapping.pop("kind"), **mapping})
+    return yaml_document.dump({"kind": mapping.pop("kind"), **mapping})
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class _Draft:
             )
             return
         try:
-            value = config_yaml.parse_value(raw, where=COMMAND_LINE)
+            value = yaml_document.parse_value(raw, where=COMMAND_LINE)
         except ConfigError as error:
             yield Problem(key=dotted, where="", message=str(error))
             return

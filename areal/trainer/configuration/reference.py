@@ -6,8 +6,8 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from areal.trainer.config_schema import FieldSchema, describe, fields_of
-from areal.trainer.config_source import KINDS
+from areal.trainer.configuration.schema import FieldSchema, describe, fields_of
+from areal.trainer.configuration.source import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
