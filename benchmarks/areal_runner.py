@@ -26,9 +26,9 @@ def main() -> None:
     seconds = time.perf_counter() - started
     lines = map(json.loads, (Path(job["output_dir"]) / "metrics.jsonl").read_text().splitlines())
     steps = [
-        {"seconds": row["seconds/step"], "tokens": row["tokens/sampled"], "reward": row["reward/mean"]}
+        {"seconds": row["time/step"], "tokens": row["tokens/sampled"], "reward": row["reward/mean"]}
         for row in lines
-        if "seconds/step" in row
+        if "time/step" in row
     ]
     json.dump({"steps": steps, "seconds": seconds}, sys.stdout)
 

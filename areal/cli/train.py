@@ -12,6 +12,8 @@ printed with its value and origin by --dry-run, which checks the configuration, 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 
 from areal.cli.output import Result, format_summary
@@ -40,6 +42,9 @@ def run(arguments: argparse.Namespace) -> Result:
     """Load, check, then train or report."""
     from areal.trainer.configuration import report, source
 
+    # `reward=my_module:my_reward` finds my_module.py in the current folder; last, so that it shadows nothing.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     overrides = list(arguments.overrides)
     if arguments.resume is not None:
         overrides.append(f"checkpoint.resume={str(arguments.resume).lower()}")

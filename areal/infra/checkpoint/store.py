@@ -106,26 +106,37 @@ class CheckpointStore:
             raise ValueError(f"step is {step}, expected >= 0")
         meta = dict(meta or {})
         _check_meta(meta)
-        ordinal = max((number for _, number, _ in self._folders()), default=0) + 1
-        final = self.directory / f"step-{step:08d}.{ordinal:06d}"
-        self._check_space(final, self._estimate(write) if expected_bytes is None else expected_bytes)
         try:
-            with atomic_directory(final) as folder:
-                if callable(write):
-                    write(folder)
-                else:
-                    for name, tree in write.items():
-                        save_state(folder, name, tree)
-                files = describe_folder(folder)
-                if MANIFEST_NAME in files:
-                    raise ValueError(f"{MANIFEST_NAME} is written by the store; use another file name")
-                manifest = Manifest(step=step, created_unix=time.time(), files=files, meta=meta)
-                atomic_write(folder / MANIFEST_NAME, manifest.to_bytes())
+            return self._publish(step, write, meta, expected_bytes)
+        except CheckpointError:
+            raise  # already says what to do; it is an OSError too
         except OSError as error:
             raise CheckpointError(
                 f"checkpoint of step {step} was not written to {self.directory}: {error}. Older checkpoints are "
                 f"intact; free space or fix permissions there"
             ) from error
+
+    def _publish(
+        self,
+        step: int,
+        write: Callable[[Path], None] | Mapping[str, Any],
+        meta: dict[str, Any],
+        expected_bytes: int | None,
+    ) -> Path:
+        ordinal = max((number for _, number, _ in self._folders()), default=0) + 1
+        final = self.directory / f"step-{step:08d}.{ordinal:06d}"
+        self._check_space(final, self._estimate(write) if expected_bytes is None else expected_bytes)
+        with atomic_directory(final) as folder:
+            if callable(write):
+                write(folder)
+            else:
+                for name, tree in write.items():
+                    save_state(folder, name, tree)
+            files = describe_folder(folder)
+            if MANIFEST_NAME in files:
+                raise ValueError(f"{MANIFEST_NAME} is written by the store; use another file name")
+            manifest = Manifest(step=step, created_unix=time.time(), files=files, meta=meta)
+            atomic_write(folder / MANIFEST_NAME, manifest.to_bytes())
         self._prune()
         return final
 

@@ -328,14 +328,15 @@ class RolloutExecutor:
                 self._ledger.finish(run.ordinal)
                 self._finished[run.ordinal] = group
                 self._tally.record_success()
-                if self._ledger.count(PromptState.FINISHED) >= self._config.batch_size:
-                    self._changed.notify_all()
             else:
                 self._ledger.drop(run.ordinal, reason)
                 try:
                     self._tally.record_drop(reason)
                 except RolloutError as error:
                     self._loop.fail(error)
+            # A drop counts as well: it may have been the prompt that the oldest finished ones were waiting for.
+            if self._ledger.count(PromptState.FINISHED) >= self._config.batch_size:
+                self._changed.notify_all()
         self._pump()
 
     def _discard_runs(self, ordinals: Sequence[int]) -> None:

@@ -223,3 +223,15 @@ def test_the_schema_describes_every_key(capsys):
 def test_version_lists_packages_without_importing_them(capsys):
     assert cli.main(["version", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)["versions"]) >= {"areal", "python", "torch"}
+
+
+def test_a_reward_module_in_the_current_folder_is_found(tmp_path):
+    (tmp_path / "mine.py").write_text("def reward(*args, **data):\n    return 1.0\n")
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "kind: rl\nmodel: {init: {model_type: qwen3, vocab_size: 17}, tokenizer_path: 'characters:0123456789+-*/='}\n"
+        "train_dataset: {name: arithmetic}\nreward: mine:reward\n"
+    )
+    command = [sys.executable, "-m", "areal", "train", "run.yaml", "--dry-run", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "mine" not in done.stderr, done.stderr

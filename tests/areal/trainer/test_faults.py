@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from areal.api import BusyError, ConfigError, DataError, RegistryError, RolloutError
+from areal.api import BusyError, CheckpointError, ConfigError, DataError, RegistryError, RolloutError
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics.logger import read_metrics
 from areal.trainer.configuration.source import dump_yaml
@@ -159,6 +160,22 @@ def test_two_runs_cannot_share_a_directory(tmp_path):
     config = runs.tiny(tmp_path / "run")
     with open_session(config), pytest.raises(BusyError, match=f"pid {os.getpid()}"), open_session(config):
         pass
+
+
+def test_a_run_goes_on_when_checkpoints_cannot_be_written_and_gives_up_after_a_few(tmp_path, caplog):
+    folder = tmp_path / "run" / "checkpoints"
+
+    def lose_the_folder(step, trajectories):
+        if step == 1:
+            shutil.rmtree(folder)
+            folder.write_text("no longer a folder")
+        return list(trajectories)
+
+    changes = {"total_train_steps": 6, "checkpoint__every_steps": 1, "checkpoint__max_write_failures": 3}
+    with pytest.raises(CheckpointError, match="3 saves in a row failed"):
+        runs.train(runs.tiny(tmp_path / "run", **changes), transform_rewards=lose_the_folder)
+    assert list(read_metrics(tmp_path / "run" / "metrics.jsonl")) == [1, 2, 3, 4]
+    assert "training goes on (1 of 3 tolerated failures)" in caplog.text
 
 
 def start(config, tmp_path) -> subprocess.Popen:

@@ -257,6 +257,32 @@ def test_a_group_below_its_minimum_is_dropped_whole_with_the_reason_and_replaced
     assert batch.metrics()["rollout/dropped/workflow_raised"] == 1.0
 
 
+def test_dropping_the_prompt_that_a_batch_waited_for_wakes_the_trainer(world, build):
+    """Prompt 0 is dropped last and its replacement never ends: the finished prompts behind it must not wait for that."""
+    others_are_done = threading.Event()
+
+    class Workflow(world.OneCall):
+        async def arun_episode(self, engine, data):
+            if data["id"] == 0:
+                while not others_are_done.is_set():
+                    await asyncio.sleep(0.001)
+                raise world.FaultError(world.FaultKind.DATA_INVALID, "broken row")
+            if data["id"] >= 4:
+                await asyncio.Event().wait()
+            return await super().arun_episode(engine, data)
+
+    rollout = build(workflow=Workflow(), batch_size=2, group_size=1, max_head_offpolicyness=1)
+    rollout.start()
+    batches = []
+    trainer = threading.Thread(target=lambda: batches.append(rollout.next_batch()), daemon=True)
+    trainer.start()
+    while rollout.stats()["finished"] < 3:
+        time.sleep(0.001)
+    others_are_done.set()
+    trainer.join(20.0)
+    assert [group.ordinal for group in batches[0].groups] == [1, 2]
+
+
 def test_a_retryable_fault_is_retried_with_another_seed_and_recorded(world, build):
     def fault(request):
         if len(engine.requests) == 1:
