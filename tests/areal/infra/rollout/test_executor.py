@@ -258,7 +258,7 @@ def test_a_group_below_its_minimum_is_dropped_whole_with_the_reason_and_replaced
 
 
 def test_dropping_the_prompt_that_a_batch_waited_for_wakes_the_trainer(world, build):
-    """Prompt 0 is dropped last and its replacement never ends: the finished prompts behind it must not wait for that."""
+    """The replacement of the dropped prompt never ends: those that finished behind it must not wait for that."""
     others_are_done = threading.Event()
 
     class Workflow(world.OneCall):
