@@ -78,7 +78,7 @@ _PANELS: Final[tuple[_Panel, ...]] = (
     ),
     _Panel(
         title="Engine mismatch",
-        lines={names.MISMATCH_MEAN: "mean |Δ log p|", names.MISMATCH_MAX: "largest |Δ log p|", names.MISMATCH_KL: "KL"},
+        lines={names.MISMATCH_MEAN: "mean |Δ log p|", names.MISMATCH_MAX: "largest |Δ log p|"},
         hint="sampling engine against trainer on the same tokens; growth here precedes collapse",
     ),
     _Panel(
@@ -178,7 +178,7 @@ def _charts(steps: Steps) -> tuple[list[tuple[_Panel, Chart]], list[tuple[_Panel
     every = sorted({metric for values in steps.values() for metric in values})
     for title, prefix, hint in (
         ("Time per step", names.TIME_PREFIX, "seconds of wall time, by what they were spent on"),
-        ("Faults", names.FAULT_PREFIX, "samples lost per step, by kind"),
+        ("Faults", names.FAULT_PREFIX, "failed attempts per step, by kind; the run repeats or replaces them"),
     ):
         parts = [metric for metric in every if metric.startswith(prefix) and metric != names.TIME_STEP]
         used |= set(parts)
@@ -220,14 +220,14 @@ def _tiles(steps: Steps) -> Iterator[str]:
     if mismatch := _finite(series(steps, names.MISMATCH_MEAN)):
         mean = sum(value for _, value in mismatch) / len(mismatch)
         yield _tile("Engine mismatch", format_number(mean), "mean |Δ log p|, sampling against trainer")
-    lost = sum(
+    failed = sum(
         value
         for values in steps.values()
         for name, value in values.items()
         if name.startswith(names.FAULT_PREFIX) and value > 0
     )
     if reward:
-        yield _tile("Faults", format_number(lost), "samples lost" if lost else "no sample was lost")
+        yield _tile("Faults", format_number(failed), "failed attempts at samples")
 
 
 def _tile(label: str, value: str, detail: str, *, lead: bool = False) -> str:

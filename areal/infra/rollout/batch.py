@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from areal.infra.metrics import names
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -55,5 +57,5 @@ class RolloutBatch:
             "rollout/token_staleness_max": float(max(token_ages, default=0)),
             "rollout/interruptions": float(self.interruptions),
             **{f"rollout/dropped/{reason}": float(number) for reason, number in self.dropped.items()},
-            **{f"rollout/faults/{kind}": float(number) for kind, number in self.faults.items()},
+            **{f"{names.FAULT_PREFIX}{kind}": float(number) for kind, number in self.faults.items()},
         }
