@@ -116,6 +116,7 @@ class TrainingEngine:
     def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
         """Log-probability of every token given its prefix, float32 [S, L], without gradient; 0 at t=0 and on padding.
 
+        The result is on the device of `batch`, wherever the model is, so that it fits the batch's other tensors.
         only_masked: compute tokens with loss_mask 1 only and leave 0 elsewhere, which spares the vocabulary projection
         of prompts. The values are the same up to the rounding of matrix products of another shape.
         """
@@ -123,13 +124,13 @@ class TrainingEngine:
             raise EngineError(
                 "forward_logp needs a language model head and this engine trains a critic; use forward_values"
             )
-        return forward_logp(
-            self._model, to_device(batch, self.device), self.config, temperature=temperature, only_masked=only_masked
-        )
+        moved = to_device(batch, self.device)
+        result = forward_logp(self._model, moved, self.config, temperature=temperature, only_masked=only_masked)
+        return result.to(batch.tokens.device)
 
     @torch.no_grad()
     def forward_values(self, batch: PaddedBatch) -> Tensor:
-        """Critic value of every token, float32 [S, L], without gradient.
+        """Critic value of every token, float32 [S, L], without gradient, on the device of `batch`.
 
         The value at token t is that of the state in which t was chosen, i.e. of tokens[:t]: the same convention as for
         log-probabilities, so it is 0 at t=0 and on padding. Raises EngineError without a value head.
@@ -138,7 +139,7 @@ class TrainingEngine:
             raise EngineError(
                 "forward_values needs a value head; build the engine around a ValueModel with is_critic=True"
             )
-        batch = to_device(batch, self.device)
+        moved = to_device(batch, self.device)
         result_SL = torch.zeros(batch.tokens.shape, dtype=score_dtype(self._dtype), device=self.device)
 
         def work(part: PaddedBatch, rows: Tensor) -> None:
@@ -146,8 +147,8 @@ class TrainingEngine:
             values_SL = place(values_N, predicted_SL, dtype=result_SL.dtype)
             result_SL[rows, : values_SL.shape[1]] = values_SL
 
-        run_in_micro_batches(batch, self.config.max_tokens_per_micro_batch, work, reset=lambda: None)
-        return result_SL
+        run_in_micro_batches(moved, self.config.max_tokens_per_micro_batch, work, reset=lambda: None)
+        return result_SL.to(batch.tokens.device)
 
     def train_batch(
         self,

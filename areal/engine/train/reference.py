@@ -39,4 +39,5 @@ class FrozenModel:
     def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
         """See `TrainingEngine.forward_logp`."""
         moved = to_device(batch, self._device)
-        return forward_logp(self._model, moved, self._config, temperature=temperature, only_masked=only_masked)
+        result = forward_logp(self._model, moved, self._config, temperature=temperature, only_masked=only_masked)
+        return result.to(batch.tokens.device)

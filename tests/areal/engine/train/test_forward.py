@@ -6,6 +6,7 @@ import torch
 from areal.api import EngineError
 from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.reference import FrozenModel
+from areal.models.value_head import ValueModel
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -87,3 +88,14 @@ def test_actor_and_critic_are_not_confused(make_engine, make_model, make_batch):
         make_engine(is_critic=True).forward_logp(make_batch())
     with pytest.raises(EngineError, match="ValueModel"):
         make_engine(make_model(), is_critic=True)
+
+
+@pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator beside the CPU")
+def test_results_are_on_the_device_of_the_batch_and_not_on_that_of_the_model(make_engine, make_model, make_batch):
+    batch = make_batch()
+    actor = make_engine(make_model(), device="auto", dtype="float32")
+    critic = make_engine(ValueModel(make_model()), device="auto", dtype="float32", is_critic=True)
+    assert actor.device.type != "cpu"
+    reference = FrozenModel.copy_of(actor.model)
+    for result in (actor.forward_logp(batch), critic.forward_values(batch), reference.forward_logp(batch)):
+        assert result.device == batch.tokens.device
