@@ -29,3 +29,5 @@ class EmbeddedEngineConfig(Config):
             raise ConfigError(
                 f"max_batch_size is {self.max_batch_size} and max_seq_len {self.max_seq_len}; expected at least 1 and 2"
             )
+        if self.num_threads < 0:
+            raise ConfigError(f"num_threads is {self.num_threads}, expected >= 0")

@@ -47,6 +47,11 @@ class TrainEngineConfig(Config):
         """Refuse settings that cannot train."""
         if self.lr < 0:
             raise ConfigError(f"lr is {self.lr}, expected >= 0")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.adam_eps > 0):
+            raise ConfigError(
+                f"beta1 is {self.beta1}, beta2 {self.beta2} and adam_eps {self.adam_eps}; expected 0 <= beta < 1 and "
+                f"adam_eps > 0"
+            )
         if not 0 <= self.min_lr_ratio <= 1:
             raise ConfigError(f"min_lr_ratio is {self.min_lr_ratio}, expected 0 .. 1")
         for name in ("max_tokens_per_micro_batch", "logprob_chunk_size"):

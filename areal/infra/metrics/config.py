@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from areal.api import Config
+from areal.api import Config, ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,3 +19,8 @@ class MetricsConfig(Config):
     """Prompt groups per step whose trajectories are kept in rollouts.jsonl for the report; 0 keeps none."""
     progress: bool = True
     """Show a live view when the output is a terminal; otherwise one line per step goes to the log."""
+
+    def __post_init__(self) -> None:
+        """Refuse a negative count, which slicing would take for "all but the last"."""
+        if self.rollouts_per_step < 0:
+            raise ConfigError(f"rollouts_per_step is {self.rollouts_per_step}, expected >= 0")

@@ -392,3 +392,8 @@ def test_the_thread_setting_holds_only_while_stepping(world):
     world.generate(world.build_engine(model, config=config, share_weights=True), [world.request(3, new=4)])
     assert set(seen) == {before + 1}
     assert torch.get_num_threads() == before
+
+
+def test_a_negative_number_of_threads_is_refused_before_a_decode_step_meets_it():
+    with pytest.raises(ConfigError, match="num_threads is -1, expected >= 0"):
+        EmbeddedEngineConfig(num_threads=-1)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal.api import Fault, FaultKind, PromptGroup, StopReason, Trajectory
+from areal.api import ConfigError, Fault, FaultKind, PromptGroup, StopReason, Trajectory
 from areal.infra.metrics.config import MetricsConfig
 from areal.infra.metrics.jsonl import JsonLines
 from areal.infra.metrics.logger import MetricLogger, read_metrics, series
@@ -235,3 +235,8 @@ def test_a_sink_that_is_not_installed_does_not_stop_the_run(tmp_path, monkeypatc
         metrics.log(1, {"a": 2.0})
     assert series(read_metrics(tmp_path / "metrics.jsonl"), "a") == [(0, 1.0), (1, 2.0)]
     assert caplog.text.count("Weights & Biases failed to start") == 1
+
+
+def test_a_negative_number_of_rollouts_to_keep_is_refused():
+    with pytest.raises(ConfigError, match="rollouts_per_step is -1, expected >= 0"):
+        MetricsConfig(rollouts_per_step=-1)
