@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from areal.api import ConfigError, EngineError, FaultError, FaultKind, ModelRequest, StopReason, WeightUpdateMeta
+from areal.engine.embedded.config import EmbeddedEngineConfig
 
 TOLERANCE = 1e-5
 
@@ -381,8 +382,6 @@ def test_stop_strings_end_at_the_completing_token_and_ignore_the_prompt(world):
 
 
 def test_the_thread_setting_holds_only_while_stepping(world):
-    from areal.engine.embedded.config import EmbeddedEngineConfig
-
     before = torch.get_num_threads()
     model = world.build_model()
     seen = []
