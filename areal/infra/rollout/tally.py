@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from areal.api import RolloutError
+from areal.api import FaultKind, RolloutError
+from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from areal.api import Fault
     from areal.infra.rollout.config import RolloutConfig
+
+logger = getLogger(__name__)
 
 ZERO_VARIANCE = "zero_variance"
 """Drop reason: all samples have the same reward, and the run filters such prompts."""
@@ -41,8 +44,11 @@ class FailureTally:
         return self._total_faults
 
     def record_faults(self, faults: Iterable[Fault]) -> None:
-        """Count failed attempts."""
+        """Count failed attempts; the first of each kind is shown, since a run may lose samples to its end unnoticed."""
         for fault in faults:
+            # A workflow that raised has been logged with its traceback already.
+            if fault.kind.value not in self._last_message and fault.kind is not FaultKind.WORKFLOW_RAISED:
+                logger.warning("first fault of kind %s: %s (further ones are counted)", fault.kind.value, fault.message)
             self.faults[fault.kind.value] += 1
             self._total_faults[fault.kind.value] += 1
             self._last_message[fault.kind.value] = fault.message

@@ -335,6 +335,20 @@ def test_when_everything_fails_the_run_stops_with_the_tally(world, build, caplog
         rollout.next_batch()
 
 
+def test_the_first_fault_of_each_kind_is_shown_although_the_run_goes_on(world, build, caplog):
+    def fault(data):
+        if data["id"] < 3:
+            raise world.FaultError(world.FaultKind.REWARD_INVALID, f"judge said nan about {data['id']}")
+
+    rollout = build(workflow=world.OneCall(fault=fault))
+    with caplog.at_level(logging.WARNING):
+        rollout.start()
+        assert rollout.next_batch().faults == {"reward_invalid": 9}
+    assert [record.message for record in caplog.records] == [
+        "first fault of kind reward_invalid: judge said nan about 0 (further ones are counted)"
+    ]
+
+
 def test_constant_rewards_are_filtered_within_a_bound(world, build):
     rollout = build(
         workflow=world.OneCall(reward=lambda data, tokens: 1.0), filter_zero_variance=True, max_filtered_batches=3
