@@ -133,7 +133,7 @@ def _read_parquet(paths: list[Path]) -> RawRows:
     for path in paths:
         try:
             rows.extend(pyarrow.parquet.read_table(path).to_pylist())
-        except pyarrow.ArrowInvalid as error:
+        except (pyarrow.ArrowInvalid, OSError) as error:
             raise DataError(f"{path} is not a readable parquet file: {error}") from error
     source = str(paths[0]) if len(paths) == 1 else f"{paths[0]} .. {paths[-1].name}"
     return RawRows(source=source, unit="row", numbers=list(range(len(rows))), rows=rows)
@@ -142,12 +142,18 @@ def _read_parquet(paths: list[Path]) -> RawRows:
 def _read_saved(folder: Path, split: str) -> RawRows:
     import datasets
 
-    saved = datasets.load_from_disk(str(folder))
-    if isinstance(saved, datasets.DatasetDict):
-        if split not in saved:
-            raise DataError(f"{folder} has no split {split!r}; it has {', '.join(sorted(map(str, saved)))}")
-        saved = saved[split]
-    rows = saved.to_list()
+    try:
+        saved = datasets.load_from_disk(str(folder))
+        if isinstance(saved, datasets.DatasetDict):
+            if split not in saved:
+                raise DataError(f"{folder} has no split {split!r}; it has {', '.join(sorted(map(str, saved)))}")
+            saved = saved[split]
+        rows = saved.to_list()
+    except DataError:
+        raise
+    # Missing files are OSErrors; cut Arrow files and broken JSON are ValueErrors of their libraries.
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder} is not a readable saved dataset: {error!r}; save it again") from error
     return RawRows(source=str(folder), unit="row", numbers=list(range(len(rows))), rows=rows)
 
 

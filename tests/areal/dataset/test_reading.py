@@ -69,6 +69,25 @@ def test_a_file_that_is_no_parquet_is_named(tmp_path):
         read_rows(str(path), "train")
 
 
+@pytest.mark.parametrize(("pattern", "content"), [("*.arrow", b""), ("state.json", b"{"), ("*.arrow", None)])
+def test_a_damaged_saved_dataset_is_named(tmp_path, pattern, content):
+    datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path / "saved"))
+    damaged = next((tmp_path / "saved").glob(pattern))
+    damaged.unlink() if content is None else damaged.write_bytes(content)
+    with pytest.raises(DataError, match="saved is not a readable saved dataset"):
+        read_rows(str(tmp_path / "saved"), "train")
+
+
+def test_a_parquet_file_with_damaged_pages_is_named(tmp_path):
+    path = tmp_path / "train.parquet"
+    datasets.Dataset.from_list([{"prompt": str(number)} for number in range(10_000)]).to_parquet(str(path))
+    content = bytearray(path.read_bytes())
+    content[100:3000] = bytes(2900)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"train\.parquet is not a readable parquet file"):
+        read_rows(str(path), "train")
+
+
 def test_a_missing_split_lists_what_is_there(tmp_path):
     (tmp_path / "test.jsonl").write_text("{}")
     with pytest.raises(DataError, match=r"has no split 'train'.*found test\.jsonl"):
