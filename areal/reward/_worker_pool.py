@@ -41,6 +41,7 @@ _MAX_FAILED_STARTS = 3
 _LOOK_AHEAD_SECONDS = 0.002
 _MAX_LOOK_AHEAD = 16
 _RECEIVE_BYTES = 1 << 18
+_FAULT_KINDS = frozenset(map(str, FaultKind))
 
 
 def frame(message: Any) -> bytes:
@@ -263,10 +264,11 @@ class WorkerPool:
     def _result(self, message: tuple[Any, ...]) -> float | FaultError:
         if message[0] == "value":
             return float(message[2])
-        if message[0] == "fault":
+        if message[0] == "fault" and message[2] in _FAULT_KINDS:
             return FaultError(FaultKind(message[2]), message[3])
-        if message[0] == "raised":
-            return FaultError(FaultKind.REWARD_RAISED, f"reward {self._name!r} raised {message[2]}")
+        if message[0] in {"fault", "raised"}:
+            # A "fault" of unknown kind is an exception of user code that happens to have our error's name.
+            return FaultError(FaultKind.REWARD_RAISED, f"reward {self._name!r} raised {message[-1]}")
         text = f"reward {self._name!r} returned {message[2]}, expected a finite number (int, float or bool)"
         return FaultError(FaultKind.REWARD_INVALID, text)
 

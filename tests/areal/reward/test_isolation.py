@@ -71,6 +71,14 @@ def typed(prompt, completions, prompt_ids, completion_ids, **data):
     from areal.api import FaultError, FaultKind
     raise FaultError(FaultKind.DATA_INVALID, "row has no answer")
 
+class FaultError(Exception):
+    kind = "rate_limited"
+
+def foreign(prompt, completions, prompt_ids, completion_ids, **data):
+    if completions == "fail":
+        raise FaultError("the judge is busy")
+    return 1.0
+
 def noisy(prompt, completions, prompt_ids, completion_ids, **data):
     print("x" * 10000)
     return 1.0
@@ -202,6 +210,14 @@ async def test_an_exception_is_reported_with_type_message_and_source_line(reward
 async def test_a_typed_fault_keeps_its_kind(rewards, wrap):
     fault = await fault_of(wrap(f"{rewards}:typed")("", "", [], []))
     assert (fault.kind, fault.message) == (FaultKind.DATA_INVALID, "row has no answer")
+
+
+async def test_an_error_that_only_looks_like_a_typed_fault_is_an_exception_and_does_not_end_the_pool(rewards, wrap):
+    reward = wrap(f"{rewards}:foreign")
+    fault = await fault_of(reward("", "fail", [], []))
+    assert fault.kind is FaultKind.REWARD_RAISED
+    assert "the judge is busy" in fault.message
+    assert await reward("", "fine", [], []) == 1.0
 
 
 @pytest.mark.parametrize("how", ["python", "c"])
