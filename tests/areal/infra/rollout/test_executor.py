@@ -12,9 +12,9 @@ import time
 import pytest
 
 from areal.api import CheckpointError, DataError, RolloutError, RolloutWorkflow, UsageError
+from areal.dataset.prompt_source import ShuffledRows
 from areal.infra.rollout.config import RolloutConfig
 from areal.infra.rollout.executor import RolloutExecutor
-from areal.infra.rollout.source import EpochShuffle
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_samples_of_a_prompt_differ_and_another_seed_gives_other_samples(world, 
 
 
 def test_trajectories_carry_identity_and_provenance(world, build):
-    rows = EpochShuffle([{"id": index} for index in range(50)], seed=5)
+    rows = ShuffledRows([{"id": index} for index in range(50)], seed=5)
     rollout = build(rows=rows)
     rollout.start()
     for group in rollout.next_batch().groups:
@@ -127,15 +127,6 @@ def test_trajectories_carry_identity_and_provenance(world, build):
             source = trajectory.provenance
             assert (source.dataset, source.workflow, source.engine) == ("toy", "one_call", "virtual")
             assert source.row == trajectory.tokens[0] - 1 == rows.row_index(group.ordinal)
-
-
-def test_epoch_shuffle_visits_every_row_once_per_epoch_in_a_new_order():
-    source = EpochShuffle([{"id": index} for index in range(30)], seed=5)
-    epochs = [[source.row(epoch * 30 + position)["id"] for position in range(30)] for epoch in range(3)]
-    assert all(sorted(epoch) == list(range(30)) for epoch in epochs)
-    assert epochs[0] != epochs[1] != epochs[2]
-    assert [EpochShuffle(range(30), seed=5).row_index(n) for n in range(60)] == epochs[0] + epochs[1]
-    assert [EpochShuffle(range(4), seed=5, shuffle=False).row_index(n) for n in range(6)] == [0, 1, 2, 3, 0, 1]
 
 
 # -- resume ------------------------------------------------------------------------------------------------------------
