@@ -6,16 +6,16 @@ Not here: optimizer state and tokenizers, which are the trainer's. Files beside 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from areal.api import CheckpointError
 from areal.models.registry import get_spec
+from areal.utils.atomic import atomic_directory, remove_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,18 +45,16 @@ def save_pretrained(model: nn.Module, path: str | Path, *, max_shard_bytes: int 
     config = {**args.to_hf_config(), "dtype": dtype}
     target = Path(path).resolve()
     _check_replaceable(target)
-    staging = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
     try:
-        staging.mkdir(parents=True)
-        _write_weights(tensors, staging, DEFAULT_SHARD_BYTES if max_shard_bytes is None else max_shard_bytes)
-        _write_json(config, staging / CONFIG_FILE)
-        _carry_over(target, staging)
-        _sync(staging)
-        _swap(staging, target)
-    except OSError as error:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # What a save that was killed left here can be as large as the model.
+        remove_leftovers(target.parent, name=target.name)
+        with atomic_directory(target, replace=True) as staging:
+            _write_weights(tensors, staging, DEFAULT_SHARD_BYTES if max_shard_bytes is None else max_shard_bytes)
+            _write_json(config, staging / CONFIG_FILE)
+            _carry_over(target, staging)
+    except (OSError, SafetensorError) as error:  # a full disk is the latter when safetensors meets it
         raise CheckpointError(f"cannot write checkpoint {target}: {error}") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _check_replaceable(target: Path) -> None:
@@ -108,31 +106,3 @@ def _carry_over(target: Path, staging: Path) -> None:
         is_weights = file.suffix == ".safetensors" or file.name in {INDEX_FILE, CONFIG_FILE}
         if not is_weights:
             shutil.copy2(file, staging / file.name)
-
-
-def _sync(folder: Path) -> None:
-    for path in (*folder.iterdir(), folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _swap(staging: Path, target: Path) -> None:
-    """Rename into place. A folder cannot be renamed over a non-empty one, so the old one steps aside first."""
-    retired = staging.with_suffix(".old")
-    if target.exists():
-        target.rename(retired)
-    try:
-        staging.rename(target)
-    except OSError:
-        if retired.exists():
-            retired.rename(target)
-        raise
-    shutil.rmtree(retired, ignore_errors=True)
-    descriptor = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,6 +10,7 @@ It is not a checkpoint format: no hashes, no history. See `areal.infra.checkpoin
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import secrets
 import shutil
@@ -78,13 +79,14 @@ def atomic_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
     fsync_directory(path.parent)
 
 
-def remove_leftovers(directory: Path) -> list[Path]:
+def remove_leftovers(directory: Path, *, name: str | None = None) -> list[Path]:
     """Remove temporary files and folders in `directory` whose writer is gone; return what was removed.
 
-    Entries that a live process (this one included) is still writing stay.
+    name: final name of the only file or folder whose leftovers go, for a directory that is shared with others; None
+    for all. Entries that a live process (this one included) is still writing stay.
     """
     removed = []
-    for entry in sorted(directory.glob(f".*{TEMPORARY_MARK}*")):
+    for entry in sorted(directory.glob(f".{'*' if name is None else glob.escape(name)}{TEMPORARY_MARK}*")):
         try:
             descriptor = os.open(entry, os.O_RDONLY)
         except FileNotFoundError:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -322,21 +325,35 @@ def test_a_folder_that_is_not_a_checkpoint_is_never_overwritten(model, tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_a_save_that_fails_leaves_the_old_checkpoint(model, tmp_path, monkeypatch):
+def test_a_save_that_fails_leaves_the_old_checkpoint(model, tmp_path):
     folder = tmp_path / "model"
     model.save_pretrained(folder)
     before = on_disk(folder)
     with torch.no_grad():
         model.norm.weight.fill_(3.0)
-
-    def full_disk(*_args, **_kwargs):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("areal.models.saving.save_file", full_disk)
-    with pytest.raises(CheckpointError, match="No space left"):
-        model.save_pretrained(folder)
+    # The kernel refuses to write beyond the limit, as it does when a disk is full.
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))
+    try:
+        with pytest.raises(CheckpointError, match=r"cannot write checkpoint .*File too large"):
+            model.save_pretrained(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert_byte_equal(on_disk(folder), before)
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
+
+
+def test_what_a_killed_save_left_behind_is_removed_by_the_next_one(model, tmp_path):
+    script = (
+        "import os, sys; from areal.utils.atomic import atomic_directory\n"
+        "with atomic_directory(__import__('pathlib').Path(sys.argv[1])) as folder:\n"
+        "    (folder / 'model.safetensors').write_bytes(b'half'); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "model")], check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    (tmp_path / ".foreign.tmp-1").touch()
+    model.save_pretrained(tmp_path / "model")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".foreign.tmp-1", "model"]
 
 
 def test_native_names_can_be_translated_one_by_one_and_foreign_ones_are_refused(model):
