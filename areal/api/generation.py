@@ -56,6 +56,8 @@ class GenerationConfig(Config):
             )
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p is {self.top_p}, expected 0 < top_p <= 1")
+        if not all(0 <= token < 2**31 for token in self.stop_token_ids):
+            raise ConfigError(f"stop_token_ids is {self.stop_token_ids}, expected token ids from 0 to 2**31 - 1")
         if self.top_k < 0:
             raise ConfigError(f"top_k is {self.top_k}, expected 0 (off) or a positive count")
 

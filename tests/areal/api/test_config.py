@@ -22,6 +22,8 @@ from areal.api import ConfigError, GenerationConfig, WeightUpdateMeta
         ({"top_p": 0.0}, "top_p is 0.0, expected 0 < top_p <= 1"),
         ({"top_p": 1.01}, "top_p is 1.01"),
         ({"top_k": -1}, "top_k is -1, expected 0 \\(off\\)"),
+        ({"stop_token_ids": (5, -1)}, "expected token ids from 0"),
+        ({"stop_token_ids": (2**31,)}, "expected token ids from 0"),
     ],
 )
 def test_a_setting_no_sampler_can_honour_is_refused_with_the_fix(settings, message):
