@@ -28,6 +28,7 @@ class RolloutWorkflow(ABC):
         data: one dataset row, e.g. {"messages": [{"role": "user", "content": "..."}], "answer": "72"}.
 
         Return one trajectory, several (an episode that branched), or None to reject the sample on purpose (counted).
-        Raise FaultError for a failure of a known kind; anything else is taken for a bug and ends as WORKFLOW_RAISED.
+        Raise FaultError for a failure of a known kind and UsageError to end the whole run; anything else is taken for a
+        bug and ends as WORKFLOW_RAISED.
         Must not block the event loop: rewards run through `areal.reward.AsyncRewardWrapper`.
         """

@@ -1,4 +1,8 @@
-"""One episode: run the workflow, retry what can be retried, and turn every failure into a typed fault. Never raises."""
+"""One episode: run the workflow, retry what can be retried, and turn every failure into a typed fault.
+
+What no episode of the run can survive is no fault of an episode: a UsageError (a reward that cannot be imported, stop
+strings without a tokenizer) gets out and ends the run with its own message.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from areal.api import Fault, FaultError, FaultKind, Provenance, Trajectory
+from areal.api import Fault, FaultError, FaultKind, Provenance, Trajectory, UsageError
 from areal.infra.rollout.interruptible import EpisodeEngine, EpisodeProgress
 from areal.utils.logging import getLogger
 
@@ -67,7 +71,7 @@ class EpisodeRunner:
         self._logged: set[str] = set()
 
     async def run(self, workflow: RolloutWorkflow, job: EpisodeJob) -> EpisodeOutcome:
-        """Run to the end. Only cancellation gets out as an exception."""
+        """Run to the end. Only cancellation and UsageError get out as exceptions."""
         faults: list[Fault] = []
         for attempt in range(self._max_retries + 1):
             try:
@@ -94,7 +98,7 @@ class EpisodeRunner:
         try:
             result = await workflow.arun_episode(engine, job.data)
             return self._stamp(result, job, attempt)
-        except FaultError:
+        except (FaultError, UsageError):
             raise
         except asyncio.CancelledError as error:
             task = asyncio.current_task()

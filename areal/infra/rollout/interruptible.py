@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from areal.api import EngineError, FaultError, FaultKind, ModelResponse, StopReason
+from areal.api import EngineError, FaultError, FaultKind, ModelResponse, StopReason, UsageError
 from areal.infra.rollout.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class EpisodeEngine:
         """As the engine's, but complete and with this episode's seed.
 
         Raises FaultError: the engine's own, or GENERATION_FAILED when it raised anything else or broke its contract.
+        A UsageError passes through: no retry can help.
         """
         call, self._calls = self._calls, self._calls + 1
         seeded = replace(request, seed=derive_seed(*self._seed_parts, call))
@@ -101,7 +102,7 @@ class EpisodeEngine:
             with contextlib.suppress(EngineError):  # closed meanwhile: then nothing decodes either
                 self._engine.abort([request.request_id])
             raise
-        except FaultError:
+        except (FaultError, UsageError):
             raise
         except Exception as error:  # whatever a backend raises is a failed generation, not a workflow bug
             message = f"the inference engine raised {type(error).__name__}: {error}"

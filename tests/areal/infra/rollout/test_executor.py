@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from areal.api import CheckpointError, DataError, RolloutError, RolloutWorkflow, UsageError
+from areal.api import CheckpointError, ConfigError, DataError, RolloutError, RolloutWorkflow, UsageError
 from areal.dataset.prompt_source import ShuffledRows
 from areal.infra.rollout.config import RolloutConfig
 from areal.infra.rollout.executor import RolloutExecutor
@@ -324,6 +324,23 @@ def test_when_everything_fails_the_run_stops_with_the_tally(world, build, caplog
     assert len([record for record in caplog.records if "only counted" in record.message]) == 1
     with pytest.raises(RolloutError):
         rollout.next_batch()
+
+
+@pytest.mark.parametrize("where", ["workflow", "engine"])
+def test_a_wrong_configuration_ends_the_run_at_once_with_its_own_message(world, build, where):
+    def fault(_):
+        raise ConfigError("reward 'mine' cannot be loaded")
+
+    rollout = build(
+        engine=world.VirtualEngine(fault=fault if where == "engine" else None),
+        workflow=world.OneCall(fault=fault if where == "workflow" else None),
+    )
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        rollout.evaluate([{"id": 1}])
+    rollout.start()
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        rollout.next_batch()
+    assert rollout.stats().get("faults/workflow_raised", 0) == rollout.stats().get("faults/generation_failed", 0) == 0
 
 
 def test_the_first_fault_of_each_kind_is_shown_although_the_run_goes_on(world, build, caplog):
