@@ -59,7 +59,7 @@ class Objective:
     @property
     def needs_critic(self) -> bool:
         """Whether `advantages` needs critic values."""
-        return self.spec.advantage in {"gae", "gae_turn"}
+        return self.spec.needs_critic
 
     @property
     def needs_reference(self) -> bool:

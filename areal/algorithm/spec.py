@@ -122,6 +122,11 @@ class ObjectiveSpec:
         return value
 
     @property
+    def needs_critic(self) -> bool:
+        """Whether the advantage needs critic values."""
+        return self.advantage in {"gae", "gae_turn"}
+
+    @property
     def resolved_anchor(self) -> str:
         """ "prox" or "behave"."""
         return self.anchor or ("behave" if self.surrogate == "dppo" else "prox")

@@ -140,9 +140,11 @@ class TrainEngine(Protocol):
         """Record the version that the next published weights have."""
         ...
 
-    def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0) -> Tensor:
-        """Log-probability of every token given its prefix, float32 [S, L], without gradient; 0 at t=0 and on
-        padding."""
+    def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
+        """Log-probability of every token given its prefix, float32 [S, L], without gradient; 0 at t=0 and on padding.
+
+        only_masked: spare tokens with loss_mask 0, which are then 0 in the result.
+        """
         ...
 
     def forward_values(self, batch: PaddedBatch) -> Tensor:

@@ -61,6 +61,11 @@ class GenerationConfig(Config):
         if self.top_k < 0:
             raise ConfigError(f"top_k is {self.top_k}, expected 0 (off) or a positive count")
 
+    @property
+    def filters(self) -> bool:
+        """Whether tokens are drawn from less than the full softmax, so that log-probabilities are renormalised."""
+        return not self.greedy and (self.top_p < 1 or self.top_k > 0 or self.min_new_tokens > 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:

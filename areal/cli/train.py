@@ -58,9 +58,7 @@ def run(arguments: argparse.Namespace) -> Result:
     from areal.trainer.assembly import run_directory
     from areal.trainer.run import run as run_training
 
-    summary = dict(
-        run_training(resolved.config, provenance=resolved.provenance, progress=resolved.config.metrics.progress)
-    )
+    summary = dict(run_training(resolved.config))
     run_dir = run_directory(resolved.config)
     text = f"{format_summary(summary)}\n\n`areal report {run_dir}` writes a page with curves and sampled rollouts."
     # Not 0 when a signal ended the run early: its state was saved and the same command continues it.

@@ -87,11 +87,6 @@ def check_tokenizer(tokenizer: Any, vocab_size: int, *, needs_chat_template: boo
         )
     if tokenizer.eos_token_id is None:
         raise ConfigError("the tokenizer has no end-of-sequence token, so generations could never end; set eos_token")
-    if tokenizer.pad_token_id is not None and tokenizer.pad_token_id == tokenizer.eos_token_id:
-        raise ConfigError(
-            f"pad and end-of-sequence are the same token ({tokenizer.eos_token!r}): padding would be taken for "
-            f"the end of an answer; set pad_token to another token"
-        )
     if needs_chat_template and not getattr(tokenizer, "chat_template", None):
         raise ConfigError(
             "prompts are chats but the tokenizer has no chat template; use plain string prompts or set one"

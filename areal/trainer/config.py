@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from areal.algorithm import presets
 from areal.api import Config, ConfigError, GenerationConfig
 from areal.dataset.config import DatasetConfig
 from areal.engine.embedded.config import EmbeddedEngineConfig
@@ -12,6 +13,9 @@ from areal.engine.train.config import TrainEngineConfig
 from areal.infra.checkpoint.config import CheckpointConfig
 from areal.infra.metrics.config import MetricsConfig
 from areal.infra.rollout.config import RolloutConfig
+
+if TYPE_CHECKING:
+    from areal.algorithm.spec import ObjectiveSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +42,8 @@ class ObjectiveConfig(Config):
     """Optimizer steps per batch; prompts are split, never a group."""
     prox_logp: Literal["auto", "behave", "recompute"] = "auto"
     """Where the proximal ("old") log-probabilities come from. recompute: one extra forward before the first minibatch;
-    behave: those recorded while sampling; auto: recompute when the objective weighs or masks by their difference."""
+    behave: those recorded while sampling; auto: recompute when the objective weighs or masks by their difference, or
+    when sampling is filtered by top_p, top_k or min_new_tokens."""
     overlong_buffer: int = 0
     """Soft length limit (DAPO): the last this many tokens of gconfig.max_new_tokens cost reward linearly; 0 is off."""
     overlong_penalty: float = 1.0
@@ -83,6 +88,12 @@ class RunConfig(Config):
     """Validation rows per evaluation (the first ones)."""
 
 
+def _check_counts(config: RunConfig) -> None:
+    for name in ("num_threads", "eval_every_steps", "eval_rows"):
+        if getattr(config, name) < 0:
+            raise ConfigError(f"{name} is {getattr(config, name)}, expected >= 0")
+
+
 @dataclass(frozen=True, kw_only=True)
 class SFTConfig(RunConfig):
     """Supervised fine-tuning."""
@@ -96,6 +107,7 @@ class SFTConfig(RunConfig):
 
     def __post_init__(self) -> None:
         """Refuse an empty batch."""
+        _check_counts(self)
         if self.batch_size < 1 or not 0 <= self.label_smoothing < 1:
             raise ConfigError("batch_size must be at least 1 and label_smoothing in [0, 1)")
 
@@ -127,6 +139,7 @@ class PPOConfig(RunConfig):
 
     def __post_init__(self) -> None:
         """Refuse combinations that would only fail after loading everything."""
+        _check_counts(self)
         if self.objective.num_minibatches < 1:
             raise ConfigError(f"objective.num_minibatches is {self.objective.num_minibatches}, expected at least 1")
         if not 0 <= self.objective.overlong_buffer <= self.gconfig.max_new_tokens:
@@ -138,4 +151,30 @@ class PPOConfig(RunConfig):
             raise ConfigError(
                 f"objective.num_minibatches {self.objective.num_minibatches} exceeds rollout.batch_size "
                 f"{self.rollout.batch_size}: a minibatch holds at least one prompt"
+            )
+        if self.objective.overlong_penalty < 0:
+            raise ConfigError(f"objective.overlong_penalty is {self.objective.overlong_penalty}, expected >= 0")
+        try:
+            spec = presets.resolve(self.objective.preset, self.objective.overrides)
+        except ConfigError:
+            return  # `validate_run` and `get_objective` report it, with its key
+        self._check_ratios(spec)
+
+    def _check_ratios(self, spec: ObjectiveSpec) -> None:
+        """Importance ratios that would be wrong, or 1 everywhere, without anybody noticing."""
+        name = self.objective.preset
+        corrects = spec.decoupled or spec.correction != "none"
+        if self.objective.prox_logp == "behave" and corrects:
+            raise ConfigError(
+                f"objective {name!r} weighs or masks tokens by the difference of proximal and behaviour policy, which "
+                f"prox_logp=behave makes 0 everywhere; use auto or recompute"
+            )
+        if not self.gconfig.filters:
+            return
+        # The recorded log-probabilities are those of the filtered distribution, the trainer's those of the full one.
+        if self.objective.prox_logp == "behave" or spec.resolved_anchor == "behave":
+            raise ConfigError(
+                f"gconfig samples from a filtered distribution (top_p, top_k or min_new_tokens), so ratios against the "
+                f"behaviour policy would be wrong from the first step; objective {name!r} needs prox_logp=recompute "
+                f"and an anchor other than behave, or unfiltered sampling"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from areal.utils.logging import getLogger
 from areal.workflow.creation import create_workflow
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from areal.infra.rollout.executor import RolloutExecutor
     from areal.reward.isolation import AsyncRewardWrapper
     from areal.trainer.config import PPOConfig
@@ -24,7 +27,7 @@ class Evaluation:
 
     step: int
     reward: float
-    """Mean reward over scored rows."""
+    """Mean reward over scored rows; NaN when none could be scored."""
     length: float
     """Mean sampled tokens."""
     rows: int
@@ -36,12 +39,9 @@ class Evaluation:
 
     def metrics(self) -> dict[str, float]:
         """Names as they stand in metrics.jsonl."""
-        return {
-            names.EVAL_REWARD: self.reward,
-            "eval/length": self.length,
-            "eval/rows": float(self.rows),
-            "eval/faults": float(self.faults),
-        }
+        counts = {"eval/rows": float(self.rows), "eval/faults": float(self.faults)}
+        # Nothing scored is not a score of 0.
+        return counts | {names.EVAL_REWARD: self.reward, "eval/length": self.length} if self.rows else counts
 
 
 class Evaluator:
@@ -74,11 +74,18 @@ class Evaluator:
         scored = [item for item in firsts if item is not None]
         result = Evaluation(
             step=step,
-            reward=sum(item.reward for item in scored) / max(1, len(scored)),
-            length=sum(item.num_sampled for item in scored) / max(1, len(scored)),
+            reward=_mean([item.reward for item in scored]),
+            length=_mean([item.num_sampled for item in scored]),
             rows=len(scored),
             faults=len(self.rows) - len(scored),
             rewards=tuple(None if item is None else item.reward for item in firsts),
         )
         _logger.info("evaluation at step %d: reward %.3f over %d rows", step, result.reward, result.rows)
+        if result.faults:
+            fault = next(fault for group in groups if not group.trajectories for fault in group.faults)
+            _logger.warning("%d rows could not be scored; the first: %s: %s", result.faults, fault.kind, fault.message)
         return result
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

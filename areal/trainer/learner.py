@@ -5,7 +5,6 @@ Knows engines and the objective; knows nothing of rollouts, files or steps of a 
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from areal.algorithm import reward_shaping
 from areal.algorithm.aggregate import count
 from areal.algorithm.critic import value_loss
 from areal.algorithm.packing import collate, select, split_groups
-from areal.api import ConfigError, EngineError, NumericsError, PaddedBatch, TrainStats
+from areal.api import ConfigError, EngineError, PaddedBatch, TrainStats
 from areal.infra.metrics import names
 
 if TYPE_CHECKING:
@@ -57,27 +56,35 @@ class PolicyLearner:
         """Everything the update needs that depends on the weights *before* it. Tensors stay on the CPU."""
         batch = self._shape(collate(trajectories))
         if self._recomputes_prox():
-            logp_prox = self.actor.forward_logp(batch, temperature=self._temperature)
+            logp_prox = self.actor.forward_logp(batch, temperature=self._temperature, only_masked=True)
         else:
             logp_prox = batch.logp_behave
         batch = replace(batch, logp_prox=logp_prox)
         if self.objective.needs_reference and self.reference is not None:
-            batch = replace(batch, logp_ref=self.reference.forward_logp(batch, temperature=self._temperature))
+            batch = replace(
+                batch, logp_ref=self.reference.forward_logp(batch, temperature=self._temperature, only_masked=True)
+            )
         if self.critic is not None:
             batch = replace(batch, values=self.critic.forward_values(batch))
         return self._with_advantages(batch)
 
     def update(self, batch: PaddedBatch) -> dict[str, float]:
         """Run the minibatches of one prepared batch; returns metrics averaged over them."""
+        trained = batch
+        if self.config.objective.mask_truncated:
+            trained = replace(batch, loss_mask=reward_shaping.overlong_filter(batch.loss_mask, batch.truncated))
         parts = split_groups(batch.groups, self.config.objective.num_minibatches)
         actor_stats: list[TrainStats] = []
         critic_stats: list[TrainStats] = []
         for indices in parts:
-            minibatch = select(batch, indices)
+            minibatch = select(trained, indices)
             actor_stats.append(self._update_actor(minibatch))
             if self.critic is not None:
                 critic_stats.append(self._update_critic(self.critic, minibatch))
         metrics = _merge(actor_stats, "train") | _merge(critic_stats, "critic")
+        if self._recomputes_prox():
+            metrics[names.MISMATCH_MEAN] = metrics["train/behave_abs_diff"]
+            metrics[names.MISMATCH_MAX] = metrics["train/behave_abs_diff_max"]
         metrics[names.KL] = metrics["train/kl_ref" if self.reference is not None else "train/approx_kl"]
         return metrics | self._describe(batch)
 
@@ -101,7 +108,8 @@ class PolicyLearner:
         mode = self.config.objective.prox_logp
         if mode != "auto":
             return mode == "recompute"
-        return self.objective.spec.decoupled or self.objective.spec.correction != "none"
+        corrects = self.objective.spec.decoupled or self.objective.spec.correction != "none"
+        return corrects or self.config.gconfig.filters
 
     def _shape(self, batch: PaddedBatch) -> PaddedBatch:
         """Reward shaping and masks that the configuration asks for."""
@@ -132,8 +140,6 @@ class PolicyLearner:
             truncated=batch.truncated,
             turn_ids=batch.turn_ids,
         )
-        if self.config.objective.mask_truncated:
-            batch = replace(batch, loss_mask=reward_shaping.overlong_filter(batch.loss_mask, batch.truncated))
         return replace(batch, advantages=advantages, returns=returns)
 
     def _update_actor(self, minibatch: PaddedBatch) -> TrainStats:
@@ -206,19 +212,14 @@ def _merge(stats: Sequence[TrainStats], prefix: str) -> dict[str, float]:
         f"{prefix}/skipped_steps": float(sum(not item.stepped for item in stats)),
         f"{prefix}/micro_batches": float(sum(item.num_micro_batches for item in stats)),
     }
-    for key in stats[0].metrics:
+    for key in sorted({key for item in stats for key in item.metrics}):
         values = [item.metrics[key] for item in stats if key in item.metrics]
         if key.endswith("_max"):
             merged[f"{prefix}/{key}"] = max(values)
         elif key.endswith("_min"):
             merged[f"{prefix}/{key}"] = min(values)
+        elif key.endswith("_count"):
+            merged[f"{prefix}/{key}"] = sum(values)
         else:
             merged[f"{prefix}/{key}"] = sum(values) / len(values)
     return merged
-
-
-def check_finite(metrics: Mapping[str, float], step: int) -> None:
-    """Raise NumericsError when a reward or loss is not a number although its step was taken."""
-    loss = metrics.get(names.LOSS, 0.0)
-    if metrics.get("train/skipped_steps", 0.0) == 0 and not math.isfinite(loss):
-        raise NumericsError(f"step {step}: loss is {loss} with finite gradients; the batch is in rollouts.jsonl")

@@ -30,7 +30,7 @@ from areal.models.value_head import ValueModel
 from areal.reward.isolation import AsyncRewardWrapper
 from areal.trainer.assembly import load_model, load_rows, steps_in_run, tokenizer_of
 from areal.trainer.evaluation import Evaluation, Evaluator
-from areal.trainer.learner import PolicyLearner, check_finite
+from areal.trainer.learner import PolicyLearner
 from areal.utils.logging import getLogger
 from areal.utils.seeding import rng_state, seed_everything, set_rng_state
 from areal.workflow.creation import create_workflow
@@ -76,6 +76,8 @@ class PPOTrainer:
             timeout_seconds=config.rollout.reward_timeout_seconds,
             max_workers=config.rollout.reward_workers,
         )
+        # Now, so that a reward that cannot be imported is reported before anything is sampled.
+        self._reward.start()
         self.engine = EmbeddedEngine(
             self.actor.model,
             config=config.engine,
@@ -136,21 +138,19 @@ class PPOTrainer:
         batch = self.learner.prepare(trajectories)
         clock.lap("prepare")
         metrics = self.learner.update(batch)
-        check_finite(metrics, step)
         clock.lap("update")
         version = step + 1
         self.actor.set_version(version)
         self.engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=self.actor.weights()))
         clock.lap("publish")
         # Before `advance`, so that a synchronous run evaluates with nothing else in flight and stays reproducible.
-        if self._evaluation_due(version):
-            self._evaluate(version)
+        evaluation = self._evaluate(version) if self._evaluation_due(version) else None
         clock.lap("evaluate")
         self.executor.advance(version)
         metrics |= clock.split() | self._rollout_metrics(rollout, clock.total())
         self.session.metrics.log(version, metrics)
         self.session.metrics.log_rollouts(version, rollout.groups)
-        return metrics
+        return metrics if evaluation is None else metrics | evaluation.metrics()
 
     def _evaluate(self, step: int) -> Evaluation | None:
         evaluation = self.evaluator.run(step)
@@ -175,12 +175,13 @@ class PPOTrainer:
         objective = get_objective(config.objective.preset, **config.objective.overrides)
         model = load_model(config, self.tokenizer)
         steps = self.total_steps * config.objective.num_minibatches
-        reference = FrozenModel.copy_of(model, config=config.actor) if objective.needs_reference else None
         critic = None
         if config.critic is not None:
             body = load_model(config, self.tokenizer)
             critic = TrainingEngine(ValueModel(body), config=config.critic, total_steps=steps, is_critic=True)
         self.actor = TrainingEngine(model, config=config.actor, total_steps=steps)
+        # Of the actor's own model: device and dtype are then the same, and so are the first step's log-probabilities.
+        reference = FrozenModel.copy_of(self.actor.model, config=config.actor) if objective.needs_reference else None
         return PolicyLearner(config=config, objective=objective, actor=self.actor, critic=critic, reference=reference)
 
     def _build_executor(self) -> RolloutExecutor:

@@ -8,14 +8,10 @@ from areal.trainer.config import PPOConfig
 from areal.trainer.session import open_session
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from areal.trainer.config import SFTConfig
 
 
-def run(
-    config: PPOConfig | SFTConfig, *, provenance: Mapping[str, str] | None = None, progress: bool = True
-) -> dict[str, Any]:
+def run(config: PPOConfig | SFTConfig) -> dict[str, Any]:
     """Train as `config` says and return the summary (JSON values; see the trainers' `train`).
 
     Writes config.yaml, metrics.jsonl, rollouts.jsonl, checkpoints/, final/ and report.html into the run directory.

@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.api import CheckpointError, ConfigError
+from areal.api import CheckpointError, ConfigError, RolloutError
 from areal.infra.checkpoint.lock import RunLock
 from areal.infra.checkpoint.signals import StopRequest
 from areal.infra.checkpoint.store import CheckpointStore
@@ -68,13 +68,19 @@ class RunSession:
         every = self.config.checkpoint.every_steps
         with LiveView(total_steps, title=title, enabled=self.config.metrics.progress) as view:
             while step < total_steps and not self.stop.requested:
-                metrics = do_step(step)
+                try:
+                    metrics = do_step(step)
+                except RolloutError:
+                    # No batch came, so the state is still that between two steps: keep the work that was done.
+                    if self._saved_step != step:
+                        self.save(step, states(), last=True)
+                    raise
                 step += 1
                 view.update(step, metrics)
                 if every and step % every == 0:
                     self.save(step, states())
         if self._saved_step != step:
-            self.save(step, states())
+            self.save(step, states(), last=True)
         return step, metrics
 
     def summary(self, *, steps: int, total_steps: int, export: Callable[[Path], None]) -> dict[str, Any]:
@@ -93,14 +99,16 @@ class RunSession:
             "exit_code": self.stop.exit_code,
         }
 
-    def save(self, step: int, states: Mapping[str, Any]) -> None:
+    def save(self, step: int, states: Mapping[str, Any], *, last: bool = False) -> None:
         """Write recovery state. A failure is reported and training goes on, until max_write_failures in a row.
 
-        step: number of finished training steps.
+        step: number of finished training steps. last: nothing comes after it, so a failure is an error at once.
         """
         try:
             self.store.save(step, states, meta={"config": to_mapping(self.config)})
         except CheckpointError as error:
+            if last:
+                raise
             self._failed_saves += 1
             if self._failed_saves >= self.config.checkpoint.max_write_failures:
                 raise CheckpointError(f"{self._failed_saves} saves in a row failed, giving up: {error}") from error

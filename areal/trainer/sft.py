@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from areal.algorithm.aggregate import count
@@ -43,7 +44,7 @@ class SFTTrainer:
         self.tokenizer = tokenizer_of(config.model)
         self.rows = load_rows(config.train_dataset, self.tokenizer, kind="sft", seed=config.seed)
         self.valid = (
-            load_rows(config.valid_dataset, self.tokenizer, kind="sft", seed=config.seed)
+            load_rows(replace(config.valid_dataset, shuffle=False), self.tokenizer, kind="sft", seed=config.seed)
             if config.valid_dataset is not None
             else None
         )
@@ -84,11 +85,13 @@ class SFTTrainer:
             "tokens/total": tokens,
             names.TOKENS_PER_SECOND: tokens / max(seconds, 1e-9),
             names.TIME_STEP: seconds,
-            **{f"train/{key}": value for key, value in stats.metrics.items()},
+            # With label smoothing the engine's log-probabilities are smoothed, and so would this "likelihood" be.
+            **({} if self.config.label_smoothing else {f"train/{key}": value for key, value in stats.metrics.items()}),
         }
         self.session.metrics.log(step + 1, metrics)
-        if self.config.eval_every_steps and (step + 1) % self.config.eval_every_steps == 0:
-            self._evaluate(step + 1)
+        every = self.config.eval_every_steps
+        if every and (step + 1) % every == 0 and step + 1 < self.total_steps:
+            metrics = metrics | self._evaluate(step + 1)
         return metrics
 
     def _evaluate(self, step: int) -> dict[str, float]:
@@ -117,8 +120,9 @@ def collate_rows(rows: ShuffledRows, ordinals: range) -> PaddedBatch:
 
 
 def _as_trajectory(row: Mapping[str, Any], ordinal: int) -> Trajectory:
-    tokens, mask = list(row["input_ids"]), [int(value) for value in row["loss_mask"]]
-    if not any(mask[1:]):
+    # Nothing predicts the first token, so it cannot be learnt.
+    tokens, mask = list(row["input_ids"]), [0, *(int(value) for value in row["loss_mask"][1:])]
+    if not any(mask):
         raise DataError(f"row {ordinal}: no token to learn (loss_mask is 0 everywhere after the first token)")
     versions = [0 if value else -1 for value in mask]
     return Trajectory(

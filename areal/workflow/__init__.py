@@ -1,1 +1,1 @@
-"""placeholder."""
+"""Rollout workflows, one file each: how a dataset row becomes trajectories. They share `assembly`."""

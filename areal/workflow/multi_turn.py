@@ -111,7 +111,7 @@ class MultiTurnWorkflow(RolloutWorkflow):
         try:
             return await engine.agenerate(ModelRequest(input_ids=input_ids, gconfig=self.gconfig))
         except FaultError as fault:
-            # The engine's only DATA_INVALID faults are an empty prompt and a full context; a later turn is never empty.
+            # A later turn has a prompt and token ids that were accepted before: what no longer fits is the context.
             if first or fault.kind is not FaultKind.DATA_INVALID:
                 raise
             return None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from areal.engine.train.config import TrainEngineConfig
     from areal.trainer.config import ModelConfig, SFTConfig
 
-DTYPE_BYTES: Final = {"float32": 4, "bfloat16": 2}
+DTYPE_BYTES: Final = {"bfloat16": 2, "float32": 4, "float64": 8}
 
 _FAMILIES: Final = frozenset({"llama", "qwen2", "qwen3", "qwen3_moe"})
 _NEEDED: Final = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
@@ -136,8 +136,8 @@ def estimate(config: PPOConfig | SFTConfig, shape: ModelShape) -> list[MemoryIte
 
 def _trained(name: str, engine: TrainEngineConfig, shape: ModelShape) -> list[MemoryItem]:
     count, width = shape.num_parameters, DTYPE_BYTES[engine.dtype]
-    moments = 8 if width == 4 else 12
-    what = "two float32 moments" if width == 4 else "two float32 moments and a float32 master copy"
+    moments = 12 if width == 2 else 2 * width
+    what = "two float32 moments and a float32 master copy" if width == 2 else f"two {engine.dtype} moments"
     return [
         _weights(f"{name} weights", shape, engine.dtype),
         MemoryItem(name=f"{name} gradients", num_bytes=count * width, formula=f"{count} x {width} bytes"),

