@@ -91,10 +91,11 @@ class DecoderModel(nn.Module):
         """Final-norm output [T, hidden_size]; see `CausalModel.hidden`."""
         if tree_attn_meta is not None:
             raise ModelError("tree_attn_meta is set, but shared-prefix attention is not implemented; pass None")
-        # A cache must not see the same keys twice, so only attention without memory is recomputed.
-        recompute = self._gradient_checkpointing and attention is None and torch.is_grad_enabled()
         if attention is None:
             attention = PackedAttention(cu_seqlens, tokens.shape[0], tokens.device)
+        # A cache must not see the same keys twice, so only attention that says it has no memory is recomputed.
+        stateless = getattr(attention, "stateless", False)
+        recompute = self._gradient_checkpointing and stateless and torch.is_grad_enabled()
         hidden = self.embed_tokens(tokens)
         rotation = self.rotary(positions, hidden.dtype)
         for layer in self.layers:

@@ -1,0 +1,193 @@
+"""Attention over packed tokens in which a common beginning of several sequences is laid out once.
+
+The tokens are roots, end to end, and then branches, end to end. A root is a sequence of its own; a branch continues one
+root, sees all of it and its own tokens before, and nothing of the other branches. Exact: a branch attends to the same
+keys as if its root stood before it, and the gradients of a root add up over its branches. Like `PackedAttention`, only
+PyTorch operations that run on every device and in the backward pass.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import torch
+
+from areal.api import ModelError
+from areal.models.attention import PackedAttention
+from areal.models.rectangles import (
+    MAX_PADDING_RATIO,
+    Rectangle,
+    attend,
+    causal_mask,
+    make_rectangle,
+    restoring_order,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+MAX_ROW_MASK_CELLS: Final = 1 << 22
+"""Above this many cells, branches of unequal roots are attended separately: equal roots need no mask per row."""
+
+
+class Branch(NamedTuple):
+    """A continuation of a root."""
+
+    root: int
+    """Index of the root it continues."""
+    length: int
+    """Own tokens."""
+
+
+class _Span(NamedTuple):
+    start: int
+    """Index of the first own token, counted from the first token of the first branch."""
+    length: int
+    root: int
+
+
+class _BranchBatch(NamedTuple):
+    """Branches attended together: a rectangle of own tokens, and their roots as keys on its left."""
+
+    own: Rectangle
+    roots: Rectangle
+    """The distinct roots of these branches. Padded on the *left*, so that own tokens of all rows start at the same
+    key, and the distance of a query and a key is the same in all rows."""
+    root_of_row: Tensor
+    """int64 [rows]: row of `roots` that a branch continues."""
+    real: Tensor | None
+    """bool [rows, 1, 1, keys]: keys that are not padding on the left; None without any."""
+
+
+class SharedPrefixAttention:
+    """An `AttentionBackend` for roots and branches. Make one per forward; layers share its index tables."""
+
+    stateless: Final = True
+    """The same call gives the same result any number of times, so that a block may be recomputed."""
+
+    def __init__(self, root_lengths: Sequence[int], branches: Sequence[Branch], device: torch.device) -> None:
+        """root_lengths: at least 1 each. ModelError for an empty root, a root that does not exist, or no root at
+        all."""
+        wrong = [branch for branch in branches if branch.length < 0 or not 0 <= branch.root < len(root_lengths)]
+        if wrong or not root_lengths or min(root_lengths) < 1:
+            raise ModelError(
+                f"shared prefixes need at least one root, no empty root, and branches of existing roots; got "
+                f"{len(root_lengths)} roots, the shortest of {min(root_lengths, default=0)} tokens, and branches "
+                f"{wrong[:4]} that fit none"
+            )
+        starts = list(itertools.accumulate(root_lengths, initial=0))
+        ends = itertools.accumulate(branch.length for branch in branches)
+        spans = [
+            _Span(end - branch.length, branch.length, branch.root)
+            for branch, end in zip(branches, ends, strict=True)
+            if branch.length
+        ]
+        self._device = device
+        self._num_root_tokens = starts[-1]
+        self._num_tokens = starts[-1] + sum(span.length for span in spans)
+        self._roots = PackedAttention(torch.tensor(starts), self._num_root_tokens, device)
+        groups = _group(spans, root_lengths)
+        self._batches = [_make_batch(group, starts, self._num_tokens - starts[-1], device) for group in groups]
+        self._restore = restoring_order([[span[:2] for span in group] for group in groups], device) if groups else None
+        self._masks: dict[tuple[int, int | None], Tensor] = {}
+
+    def __call__(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """See `AttentionBackend`; every feature is supported. Returns [T, num_heads, value_dim]."""
+        if query.shape[0] != self._num_tokens:
+            raise ModelError(
+                f"got {query.shape[0]} packed tokens, but roots and branches have {self._num_tokens}; make one "
+                f"SharedPrefixAttention per forward"
+            )
+        first = self._num_root_tokens
+        attended = self._roots(
+            layer, query[:first], key[:first], value[:first], scale=scale, window=window, softcap=softcap, sinks=sinks
+        )
+        outputs = []
+        for index, batch in enumerate(self._batches):
+            keys, values = (_with_roots(heads, first, batch) for heads in (key, value))
+            outputs.append(
+                batch.own.scatter(
+                    attend(
+                        batch.own.gather(query[first:]).transpose(1, 2),
+                        keys.transpose(1, 2),
+                        values.transpose(1, 2),
+                        self._visible(index, window),
+                        scale,
+                        softcap=softcap,
+                        sinks=sinks,
+                    )
+                )
+            )
+        if self._restore is not None:
+            outputs = [torch.cat(outputs).index_select(0, self._restore)]
+        return torch.cat((attended, *outputs))
+
+    def _visible(self, index: int, window: int | None) -> Tensor:
+        """bool, broadcast over [rows, num_heads, queries, keys]. No query is without keys: each sees itself."""
+        mask = self._masks.get((index, window))
+        if mask is None:
+            batch = self._batches[index]
+            mask = causal_mask(batch.own.length, batch.roots.length, window, self._device)
+            mask = mask if batch.real is None else mask & batch.real
+            self._masks[index, window] = mask
+        return mask
+
+
+def _with_roots(heads: Tensor, first: int, batch: _BranchBatch) -> Tensor:
+    """[T, num_heads, dim] -> [rows, root tokens + own tokens, num_heads, dim]."""
+    # Whole roots are repeated, not single tokens: the gradient then adds blocks, which is several times faster.
+    before = batch.roots.gather(heads[:first]).flatten(1).index_select(0, batch.root_of_row)
+    own = batch.own.gather(heads[first:])
+    return torch.cat((before.unflatten(1, (batch.roots.length, *heads.shape[1:])), own), 1)
+
+
+def _group(spans: list[_Span], root_lengths: Sequence[int]) -> list[list[_Span]]:
+    """Split branches so that padding wastes less than half the cells, and masks of single rows stay small."""
+    if not spans:
+        return []
+    lengths, roots = [span.length for span in spans], [root_lengths[span.root] for span in spans]
+    queries = len(spans) * max(lengths)
+    keys = len(spans) * (max(lengths) + max(roots))
+    large = min(roots) != max(roots) and queries * (max(lengths) + max(roots)) > MAX_ROW_MASK_CELLS
+    padded = queries > MAX_PADDING_RATIO * sum(lengths) or keys > MAX_PADDING_RATIO * (sum(lengths) + sum(roots))
+    if not (large or padded):
+        return [spans]
+    groups: dict[tuple[int, int], list[_Span]] = {}
+    for span, root in zip(spans, roots, strict=True):
+        similar_roots = root if large else (root - 1).bit_length()
+        groups.setdefault(((span.length - 1).bit_length(), similar_roots), []).append(span)
+    return list(groups.values())
+
+
+def _make_batch(spans: list[_Span], root_starts: list[int], num_own: int, device: torch.device) -> _BranchBatch:
+    distinct = list(dict.fromkeys(span.root for span in spans))
+    starts = torch.tensor([root_starts[root] for root in distinct])
+    lengths = torch.tensor([root_starts[root + 1] - root_starts[root] for root in distinct])
+    longest = int(lengths.max())
+    padding = longest - lengths
+    columns = torch.arange(longest)
+    is_real = columns >= padding[:, None]
+    source = torch.where(is_real, (starts - padding)[:, None] + columns, 0).flatten()
+    place = {root: row for row, root in enumerate(distinct)}
+    root_of_row = torch.tensor([place[span.root] for span in spans])
+    own = make_rectangle([span[:2] for span in spans], num_own, device)
+    real = None
+    if not is_real.all():
+        real = torch.cat((is_real[root_of_row], torch.ones(len(spans), own.length, dtype=torch.bool)), 1)
+        real = real[:, None, None].to(device)
+    roots = Rectangle(len(distinct), longest, source.to(device), None)
+    return _BranchBatch(own, roots, root_of_row.to(device), real)
