@@ -143,8 +143,8 @@ class TrainingEngine:
         result_SL = torch.zeros(batch.tokens.shape, dtype=score_dtype(self._dtype), device=self.device)
 
         def work(part: PaddedBatch, rows: Tensor) -> None:
-            values_N, predicted_SL = token_values(self._model, part, only_masked=False)
-            values_SL = place(values_N, predicted_SL, dtype=result_SL.dtype)
+            found = token_values(self._model, part, only_masked=False)
+            values_SL = place(found.values, found.predicted, dtype=result_SL.dtype)
             result_SL[rows, : values_SL.shape[1]] = values_SL
 
         run_in_micro_batches(moved, self.config.max_tokens_per_micro_batch, work, reset=lambda: None)
@@ -163,7 +163,9 @@ class TrainingEngine:
         reports it.
 
         loss_fn gets log-probabilities (values, for a critic) and, with_entropy, entropies of the full vocabulary; both
-        are computed where loss_mask is 1 and are 0 elsewhere. Its denominators must be those of the whole batch.
+        are computed where loss_mask is 1 and are 0 elsewhere. Its denominators must be those of the whole batch. Its
+        metrics are returned with "model_tokens_count", the tokens that went through the model: a prompt that several
+        sequences of a micro-batch begin with counts once.
         smoothing: replaces log p(token) by (1 - smoothing) log p(token) + smoothing * mean_v log p(v), 0 <= smoothing
         < 1: with it a likelihood loss becomes the one with smoothed labels.
 
@@ -178,10 +180,12 @@ class TrainingEngine:
         totals = _Totals()
 
         def backward(part: PaddedBatch) -> None:
-            scores_SL, entropy_SL = self._scores(part, temperature, with_entropy=with_entropy, smoothing=smoothing)
+            scores_SL, entropy_SL, num_model_tokens = self._scores(
+                part, temperature, with_entropy=with_entropy, smoothing=smoothing
+            )
             output = loss_fn(scores_SL, entropy_SL, part)
             output.loss.backward()
-            totals.add(output)
+            totals.add(output, num_model_tokens)
 
         def reset() -> None:
             self._optimizer.zero_grad()
@@ -272,12 +276,13 @@ class TrainingEngine:
 
     def _scores(
         self, part: PaddedBatch, temperature: float, *, with_entropy: bool, smoothing: float
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, int]:
+        """Scores and entropy, both [S, L], and how many tokens the model computed for them."""
         dtype = score_dtype(self._dtype)
         if self.is_critic:
-            values_N, predicted_SL = token_values(self._model, part, only_masked=True)
-            return place(values_N, predicted_SL, dtype=dtype), None
-        scores, predicted_SL = token_scores(
+            found = token_values(self._model, part, only_masked=True)
+            return place(found.values, found.predicted, dtype=dtype), None, found.num_model_tokens
+        scores, predicted_SL, num_model_tokens = token_scores(
             self._model,
             part,
             temperature=temperature,
@@ -289,7 +294,8 @@ class TrainingEngine:
         if scores is not None and scores.mean_logp is not None and smoothing > 0:
             logp_N = (1 - smoothing) * scores.logp + smoothing * scores.mean_logp
         logp_SL = place(logp_N, predicted_SL, dtype=dtype)
-        return logp_SL, place(entropy_N, predicted_SL, dtype=dtype) if with_entropy else None
+        entropy_SL = place(entropy_N, predicted_SL, dtype=dtype) if with_entropy else None
+        return logp_SL, entropy_SL, num_model_tokens
 
     def _find_offending_rows(
         self, batch: PaddedBatch, backward: Callable[[PaddedBatch], None], totals: _Totals
@@ -339,18 +345,22 @@ class _Totals:
     def __init__(self) -> None:
         self._losses: list[Tensor] = []
         self._metrics: dict[str, list[Tensor]] = {}
+        self._num_model_tokens = 0
 
-    def add(self, output: LossOutput) -> None:
+    def add(self, output: LossOutput, num_model_tokens: int) -> None:
         self._losses.append(output.loss.detach())
+        self._num_model_tokens += num_model_tokens
         for name, value in output.metrics.items():
             self._metrics.setdefault(name, []).append(value.detach())
 
     def clear(self) -> None:
         self._losses.clear()
         self._metrics.clear()
+        self._num_model_tokens = 0
 
     def result(self) -> tuple[float, dict[str, float]]:
         metrics = {name: float(_combine(name, torch.stack(values))) for name, values in self._metrics.items()}
+        metrics["model_tokens_count"] = float(self._num_model_tokens)
         return float(torch.stack(self._losses).sum()), metrics
 
 

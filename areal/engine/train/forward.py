@@ -1,4 +1,4 @@
-"""From a padded batch to one number per token: cut, pack, run the model, score, and put each value at the token it
+"""From a padded batch to one number per token: cut, lay out, run the model, score, and put each value at the token it
 belongs to.
 
 This is the only place with a shift: the hidden state at position t-1 predicts token t, and what is computed from it is
@@ -8,13 +8,14 @@ stored at t (`areal.api.records`). Shared by the trained model and by frozen ref
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from areal.algorithm.packing import micro_batches, pack, select
+from areal.algorithm.packing import micro_batches, select
 from areal.api import EngineError
 from areal.engine.train.head import TokenScores, score_dtype, score_tokens
+from areal.engine.train.layout import TokenLayout, lay_out
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def forward_logp(
     result_SL = torch.zeros(batch.tokens.shape, dtype=dtype, device=batch.tokens.device)
 
     def work(part: PaddedBatch, rows: Tensor) -> None:
-        scores, predicted_SL = token_scores(
+        found = token_scores(
             model,
             part,
             temperature=temperature,
@@ -52,36 +53,64 @@ def forward_logp(
             only_masked=only_masked,
             with_distribution=False,
         )
-        logp_SL = place(scores.logp if scores else None, predicted_SL, dtype=dtype)
+        logp_SL = place(found.scores.logp if found.scores else None, found.predicted, dtype=dtype)
         result_SL[rows, : logp_SL.shape[1]] = logp_SL
 
     run_in_micro_batches(batch, config.max_tokens_per_micro_batch, work, reset=lambda: None)
     return result_SL
 
 
+class PredictedScores(NamedTuple):
+    """What `token_scores` found in one micro-batch."""
+
+    scores: TokenScores | None
+    """Of the N predicted tokens in row-major order; None when no token is predicted."""
+    predicted: Tensor
+    """bool [S, L]: which tokens those are."""
+    num_model_tokens: int
+    """Tokens that went through the model."""
+
+
+class PredictedValues(NamedTuple):
+    """What `token_values` found in one micro-batch; see `PredictedScores`."""
+
+    values: Tensor | None
+    """[N]."""
+    predicted: Tensor
+    num_model_tokens: int
+
+
 def token_scores(
     model: nn.Module, batch: PaddedBatch, *, temperature: float, chunk: int, only_masked: bool, with_distribution: bool
-) -> tuple[TokenScores | None, Tensor]:
-    """Scores of the N predicted tokens of one micro-batch in row-major order, and bool [S, L] saying which tokens they
-    are.
+) -> PredictedScores:
+    """Scores of the predicted tokens of one micro-batch.
 
-    None when no token is predicted (all masked, or one-token sequences): the model is not run at all.
+    When no token is predicted (all masked, or one-token sequences), the model is not run at all.
     """
+    predicted_SL = predicted_tokens(batch, only_masked=only_masked)
+    layout = lay_out(batch, predicted_SL)
+    if layout is None:
+        return PredictedScores(None, predicted_SL, 0)
     run: Any = model.hidden
-    hidden_NH, targets_N, predicted_SL = _predicting_states(run, batch, only_masked=only_masked)
-    if hidden_NH is None:
-        return None, predicted_SL
     project: Any = model.project
     scores = score_tokens(
-        project, hidden_NH, targets_N, temperature=temperature, chunk=chunk, with_distribution=with_distribution
+        project,
+        _predicting_states(run, layout),
+        batch.tokens[predicted_SL],
+        temperature=temperature,
+        chunk=chunk,
+        with_distribution=with_distribution,
     )
-    return scores, predicted_SL
+    return PredictedScores(scores, predicted_SL, layout.tokens.shape[0])
 
 
-def token_values(critic: nn.Module, batch: PaddedBatch, *, only_masked: bool) -> tuple[Tensor | None, Tensor]:
-    """Critic values [N] of the states *before* the predicted tokens, and bool [S, L]: which tokens those are."""
-    values_N, _, predicted_SL = _predicting_states(critic, batch, only_masked=only_masked)
-    return values_N, predicted_SL
+def token_values(critic: nn.Module, batch: PaddedBatch, *, only_masked: bool) -> PredictedValues:
+    """Critic values of the states *before* the predicted tokens of one micro-batch."""
+    predicted_SL = predicted_tokens(batch, only_masked=only_masked)
+    layout = lay_out(batch, predicted_SL)
+    if layout is None:
+        return PredictedValues(None, predicted_SL, 0)
+    return PredictedValues(_predicting_states(critic, layout), predicted_SL, layout.tokens.shape[0])
 
 
 def place(values_N: Tensor | None, predicted_SL: Tensor, *, dtype: torch.dtype) -> Tensor:
@@ -98,12 +127,14 @@ def run_in_micro_batches(
 ) -> int:
     """Call `work(micro_batch, row_indices)` on parts of at most `budget` tokens each; return how many there were.
 
+    Rows of a group are in one part where they fit, because only there their common prompt is computed once.
+
     When memory runs out, `reset` is called and everything starts again with half the tokens, once.
     Raises EngineError when that does not fit either.
     """
     tried: list[int] = []
     while True:
-        parts = micro_batches(batch.lengths.tolist(), budget)
+        parts = _cut(batch, budget)
         failure = _run_parts(batch, parts, work)
         if failure is None:
             return len(parts)
@@ -137,24 +168,33 @@ def to_device(batch: PaddedBatch, device: torch.device) -> PaddedBatch:
     return replace(batch, **moved) if moved else batch
 
 
-def _predicting_states(
-    run: Callable[..., Tensor], batch: PaddedBatch, *, only_masked: bool
-) -> tuple[Tensor | None, Tensor, Tensor]:
-    """What `run` gives at the N positions that predict ([N, ...]), the tokens they predict, and where (bool [S, L]).
+def _predicting_states(run: Callable[..., Tensor], layout: TokenLayout) -> Tensor:
+    """What `run` gives at the N states that predict, [N, ...].
 
     run: (tokens, positions, cu_seqlens, max_seqlen) -> [T, ...] over packed tokens.
     """
-    predicted_SL = predicted_tokens(batch, only_masked=only_masked)
-    rows = predicted_SL.any(dim=1).nonzero()[:, 0]
-    if rows.numel() == 0:
-        return None, batch.tokens.new_zeros(0), predicted_SL
-    # Sequences without a predicted token cost nothing. `rows` ascends, so row-major order stays that of the batch.
-    active = batch if rows.numel() == batch.tokens.shape[0] else select(batch, rows)
-    packed = pack(active)
-    states_T = run(packed.tokens, packed.positions, packed.cu_seqlens, packed.max_seqlen)
-    row_N, column_N = predicted_SL[rows].nonzero(as_tuple=True)
-    source_N = packed.cu_seqlens.to(row_N.dtype)[row_N] + column_N - 1
-    return states_T[source_N], packed.tokens[source_N + 1], predicted_SL
+    options = {} if layout.attention is None else {"attention": layout.attention}
+    states_T = run(layout.tokens, layout.positions, layout.cu_seqlens, layout.max_seqlen, **options)
+    # Sequences share states here. Of the ways to gather, this one adds their gradients in a fixed order on the CPU.
+    return states_T.index_select(0, layout.source)
+
+
+def _cut(batch: PaddedBatch, budget: int) -> list[list[int]]:
+    """Row indices of micro-batches of at most `budget` tokens, in which rows of a group are together if they fit.
+
+    Only together they share what they have in common. The budget counts every row as if it were alone.
+    """
+    lengths = batch.lengths.tolist()
+    groups: dict[int, list[int]] = {}
+    for row, group in enumerate(batch.groups.tolist()):
+        groups.setdefault(group, []).append(row)
+    units = [
+        [rows[place] for place in part]
+        for rows in groups.values()
+        for part in micro_batches([lengths[row] for row in rows], budget)
+    ]
+    parts = micro_batches([sum(lengths[row] for row in unit) for unit in units], budget)
+    return sorted(sorted(row for index in part for row in units[index]) for part in parts)
 
 
 def _run_parts(

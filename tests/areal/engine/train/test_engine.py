@@ -274,10 +274,10 @@ class TestOutOfMemory:
             engine = make_engine(**options)
             hidden = engine.model.hidden
 
-            def refuse(tokens, *rest):
+            def refuse(tokens, *rest, **options):
                 if tokens.shape[0] > limit:
                     raise error
-                return hidden(tokens, *rest)
+                return hidden(tokens, *rest, **options)
 
             monkeypatch.setattr(engine.model, "hidden", refuse)
             return engine
@@ -315,11 +315,11 @@ class TestOutOfMemory:
         engine = make_engine(max_tokens_per_micro_batch=12)
         hidden = engine.model.hidden
 
-        def fail_second(*arguments):
+        def fail_second(*arguments, **options):
             calls.append(1)
             if len(calls) == 2:
                 raise MemoryError
-            return hidden(*arguments)
+            return hidden(*arguments, **options)
 
         engine.model.hidden = fail_second
         stats = engine.train_batch(batch, policy_loss(batch), with_entropy=True)
