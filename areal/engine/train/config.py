@@ -31,7 +31,8 @@ class TrainEngineConfig(Config):
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this L2 norm; 0 turns clipping off."""
     max_tokens_per_micro_batch: int = 16384
-    """Tokens of one forward/backward; a longer single sequence still gets a micro-batch of its own."""
+    """Tokens of one forward/backward; a longer single sequence still gets a micro-batch of its own. Sequences count in
+    full, also where a prompt they share is computed once."""
     logprob_chunk_size: int = 1024
     """Tokens per slice of the vocabulary projection; bounds the memory of logits at chunk * vocab_size."""
     max_skipped_steps: int = 10
