@@ -37,7 +37,9 @@ def _settings(job: dict[str, object]) -> dict[str, object]:
     return {
         "output_dir": job["output_dir"],
         "seed": job["seed"],
-        "num_threads": job["threads"],
+        # Asynchronous runs compute in two threads at once, so each gets half of what the job allows.
+        "num_threads": max(1, int(str(job["threads"])) // (2 if job["staleness"] else 1)),
+        "engine.num_threads": max(1, int(str(job["threads"])) // (2 if job["staleness"] else 1)),
         "total_train_steps": job["steps"],
         "model.path": job["model"],
         "train_dataset.name": "jsonl_rl",

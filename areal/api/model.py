@@ -57,8 +57,9 @@ class CausalModel(Protocol):
     ) -> Tensor:
         """Logits [T, vocab_size] of packed tokens: tokens int64 [T], positions int64 [T], cu_seqlens int32 [S + 1].
 
-        attention: None means packed causal attention over cu_seqlens. tree_attn_meta is reserved for shared-prefix
-        training and must be None for now (ModelError otherwise).
+        attention: None means packed causal attention over cu_seqlens; prompts that several samples share are trained
+        on through a backend of their own. tree_attn_meta is reserved for deeper trees and must be None for now
+        (ModelError otherwise).
         """
         ...
 
