@@ -229,3 +229,8 @@ def test_dumped_yaml_reads_back_as_the_same_values(value):
 
 def test_infinite_values_are_read_as_such_by_the_yaml_layer():
     assert document.parse_value("-.inf", where="test") == -math.inf
+
+
+def test_an_override_without_a_value_is_the_empty_text():
+    assert load_config(None, ["model.path="]).config.model.path == ""
+    assert load_config(None, ["total_train_steps=null"]).config.total_train_steps is None
