@@ -159,8 +159,7 @@ class TrainingEngine:
         with_entropy: bool = False,
         smoothing: float = 0.0,
     ) -> TrainStats:
-        """Forward, backward over all micro-batches, clip, step. A non-finite loss or gradient skips the step and
-        reports it.
+        """Forward, backward over all micro-batches, clip, step; a non-finite loss or gradient skips the step.
 
         loss_fn gets log-probabilities (values, for a critic) and, with_entropy, entropies of the full vocabulary; both
         are computed where loss_mask is 1 and are 0 elsewhere. Its denominators must be those of the whole batch. Its
@@ -172,10 +171,7 @@ class TrainingEngine:
         Raises NumericsError when more than max_skipped_steps steps in a row were skipped, EngineError when memory does
         not suffice even for half-sized micro-batches.
         """
-        if not (0 <= smoothing < 1 and temperature > 0):
-            raise EngineError(f"expected 0 <= smoothing < 1 and temperature > 0, got {smoothing} and {temperature}")
-        if self.is_critic and (with_entropy or smoothing):
-            raise EngineError("a critic has no distribution over tokens: with_entropy and smoothing must stay off")
+        self._check_scoring(temperature, with_entropy=with_entropy, smoothing=smoothing)
         batch = to_device(batch, self.device)
         totals = _Totals()
 
@@ -273,6 +269,12 @@ class TrainingEngine:
         save_pretrained(model.backbone, path)
         head = {name: tensor.cpu().contiguous() for name, tensor in model.head.state_dict().items()}
         atomic_write(path / "value_head.safetensors", save(head))
+
+    def _check_scoring(self, temperature: float, *, with_entropy: bool, smoothing: float) -> None:
+        if not (0 <= smoothing < 1 and temperature > 0):
+            raise EngineError(f"expected 0 <= smoothing < 1 and temperature > 0, got {smoothing} and {temperature}")
+        if self.is_critic and (with_entropy or smoothing):
+            raise EngineError("a critic has no distribution over tokens: with_entropy and smoothing must stay off")
 
     def _scores(
         self, part: PaddedBatch, temperature: float, *, with_entropy: bool, smoothing: float
