@@ -34,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=int, default=None, metavar="N", help="training steps (default: what the demo needs to learn)"
     )
     parser.add_argument(
+        "--dry-run", action="store_true", help="say where it would write, what it would remove and how long it trains"
+    )
+    parser.add_argument(
         "--control",
         choices=CONTROLS,
         default="none",

@@ -26,12 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, default=None, metavar="FILE", help="page to write (default: RUN/report.html)"
     )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
 
 
 def run(arguments: argparse.Namespace) -> Result:
     """Write the page."""
-    from areal.infra.metrics.report import write_report
+    from areal.infra.metrics.report import metrics_file_of, write_report
 
     output = arguments.output or arguments.run_dir / "report.html"
+    if arguments.dry_run:
+        metrics_file_of(arguments.run_dir)
+        verb = "replace" if output.exists() else "write"
+        return Result(text=f"would {verb} {output}", data={"path": str(output), "replaces": output.exists()})
     path = write_report(arguments.run_dir, output)
     return Result(text=f"wrote {path}", data={"path": str(path), "bytes": path.stat().st_size})

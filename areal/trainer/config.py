@@ -89,9 +89,10 @@ class RunConfig(Config):
 
 
 def _check_counts(config: RunConfig) -> None:
-    for name in ("num_threads", "eval_every_steps", "eval_rows"):
-        if getattr(config, name) < 0:
-            raise ConfigError(f"{name} is {getattr(config, name)}, expected >= 0")
+    for name in ("num_threads", "eval_every_steps", "eval_rows", "total_train_steps"):
+        value = getattr(config, name)
+        if value is not None and value < 0:
+            raise ConfigError(f"{name} is {value}, expected >= 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,22 +130,26 @@ def rl_config(directory: Path, *, model: Path, seed: int, steps: int = RL_STEPS)
 def run_demo(arguments: argparse.Namespace) -> dict[str, Any]:
     """Both phases, the scores, and a text for people. `ok` says whether the run did what it should."""
     directory = Path(arguments.output_dir or Path("runs") / "demo" / f"{arguments.control}-{arguments.seed}")
-    _clear(directory)
     sft_only = arguments.control == "sft-only"
-    warm = run(
-        warm_start_config(
-            directory / "warm-start", seed=arguments.seed, steps=CONTROL_SFT_STEPS if sft_only else SFT_STEPS
-        )
+    # Both before anything is removed or trained: a wrong option costs nothing.
+    warm_config = warm_start_config(
+        directory / "warm-start", seed=arguments.seed, steps=CONTROL_SFT_STEPS if sft_only else SFT_STEPS
     )
-    if not warm["finished"]:
-        return {"ok": False, "exit_code": warm["exit_code"], "text": "stopped during the warm start"}
-    _logger.info("warm start: loss %.3f after %d steps, %.1f s", warm["loss"], warm["steps"], warm["seconds"])
     config = rl_config(
         directory / "grpo",
-        model=Path(warm["checkpoint"]),
+        model=directory / "warm-start" / "final",
         seed=arguments.seed,
         steps=0 if sft_only else (RL_STEPS if arguments.steps is None else arguments.steps),
     )
+    _refuse_foreign(directory)
+    if arguments.dry_run:
+        return _plan(directory, warm_config, config)
+    if directory.exists():
+        shutil.rmtree(directory)
+    warm = run(warm_config)
+    if not warm["finished"]:
+        return {"ok": False, "exit_code": warm["exit_code"], "text": "stopped during the warm start"}
+    _logger.info("warm start: loss %.3f after %d steps, %.1f s", warm["loss"], warm["steps"], warm["seconds"])
     configure_threads(config.num_threads)
     transform = shuffle_rewards if arguments.control == "shuffled-rewards" else None
     with open_session(config) as session, PPOTrainer(config, session, transform_rewards=transform) as trainer:
@@ -231,12 +235,24 @@ def _verdict(
     )
 
 
-def _clear(directory: Path) -> None:
-    """Remove an earlier demo; refuse to touch a folder that is something else."""
+def _plan(directory: Path, warm: SFTConfig, config: PPOConfig) -> dict[str, Any]:
+    """What the demo would do, for --dry-run."""
+    removal = " (an earlier demo there is removed)" if directory.exists() else ""
+    steps = f"{warm.total_train_steps} supervised and {config.total_train_steps} RL steps"
+    return {
+        "ok": True,
+        "directory": str(directory),
+        "replaces": directory.exists(),
+        "steps": {"warm_start": warm.total_train_steps, "grpo": config.total_train_steps},
+        "text": f"would train {steps} in {directory}{removal}",
+    }
+
+
+def _refuse_foreign(directory: Path) -> None:
+    """An earlier demo may be removed; a folder that is something else is not touched."""
     if not directory.exists():
         return
     known = {"warm-start", "grpo", "demo.json", "report.html"}
     foreign = sorted(entry.name for entry in directory.iterdir() if entry.name not in known)
     if foreign:
         raise ConfigError(f"{directory} holds other files ({', '.join(foreign[:3])}); choose another --output-dir")
-    shutil.rmtree(directory)

@@ -101,18 +101,23 @@ def write_report(run_dir: Path, output: Path) -> Path:
 
     Raises UsageError when `run_dir` has no metrics.jsonl, OSError when `output` cannot be written.
     """
-    metrics_file = run_dir / METRICS_FILE
-    if not metrics_file.is_file():
-        raise UsageError(
-            f"{run_dir} holds no {METRICS_FILE}; expected the directory of a run, such as runs/<experiment>/<trial>"
-        )
-    steps = read_metrics(metrics_file)
+    steps = read_metrics(metrics_file_of(run_dir))
     rollouts = report_data.load_rollouts(run_dir / ROLLOUTS_FILE)
     charts, other = _charts(steps)
     data = {"charts": [chart.hover for _, chart in [*charts, *other]], "groups": rollouts.groups}
     output.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(output, _page(run_dir, steps, charts, other, rollouts, data))
     return output
+
+
+def metrics_file_of(run_dir: Path) -> Path:
+    """metrics.jsonl of a run. Raises UsageError when the folder has none."""
+    metrics_file = run_dir / METRICS_FILE
+    if not metrics_file.is_file():
+        raise UsageError(
+            f"{run_dir} holds no {METRICS_FILE}; expected the directory of a run, such as runs/<experiment>/<trial>"
+        )
+    return metrics_file
 
 
 def embed_json(value: Any) -> str:

@@ -53,7 +53,7 @@ def read_document(path: Path) -> Document:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        near = sorted(other.name for other in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        near = sorted(other.name for other in path.parent.glob("[!.]*.yaml")) if path.parent.is_dir() else []
         hint = f"; that folder has {', '.join(near[:8])}" if near else ""
         raise ConfigError(f"{path}: no such config file{hint}") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def demo(directory, **changes):
-    settings = {"seed": 1, "output_dir": directory, "steps": STEPS, "control": "none"} | changes
+    settings = {"seed": 1, "output_dir": directory, "steps": STEPS, "control": "none", "dry_run": False} | changes
     result = run_demo(argparse.Namespace(**settings))
     return result, result["after"]["new"] - result["before"]["new"]
 
@@ -51,6 +51,18 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
     with pytest.raises(ConfigError, match=r"thesis\.txt"):
         demo(tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_wrong_option_and_a_dry_run_train_and_remove_nothing(tmp_path):
+    from areal.api import ConfigError
+
+    (tmp_path / "demo.json").write_text("{}")
+    with pytest.raises(ConfigError, match="total_train_steps is -3"):
+        demo(tmp_path, steps=-3)
+    plan = run_demo(argparse.Namespace(seed=1, output_dir=tmp_path, steps=7, control="none", dry_run=True))
+    assert plan["steps"] == {"warm_start": 30, "grpo": 7}
+    assert plan["replaces"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["demo.json"]
 
 
 @pytest.mark.parametrize("phase", ["grpo", "sft"])
