@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from areal.algorithm import metrics as metric_functions
 from areal.algorithm import reward_shaping
 from areal.algorithm.aggregate import count
 from areal.algorithm.critic import value_loss
@@ -85,6 +86,7 @@ class PolicyLearner:
         if self._recomputes_prox():
             metrics[names.MISMATCH_MEAN] = metrics["train/behave_abs_diff"]
             metrics[names.MISMATCH_MAX] = metrics["train/behave_abs_diff_max"]
+            metrics["mismatch/effective_sample_size"] = effective_sample_size(actor_stats)
         metrics[names.KL] = metrics["train/kl_ref" if self.reference is not None else "train/approx_kl"]
         return metrics | self._describe(batch)
 
@@ -199,6 +201,11 @@ class PolicyLearner:
             "tokens/sampled": float(lengths.sum()),
             "tokens/total": float(batch.lengths.sum()),
         }
+
+
+def effective_sample_size(stats: Sequence[TrainStats]) -> float:
+    """Mean over minibatches of (mean w)^2 / mean w^2: 1 when sampler and trainer agree, towards 0 as they part."""
+    return sum(metric_functions.effective_sample_size(item.metrics) for item in stats) / len(stats)
 
 
 def _merge(stats: Sequence[TrainStats], prefix: str) -> dict[str, float]:

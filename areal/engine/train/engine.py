@@ -200,7 +200,7 @@ class TrainingEngine:
             self._skipped_in_row = 0
         else:
             self._offending_rows = self._find_offending_rows(batch, backward, totals)
-            metrics["nonfinite_sequences"] = float(len(self._offending_rows))
+            metrics["nonfinite_sequences_count"] = float(len(self._offending_rows))
             self._record_skip(batch, loss, gradient_norm)
         return TrainStats(
             loss=loss,

@@ -234,4 +234,4 @@ def test_a_reward_module_in_the_current_folder_is_found(tmp_path):
     )
     command = [sys.executable, "-m", "areal", "train", "run.yaml", "--dry-run", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "mine" not in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr

@@ -215,7 +215,7 @@ class TestNonFinite:
         stats = engine.train_batch(poisoned, loss_fn)
         assert not stats.stepped
         assert stats.loss != stats.loss
-        assert stats.metrics["nonfinite_sequences"] == 2
+        assert stats.metrics["nonfinite_sequences_count"] == 2
         assert engine.offending_rows == (2, 4)
         assert "rows [2, 4] of prompt groups [1, 2]" in caplog.text
         after = engine.state_dict()
