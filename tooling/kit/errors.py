@@ -1,0 +1,100 @@
+"""Every error the harness raises on purpose, as one tree.
+
+    ToolError                     exit  code
+    +-- WriteError                1     write            the disk refused; everything was rolled back
+    +-- UsageError                2     usage            wrong arguments, answers or project settings
+    |   +-- NameRefusedError      2     name             a name that cannot be used, with a suggestion
+    +-- ConflictError             3     conflict         exists already, or changed since the plan was made
+    +-- EditedSinceError          4     edited           a generated file was edited since; kept
+    +-- MergeConflictError        5     merge-conflict   conflict markers were left for a person
+    +-- RegistryShapeError        6     registry-shape   a registry that cannot be edited safely; has the line to paste
+    +-- ChecksFailedError         7     checks-failed    generated code failed its gates or tests
+    +-- BusyError                 75    busy             another process holds the lock
+
+Anything else that escapes is a bug: exit 1, code "internal". Only the command line turns an error into an exit. An
+error says what happened (`message`), where (`where`), and what to do (`fix`).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ToolError(Exception):
+    """Root of all errors raised on purpose by `tooling`."""
+
+    exit_code: ClassVar[int] = 1
+    code: ClassVar[str] = "internal"
+
+    def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
+        """where: "path", "path:line" or an option; fix: what to do next, as an instruction. Both may be empty."""
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        """`where: message; fix`, without the parts that are empty."""
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text}; {self.fix}" if self.fix else text
+
+
+class WriteError(ToolError, OSError):
+    """The disk refused a write; what had been written was rolled back."""
+
+    code = "write"
+
+
+class UsageError(ToolError, ValueError):
+    """The caller asked for something that makes no sense; `fix` names what would."""
+
+    exit_code = 2
+    code = "usage"
+
+
+class NameRefusedError(UsageError):
+    """The name cannot be used; `fix` suggests one that can."""
+
+    code = "name"
+
+
+class ConflictError(ToolError):
+    """Something of that name or path exists already, or a file changed since the plan was made."""
+
+    exit_code = 3
+    code = "conflict"
+
+
+class EditedSinceError(ToolError):
+    """A generated file was edited since; it was kept."""
+
+    exit_code = 4
+    code = "edited"
+
+
+class MergeConflictError(ToolError):
+    """A merge left conflict markers for a person to resolve."""
+
+    exit_code = 5
+    code = "merge-conflict"
+
+
+class RegistryShapeError(ToolError):
+    """A registry that cannot be edited safely; `where` is file:line, `fix` holds the line to paste."""
+
+    exit_code = 6
+    code = "registry-shape"
+
+
+class ChecksFailedError(ToolError):
+    """Generated code failed its gates or its tests."""
+
+    exit_code = 7
+    code = "checks-failed"
+
+
+class BusyError(ToolError):
+    """Another process holds the repository's lock; the message names it."""
+
+    exit_code = 75
+    code = "busy"

@@ -1,0 +1,184 @@
+"""The records that a kind of unit (reward, dataset, ...) is described with, and that its generator page exchanges.
+
+templates/reward/template.toml  -> Manifest (every string a Jinja template over names and answers)
+areal-new reward digits ...     -> PrepareRequest -> Prepared (answers that options stand for)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tooling.kit.names import Names
+
+RegistryShape = Literal["mapping", "sequence", "all", "lazy", "import"]
+"""How a registry is written.
+
+mapping   NAME = {key: value} (also OrderedDict(...)); key and value become string literals
+sequence  NAME = [..] / (..) / {..} / frozenset({..}) of strings; `key` is the element, `value` unused
+all       __all__ = [..]; `key` is the element
+lazy      a mapping name -> module and __all__, changed together; `table` names the mapping
+import    a sorted block of `from <value> import <key>` lines
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryEntry:
+    """One entry of a registry in source code."""
+
+    file: str
+    shape: RegistryShape
+    table: str
+    key: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentEntry:
+    """One line of a document between `<!-- areal-new:SECTION -->` and `<!-- /areal-new:SECTION -->`, sorted by key."""
+
+    file: str
+    section: str
+    key: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """What one generated file is for; `explain` prints it."""
+
+    path: str
+    purpose: str
+    contract: str = ""
+    """Where the contract it meets is written, "areal/api/reward.py:RewardFunction"."""
+    todo: tuple[str, ...] = ()
+    """What is left for a person to do."""
+    test: bool = False
+    """Whether it is a test that proves the unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptionEntry:
+    """A command option that is no answer itself: the generator page derives answers from it."""
+
+    name: str
+    """Without dashes, e.g. "from-examples"."""
+    metavar: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """`template.toml`: what copier.yml cannot say. All strings may hold Jinja expressions over names and answers; the
+    tables `files`, `registry`, `documents` may carry `when`, a Jinja expression.
+
+    Example (TOML):
+        name = "reward"
+        summary = "a reward function"
+        symbols = ["{{ snake }}_reward"]
+        generator = "tooling.new.generators.reward"
+        commit = "feat(reward): add {{ kebab }}"
+        next = ["areal train ... reward={{ key }}"]
+        reserved = ["registry", "isolation"]
+        [[options]]
+        name = "from-examples"
+        metavar = "FILE.jsonl"
+        help = "..."
+        [[files]]
+        path = "{{ package_path }}/reward/{{ snake }}.py"
+        purpose = "the reward function"
+        [[registry]]
+        file = "{{ package_path }}/reward/registry.py"
+        shape = "mapping"
+        table = "REWARDS"
+        key = "{{ key }}"
+        value = "{{ package }}.reward.{{ snake }}:{{ snake }}_reward"
+        [[documents]]
+        file = "docs/extensions.md"
+        section = "rewards"
+        key = "{{ key }}"
+        line = "| `{{ key }}` | ... |"
+        [renames]
+        "template/old.py.jinja" = "template/new.py.jinja"
+    """
+
+    name: str
+    summary: str
+    symbols: tuple[str, ...] = ()
+    """Top-level names the unit defines: checked for collisions, renamed by `rename`."""
+    generator: str = ""
+    """Module with `prepare` and maybe `finish`; built-in templates and installed packages only."""
+    commit: str = ""
+    next: tuple[str, ...] = ()
+    reserved: tuple[str, ...] = ()
+    """Names that the kind's folder needs for itself."""
+    options: tuple[OptionEntry, ...] = ()
+    files: tuple[Mapping[str, Any], ...] = ()
+    """Unrendered; `Manifest` users call `tooling.kit.manifest.resolve`."""
+    registry: tuple[Mapping[str, Any], ...] = ()
+    documents: tuple[Mapping[str, Any], ...] = ()
+    renames: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedManifest:
+    """A manifest with its expressions evaluated for one unit; entries whose `when` is false are gone."""
+
+    symbols: tuple[str, ...]
+    commit: str
+    next: tuple[str, ...]
+    files: tuple[FileEntry, ...]
+    registry: tuple[RegistryEntry, ...]
+    documents: tuple[DocumentEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareRequest:
+    """What a generator page gets before rendering."""
+
+    root: Path
+    names: Names
+    answers: Mapping[str, Any]
+    """Given by the user so far (questions without a given answer are missing, not defaulted)."""
+    options: Mapping[str, str]
+    """Given options of the manifest, by name without dashes ("from-examples")."""
+    python: Path
+    """Interpreter of the repository, for child processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What a generator page answers."""
+
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    """Further answers (JSON values); they are kept in the receipt, so that updates need neither option nor source."""
+    warnings: tuple[str, ...] = ()
+    next_steps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What `finish` gets: the rendered files, lying in a folder of their own. It may return answers to render again
+    with."""
+
+    root: Path
+    folder: Path
+    """Holds the rendered files at their repository paths."""
+    answers: Mapping[str, Any]
+    names: Names
+    python: Path
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One gate or test run."""
+
+    name: str
+    ok: bool
+    seconds: float
+    detail: str = ""
+    """What failed, with path:line where known; empty when ok."""
