@@ -17,15 +17,12 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.dataset.encoding import encode_answer, encode_text, to_dataset
+from areal.dataset.building import preference_dataset
 from areal.dataset.reading import FIXTURES, read_rows
 from areal.dataset.schema import complain, require_texts
-from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-logger = getLogger(__name__)
 
 _ANSWER_MARK: Final = "\n\nAssistant:"
 
@@ -46,14 +43,7 @@ def get_hhrlhf_preference_dataset(path: str, split: str, tokenizer: Any, max_len
             for i, (prompt, _, _) in enumerate(pairs)
         ),
     )
-    usable = [(p, c, r) for p, c, r in pairs if c.strip() and r.strip() and c != r]
-    if len(usable) < len(pairs):
-        logger.warning(
-            "%s: dropped %d of %d pairs with an empty or equal answer", raw.source, len(pairs) - len(usable), len(pairs)
-        )
-    rows = [_encode(*pair, tokenizer) for pair in usable]
-    lengths = (max(len(row["chosen_ids"]), len(row["rejected_ids"])) for row in rows)
-    return to_dataset(rows, raw.source, lengths, max_length)
+    return preference_dataset(raw, pairs, tokenizer, max_length)
 
 
 def split_pair(chosen: str, rejected: str) -> tuple[str, str, str]:
@@ -66,13 +56,3 @@ def split_pair(chosen: str, rejected: str) -> tuple[str, str, str]:
         return "", chosen, rejected
     end += len(_ANSWER_MARK)
     return chosen[:end], chosen[end:], rejected[end:]
-
-
-def _encode(prompt: str, chosen: str, rejected: str, tokenizer: Any) -> dict[str, list[int]]:
-    prompt_ids = encode_text(prompt, tokenizer)
-    row: dict[str, list[int]] = {}
-    for side, answer in (("chosen", chosen), ("rejected", rejected)):
-        answer_ids = encode_answer(answer, tokenizer)
-        row[f"{side}_ids"] = prompt_ids + answer_ids
-        row[f"{side}_loss_mask"] = [0] * len(prompt_ids) + [1] * len(answer_ids)
-    return row

@@ -100,3 +100,57 @@ def test_a_missing_split_lists_what_is_there(tmp_path):
 def test_a_path_that_does_not_exist_never_reaches_the_network(tmp_path):
     with pytest.raises(DataError, match="no dataset at"):
         read_rows(str(tmp_path / "nothing"), "train")
+
+
+def test_csv_tsv_and_json_arrays_give_the_same_rows(tmp_path):
+    (tmp_path / "train.csv").write_bytes(b"\xef\xbb\xbfquestion,answer\r\na,1\r\n\r\nb,2\r\n")
+    (tmp_path / "test.tsv").write_text("question\tanswer\na\t1\nb\t2\n")
+    (tmp_path / "validation.json").write_text(json.dumps(ROWS, indent=2))
+    for split in ("train", "test", "validation"):
+        assert read_rows(str(tmp_path), split).rows == ROWS, split
+
+
+def test_a_csv_row_is_named_by_its_first_line(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text('question,answer\n"two\nlines",1\nb,2\nc,3,4\n')
+    with pytest.raises(DataError, match=r"1 unreadable lines: line 5: 3 fields, expected 2 \(question, answer\)"):
+        read_rows(str(path), "train")
+    path.write_text('question,answer\n"two\nlines",1\nb,2\n')
+    raw = read_rows(str(path), "train")
+    assert [raw.where(index) for index in range(2)] == ["line 2", "line 4"]
+    assert raw.rows[0] == {"question": "two\nlines", "answer": "1"}
+
+
+def test_a_csv_field_may_be_longer_than_the_module_allows_by_default(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text(f"question,answer\n{'x' * 300_000},1\n")
+    assert len(read_rows(str(path), "train").rows[0]["question"]) == 300_000
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"question;answer\na;1\n", "one column 'question;answer': expected columns separated by ','"),
+        (b"a,a\n1,2\n", "column names are empty or repeated: 'a', 'a'"),
+        (b'a,b\n1,"2\n', r"line 2: not CSV \(unexpected end of data\)"),
+        (b"a,b\n1,\xff\n", r"line 2: not UTF-8 \(byte 0xff\)"),
+    ],
+)
+def test_a_broken_csv_file_says_where(tmp_path, content, problem):
+    path = tmp_path / "train.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=problem):
+        read_rows(str(path), "train")
+
+
+def test_hostile_json_is_a_broken_line(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"a": ' + "[" * 100_000 + "\n" + '{"a": ' + "9" * 5000 + "}\n")
+    with pytest.raises(DataError, match=r"2 unreadable lines: line 1: not readable as JSON.*line 2: not readable"):
+        read_rows(str(path), "train")
+
+
+def test_a_downloaded_hub_folder_is_read(tmp_path):
+    (tmp_path / "data").mkdir()
+    datasets.Dataset.from_list(ROWS).to_parquet(str(tmp_path / "data" / "train-00000-of-00001.parquet"))
+    assert read_rows(str(tmp_path), "train").rows == ROWS

@@ -1,0 +1,116 @@
+"""The last step of a loader: from mapped raw rows to a checked dataset of one kind, every complaint with its row.
+
+    raw = read_rows(path, split)
+    rows = [{"messages": user_prompt(row["question"], "", tokenizer), "answer": row["answer"]} for row in raw.rows]
+    return rl_dataset(raw, rows, tokenizer, max_length)
+
+Every row is encoded once, also where only its length is needed: a row that cannot be tokenised is found before a model
+is loaded. What columns mean is the loader's business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from areal.api import ConfigError, DataError
+from areal.dataset.encoding import (
+    as_messages,
+    encode_answer,
+    encode_prompt,
+    has_chat_template,
+    sft_row,
+    to_dataset,
+)
+from areal.dataset.schema import complain
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from datasets import Dataset
+
+    from areal.dataset.reading import RawRows
+
+logger = getLogger(__name__)
+
+Item = TypeVar("Item")
+Encoded = TypeVar("Encoded")
+
+
+def user_prompt(text: str, instruction: str, tokenizer: Any) -> Any:
+    """One user turn: the text, and the instruction (unless empty) on a line of its own.
+
+    For a tokenizer without chat template a plain string that ends with a line break, which is then all that tells the
+    prompt from the answer; RL and SFT rows share it.
+    """
+    prompt = f"{text}\n{instruction}" if instruction else text
+    return as_messages(prompt if has_chat_template(tokenizer) else f"{prompt}\n", tokenizer)
+
+
+def rl_dataset(raw: RawRows, rows: Sequence[dict[str, Any]], tokenizer: Any, max_length: int | None) -> Dataset:
+    """Rows with `messages` and what the reward needs; those whose prompt has more than `max_length` tokens are dropped.
+
+    Raises ConfigError for chats without chat template, DataError with row numbers for rows that cannot be encoded.
+    """
+    prompts = [row["messages"] for row in rows]
+    _require_template(raw, prompts, tokenizer)
+    lengths = _encode_each(raw, prompts, lambda messages: len(encode_prompt(messages, tokenizer)))
+    return to_dataset(rows, raw.source, lengths, max_length)
+
+
+def sft_dataset(raw: RawRows, pairs: Sequence[tuple[Any, str]], tokenizer: Any, max_length: int | None) -> Dataset:
+    """`input_ids` and `loss_mask` of (prompt, answer) pairs; only the answer and its end-of-sequence token are learned.
+
+    Pairs with more than `max_length` tokens are dropped. Raises as `rl_dataset`.
+    """
+    _require_template(raw, [prompt for prompt, _ in pairs], tokenizer)
+    rows = _encode_each(raw, pairs, lambda pair: sft_row(*pair, tokenizer))
+    return to_dataset(rows, raw.source, (len(row["input_ids"]) for row in rows), max_length)
+
+
+def preference_dataset(
+    raw: RawRows, triples: Sequence[tuple[Any, str, str]], tokenizer: Any, max_length: int | None
+) -> Dataset:
+    """Token ids and masks of (prompt, chosen answer, rejected answer), the masks 1 on the answers.
+
+    Pairs with an empty or equal answer carry no preference; they are dropped and counted in the log, as are pairs of
+    which one side has more than `max_length` tokens. Raises as `rl_dataset`.
+    """
+    _require_template(raw, [prompt for prompt, _, _ in triples], tokenizer)
+    rows = _encode_each(raw, triples, lambda triple: _preference_row(*triple, tokenizer))
+    usable = [row for row, (_, c, r) in zip(rows, triples, strict=True) if c.strip() and r.strip() and c != r]
+    if len(usable) < len(rows):
+        logger.warning(
+            "%s: dropped %d of %d pairs with an empty or equal answer", raw.source, len(rows) - len(usable), len(rows)
+        )
+    lengths = (max(len(row["chosen_ids"]), len(row["rejected_ids"])) for row in usable)
+    return to_dataset(usable, raw.source, lengths, max_length)
+
+
+def _preference_row(prompt: Any, chosen: str, rejected: str, tokenizer: Any) -> dict[str, list[int]]:
+    prompt_ids = encode_prompt(prompt, tokenizer)
+    row: dict[str, list[int]] = {}
+    for side, answer in (("chosen", chosen), ("rejected", rejected)):
+        answer_ids = encode_answer(answer, tokenizer)
+        row[f"{side}_ids"] = prompt_ids + answer_ids
+        row[f"{side}_loss_mask"] = [0] * len(prompt_ids) + [1] * len(answer_ids)
+    return row
+
+
+def _encode_each(raw: RawRows, items: Iterable[Item], encode: Callable[[Item], Encoded]) -> list[Encoded]:
+    encoded: list[Encoded] = []
+    problems: list[tuple[str, str]] = []
+    for index, item in enumerate(items):
+        try:
+            encoded.append(encode(item))
+        except DataError as error:
+            problems.append((raw.where(index), str(error)))
+    complain(raw.source, problems)
+    return encoded
+
+
+def _require_template(raw: RawRows, prompts: Iterable[Any], tokenizer: Any) -> None:
+    if not has_chat_template(tokenizer) and any(not isinstance(prompt, str) for prompt in prompts):
+        raise ConfigError(
+            f"{raw.source} holds chats but the tokenizer has no chat template; use prompt strings or set one"
+        )
