@@ -1,0 +1,279 @@
+"""Receipts: what `areal-new` remembers of a generated unit, as a committed JSON file that reads the same everywhere.
+
+    .areal/receipts/reward/digits.json
+
+holds the template's tree hash, all answers, the SHA-256 of each pristine file after formatting, and the entries made.
+Nothing else is remembered anywhere; `list`, `status`, `undo`, `update` and `rename` work from these files. They hold no
+dates and no machine paths, so that generating the same unit twice gives the same bytes. A receipt is read as untrusted
+input: every path in it stays inside the repository.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from tooling.kit.errors import UsageError
+from tooling.kit.kind import DocumentEntry, FileEntry, RegistryEntry, RegistryShape
+from tooling.kit.names import Names
+from tooling.kit.plan import read_inside, safe_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RECEIPTS = ".areal/receipts"
+SCHEMA = 1
+_HASH_LENGTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptFile:
+    """One generated file: the hash of its pristine bytes, and what `explain` says about it."""
+
+    sha256: str
+    purpose: str
+    contract: str = ""
+    todo: tuple[str, ...] = ()
+    test: bool = False
+
+    def entry(self, path: str) -> FileEntry:
+        """The same facts as the manifest gives them."""
+        return FileEntry(path, self.purpose, self.contract, self.todo, self.test)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateReference:
+    """Which template a unit came from."""
+
+    origin: str
+    """"project", "built-in" or "package:<distribution>"."""
+    folder: str
+    """Relative to the repository root; only the folder's name when the template lies elsewhere."""
+    tree: str
+    """Git's hash of the folder's tree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """A generated unit, e.g. the reward "digits"."""
+
+    kind: str
+    names: Names
+    generator: str
+    """Program and version that wrote the receipt last, "areal-new 0.1.0"."""
+    template: TemplateReference
+    answers: Mapping[str, Any]
+    """All answers, defaults and derived ones included: the same template with them gives the same bytes."""
+    package: str
+    tests: str
+    register: bool = True
+    """False when the unit was generated with --no-register; updates then leave registries alone too."""
+    symbols: tuple[str, ...] = ()
+    files: Mapping[str, ReceiptFile] = field(default_factory=dict)
+    entries: tuple[RegistryEntry, ...] = ()
+    """Registry entries that the generator made; what stood there before is not its to remove."""
+    documents: tuple[DocumentEntry, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the unit is called on the command line: the snake form."""
+        return self.names.snake
+
+    @property
+    def path(self) -> str:
+        """Where the receipt lies, relative to the repository root."""
+        return receipt_path(self.kind, self.name)
+
+    @property
+    def tests_of_unit(self) -> tuple[str, ...]:
+        """Paths of the files that prove the unit."""
+        return tuple(path for path, entry in self.files.items() if entry.test)
+
+    def to_bytes(self) -> bytes:
+        """The file's content: sorted keys, two spaces, a closing line feed."""
+        document = {
+            "schema": SCHEMA,
+            "kind": self.kind,
+            "name": self.name,
+            "names": self.names.as_data(),
+            "generator": self.generator,
+            "template": asdict(self.template),
+            "answers": dict(self.answers),
+            "settings": {"package": self.package, "tests": self.tests, "register": self.register},
+            "symbols": list(self.symbols),
+            "files": {path: asdict(entry) for path, entry in self.files.items()},
+            "entries": [asdict(entry) for entry in self.entries],
+            "documents": [asdict(entry) for entry in self.documents],
+        }
+        return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def receipt_path(kind: str, name: str) -> str:
+    """`.areal/receipts/<kind>/<name>.json`. Raises UsageError for parts that are no single folder or file name."""
+    for part in (kind, name):
+        if not part or "/" in part or part.startswith("."):
+            raise UsageError(f"{part!r} cannot name a unit or a kind", fix="use letters, digits and underscores")
+    return safe_path(f"{RECEIPTS}/{kind}/{name}.json")
+
+
+def read_receipts(root: Path) -> list[Receipt]:
+    """All receipts of a repository, by kind and name; [] without any. Raises UsageError for a damaged one."""
+    folder = root / RECEIPTS
+    paths = sorted(path.relative_to(root).as_posix() for path in folder.glob("*/*.json"))
+    found = (_read(root, path) for path in paths)
+    return [receipt for receipt in found if receipt is not None]
+
+
+def read_receipt(root: Path, kind: str, name: str) -> Receipt | None:
+    """The receipt of one unit by its snake name; None when there is none. Raises UsageError for a damaged one."""
+    return _read(root, receipt_path(kind, name))
+
+
+def parse_receipt(content: bytes, path: str) -> Receipt:
+    """A receipt from the bytes of its file. Raises UsageError naming the file and the part that is wrong."""
+    try:
+        document = json.loads(content)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise _refusal(path, f"is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise _refusal(path, "is no JSON object")
+    if document.get("schema") != SCHEMA:
+        found = document.get("schema")
+        raise UsageError(
+            f"has schema {found!r}; this areal-new reads schema {SCHEMA}",
+            where=path,
+            fix="use the areal-new that wrote it, or restore the file with git",
+        )
+    receipt = _Reader(path, document).receipt()
+    if receipt.path != path:
+        raise _refusal(path, f"describes the {receipt.kind} {receipt.name!r}, which belongs in {receipt.path}")
+    return receipt
+
+
+def _read(root: Path, path: str) -> Receipt | None:
+    content = read_inside(root, path)
+    return None if content is None else parse_receipt(content, path)
+
+
+def _refusal(path: str, what: str) -> UsageError:
+    return UsageError(f"the receipt {what}", where=path, fix="restore it with git; receipts are not edited by hand")
+
+
+_Record = TypeVar("_Record", Names, TemplateReference, RegistryEntry, DocumentEntry)
+"""Dataclasses whose fields are all texts."""
+
+
+class _Reader:
+    """Reads the parts of one receipt with their types checked; a wrong part is refused by its name."""
+
+    def __init__(self, path: str, document: Mapping[str, Any]) -> None:
+        self._path = path
+        self._document = document
+
+    def receipt(self) -> Receipt:
+        document, settings = self._document, self._object(self._document, "settings")
+        known = {"schema", "name", "settings", "names", *(item.name for item in fields(Receipt))} - {
+            "package",
+            "tests",
+            "register",
+        }
+        if unknown := sorted(document.keys() - known):
+            raise _refusal(self._path, f"has unknown parts: {', '.join(unknown)}")
+        names = self._names()
+        if document.get("name") != names.snake:
+            raise _refusal(self._path, f"is damaged: `name` {document.get('name')!r} is not the snake name")
+        return Receipt(
+            kind=self._text(document, "kind"),
+            names=names,
+            generator=self._text(document, "generator"),
+            template=self._record(self._object(document, "template"), TemplateReference, "template"),
+            answers=self._object(document, "answers"),
+            package=self._text(settings, "package"),
+            tests=self._text(settings, "tests"),
+            register=self._flag(settings, "register"),
+            symbols=self._texts(document.get("symbols"), "symbols"),
+            files={self._safe(path, "files"): self._file(path, item) for path, item in self._items("files")},
+            entries=tuple(self._registry(item) for item in self._list("entries")),
+            documents=tuple(self._document_line(item) for item in self._list("documents")),
+        )
+
+    def _names(self) -> Names:
+        names = self._record(self._object(self._document, "names"), Names, "names")
+        if not (names.snake.isidentifier() and names.snake.isascii()):
+            raise _refusal(self._path, f"is damaged: `names.snake` {names.snake!r} is no identifier")
+        return names
+
+    def _file(self, path: str, item: Any) -> ReceiptFile:
+        if not isinstance(item, dict) or item.keys() != {"sha256", "purpose", "contract", "todo", "test"}:
+            raise _refusal(self._path, f"is damaged: `files` says nothing usable about {path}")
+        digest = self._text(item, "sha256")
+        if len(digest) != _HASH_LENGTH or not set(digest) <= set("0123456789abcdef"):
+            raise _refusal(self._path, f"is damaged: `files` has no SHA-256 of {path}")
+        return ReceiptFile(
+            digest,
+            self._text(item, "purpose"),
+            self._text(item, "contract"),
+            self._texts(item["todo"], f"files of {path}"),
+            self._flag(item, "test"),
+        )
+
+    def _registry(self, item: Any) -> RegistryEntry:
+        entry = self._record(item, RegistryEntry, "entries")
+        self._safe(entry.file, "entries")
+        if entry.shape not in get_args(RegistryShape):
+            raise _refusal(self._path, f"is damaged: `entries` has the unknown shape {entry.shape!r}")
+        return entry
+
+    def _document_line(self, item: Any) -> DocumentEntry:
+        entry = self._record(item, DocumentEntry, "documents")
+        self._safe(entry.file, "documents")
+        return entry
+
+    def _record(self, item: Any, record: type[_Record], part: str) -> _Record:
+        expected = {known.name for known in fields(record)}
+        if not isinstance(item, dict) or item.keys() != expected or not all(isinstance(v, str) for v in item.values()):
+            raise _refusal(self._path, f"is damaged: `{part}` needs the texts {', '.join(sorted(expected))}")
+        return record(**item)
+
+    def _safe(self, path: str, part: str) -> str:
+        try:
+            safe = safe_path(path)
+        except UsageError as error:
+            raise _refusal(self._path, f"was tampered with: `{part}` has an {error.message}") from error
+        if safe != path or PurePosixPath(safe).is_absolute():
+            raise _refusal(self._path, f"was tampered with: `{part}` has the odd path {path!r}")
+        return safe
+
+    def _object(self, item: Mapping[str, Any], part: str) -> dict[str, Any]:
+        value = item.get(part)
+        if not isinstance(value, dict):
+            raise _refusal(self._path, f"is damaged: `{part}` is no object")
+        return value
+
+    def _items(self, part: str) -> list[tuple[str, Any]]:
+        return sorted(self._object(self._document, part).items())
+
+    def _list(self, part: str) -> list[Any]:
+        value = self._document.get(part)
+        if not isinstance(value, list):
+            raise _refusal(self._path, f"is damaged: `{part}` is no list")
+        return value
+
+    def _text(self, item: Mapping[str, Any], part: str) -> str:
+        value = item.get(part)
+        if not isinstance(value, str):
+            raise _refusal(self._path, f"is damaged: `{part}` is no text")
+        return value
+
+    def _texts(self, value: Any, part: str) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise _refusal(self._path, f"is damaged: `{part}` is no list of texts")
+        return tuple(value)
+
+    def _flag(self, item: Mapping[str, Any], part: str) -> bool:
+        value = item.get(part)
+        if not isinstance(value, bool):
+            raise _refusal(self._path, f"is damaged: `{part}` is neither true nor false")
+        return value
