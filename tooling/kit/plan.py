@@ -5,7 +5,8 @@
     plan.read("areal/reward/registry.py")        # bytes as they will be, None when absent
 
 Dry run, diff, JSON, saved plan, apply and undo are views of it (`tooling.kit.diff`, `tooling.kit.transaction`). Writing
-the bytes that are there already is no change, so that planning a second time after applying gives an empty plan.
+the bytes that are there already is no change, so that planning a second time after applying gives an empty plan. It
+knows whole files only: no modes, no links, no folders of their own.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from tooling.kit.errors import ConflictError, UsageError
+from tooling.kit.errors import ConflictError, UsageError, WriteError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 Action = Literal["create", "modify", "delete"]
 
@@ -51,16 +52,31 @@ class Plan:
         self._after: dict[str, bytes | None] = {}
         self._reasons: dict[str, str] = {}
 
+    @classmethod
+    def from_changes(cls, root: Path, changes: Iterable[Change]) -> Self:
+        """A plan made elsewhere, e.g. a saved one: `before` is what its maker read, and is compared with the disk only
+        when it is applied. Raises UsageError for unsafe paths and for a path that comes twice, ConflictError for paths
+        that cannot exist together."""
+        plan = cls(root)
+        for change in changes:
+            path = safe_path(change.path)
+            if path in plan._after:
+                raise UsageError("is changed twice by one plan", where=path)
+            plan._before[path] = change.before
+            plan._set(path, change.after, change.reason)
+        return plan
+
     def read(self, path: str) -> bytes | None:
         """Content as it will be after the plan; None when absent. Raises UsageError for a path outside the root or
-        below .git, ConflictError for a folder or a link in its place."""
+        below .git, ConflictError for a folder or a link in its place, WriteError when the disk refuses to read."""
         path = safe_path(path)
         if path in self._after:
             return self._after[path]
         return self._on_disk(path)
 
     def write(self, path: str, content: bytes, *, reason: str) -> None:
-        """Set the whole content of a file."""
+        """Set the whole content of a file. Raises like `read`, and ConflictError when the plan already writes a file
+        that differs only in case, or that would have to be a folder of this one."""
         self._set(path, content, reason)
 
     def delete(self, path: str, *, reason: str) -> None:
@@ -74,7 +90,7 @@ class Plan:
 
     def __bool__(self) -> bool:
         """Whether anything would change."""
-        return bool(self.changes)
+        return next(self._changes(), None) is not None
 
     def _changes(self) -> Iterator[Change]:
         for path in sorted(self._after):
@@ -85,8 +101,22 @@ class Plan:
     def _set(self, path: str, content: bytes | None, reason: str) -> None:
         path = safe_path(path)
         self._on_disk(path)
+        if content is not None:
+            self._refuse_collision(path)
         self._after[path] = content
         self._reasons[path] = reason
+
+    def _refuse_collision(self, path: str) -> None:
+        """Two files that some disks cannot hold together: "A.py" with "a.py", "a" with "a/b"."""
+        folded = path.casefold()
+        for other, content in self._after.items():
+            if content is None or other == path:
+                continue
+            taken = other.casefold()
+            if taken == folded:
+                raise ConflictError(f"differs only in case from {other!r}, which the same plan writes", where=path)
+            if taken.startswith(f"{folded}/") or folded.startswith(f"{taken}/"):
+                raise ConflictError(f"cannot exist beside {other!r}: one would be a folder of the other", where=path)
 
     def _on_disk(self, path: str) -> bytes | None:
         if path not in self._before:
@@ -95,17 +125,28 @@ class Plan:
 
 
 def safe_path(path: str) -> str:
-    """The path in its normal form. Raises UsageError when it is absolute, leaves the root, or lies in .git."""
+    """The path in its normal form ("a//b/" -> "a/b"). Raises UsageError when it is absolute, leaves the root, lies in
+    .git, or holds characters that no source file needs (control characters, backslash, half a surrogate pair)."""
     parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or "\\" in path or "\0" in path or ".." in parts or ":" in parts[0]:
+    if not parts or path.startswith("/") or "\\" in path or ".." in parts or ":" in parts[0]:
         raise UsageError(f"unsafe path {path!r}", fix="use a path relative to the repository root, without '..'")
-    if any(part.casefold() == ".git" for part in parts):
+    if any(ord(letter) < 32 or letter == "\x7f" or "\ud800" <= letter <= "\udfff" for letter in path):
+        raise UsageError(f"unsafe path {path!r}", fix="use a path without control characters, in valid Unicode")
+    # Some disks drop trailing dots and spaces, or offer a short name: all of these would be .git there.
+    if any(part.casefold().rstrip(". ") in {".git", "git~1"} for part in parts):
         raise UsageError(f"unsafe path {path!r}: it lies inside .git")
     return "/".join(parts)
 
 
 def read_inside(root: Path, path: str) -> bytes | None:
     """Content of `root/path`, None when absent. Links are not followed: a plan writes only what it has read."""
+    try:
+        return _read_inside(root, path)
+    except OSError as error:
+        raise WriteError(f"cannot be read: {error.strerror}", where=path, fix="make it readable") from error
+
+
+def _read_inside(root: Path, path: str) -> bytes | None:
     current = root
     for part in PurePosixPath(path).parts:
         current = current / part
