@@ -1,0 +1,224 @@
+"""What a command hands back, and how it reaches stdout: short lines for people, or one JSON object with `--json`.
+
+    report = Report(command="reward", changes=plan.changes, checks=checks)
+    with reserved_stdout() as stream:            # whatever else writes to stdout goes to stderr meanwhile
+        write_report(report, stream, as_json=True)
+
+Text that came from elsewhere (paths of a plan file, output of tests) never reaches a terminal with its control
+characters. Knows no command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tooling.kit.errors import ToolError
+    from tooling.kit.kind import CheckResult
+    from tooling.kit.plan import Change
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that steer a terminal; line feed and tab are harmless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """An entry of a registry, or a line of a document, that was made or removed."""
+
+    file: str
+    table: str
+    """Name of the table; of a document, its section."""
+    key: str
+    value: str
+    line: int
+    """1-based."""
+    action: str = "add"
+    """"add" or "remove"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Outcome of a command. Everything but `text` and `show_diff` is part of the JSON object."""
+
+    command: str
+    problem: ToolError | None = None
+    """Why the command did not fully succeed although there is something to report, e.g. edited files were kept."""
+    exit_code: int | None = None
+    """None: that of `problem`, or 0."""
+    dry_run: bool = False
+    changes: tuple[Change, ...] = ()
+    show_diff: bool = False
+    registered: tuple[Registration, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
+    next_steps: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    changing: bool = True
+    """Whether the command is one that changes files, so that an empty plan is worth a line."""
+    text: str = ""
+    """For people, after the plan: what the fields above cannot say."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """For programs: further fields of the JSON object."""
+
+    @property
+    def status(self) -> int:
+        """The exit code of the process."""
+        if self.exit_code is not None:
+            return self.exit_code
+        return self.problem.exit_code if self.problem else 0
+
+
+def document(report: Report) -> dict[str, Any]:
+    """The JSON object of a report; `tooling/new/schemas/output.json` is its schema."""
+    head: dict[str, Any] = {"ok": report.status == 0, "command": report.command, "exit_code": report.status}
+    if report.problem is not None:
+        problem = report.problem
+        head |= {"error": problem.message, "code": problem.code, "where": problem.where, "fix": problem.fix}
+    return head | {
+        "dry_run": report.dry_run,
+        "plan": [_planned(change, report.show_diff) for change in report.changes],
+        "registered": [asdict(entry) for entry in report.registered],
+        "checks": [asdict(check) for check in report.checks],
+        "next": list(report.next_steps),
+        "warnings": list(report.warnings),
+        **report.data,
+    }
+
+
+def write_report(report: Report, stream: IO[str], *, as_json: bool) -> None:
+    """Write the outcome to `stream`; warnings and the problem of a report for people go to stderr."""
+    if as_json:
+        stream.write(json.dumps(document(report), default=str) + "\n")
+        return
+    for part in _parts(report, stream):
+        stream.write(part)
+    stream.flush()
+    for warning in report.warnings:
+        say(f"warning: {warning}")
+    if report.problem is not None:
+        say(f"error: {report.problem}")
+
+
+def say(text: str) -> None:
+    """One message for people, on stderr. A stderr that nobody reads any more is no reason to fail."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stderr.write(printable(text) + "\n")
+        sys.stderr.flush()
+
+
+def printable(text: str) -> str:
+    """The text with its control characters spelt out: "\\x1b"."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[None]:
+    """Show on a terminal that something long is going on; the line disappears when it is over."""
+    shown = sys.stderr.isatty()
+    if shown:
+        sys.stderr.write(f"{printable(what)} ...")
+        sys.stderr.flush()
+    try:
+        yield
+    finally:
+        if shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def reserved_stdout() -> Iterator[IO[str]]:
+    """Yield the real stdout; whatever else writes to stdout meanwhile, child processes included, reaches stderr."""
+    real = sys.stdout
+    if real is not sys.__stdout__:  # replaced by the caller: there is no descriptor to move
+        with contextlib.redirect_stdout(sys.stderr):
+            yield real
+        return
+    real.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as stream:
+        os.dup2(2, 1)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                yield stream
+            stream.flush()
+        finally:
+            os.dup2(stream.fileno(), 1)
+
+
+def discard(stream: IO[str]) -> None:
+    """Let what is still buffered for a reader that has gone disappear, instead of failing again when Python exits."""
+    with contextlib.suppress(OSError, ValueError):  # no descriptor: nothing is left to be written at exit
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, stream.fileno())
+        os.close(sink)
+
+
+def _planned(change: Change, show_diff: bool) -> dict[str, str]:
+    shown = {"path": change.path, "action": change.action, "reason": change.reason}
+    if show_diff:
+        from tooling.kit.diff import unified_diff
+
+        shown["diff"] = unified_diff(change)
+    return shown
+
+
+def _parts(report: Report, stream: IO[str]) -> Iterator[str]:
+    """What people read, in pieces that end with a line feed."""
+    marks = _marks(stream)
+    rows = [(change.action, change.path, change.reason) for change in report.changes]
+    rows += [
+        ("register" if entry.action == "add" else "remove", f"{entry.file}:{entry.line}", f"{entry.table} {entry.key}")
+        for entry in report.registered
+    ]
+    yield from _table(rows)
+    if report.changing and not report.changes and report.problem is None:
+        yield "nothing to do\n"
+    for check in report.checks:
+        yield f"{marks[check.ok]} {check.name:<14} {check.seconds:6.2f} s\n"
+        if not check.ok and check.detail:
+            yield "".join(f"    {printable(line)}\n" for line in check.detail.splitlines())
+    if report.show_diff:
+        yield from (_shown_diff(change, stream) for change in report.changes)
+    if report.dry_run:
+        yield "dry run: nothing was written\n"
+    if report.text:
+        yield printable(report.text.rstrip("\n")) + "\n"
+    if report.next_steps:
+        yield "next:\n" + "".join(f"  {printable(step)}\n" for step in report.next_steps)
+
+
+def _table(rows: list[tuple[str, str, str]]) -> Iterator[str]:
+    width = max((len(path) for _, path, _ in rows), default=0)
+    for action, path, reason in rows:
+        yield printable(f"{action:<8}  {path:<{width}}  {reason}".rstrip()) + "\n"
+
+
+def _marks(stream: IO[str]) -> dict[bool, str]:
+    try:
+        "✓✗".encode(stream.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return {True: "ok    ", False: "FAILED"}
+    return {True: "✓", False: "✗"}
+
+
+def _shown_diff(change: Change, stream: IO[str]) -> str:
+    """The diff of one file: exact where a program reads it, coloured and harmless on a terminal."""
+    from tooling.kit.diff import unified_diff
+
+    text = unified_diff(change)
+    if not stream.isatty() or "NO_COLOR" in os.environ:
+        return text if not stream.isatty() else printable(text)
+    return "".join(f"{_coloured(printable(line))}\n" for line in text.removesuffix("\n").split("\n"))
+
+
+def _coloured(line: str) -> str:
+    heads = {"+++": "1", "---": "1", "@@": "36", "+": "32", "-": "31", "diff": "1"}
+    code = next((code for head, code in heads.items() if line.startswith(head)), None)
+    return f"\x1b[{code}m{line}\x1b[0m" if code else line
