@@ -1,0 +1,109 @@
+"""Chooses a few intact rows of a dataset to package with its loader: real rows, only the columns that are read, small.
+
+Images are reduced to thumbnails; nothing else is changed and nothing is invented.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from areal.api import DataError
+from areal.dataset.images import image_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from areal.dataset.inspection.mapping import RowMapping
+
+NUM_CANDIDATES: Final = 400
+"""Intact rows that are looked at, from the start of the data."""
+MAX_BYTES: Final = 32 * 1024
+"""Of both parts together, unless single rows are longer."""
+MAX_ROW_BYTES: Final = 1024 * 1024
+THUMBNAIL_PIXELS: Final = 24
+
+
+class Candidate(NamedTuple):
+    """One intact row as a line of JSON."""
+
+    place: str
+    line: str
+
+
+class Excerpt(NamedTuple):
+    """Rows for the packaged splits, in their order in the data."""
+
+    train: list[Candidate]
+    test: list[Candidate]
+
+
+def candidate(row: dict[str, Any], place: str, mapping: RowMapping, folder: Path) -> Candidate | None:
+    """The columns that a loader reads as one line of JSON; None when JSON cannot say them, or the row is too long."""
+    kept = {column: row.get(column) for column in mapping.used if column in row}
+    try:
+        if mapping.image:
+            kept[mapping.image] = _thumbnails(kept[mapping.image], folder)
+        line = json.dumps(kept, ensure_ascii=False, allow_nan=False)
+        num_bytes = len(line.encode())
+    except (DataError, TypeError, ValueError):
+        return None
+    # A line separator of Unicode inside the text is legal JSON, but many readers of lines would cut there.
+    line = "".join(f"\\u{ord(c):04x}" if c in "\x85\u2028\u2029" else c for c in line)
+    return Candidate(place, line) if num_bytes <= MAX_ROW_BYTES else None
+
+
+def choose(candidates: Sequence[Candidate], held_out: Sequence[Candidate], num_train: int, num_test: int) -> Excerpt:
+    """The shortest candidates for both parts within MAX_BYTES, at least one each.
+
+    held_out: candidates of the data's own test split; empty takes the test part from `candidates` too, apart from the
+    train part as soon as there are two rows.
+    """
+    if held_out:
+        return Excerpt(
+            _shortest(candidates, num_train, MAX_BYTES * 2 // 3), _shortest(held_out, num_test, MAX_BYTES // 3)
+        )
+    if len(candidates) < 2:
+        return Excerpt(list(candidates), list(candidates))
+    chosen = _shortest(candidates, num_train + num_test, MAX_BYTES)
+    if len(chosen) < 2:  # one long row fills the budget: the splits still want one each
+        chosen = _shortest(candidates, 2, 2 * MAX_ROW_BYTES)
+    num_first = max(1, min(num_train, len(chosen) * num_train // (num_train + num_test)))
+    return Excerpt(chosen[:num_first], chosen[num_first:])
+
+
+def _shortest(candidates: Sequence[Candidate], count: int, budget: int) -> list[Candidate]:
+    order = sorted(range(len(candidates)), key=lambda index: (len(candidates[index].line), index))[:count]
+    picked: list[int] = []
+    used = 0
+    for index in order:
+        used += len(candidates[index].line.encode()) + 1
+        if picked and used > budget:
+            break
+        picked.append(index)
+    return [candidates[index] for index in sorted(picked)]
+
+
+def _thumbnails(value: Any, folder: Path) -> Any:
+    if isinstance(value, list):
+        return [_thumbnail(item, folder) for item in value]
+    return _thumbnail(value, folder)
+
+
+def _thumbnail(value: Any, folder: Path) -> str:
+    """A small PNG as base64. Raises DataError when the file cannot be decoded."""
+    from PIL import Image, UnidentifiedImageError
+
+    content = image_file(value, folder)
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            small = image.convert("RGB")
+            small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(f"the image cannot be decoded ({error})") from error
+    stream = io.BytesIO()
+    small.save(stream, format="PNG", optimize=True)
+    return base64.b64encode(stream.getvalue()).decode()
