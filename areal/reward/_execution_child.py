@@ -1,0 +1,208 @@
+"""The three processes in which a program is tested; started by `areal.reward.execution`. Standard library only.
+
+    guard     runs nothing untrusted; ends the other two when it is told to, or when its parent is gone
+    tests     has the tests and the only way to report a verdict
+    program   has the program, and one socket to the tests; reached as described in `areal.reward._remote`
+
+The verdict is two lines of JSON: {"isolation": [...]} when the program's process is confined and about to run it, then
+{"outcome", "detail", "passed", "ended"}. Nothing the program does can write there: it never has the descriptor, and
+ending early only ends its answers.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.reward._remote import OPERATIONS, RAISED_REMOTELY, Peer, PeerGoneError
+from areal.reward._sandbox import ProcessLimits, confine, end_with_parent, enter_namespaces, hide_memory, leave_root
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MODULE: Final = "solution"
+_REAP_SECONDS: Final = 0.2
+"""How long a process that closed its socket may take to be gone, before it is killed."""
+
+
+def main() -> None:
+    """`python -I -S -c ... SETTINGS`: descriptors, folder and limits as JSON."""
+    settings = json.loads(sys.argv[1])
+    limits = ProcessLimits(**settings["limits"])
+    folder = settings["folder"]
+    for_tests, for_program = socket.socketpair()
+    user = ("not root",) if leave_root(folder) or os.geteuid() != 0 else ()
+    tests = _fork(lambda: _run_tests(for_tests, settings, limits), keep={for_tests.fileno(), *_tests_side(settings)})
+    # From here on our children are in the namespace; the tests' process is not, so the program cannot see it.
+    namespaces = enter_namespaces(processes=True)
+    program = _fork(
+        lambda: _run_program(for_program, settings, limits, (*user, *namespaces)),
+        keep={for_program.fileno(), settings["program"]},
+    )
+    _close_all_but({settings["control"], settings["status"]})
+    hide_memory()
+    _guard(program, tests, settings)
+    os._exit(0)
+
+
+def _tests_side(settings: dict[str, Any]) -> set[int]:
+    return {settings["tests"], settings["verdict"]}
+
+
+def _fork(body: Callable[[], None], keep: set[int]) -> int:
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            _close_all_but(keep)
+            body()
+            status = 0
+        finally:
+            os._exit(status)
+    return process
+
+
+def _close_all_but(keep: set[int]) -> None:
+    previous = 2
+    for descriptor in sorted(keep):
+        os.closerange(previous + 1, descriptor)
+        previous = descriptor
+    os.closerange(previous + 1, 4096)
+
+
+def _guard(program: int, tests: int, settings: dict[str, Any]) -> None:
+    """Wait for word from the parent (a byte, or its end), then end both processes and report how the program ended."""
+    told = b""
+    try:
+        os.write(settings["status"], f"{program}\n".encode())
+        told = os.read(settings["control"], 1)
+    finally:  # also when the parent is gone before it was told
+        os.kill(tests, signal.SIGKILL)
+        ending = _ended(program, patience=_REAP_SECONDS if told else 0.0)
+    os.write(settings["status"], f"{ending}\n".encode())
+
+
+def _ended(process: int, patience: float) -> str:
+    """Exit status of a child that ends by itself within `patience` seconds, else "killed"."""
+    deadline = time.monotonic() + patience
+    ended, status = os.waitpid(process, os.WNOHANG)
+    while not ended and time.monotonic() < deadline:
+        time.sleep(0.002)
+        ended, status = os.waitpid(process, os.WNOHANG)
+    if ended:
+        return str(os.waitstatus_to_exitcode(status))
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return "killed"
+
+
+# --------------------------------------------------------------------------------------------------- the program
+
+
+def _run_program(
+    channel: socket.socket, settings: dict[str, Any], limits: ProcessLimits, namespaces: tuple[str, ...]
+) -> None:
+    os.setsid()  # a signal to its own group must not reach the other two
+    end_with_parent()
+    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    source = _read_all(settings["program"]).decode("utf-8", "surrogatepass")
+    peer = Peer(channel, OPERATIONS)
+    peer.send(["started", [*namespaces, *confine(settings["folder"], limits)]])
+    module = types.ModuleType(_MODULE)
+    sys.modules[_MODULE] = module  # dataclasses and pickle look a class's module up
+    try:
+        exec(compile(source, f"{_MODULE}.py", "exec"), module.__dict__)  # running it is the purpose; it is confined
+    except BaseException as error:  # noqa: BLE001 - SystemExit included: it is how this program ended
+        peer.send(["failed", f"{type(error).__name__}: {error}"])
+        return
+    peer.send(["ready", peer.export(vars(module))])
+    peer.serve()
+
+
+# ----------------------------------------------------------------------------------------------------- the tests
+
+
+def _run_tests(channel: socket.socket, settings: dict[str, Any], limits: ProcessLimits) -> None:
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    sources = json.loads(_read_all(settings["tests"]))
+    enter_namespaces(processes=False)
+    end_with_parent()
+    confine(settings["folder"], limits)
+    peer = Peer(channel, {"call"})
+    _report(settings["verdict"], {"isolation": peer.receive()[1]})
+    _report(settings["verdict"], _verdict(peer, sources))
+
+
+def _report(verdict: int, message: dict[str, Any]) -> None:
+    os.write(verdict, json.dumps(message).encode() + b"\n")
+
+
+def _verdict(peer: Peer, sources: list[str]) -> dict[str, Any]:
+    passed = 0
+    try:
+        state, detail = peer.receive()
+        if state != "ready":
+            return _outcome("failed", f"the program raised {detail}", passed)
+        defined = _defined(peer, detail, sources)
+        namespace = {"__name__": "tests", **defined}
+        for source in sources:
+            exec(compile(source, "tests.py", "exec"), namespace)  # the row's tests, confined like the program
+            passed += 1
+    except PeerGoneError:
+        return _outcome("failed", "the program ended before its tests did", passed, ended=True)
+    except BaseException as error:  # noqa: BLE001 - whatever a test raises is its failure
+        return _failure(error, sources, passed)
+    if not defined:
+        return _outcome("broken_tests", "the tests pass without using anything the program defines", passed)
+    return _outcome("passed", "", passed)
+
+
+def _defined(peer: Peer, module: int, sources: list[str]) -> dict[str, Any]:
+    """What the tests see of the program: the names they use and it defines. Built-in names are never taken from it."""
+    used = {node.id for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    wanted = sorted(name for name in used if not hasattr(builtins, name) and not name.startswith("__"))
+    defined = peer.ask("pick", module, wanted)
+    if not isinstance(defined, dict):
+        raise TypeError("the program's names are not a dict")
+    return {name: defined[name] for name in wanted if name in defined}
+
+
+def _failure(error: BaseException, sources: list[str], passed: int) -> dict[str, Any]:
+    remote = RAISED_REMOTELY in getattr(error, "__notes__", ())
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, ImportError) and not remote:
+        return _outcome("broken_tests", text, passed)
+    if isinstance(error, AssertionError) and not remote:
+        line = _failing_line(error, sources[passed]) if passed < len(sources) else ""
+        return _outcome("failed", f"{line}{f': {error}' if str(error) else ''}", passed)
+    return _outcome("failed", f"the program raised {text}" if remote else text, passed)
+
+
+def _failing_line(error: BaseException, source: str) -> str:
+    number, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "tests.py":
+            number = trace.tb_lineno
+        trace = trace.tb_next
+    lines = source.splitlines()
+    return lines[number - 1].strip() if 0 < number <= len(lines) else "an assertion"
+
+
+def _outcome(outcome: str, detail: str, passed: int, *, ended: bool = False) -> dict[str, Any]:
+    return {"outcome": outcome, "detail": detail[:2000], "passed": passed, "ended": ended}
+
+
+def _read_all(descriptor: int) -> bytes:
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        return file.read()

@@ -1,0 +1,202 @@
+"""Gives up, in the running process, what an untrusted program must not have. Linux; elsewhere only the resource limits.
+
+    active = confine(folder="/tmp/x", limits=ProcessLimits(cpu_seconds=5, memory_megabytes=256, file_megabytes=1))
+    -> ("resource limits", "no new privileges", "network namespace", "landlock")
+
+Every step is tried and reported, none is required: kernels and containers differ in what an ordinary process may do.
+It uses the kernel through ctypes, since Python wraps neither Landlock nor capabilities. It starts no process and knows
+nothing of rewards; see `areal.reward.execution` for both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NOBODY: Final = 65534
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_CLONE_NEWUSER, _CLONE_NEWNET, _CLONE_NEWPID, _CLONE_NEWIPC = 0x10000000, 0x40000000, 0x20000000, 0x08000000
+_CAPABILITY_VERSION_3: Final = 0x20080522
+
+# Numbers of system calls that came after 5.0 are the same on every architecture.
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
+_LANDLOCK_CREATE_RULESET_VERSION: Final = 1
+_LANDLOCK_RULE_PATH_BENEATH: Final = 1
+_READ_FILE, _READ_DIR = 1 << 2, 1 << 3
+_FILE_RIGHTS_BY_ABI: Final = {1: 1 << 13, 2: 1 << 14, 3: 1 << 15, 5: 1 << 16}
+"""Rights that exist from an ABI version on, as the first bit that does not."""
+_EXECUTE: Final = 1 << 0
+_NO_DEVICES_IN_FOLDER: Final = ~((1 << 6) | (1 << 11) | (1 << 9) | (1 << 10) | _EXECUTE)
+"""In its own folder a program may do anything but create devices, sockets and pipes, or execute files."""
+_SYSTEM_FOLDERS: Final = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
+_SYSTEM_FILES: Final = ("/etc/ld.so.cache", "/dev/null", "/dev/urandom", "/dev/zero")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """What one process may use."""
+
+    cpu_seconds: int
+    memory_megabytes: int
+    """Address space, the interpreter's own 30 MB or so included."""
+    file_megabytes: int
+    """Largest file."""
+
+
+def confine(folder: str, limits: ProcessLimits) -> tuple[str, ...]:
+    """Confine this process for good; returns what is in force.
+
+    folder: the only place that stays writable. Call it after everything that is still to be imported is importable
+    from the standard library alone. Never raises for what the kernel refuses.
+    """
+    active = ["resource limits"] if _limit(limits) else []
+    if sys.platform != "linux":
+        return tuple(active)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
+        active.append("no new privileges")
+        if _landlock(libc, folder):
+            active.append("landlock")
+    if _drop_capabilities(libc):
+        active.append("no capabilities")
+    hide_memory()
+    return tuple(active)
+
+
+def hide_memory() -> None:
+    """Other processes of the same user can then neither trace this one nor open its memory."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends. A second line of defence: a program can take it back."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def leave_root(folder: str) -> bool:
+    """Become `nobody` when started as root, if the standard library stays readable; the folder goes along.
+
+    Limits on the number of processes do not hold for root, which is why it matters.
+    """
+    if os.geteuid() != 0 or not _readable_by_all(Path(os.__file__)):
+        return False
+    try:
+        os.chown(folder, _NOBODY, _NOBODY)
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    except OSError:
+        return False
+    if sys.platform == "linux":
+        # Changing the user made it non-dumpable, and a namespace cannot be entered like that.
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+    return True
+
+
+def enter_namespaces(*, processes: bool) -> tuple[str, ...]:
+    """Cut the network off, and with `processes` let the next child be the first of a process namespace of its own:
+    it sees no other process, and all of its children end with it. Returns what is in force."""
+    if sys.platform != "linux":
+        return ()
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = _CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWIPC
+    if processes and libc.unshare(flags | _CLONE_NEWPID) == 0:
+        return "network namespace", "process namespace"
+    return ("network namespace",) if libc.unshare(flags) == 0 else ()
+
+
+def _limit(limits: ProcessLimits) -> bool:
+    wanted = [
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds + 1),
+        (resource.RLIMIT_FSIZE, limits.file_megabytes << 20, limits.file_megabytes << 20),
+        (resource.RLIMIT_NOFILE, 64, 64),
+        (resource.RLIMIT_AS, limits.memory_megabytes << 20, limits.memory_megabytes << 20),
+        (resource.RLIMIT_NPROC, 1, 1),
+    ]
+    lowered = [_lower(which, soft, hard) for which, soft, hard in wanted]  # all of them, whatever the first says
+    return all(lowered)
+
+
+def _lower(which: int, soft: int, hard: int) -> bool:
+    """Set a limit, staying below one that is in force already."""
+    _, ceiling = resource.getrlimit(which)
+    if ceiling != resource.RLIM_INFINITY:
+        soft, hard = min(soft, ceiling), min(hard, ceiling)
+    try:
+        resource.setrlimit(which, (soft, hard))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _readable_by_all(file: Path) -> bool:
+    resolved = file.resolve()
+    return bool(resolved.stat().st_mode & 0o004) and all(part.stat().st_mode & 0o001 for part in resolved.parents)
+
+
+def _drop_capabilities(libc: ctypes.CDLL) -> bool:
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    return bool(libc.capset(header, nothing) == 0)
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+
+
+def _landlock(libc: ctypes.CDLL, folder: str) -> bool:
+    """Forbid every file outside the folder and the standard library, execution, TCP, and signals to others."""
+    abi = libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_CREATE_RULESET_VERSION)
+    if abi < 1:
+        return False
+    every_right = max(bit for version, bit in _FILE_RIGHTS_BY_ABI.items() if version <= abi) - 1
+    network = 0b11 if abi >= 4 else 0
+    scopes = 0b11 if abi >= 6 else 0
+    attributes = (ctypes.c_uint64 * 3)(every_right, network, scopes)
+    size = 24 if abi >= 6 else 16 if abi >= 4 else 8
+    ruleset = libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0)
+    if ruleset < 0:
+        return False
+    try:
+        allowed = _allow(libc, ruleset, [folder], every_right & _NO_DEVICES_IN_FOLDER)
+        _allow(libc, ruleset, [*_SYSTEM_FOLDERS, *_python_folders()], _READ_FILE | _READ_DIR)
+        _allow(libc, ruleset, _SYSTEM_FILES, _READ_FILE)
+        return bool(allowed and libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0) == 0)
+    finally:
+        os.close(ruleset)
+
+
+def _python_folders() -> set[str]:
+    paths = sysconfig.get_paths()
+    return {paths["stdlib"], paths["platstdlib"], os.path.dirname(os.__file__)}
+
+
+def _allow(libc: ctypes.CDLL, ruleset: int, paths: Iterable[str], rights: int) -> bool:
+    """Whether every path that exists was allowed."""
+    complete = True
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            continue
+        rule = _PathBeneath(rights, descriptor)
+        done = libc.syscall(_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_PATH_BENEATH, ctypes.byref(rule), 0)
+        os.close(descriptor)
+        complete = complete and done == 0
+    return complete
