@@ -17,7 +17,12 @@ error says what happened (`message`), where (`where`), and what to do (`fix`).
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tooling.kit.kind import CheckResult
 
 
 class ToolError(Exception):
@@ -87,10 +92,15 @@ class RegistryShapeError(ToolError):
 
 
 class ChecksFailedError(ToolError):
-    """Generated code failed its gates or its tests."""
+    """Generated code failed its gates or its tests; `checks` holds every result, passed ones too."""
 
     exit_code = 7
     code = "checks-failed"
+
+    def __init__(self, message: str, *, where: str = "", fix: str = "", checks: Sequence[CheckResult] = ()) -> None:
+        """checks: what was run, for the report."""
+        super().__init__(message, where=where, fix=fix)
+        self.checks = tuple(checks)
 
 
 class BusyError(ToolError):
