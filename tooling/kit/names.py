@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+NAME_FIELDS = ("raw", "snake", "pascal", "const", "kebab", "key", "words")
+"""Fields of `Names`, as templates know them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Names:
