@@ -16,10 +16,10 @@ import os
 import re
 import sys
 from dataclasses import asdict, dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tooling.kit.errors import ToolError
     from tooling.kit.kind import CheckResult
@@ -92,7 +92,7 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def write_report(report: Report, stream: IO[str], *, as_json: bool) -> None:
+def write_report(report: Report, stream: TextIO, *, as_json: bool) -> None:
     """Write the outcome to `stream`; warnings and the problem of a report for people go to stderr."""
     if as_json:
         stream.write(json.dumps(document(report), default=str) + "\n")
@@ -118,6 +118,13 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
+def aligned(rows: Sequence[tuple[str, ...]]) -> str:
+    """Columns of equal width, one line per row."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
     """Show on a terminal that something long is going on; the line disappears when it is over."""
@@ -134,12 +141,12 @@ def progress(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reserved_stdout() -> Iterator[IO[str]]:
+def reserved_stdout() -> Iterator[TextIO]:
     """Yield the real stdout; whatever else writes to stdout meanwhile, child processes included, reaches stderr."""
-    real = sys.stdout
-    if real is not sys.__stdout__:  # replaced by the caller: there is no descriptor to move
+    replaced, real = sys.stdout, sys.__stdout__
+    if real is None or replaced is not real:  # by the caller, a test for example: there is no descriptor to move
         with contextlib.redirect_stdout(sys.stderr):
-            yield real
+            yield replaced
         return
     real.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as stream:
@@ -152,7 +159,7 @@ def reserved_stdout() -> Iterator[IO[str]]:
             os.dup2(stream.fileno(), 1)
 
 
-def discard(stream: IO[str]) -> None:
+def discard(stream: TextIO) -> None:
     """Let what is still buffered for a reader that has gone disappear, instead of failing again when Python exits."""
     with contextlib.suppress(OSError, ValueError):  # no descriptor: nothing is left to be written at exit
         sink = os.open(os.devnull, os.O_WRONLY)
@@ -169,10 +176,10 @@ def _planned(change: Change, show_diff: bool) -> dict[str, str]:
     return shown
 
 
-def _parts(report: Report, stream: IO[str]) -> Iterator[str]:
+def _parts(report: Report, stream: TextIO) -> Iterator[str]:
     """What people read, in pieces that end with a line feed."""
     marks = _marks(stream)
-    rows = [(change.action, change.path, change.reason) for change in report.changes]
+    rows: list[tuple[str, str, str]] = [(change.action, change.path, change.reason) for change in report.changes]
     rows += [
         ("register" if entry.action == "add" else "remove", f"{entry.file}:{entry.line}", f"{entry.table} {entry.key}")
         for entry in report.registered
@@ -200,7 +207,7 @@ def _table(rows: list[tuple[str, str, str]]) -> Iterator[str]:
         yield printable(f"{action:<8}  {path:<{width}}  {reason}".rstrip()) + "\n"
 
 
-def _marks(stream: IO[str]) -> dict[bool, str]:
+def _marks(stream: TextIO) -> dict[bool, str]:
     try:
         "✓✗".encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -208,7 +215,7 @@ def _marks(stream: IO[str]) -> dict[bool, str]:
     return {True: "✓", False: "✗"}
 
 
-def _shown_diff(change: Change, stream: IO[str]) -> str:
+def _shown_diff(change: Change, stream: TextIO) -> str:
     """The diff of one file: exact where a program reads it, coloured and harmless on a terminal."""
     from tooling.kit.diff import unified_diff
 

@@ -1,0 +1,8 @@
+"""`python -m tooling.new` is `areal-new`."""
+
+from __future__ import annotations
+
+from tooling.new.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,26 @@
+"""Lists what can be generated: kinds of the project, built-in ones, and those of installed packages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tooling.kit.output import Report, aligned
+from tooling.new.lookup import find_root
+
+if TYPE_CHECKING:
+    from tooling.new.arguments import Parser
+    from tooling.new.invocation import Invocation
+
+
+def configure(parser: Parser) -> None:
+    """It has no arguments of its own."""
+
+
+def run(invocation: Invocation) -> Report:
+    """List the kinds."""
+    from tooling.kit.kinds import all_kinds
+
+    kinds = all_kinds(find_root(invocation.arguments.repo))
+    rows = [(kind.name, kind.summary, f"({kind.origin})") for kind in kinds.values()]
+    data = [{"name": kind.name, "summary": kind.summary, "origin": kind.origin} for kind in kinds.values()]
+    return Report(command="kinds", changing=False, text=aligned(rows) or "no kinds", data={"kinds": data})

@@ -1,0 +1,32 @@
+"""Lists the units that were generated in this repository, by their receipts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tooling.kit.output import Report, aligned
+
+if TYPE_CHECKING:
+    from tooling.new.arguments import Parser
+    from tooling.new.invocation import Invocation
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("kind", metavar="KIND", nargs="?", help="only units of this kind")
+
+
+def run(invocation: Invocation) -> Report:
+    """List the units."""
+    from tooling.kit.receipts import read_receipts
+
+    kind = invocation.arguments.kind
+    if kind is not None:
+        invocation.workspace.kind(kind)  # refuses a misspelt one
+    receipts = [item for item in read_receipts(invocation.repository.root) if kind in (None, item.kind)]
+    units = [
+        {"kind": item.kind, "name": item.name, "generator": item.generator, "files": sorted(item.files)}
+        for item in receipts
+    ]
+    rows = [(item.kind, item.name, f"{len(item.files)} files", item.generator) for item in receipts]
+    return Report(command="list", changing=False, text=aligned(rows) or "no generated units", data={"units": units})

@@ -1,0 +1,44 @@
+"""Removes a generated unit: its untouched files, registry entries and document lines.
+
+Files that were edited since are kept and reported (exit code 4); --force moves them to a backup in the git directory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tooling.new.arguments import add_changing, add_planning
+from tooling.new.performing import Advice, perform
+from tooling.new.work import Work
+
+if TYPE_CHECKING:
+    from tooling.kit.output import Report
+    from tooling.new.arguments import Parser
+    from tooling.new.context import Workspace
+    from tooling.new.invocation import Invocation
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("kind", metavar="KIND", help="kind of the unit, e.g. reward")
+    parser.add_argument("name", metavar="NAME", help="its name")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="remove edited files too, after copying them to a backup; replace an existing FILE of --plan-out",
+    )
+    add_changing(parser)
+    add_planning(parser, force=False)
+
+
+def run(invocation: Invocation) -> Report:
+    """Undo."""
+    arguments = invocation.arguments
+
+    def make(workspace: Workspace) -> Work:
+        from tooling.new.undo import plan_undo
+
+        unit = plan_undo(workspace, arguments.kind, arguments.name, force=arguments.force)
+        return Work.of(unit, arguments.kind, arguments.name)
+
+    return perform(invocation, make, Advice(kept="--force takes it away too and keeps a backup"))
