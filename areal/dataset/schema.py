@@ -32,6 +32,12 @@ def require_texts(raw: RawRows, *columns: str) -> None:
         complain(raw.source, ((raw.where(i), text_problem(column, row)) for i, row in enumerate(raw.rows)))
 
 
+def require_numbers(raw: RawRows, *columns: str) -> None:
+    """Raise DataError unless every row has a number in each of `columns`; true and false are no numbers."""
+    for column in columns:
+        complain(raw.source, ((raw.where(i), number_problem(column, row)) for i, row in enumerate(raw.rows)))
+
+
 def require_unique(raw: RawRows, column: str) -> None:
     """Raise DataError when two rows have the same value in `column`; names the first row and its repetition."""
     first: dict[str, str] = {}
@@ -58,6 +64,16 @@ def text_problem(column: str, row: Mapping[str, Any]) -> str:
     if not isinstance(value, str):
         return f"{column} is {type(value).__name__}, expected a string"
     return "" if value.strip() else f"{column} is empty"
+
+
+def number_problem(column: str, row: Mapping[str, Any]) -> str:
+    """Why `row[column]` is no number; empty when it is."""
+    if column not in row:
+        return missing_column(column, row)
+    value = row[column]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return f"{column} is {type(value).__name__}, expected a number"
+    return ""
 
 
 def complain(source: str, problems: Iterable[tuple[str, str]]) -> None:

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     request = Request(
         kind=options.kind,
         columns=given,
-        keep=None if options.keep_columns is None else tuple(filter(None, options.keep_columns.split(","))),
+        keep=options.keep_columns,
         max_rows=options.rows,
         excerpt=tuple(options.excerpt) if options.excerpt else None,
     )
@@ -64,7 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     for role in ROLES:
         parser.add_argument(f"--{role}-column", metavar="NAME", help=f"column of the {role}; '' for none")
     parser.add_argument(
-        "--keep-columns", metavar="A,B", help="columns to hand to the reward (default: id, source, tests)"
+        "--keep-columns",
+        type=_names,
+        metavar="JSON",
+        help='columns to hand to the reward, e.g. ["level"] (default: id, source, tests)',
     )
     parser.add_argument(
         "--excerpt", type=_positive, nargs=2, metavar=("TRAIN", "TEST"), help="add this many short intact rows"
@@ -78,6 +81,13 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not at least 1")
     return number
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = json.loads(text)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise argparse.ArgumentTypeError('expected a list of names such as ["level"]')
+    return tuple(names)
 
 
 def _write_json(value: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from areal.api import DataError
 from areal.dataset.chats import as_chat, chat_problem
 from areal.dataset.images import row_images
 from areal.dataset.inspection.columns import BOX_MARK, HASH_MARK, TRANSCRIPT_MARK
-from areal.dataset.schema import missing_column, text_problem
+from areal.dataset.schema import missing_column, number_problem, text_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,16 +115,6 @@ def _answer_problem(row: dict[str, Any], mapping: RowMapping) -> str:
         return problem
     mark = "line such as '#### 72'" if mapping.final == "hash" else "\\boxed{...}"
     return "" if final_answer(row[column], mapping.final) else f"{column} has no final {mark}"
-
-
-def number_problem(column: str, row: dict[str, Any]) -> str:
-    """Why `row[column]` is no number; empty when it is."""
-    if column not in row:
-        return missing_column(column, row)
-    value = row[column]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return f"{column} is {type(value).__name__}, expected a number"
-    return ""
 
 
 def _chat_problem(row: dict[str, Any], column: str, *, answered: bool) -> str:

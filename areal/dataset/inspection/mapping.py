@@ -139,7 +139,10 @@ def _answer(columns: Mapping[str, Column], roles: Roles) -> tuple[str, Notation,
     """(answer column, how it is written, column for SFT, why a kind is impossible)."""
     answer, solution = roles.column("answer"), roles.column("solution")
     if answer:
-        return answer, _final(columns[answer]), solution or answer, []
+        final = _final(columns[answer])
+        if final == "number" and not solution:
+            return answer, final, "", ["the answers are numbers, and SFT learns text"]
+        return answer, final, solution or answer, []
     if solution:
         final = _final(columns[solution])
         if final in ("hash", "boxed"):
