@@ -1,6 +1,6 @@
 """Where answers to a template's questions come from: options, a JSON file, and a person at a terminal.
 
-    add_questions(parser, kind)                   # --style {exact,boxed}, --strict/--no-strict, --from PATH
+    add_questions(group, kind)                    # --style {exact,boxed}, --strict/--no-strict, --from PATH
     answers, options = read_answers(arguments, kind)
     name, more = ask_missing(kind, name, answers) # only with a terminal
 
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
     from tooling.kit.kinds import KindSource
     from tooling.kit.questions import Question
-    from tooling.new.arguments import Parser
 
 _ANSWER, _OPTION = "answer ", "option "
 """Start of the names in a Namespace; with the space they cannot meet the name of another option."""
 _STRUCTURED = ("json", "yaml")
+ELSEWHERE = ("--all",)
+"""Options of `update`, which takes the questions of a kind too."""
 MAX_ATTEMPTS = 3
 """How often a person is asked the same question."""
 
@@ -44,13 +45,15 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def add_questions(parser: Parser, kind: KindSource) -> None:
-    """Add an option for each question and each manifest option. Raises UsageError when the name is taken."""
+def add_questions(group: argparse._ArgumentGroup, kind: KindSource) -> None:
+    """Add an option for each question and each manifest option. `group` belongs to a parser that has all its other
+    options: a question of the same name raises UsageError."""
     from tooling.kit.manifest import load_manifest
     from tooling.kit.questions import load_questions
 
-    group = parser.add_argument_group(f"questions of {kind.name}")
     for question in asked(load_questions(kind.folder)):
+        if flag(question.name) in ELSEWHERE:
+            raise _name_taken(kind, f"question {question.name!r}", flag(question.name))
         try:
             _add_question(group, question)
         except argparse.ArgumentError as error:
@@ -64,13 +67,13 @@ def add_questions(parser: Parser, kind: KindSource) -> None:
             raise _name_taken(kind, f"option {option.name!r}", f"--{option.name}") from error
 
 
-def read_answers(arguments: Namespace, kind: KindSource) -> tuple[dict[str, Any], dict[str, str]]:
+def read_answers(arguments: Namespace, kind: KindSource | None) -> tuple[dict[str, Any], dict[str, str]]:
     """Given answers, typed, and given manifest options. Options win over the file of `--answers`. Raises UsageError
     naming the option whose text is no value of the question's type."""
     from tooling.kit.questions import load_questions, parse_answer
 
     answers = answers_file(arguments.answers) if arguments.answers is not None else {}
-    questions = {question.name: question for question in load_questions(kind.folder)}
+    questions = {question.name: question for question in load_questions(kind.folder)} if kind is not None else {}
     options = {}
     for name, value in vars(arguments).items():
         if value is None:

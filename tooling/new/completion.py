@@ -39,6 +39,11 @@ class Option:
     values: tuple[str, ...] = ()
     """What may follow; empty when anything may, then files are offered."""
 
+    @property
+    def offers_files(self) -> bool:
+        """Whether a value follows that is not one of a list."""
+        return self.takes_value and not self.values
+
 
 @dataclass(frozen=True, slots=True)
 class Word:
@@ -139,13 +144,14 @@ def _bash(words: Sequence[Word]) -> str:
 
 
 def _bash_values(words: Sequence[Word]) -> Iterable[str]:
+    files = [f'"{word.name} {option.flag}"' for word in words for option in word.options if option.offers_files]
     for word in words:
         for option in word.options:
             if option.values:
                 reply = f'COMPREPLY=($(compgen -W "{" ".join(option.values)}" -- "$current"))'
                 yield f'    "{word.name} {option.flag}") {reply}; return ;;'
-            elif option.takes_value:
-                yield f'    "{word.name} {option.flag}") COMPREPLY=($(compgen -f -- "$current")); return ;;'
+    yield "    " + " | \\\n        ".join(files) + ")"
+    yield '        COMPREPLY=($(compgen -f -- "$current")); return ;;'
 
 
 def _bash_word(word: Word) -> Iterable[str]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from tooling.kit.errors import UsageError
 from tooling.kit.suggest import did_you_mean
-from tooling.new.arguments import PROGRAM, Parser, add_changing, add_common, add_planning, add_testing
+from tooling.new.answering import add_questions
+from tooling.new.arguments import PROGRAM, Parser, add_changing, add_common, add_planning, add_testing, split
 from tooling.new.command_table import COMMANDS
 from tooling.new.invocation import Invocation
 from tooling.new.lookup import find_kinds, find_root
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 GENERATE: Final = "generate"
 """Module that answers for every kind."""
+QUESTIONING: Final = frozenset({"explain", "update"})
+"""Commands that take the questions of the kind that follows them."""
 
 
 class _CommandModule(Protocol):
@@ -31,34 +34,37 @@ class _CommandModule(Protocol):
     def run(self, invocation: Invocation) -> Report: ...
 
 
-def command_parser(name: str) -> Parser:
-    """The parser of a command."""
+def command_parser(name: str, kind: KindSource | None = None) -> Parser:
+    """The parser of a command. kind: whose questions it takes too."""
     module = _module(COMMANDS[name].module)
     parser = Parser(f"{PROGRAM} {name}", _description(module))
     module.configure(parser)
+    questions = parser.add_argument_group(f"questions of {kind.name}") if kind is not None else None
     add_common(parser)
+    if kind is not None and questions is not None:
+        add_questions(questions, kind)
     return parser
 
 
 def kind_parser(kind: KindSource) -> Parser:
     """The parser of a kind: its questions and options besides the common ones. Raises UsageError when the template is
     damaged, or a question has the name of a common option."""
-    from tooling.new.answering import add_questions
-
-    parser = Parser(f"{PROGRAM} {kind.name}", f"Generate {kind.summary}.")
+    program = f"{PROGRAM} {kind.name}"
+    parser = Parser(program, f"Generate {kind.summary}.", usage=f"{program} NAME [options]")
     _module(GENERATE).configure(parser)
+    questions = parser.add_argument_group(f"questions of {kind.name}")
     add_changing(parser)
     add_planning(parser)
     add_testing(parser)
     add_common(parser)
-    add_questions(parser, kind)
+    add_questions(questions, kind)
     return parser
 
 
 def call_parser(call: Call) -> Parser:
     """The parser of a call that names a command or a kind."""
     if call.word in COMMANDS:
-        return command_parser(call.word)
+        return command_parser(call.word, _questioned(call))
     return kind_parser(_find_kind(call))
 
 
@@ -66,11 +72,20 @@ def invoke(call: Call, *, as_json: bool) -> Report:
     """Carry out a call that names a command or a kind. Raises ToolError when it fails."""
     word = cast("str", call.word)
     if word in COMMANDS:
-        arguments = command_parser(word).read(call.rest)
-        return _module(COMMANDS[word].module).run(Invocation(word, arguments, as_json))
+        kind = _questioned(call)
+        arguments = command_parser(word, kind).read(call.rest)
+        return _module(COMMANDS[word].module).run(Invocation(word, arguments, as_json, kind))
     kind = _find_kind(call)
     arguments = kind_parser(kind).read(call.rest)
     return _module(GENERATE).run(Invocation(word, arguments, as_json, kind))
+
+
+def _questioned(call: Call) -> KindSource | None:
+    """The kind that a command is about, when it takes that kind's questions as options."""
+    if call.word not in QUESTIONING:
+        return None
+    named = split(call.rest).word
+    return find_kinds(call.repo).get(named) if named is not None else None
 
 
 def _find_kind(call: Call) -> KindSource:

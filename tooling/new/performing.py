@@ -205,7 +205,7 @@ def _data(work: Work, done: Done) -> dict[str, Any]:
     unit = work.unit
     return {
         "applied": done.applied,
-        "unit": {"kind": work.kind, "name": work.name},
+        "unit": {"kind": work.kind, "name": work.name} if work.name else None,
         "tests": list(unit.tests),
         "kept": [{"path": item.path, "reason": item.reason} for item in unit.kept],
         "conflicts": list(unit.conflicts),

@@ -1,6 +1,6 @@
 """Says for each file of a unit what it is for, which contract it meets and what is left to do in it.
 
-For a unit that was not generated yet, says what would be generated.
+For a unit that was not generated yet, says what would be generated; the questions of the kind are options here too.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tooling.kit.output import Report
-from tooling.new.answering import answers_file
+from tooling.new.answering import read_answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ def run(invocation: Invocation) -> Report:
     from tooling.new.explain import explain
 
     arguments = invocation.arguments
-    answers = answers_file(arguments.answers) if arguments.answers is not None else None
+    answers, _ = read_answers(arguments, invocation.kind)
     explanation = explain(invocation.workspace, arguments.kind, arguments.name, answers=answers)
     return Report(
         command="explain",

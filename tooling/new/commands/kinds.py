@@ -18,9 +18,9 @@ def configure(parser: Parser) -> None:
 
 def run(invocation: Invocation) -> Report:
     """List the kinds."""
-    from tooling.kit.kinds import all_kinds
+    from tooling.kit.kinds import discover
 
-    kinds = all_kinds(find_root(invocation.arguments.repo))
+    kinds = discover(find_root(invocation.arguments.repo), packages=True)
     rows = [(kind.name, kind.summary, f"({kind.origin})") for kind in kinds.values()]
     data = [{"name": kind.name, "summary": kind.summary, "origin": kind.origin} for kind in kinds.values()]
     return Report(command="kinds", changing=False, text=aligned(rows) or "no kinds", data={"kinds": data})
