@@ -1,0 +1,309 @@
+"""Find the one literal that is a registry: LibCST locates, nothing is changed here.
+
+A table is a name that is set exactly once, at the top level of its module, to a literal whose keys are plain strings:
+`X = {..}`, `X: T = [..]`, `X = frozenset({..})`, `X = OrderedDict([("a", "b")])`. Every other shape is refused with
+its line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from tooling.kit.edits.bindings import binding_lines, parse_python
+from tooling.kit.edits.text import SourceText, read_source, refusal
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Mapping, Sequence
+
+    import libcst as cst
+    from libcst.metadata import CodeSpan
+
+Kind = Literal["dict", "pairs", "list", "tuple", "set"]
+MAPPING_CALLS: Final = frozenset(
+    {"dict", "OrderedDict", "collections.OrderedDict", "MappingProxyType", "types.MappingProxyType"}
+)
+SEQUENCE_CALLS: Final = frozenset({"frozenset", "list", "set", "tuple"})
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One entry of a table; offsets count in `SourceText.data`."""
+
+    key: str
+    value: str | None
+    """None when it is no string; "" in sequences."""
+    quote: str
+    start: int
+    end: int
+    comma: int
+    """Offset of the comma behind it, -1 when there is none."""
+
+    @property
+    def after(self) -> int:
+        """Offset behind the entry and its comma."""
+        return self.end if self.comma < 0 else self.comma + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A located registry."""
+
+    text: SourceText
+    name: str
+    kind: Kind
+    open: int
+    """Offset behind the opening bracket."""
+    close: int
+    """Offset of the closing bracket."""
+    call: tuple[int, int] | None
+    """The same two offsets for the parentheses of a call around the literal."""
+    unit: bytes
+    """One step of indentation in this file."""
+    items: tuple[Item, ...]
+
+    @property
+    def keys(self) -> list[str]:
+        """In the order of the source."""
+        return [item.key for item in self.items]
+
+    @property
+    def one_line(self) -> bool:
+        """Whether the literal, brackets included, stands on one line."""
+        return self.text.line(self.open) == self.text.line(self.close)
+
+    def find(self, key: str) -> Item | None:
+        """The entry of that key."""
+        return next((item for item in self.items if item.key == key), None)
+
+    def line(self, item: Item | None = None) -> int:
+        """Of an entry, or of the table."""
+        return self.text.line(item.start if item else self.open - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A file parsed by both parsers."""
+
+    text: SourceText
+    tree: ast.Module
+    syntax: cst.Module
+    spans: Mapping[cst.CSTNode, CodeSpan]
+
+    def start(self, node: cst.CSTNode) -> int:
+        """Offset of a node, without the blanks it owns."""
+        return self.spans[node].start
+
+    def end(self, node: cst.CSTNode) -> int:
+        """Offset behind a node, without the blanks it owns."""
+        return self.spans[node].start + self.spans[node].length
+
+
+def parse_module(source: bytes, file: str, fix: str) -> Module:
+    """Parse a file. Raises RegistryShapeError for what is no Python, what LibCST does not give back byte for byte (form
+    feeds), and what is nested too deeply to be walked."""
+    import libcst as cst
+    from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
+
+    text = read_source(source, file, fix)
+    try:
+        tree = parse_python(text.text)
+        syntax = cst.parse_module(text.text)
+        same = syntax.code.encode("utf-8") == text.data
+        spans = MetadataWrapper(syntax, unsafe_skip_copy=True).resolve(ByteSpanPositionProvider)
+    except SyntaxError as error:
+        raise refusal(file, error.lineno or 1, f"registry unreadable: {error.msg}", fix) from error
+    except cst.ParserSyntaxError as error:
+        raise refusal(file, error.raw_line, f"registry unreadable: {error.message}", fix) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise refusal(file, 1, f"registry unreadable: {type(error).__name__}: {error}", fix) from error
+    if not same:
+        line = _first_difference(syntax.code.encode("utf-8"), text.data)
+        raise refusal(file, line, "LibCST does not give this line back as it is (a form feed?)", fix)
+    return Module(text, tree, syntax, spans)
+
+
+def find_table(module: Module, name: str, *, mapping: bool, fix: str) -> Table:
+    """The registry called `name`. Raises RegistryShapeError with file:line for every shape described above as
+    refused."""
+    statement, value = _assignment(module, name, fix)
+    reader = _Reader(module, name, mapping, fix)
+    table = reader.table(statement, value)
+    seen: set[str] = set()
+    for item in table.items:
+        if item.key in seen:
+            raise refusal(module.text.file, table.line(item), f"{name} has the key {item.key!r} twice", fix)
+        seen.add(item.key)
+    return table
+
+
+def _assignment(module: Module, name: str, fix: str) -> tuple[cst.BaseSmallStatement, cst.BaseExpression]:
+    import libcst as cst
+
+    file, lines = module.text.file, binding_lines(module.tree, name)
+    if not lines:
+        raise refusal(file, 1, f"{name} is not set in this module", fix)
+    if len(lines) > 1:
+        raise refusal(file, lines[1], f"{name} is set or changed more than once (first in line {lines[0]})", fix)
+    for statement in module.syntax.body:
+        for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
+            if isinstance(small, cst.Assign) and _names(small) == [name]:
+                return small, small.value
+            if isinstance(small, cst.AnnAssign) and _is_name(small.target, name) and small.value is not None:
+                return small, small.value
+    raise refusal(file, lines[0], f"{name} is not set by one plain assignment at the top level", fix)
+
+
+def _names(statement: cst.Assign) -> list[str]:
+    import libcst as cst
+
+    return [part.target.value if isinstance(part.target, cst.Name) else "" for part in statement.targets]
+
+
+def _is_name(node: cst.CSTNode, name: str) -> bool:
+    import libcst as cst
+
+    return isinstance(node, cst.Name) and node.value == name
+
+
+def _first_difference(left: bytes, right: bytes) -> int:
+    length = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+    return right.count(b"\n", 0, length) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the right side of the assignment."""
+
+    module: Module
+    name: str
+    mapping: bool
+    fix: str
+
+    def table(self, statement: cst.BaseSmallStatement, value: cst.BaseExpression) -> Table:
+        literal, call = self._unwrap(value)
+        kind, opening, closing = self._brackets(literal, wrapped=call is not None)
+        if kind is None or opening is None or closing is None:
+            raise self._refuse(statement, f"{self.name} is {_describe(literal)}, expected {self._expected()}")
+        elements: Sequence[cst.BaseElement | cst.BaseDictElement] = literal.elements  # type: ignore[attr-defined]  # has a kind
+        return Table(
+            text=self.module.text,
+            name=self.name,
+            kind=kind,
+            open=self.module.start(opening) + 1,
+            close=self.module.end(closing) - 1,
+            call=call,
+            unit=self.module.syntax.default_indent.encode(),
+            items=tuple(self._item(element, kind) for element in elements),
+        )
+
+    def _unwrap(self, value: cst.BaseExpression) -> tuple[cst.BaseExpression, tuple[int, int] | None]:
+        """`OrderedDict(LITERAL)` -> LITERAL and the offsets of the parentheses."""
+        import libcst as cst
+
+        calls = MAPPING_CALLS if self.mapping else SEQUENCE_CALLS
+        if not isinstance(value, cst.Call) or _dotted(value.func) not in calls:
+            return value, None
+        if len(value.args) != 1 or value.args[0].keyword is not None or value.args[0].star:
+            raise self._refuse(value, f"{self.name} is built by a call without a single literal, expected one literal")
+        opening = self.module.text.data.index(b"(", self.module.end(value.func)) + 1
+        return value.args[0].value, (opening, self.module.end(value) - 1)
+
+    def _brackets(
+        self, literal: cst.BaseExpression, *, wrapped: bool
+    ) -> tuple[Kind | None, cst.CSTNode | None, cst.CSTNode | None]:
+        import libcst as cst
+
+        if isinstance(literal, cst.Dict):
+            return ("dict" if self.mapping else None), literal.lbrace, literal.rbrace
+        if self.mapping and not wrapped:
+            return None, None, None
+        if isinstance(literal, cst.List):
+            return ("pairs" if self.mapping else "list"), literal.lbracket, literal.rbracket
+        if isinstance(literal, cst.Tuple) and literal.lpar:
+            return ("pairs" if self.mapping else "tuple"), literal.lpar[-1], literal.rpar[0]
+        if isinstance(literal, cst.Set) and not self.mapping:
+            return "set", literal.lbrace, literal.rbrace
+        return None, None, None
+
+    def _item(self, element: cst.BaseElement | cst.BaseDictElement, kind: Kind) -> Item:
+        import libcst as cst
+
+        if isinstance(element, cst.StarredElement | cst.StarredDictElement):
+            raise self._refuse(element, f"{self.name} unpacks another collection, expected string literals only")
+        key_node, value_node = self._parts(element, kind)
+        key = _string(key_node)
+        if key is None:
+            raise self._refuse(element, f"{self.name} has a key that is no string literal")
+        comma = element.comma if isinstance(element.comma, cst.Comma) else None
+        return Item(
+            key=key,
+            value=_string(value_node) if value_node else "",
+            quote=_quote(key_node),
+            start=self.module.start(element),
+            end=self.module.end(element),
+            comma=self.module.start(comma) if comma else -1,
+        )
+
+    def _parts(
+        self, element: cst.BaseElement | cst.BaseDictElement, kind: Kind
+    ) -> tuple[cst.BaseExpression, cst.BaseExpression | None]:
+        import libcst as cst
+
+        if isinstance(element, cst.DictElement):
+            return element.key, element.value
+        if kind != "pairs":
+            return element.value, None
+        pair = element.value
+        if isinstance(pair, cst.Tuple) and pair.lpar and len(pair.elements) == 2:
+            return pair.elements[0].value, pair.elements[1].value
+        raise self._refuse(element, f'{self.name} has an element that is no ("key", "value") pair')
+
+    def _expected(self) -> str:
+        return "a literal {..}" if self.mapping else "a literal list, tuple or set"
+
+    def _refuse(self, node: cst.CSTNode, why: str) -> Exception:
+        return refusal(self.module.text.file, self.module.text.line(self.module.start(node)), why, self.fix)
+
+
+def _string(node: cst.BaseExpression) -> str | None:
+    import libcst as cst
+
+    if not isinstance(node, cst.SimpleString | cst.ConcatenatedString):
+        return None
+    value = node.evaluated_value
+    return value if isinstance(value, str) else None
+
+
+def _quote(node: cst.BaseExpression) -> str:
+    import libcst as cst
+
+    return node.quote if isinstance(node, cst.SimpleString) and len(node.quote) == 1 else '"'
+
+
+def _dotted(node: cst.BaseExpression) -> str:
+    import libcst as cst
+
+    if isinstance(node, cst.Attribute):
+        return f"{_dotted(node.value)}.{node.attr.value}"
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def _describe(node: cst.BaseExpression) -> str:
+    """What stands there instead, for a message."""
+    import libcst as cst
+
+    if isinstance(node, cst.Tuple) and not node.lpar:
+        return "a tuple without parentheses"
+    names: tuple[tuple[type[cst.CSTNode], str], ...] = (
+        (cst.Dict, "a mapping"),
+        (cst.Call, "built by a call"),
+        (cst.BinaryOperation, "put together by an operator"),
+        (cst.Tuple, "a tuple"),
+        (cst.List, "a list"),
+        (cst.Set, "a set"),
+        (cst.DictComp, "a comprehension"),
+        (cst.BaseComp, "a comprehension"),
+    )
+    return next((text for kind, text in names if isinstance(node, kind)), f"{type(node).__name__}")

@@ -1,0 +1,197 @@
+"""Put one entry into a located literal, or take one out, as bytes: everything else stays as it is.
+
+Adding
+- The entry gets a line of its own below the entry it sorts after, so that comments above the following entry stay with
+  that entry; the first entry goes above the comments that stand directly above its successor, but below a comment that
+  speaks of the whole table ("keep sorted", "fmt: off").
+- Two lines change only where the last entry has no comma: it gets one, and the new last entry has none. - A literal
+on one line stays on one line up to INLINE_LIMIT columns; it is spread to one entry per line when it is empty
+  or would get longer. Where entries share a line of a literal of several lines, adding between them is refused.
+
+Removing is the inverse: the line goes with its trailing comment, comments on their own lines stay, a comma that adding
+put there goes too, and a literal that became empty closes up to its brackets. Adding and then removing gives the same
+bytes, except where a one-line literal was spread, or an empty literal had blanks between its brackets.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tooling.kit.edits.text import refusal
+
+if TYPE_CHECKING:
+    from tooling.kit.edits.literals import Item, Table
+
+INLINE_LIMIT: Final = 88
+"""What formatters allow by default; a spread literal with its trailing comma is stable under every limit."""
+_ABOUT_THE_TABLE = re.compile(rb"#.*\b(keep[- ]sorted|sorted|fmt:)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """New text of a file (UTF-8, see `SourceText`), and where the entry is or was."""
+
+    data: bytes
+    line: int
+    removed: tuple[int, int] = (0, 0)
+    """Span of the old text whose comments go with it."""
+    note: str = ""
+
+
+def insert(table: Table, index: int, entry: bytes, fix: str) -> Splice:
+    """Put `entry` (without comma) before the item at `index`. Raises RegistryShapeError where it can have no line of
+    its own."""
+    previous = table.items[index - 1] if index else None
+    if previous and table.text.ends_line(previous.after):
+        return _below(table, previous, entry, last=index == len(table.items))
+    if not previous and table.items and table.text.ends_line(table.open):
+        return _above_first(table, table.items[0], entry)
+    if not table.items and not table.one_line and table.text.starts_line(table.close):
+        return _into_empty(table, entry)
+    if not table.one_line:
+        line = table.line(previous or (table.items[0] if table.items else None))
+        raise refusal(table.text.file, line, f"entries of {table.name} share a line, expected one entry per line", fix)
+    return _inline(table, index, entry) or _spread(table, index, entry)
+
+
+def remove(table: Table, item: Item, fix: str) -> Splice:
+    """Take `item` out. Raises RegistryShapeError where something else on its lines would go too."""
+    index = table.items.index(item)
+    previous = table.items[index - 1] if index else None
+    following = table.items[index + 1] if index + 1 < len(table.items) else None
+    if len(table.items) == 1 and (closed := _closed_up(table, item)):
+        return closed
+    if table.text.starts_line(item.start) and table.text.ends_line(item.after):
+        return _without_line(table, item, previous if following is None else None)
+    alone = b"," if len(table.items) == 2 and _needs_comma_alone(table) else b""
+    if previous and _same_line(table, previous.end, item.start):
+        return _cut(table, item, (previous.end, item.end), alone if item.comma < 0 else b"")
+    if following and _same_line(table, item.end, following.start):
+        kept = table.text.data[following.start : following.end] + (alone if following.comma < 0 else b"")
+        return _cut(table, item, (item.start, following.end), kept)
+    raise refusal(table.text.file, table.line(item), f"{item.key!r} shares its lines with something else", fix)
+
+
+def _below(table: Table, previous: Item, entry: bytes, *, last: bool) -> Splice:
+    text = table.text
+    comma = b"," if last and previous.comma < 0 else b""
+    at = text.next_line(previous.after)
+    line = _indentation(table, previous) + entry + (b"" if comma else b",") + text.newline(previous.after)
+    data = text.data[: previous.end] + comma + text.data[previous.end : at] + line + text.data[at:]
+    return Splice(data, text.line(previous.after) + 1)
+
+
+def _indentation(table: Table, previous: Item) -> bytes:
+    """That of the first entry that starts a line; below the predecessor where none does."""
+    text = table.text
+    for item in (previous, *table.items):
+        if text.starts_line(item.start):
+            return text.indentation(item.start)
+    return b" " * (previous.start - text.line_start(previous.start))
+
+
+def _above_first(table: Table, first: Item, entry: bytes) -> Splice:
+    text = table.text
+    at = text.line_start(first.start)
+    while at > text.next_line(table.open):
+        above = text.line_start(at - 1)
+        comment = text.data[above:at].strip()
+        if not comment.startswith(b"#") or _ABOUT_THE_TABLE.match(comment):
+            break
+        at = above
+    line = text.indentation(first.start) + entry + b"," + text.newline(first.start)
+    return Splice(text.data[:at] + line + text.data[at:], text.line(at))
+
+
+def _into_empty(table: Table, entry: bytes) -> Splice:
+    text = table.text
+    at = text.line_start(table.close)
+    inside = text.data[text.next_line(table.open) : at].split(b"\n")
+    comments = [line for line in inside if line.strip().startswith(b"#")]
+    base = text.indentation(table.close) + table.unit
+    indent = comments[-1][: len(comments[-1]) - len(comments[-1].lstrip())] if comments else base
+    line = indent + entry + b"," + text.newline(table.open)
+    return Splice(text.data[:at] + line + text.data[at:], text.line(at))
+
+
+def _inline(table: Table, index: int, entry: bytes) -> Splice | None:
+    """On the line of its neighbours; None when there are none or the line gets too long."""
+    if not table.items:
+        return None
+    text, items = table.text, table.items
+    if index:
+        at, piece = items[index - 1].end, b", " + entry
+    else:
+        at, piece = items[0].start, entry + b", "
+    line = text.data[text.line_start(at) : text.next_line(at)].rstrip()
+    if len((line + piece).decode()) > INLINE_LIMIT:
+        return None
+    return Splice(text.data[:at] + piece + text.data[at:], text.line(at))
+
+
+def _spread(table: Table, index: int, entry: bytes) -> Splice:
+    """One entry per line; brackets inside a call get lines of their own, as formatters lay them out."""
+    text = table.text
+    raw = [text.data[item.start : item.end] for item in table.items]
+    entries = [*raw[:index], entry, *raw[index:]]
+    newline, base = text.newline(table.open), text.indentation(table.open)
+    opening, closing = text.data[table.open - 1 : table.open], text.data[table.close : table.close + 1]
+    start, end, depth = table.open, table.close, base
+    head, tail = b"", base
+    if table.call and _wrapped_closely(table):
+        start, end = table.call
+        depth = base + table.unit
+        head, tail = newline + depth + opening, depth + closing + newline + base
+    lines = [depth + table.unit + line + b"," + newline for line in entries]
+    above = text.data[:start] + head + newline + b"".join(lines[:index])
+    data = above + b"".join(lines[index:]) + tail + text.data[end:]
+    note = f"{table.name} was spread to one entry per line" if raw else ""
+    return Splice(data, above.count(b"\n") + 1, note=note)
+
+
+def _closed_up(table: Table, item: Item) -> Splice | None:
+    """Brackets with nothing between them; None where a comment of its own stands there."""
+    text = table.text
+    behind = text.next_line(item.after) if text.ends_line(item.after) else item.after
+    if text.data[table.open : item.start].strip() or text.data[behind : table.close].strip():
+        return None
+    start, end, brackets = table.open, table.close, b""
+    if table.call and _wrapped_closely(table) and not table.one_line:
+        start, end = table.call
+        brackets = text.data[table.open - 1 : table.open] + text.data[table.close : table.close + 1]
+    return Splice(text.data[:start] + brackets + text.data[end:], table.line(item), removed=(item.start, behind))
+
+
+def _without_line(table: Table, item: Item, previous: Item | None) -> Splice:
+    """`previous` is given for the last entry: when that one had no comma, its predecessor loses its own."""
+    text = table.text
+    start, end = text.line_start(item.start), text.next_line(item.after)
+    before = text.data[:start]
+    alone = len(table.items) == 2 and _needs_comma_alone(table)
+    if previous and item.comma < 0 <= previous.comma and not alone:
+        before = text.data[: previous.comma] + text.data[previous.comma + 1 : start]
+    return Splice(before + text.data[end:], table.line(item), removed=(item.start, end))
+
+
+def _cut(table: Table, item: Item, span: tuple[int, int], kept: bytes) -> Splice:
+    data = table.text.data
+    return Splice(data[: span[0]] + kept + data[span[1] :], table.line(item))
+
+
+def _needs_comma_alone(table: Table) -> bool:
+    """A tuple of one item is one only with its comma."""
+    return table.text.data[table.open - 1 : table.open] == b"("
+
+
+def _same_line(table: Table, left: int, right: int) -> bool:
+    return table.text.line(left) == table.text.line(right)
+
+
+def _wrapped_closely(table: Table) -> bool:
+    """Whether only blanks stand between the parentheses of the call and the brackets."""
+    if table.call is None:
+        return False
+    data = table.text.data
+    return not (data[table.call[0] : table.open - 1].strip() or data[table.close + 1 : table.call[1]].strip())
