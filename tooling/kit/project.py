@@ -53,18 +53,28 @@ def read_settings(root: Path) -> Settings:
     Raises UsageError for a file that is no TOML, unknown or wrongly typed settings, folders outside the repository, and
     for a package that is neither named nor obvious.
     """
-    section = _read_section(root)
-    known = [field.name for field in fields(Settings)]
-    for name in section:
-        if name not in known:
-            fix = did_you_mean(name, known) or f"known settings: {', '.join(known)}"
-            raise UsageError(f"unknown setting {name!r}", where=SECTION, fix=fix)
+    section = _known_section(root)
     return Settings(
         package=_package(section, root),
         tests=_folder(_typed(section, "tests", str, "tests"), "tests"),
         templates=_template_folders(section),
         register=_typed(section, "register", bool, True),
     )
+
+
+def read_template_folders(root: Path) -> tuple[str, ...]:
+    """Only the folders with the project's own kinds, for where the package does not matter. Raises as
+    `read_settings`."""
+    return _template_folders(_known_section(root))
+
+
+def _known_section(root: Path) -> dict[str, Any]:
+    section, known = _read_section(root), [field.name for field in fields(Settings)]
+    for name in section:
+        if name not in known:
+            fix = did_you_mean(name, known) or f"known settings: {', '.join(known)}"
+            raise UsageError(f"unknown setting {name!r}", where=SECTION, fix=fix)
+    return section
 
 
 def _read_section(root: Path) -> dict[str, Any]:

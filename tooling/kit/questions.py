@@ -233,7 +233,7 @@ def _answer(question: Question, given: Mapping[str, Any], known: dict[str, Any])
         return MISSING
     else:
         answer = _default(question, known)
-    if asked or where in given:
+    if asked:  # not for hidden ones: complete answers must pass again, and their defaults were not validated
         _validate(question, answer, known)
     return answer
 
