@@ -102,8 +102,8 @@ def commit(repository: Repository, journal: Journal, changes: Iterable[Change], 
     disk.create(draft_file, text.encode())
     disk.sync_folder(folder)
     disk.replace(draft_file, folder / _NAME)
-    disk.sync_folder(folder)
-    disk.sync_folder(repository.state)
+    for holder in (folder, repository.state, repository.git_dir):
+        disk.sync_folder(holder)
 
 
 def close(repository: Repository, disk: Disk) -> None:

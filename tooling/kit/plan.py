@@ -11,7 +11,6 @@ knows whole files only: no modes, no links, no folders of their own.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -164,4 +163,6 @@ def _read_inside(root: Path, path: str) -> bytes | None:
 
 def sha256(content: bytes) -> str:
     """Hexadecimal SHA-256, as receipts and saved plans hold it."""
+    import hashlib
+
     return hashlib.sha256(content).hexdigest()

@@ -49,14 +49,14 @@ class Repository:
         from git import Repo
 
         repo = Repo(self.root)
+        # Recent versions of GitPython set the first two themselves.
         repo.git.update_environment(
             GIT_DIR=os.fspath(self.git_dir),
+            GIT_COMMON_DIR=os.fspath(self.common_dir),
             GIT_WORK_TREE=os.fspath(self.root),
             GIT_INDEX_FILE=os.fspath(self.git_dir / "index"),
-            GIT_COMMON_DIR=os.fspath(self.common_dir),
             GIT_OPTIONAL_LOCKS="0",
             GIT_TERMINAL_PROMPT="0",
-            LC_ALL="C",
         )
         return repo
 

@@ -7,7 +7,8 @@
 The order is what makes it safe. Old content and the journal reach the medium first; new content is written beside its
 targets; only then are targets replaced and removed, one atomic step each; removing the journal ends the apply. Whoever
 finds a journal takes everything back. The index of git is never touched, and no file whose bytes were not read.
-Files are replaced, not written into: hard links to the old file keep the old content.
+Files are replaced, not written into: mode and owner are kept, extended attributes are not, and hard links to the old
+file keep the old content.
 """
 
 from __future__ import annotations

@@ -193,6 +193,21 @@ def test_a_file_that_was_not_reached_yet_keeps_an_edit_made_since(make_copy):
     assert left_behind(repository) == []
 
 
+def test_an_edit_made_after_half_a_recovery_is_left_alone_where_it_was_done(make_copy):
+    root = make_copy()
+    before = snapshot(root)
+    repository = crash_at(root, "remove folder")
+    probe = copy_of(root, "half")
+    steps = [step.replace(str(probe), str(root)) for step in steps_of(recover_example, probe)]
+    killed_before(steps.index(f"replace {root}/a.py") + 1, recover_example, root)
+    assert (root / "a.py").read_bytes() == b"a = 2  # not staged\n"
+    (root / "a.py").write_bytes(b"my own edit\n")
+    assert not any("a.py" in line for line in recover(repository))
+    before["a.py"] = (0o644, b"my own edit\n")
+    assert snapshot(root) == before
+    assert left_behind(repository) == []
+
+
 def test_a_deleted_file_between_the_crash_and_the_recovery_comes_back(make_copy):
     root = make_copy()
     before = snapshot(root)

@@ -98,7 +98,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_it(repository):
             os._exit(0)
     try:
         with repository_lock(repository, wait_seconds=0):
-            pass
+            assert os.waitpid(child, os.WNOHANG) == (0, 0)  # it does live on
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -109,20 +109,22 @@ def test_a_submodule_is_a_repository_of_its_own(origin, tmp_path):
 
 
 def test_asking_git_inside_a_hook_still_asks_this_repository(origin, tmp_path, monkeypatch):
-    git(tmp_path, "init", "-q", str(tmp_path / "other"))
+    git(tmp_path, "init", "-q", "-b", "another", str(tmp_path / "other"))
     (tmp_path / "other" / "other.txt").write_text("")
+    git(tmp_path / "other", "commit", "-q", "--allow-empty", "-m", "the other one")
+    commit = git(tmp_path / "other", "rev-parse", "HEAD")
     for variable, value in {"GIT_DIR": ".git", "GIT_INDEX_FILE": ".git/index.lock", "GIT_WORK_TREE": "."}.items():
         monkeypatch.setenv(variable, str(origin / value))
     repository = find_repository(tmp_path / "other")
     assert repository.files() == ["other.txt"]
-    assert repository.head() is None
+    assert repository.head() == commit
 
 
 def test_asking_leaves_every_byte_of_the_git_folder_alone(origin):
     def snapshot():
         return {path: path.read_bytes() for path in sorted((origin / ".git").rglob("*")) if path.is_file()}
 
-    os.utime(origin / "package" / "a.py")  # a stale index entry, which git would like to refresh
+    os.utime(origin / "package" / "a.py", (1e9, 1e9))  # a stale index entry, which git would like to refresh
     before = snapshot()
     repository = find_repository(origin)
     assert repository.head()

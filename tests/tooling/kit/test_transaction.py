@@ -246,3 +246,27 @@ def test_nine_files_are_applied_in_well_under_a_second(repository):
     started = time.perf_counter()
     apply_plan(repository, plan)
     assert time.perf_counter() - started < 1
+
+
+def test_everything_is_on_the_medium_before_the_next_stage_relies_on_it(repository, monkeypatch):
+    """A kill loses no cached pages, a power failure does: so what was flushed before which step is what counts."""
+    log = []
+    flush = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (log.append(os.readlink(f"/proc/self/fd/{handle}")), flush(handle)))
+    apply_plan(repository, example_plan(repository), observe=lambda step: log.append(f"step {step}"))
+    journal, root = repository.state / "journal", repository.root
+
+    def before(step):
+        return {path for path in log[: log.index(f"step {step}")] if not path.startswith("step ")}
+
+    backups = {path for path in log if path.startswith(f"{journal}/0")}  # flushed, at any time
+    assert {path.rpartition("-")[2] for path in backups} == {"only.py", "run.sh"}
+    assert backups | {str(journal), f"{journal}/journal.json.tmp"} <= before(f"replace {journal}/journal.json")
+    first_swap = before(f"remove {root}/old/deep/only.py")
+    assert {str(journal), str(repository.state), str(repository.git_dir)} <= first_swap
+    temporary = [path for path in first_swap if path.endswith(".tmp") and ".areal-new-" in path]
+    assert sorted(os.path.dirname(path) for path in temporary) == sorted(
+        str(root / folder) for folder in ("", "new", "new/er", "empty")
+    )
+    after_swap = set(log[log.index(f"step replace {root}/run.sh") : log.index(f"step remove {journal}/journal.json")])
+    assert {str(root / folder) for folder in ("", "old", "new", "new/er", "empty")} <= after_swap
