@@ -166,7 +166,7 @@ if child == 0:
     apply_plan(repository, plan(), observe=lambda s: s.startswith("remove folder") and os.kill(os.getpid(), 9))
 assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
 assert state.stat().st_dev != root.stat().st_dev and snapshot() != before
-print(*recover(repository), sep="\n")
+print(*recover(repository), sep="\\n")
 assert snapshot() == before and os.listdir(state) == []
 """,
         mount=SMALL_DISK,
