@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _QUESTION: Final = "areal-probe-question"
 _ANSWER: Final = "areal-probe-answer"
+_FEEDBACK: Final = "areal-probe-feedback"
 
 
 def feedback_ids(tokenizer: Any, feedback: str, *, enable_thinking: bool, strict_template: bool) -> list[int]:
@@ -28,15 +29,25 @@ def feedback_ids(tokenizer: Any, feedback: str, *, enable_thinking: bool, strict
     """
     if not feedback:
         raise ConfigError("feedback is empty: without it the next turn would only continue the last answer")
-    text = (
-        _rendered_tail(tokenizer, feedback, enable_thinking, strict_template)
-        if has_chat_template(tokenizer)
-        else feedback
-    )
+    before, after = feedback_frame(tokenizer, enable_thinking=enable_thinking, strict_template=strict_template)
     try:
-        return encode_text(text, tokenizer)
+        return encode_text(f"{before}{feedback}{after}", tokenizer)
     except ValueError as error:
         raise ConfigError(f"feedback cannot be encoded; give one in workflow_options.feedback ({error})") from error
+
+
+def feedback_frame(tokenizer: Any, *, enable_thinking: bool, strict_template: bool) -> tuple[str, str]:
+    """What the chat template writes before and after the text of a user turn that follows an answer; empty without one.
+
+    Raises ConfigError as `feedback_ids`.
+    """
+    if not has_chat_template(tokenizer):
+        return "", ""
+    tail = _rendered_tail(tokenizer, _FEEDBACK, enable_thinking, strict_template)
+    before, mark, after = tail.partition(_FEEDBACK)
+    if not mark:
+        raise ConfigError("the chat template drops a user turn that follows an answer, so no feedback can be given")
+    return before, after
 
 
 def after_answer(suffix: Sequence[int], answer: Sequence[int]) -> list[int]:
