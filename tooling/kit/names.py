@@ -3,7 +3,9 @@
     parse_name("Gsm8k-Hard").snake       # "gsm8k_hard"
     parse_name("import")                 # NameRefusedError: is a word of Python; use 'custom_import'
 
-Whether a good name is free in a repository is asked in `tooling.kit.collisions`.
+    check_free(names, keys={"gsm8k"}, planned_paths=["areal/reward/digits.py"], paths=repository.files())
+
+It does not know what was generated before: callers look at receipts first.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ import re
 import sys
 import unicodedata
 from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import NameRefusedError
+from tooling.kit.errors import ConflictError, NameRefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
+
+    from tooling.kit.repository import Repository
 
 NAME_FIELDS = ("raw", "snake", "pascal", "const", "kebab", "key", "words")
 """Fields of `Names`, as templates know them."""
@@ -82,8 +87,8 @@ def parse_name(raw: str, *, reserved: Iterable[str] = ()) -> Names:
     if len(snake) > MAX_LENGTH:
         reason = f"is longer than {MAX_LENGTH} characters"
         raise _refused(raw, reason, snake[:MAX_LENGTH].rstrip("_"), taken)
-    if (reason := _reason(snake, taken)) is not None:
-        raise _refused(raw, reason, f"custom_{snake}", taken)
+    if (occupied := _reason(snake, taken)) is not None:
+        raise _refused(raw, occupied, f"custom_{snake}", taken)
     return spell(raw, snake)
 
 
@@ -181,3 +186,119 @@ def _transliterated(raw: str) -> str:
         letters.append(plain if plain.isascii() and not unicodedata.combining(letter) else "")
     snake = _snake("".join(letters).strip("_ "))
     return "" if snake is None else _digits_last(snake) if snake[:1].isdigit() else snake
+
+
+# ---------------------------------------------------------------------------------------------------------- collisions
+
+
+def check_free(
+    names: Names,
+    *,
+    kind: str = "unit",
+    keys: Collection[str] = (),
+    planned_keys: Collection[str] | None = None,
+    paths: Collection[str] = (),
+    planned_paths: Collection[str] = (),
+    symbols: Collection[str] = (),
+    repository: Repository | None = None,
+    below: str = "",
+    reserved: Collection[str] = (),
+) -> None:
+    """Refuse a name that is taken. Raises ConflictError for a file that is in the way, NameRefusedError for a registry
+    key or top-level name that exists, and for whatever differs from the name only in case or separators ("Gsm8k",
+    "qwen35" beside "qwen3_5"): people, shells and case-insensitive disks would mix them up. Both suggest a free name.
+
+    keys: of the registries that the kind is entered in; planned_keys: what would be entered (the name's key when None).
+    paths: files of the repository (`Repository.files()`). symbols: top-level names that the unit would define, looked
+    up with git in Python files below the folder `below`; needs `repository`.
+    """
+    planned_keys = [names.key] if planned_keys is None else planned_keys
+    folded_keys, folded_paths = {fold(key): key for key in keys}, _folded(paths)
+
+    def is_free(candidate: str) -> bool:
+        try:
+            parse_name(candidate, reserved=reserved)
+        except NameRefusedError:
+            return False
+        renamed = [path.replace(names.snake, candidate) for path in planned_paths]
+        new_keys = [key.replace(names.key, candidate) for key in planned_keys]
+        return not any(fold(key) in folded_keys for key in new_keys) and not any(
+            _path_collision(path, candidate, folded_paths) for path in renamed
+        )
+
+    taken = _first_taken(names, planned_keys, keys, folded_keys)
+    taken = taken or _first_in_the_way(names, planned_paths, folded_paths)
+    taken = taken or _first_defined(symbols, repository, below)
+    if taken is not None:
+        free = suggest(names.snake, is_free)
+        fix = f"use e.g. {free!r}" if free else "choose another name"
+        fix += f"; `areal-new list` shows generated {kind}s, `areal-new update` brings one up to date"
+        raise taken.error(f"the name {names.raw!r} {taken.reason}", where=taken.where, fix=fix)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What is in the way of a name."""
+
+    reason: str
+    where: str
+    error: type[ConflictError | NameRefusedError] = NameRefusedError
+
+
+def _first_taken(
+    names: Names, planned: Collection[str], keys: Collection[str], folded: dict[str, str]
+) -> _Taken | None:
+    for key in planned:
+        if key in keys:
+            return _Taken(f"is taken: the registry has {key!r}", "name")
+        if (found := folded.get(fold(key))) is not None:
+            return _Taken(f"is too like {found!r}, which the registry has", "name")
+    return None
+
+
+def _first_in_the_way(names: Names, planned: Collection[str], folded: dict[str, str]) -> _Taken | None:
+    for path in planned:
+        found = _path_collision(path, names.snake, folded)
+        if found == path:
+            return _Taken(f"is taken: {path} exists", path, ConflictError)
+        if found is not None:
+            return _Taken(f"is too like that of {found}: {path} could not be told from it", found)
+    return None
+
+
+def _first_defined(symbols: Collection[str], repository: Repository | None, below: str) -> _Taken | None:
+    if not symbols or repository is None:
+        return None
+    from tooling.kit.symbols import find_symbols
+
+    for symbol, place in find_symbols(repository, symbols, below=below).items():
+        return _Taken(f"is taken: {symbol!r} is defined at {place}", place)
+    return None
+
+
+def _folded(paths: Collection[str]) -> dict[str, str]:
+    """Files and their folders by case-folded path and by a path whose last part is folded further; the exact spelling
+    of a file wins."""
+    table: dict[str, str] = {}
+    for path in paths:
+        table.setdefault(path.casefold(), path)
+        table.setdefault(_loosely(path), path)
+        for parent in PurePosixPath(path).parents:
+            table.setdefault(f"{parent.as_posix()}/", path)
+    return table
+
+
+def _loosely(path: str) -> str:
+    place = PurePosixPath(path.casefold())
+    return f"{place.parent.as_posix()}//{fold(place.stem)}{place.suffix}"
+
+
+def _path_collision(path: str, snake: str, folded: dict[str, str]) -> str | None:
+    """The file that is in the way of `path`: the same, or one that cannot be told from it, or a package where the
+    module would be. Separators count only in files that carry the unit's name."""
+    found = folded.get(path.casefold())
+    if found is None and snake in PurePosixPath(path).stem:
+        found = folded.get(_loosely(path))
+    if found is None and path.endswith(".py"):
+        found = folded.get(f"{path.removesuffix('.py')}/__init__.py".casefold())
+    return found
