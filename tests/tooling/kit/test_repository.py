@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import ExitStack
 
 import pytest
 
 from tooling.kit.errors import UsageError
+from tooling.kit.plan import Plan
 from tooling.kit.repository import Repository, find_repository
+from tooling.kit.transaction import apply_plan, pending, transaction
 
 IDENTITY = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "protocol.file.allow=always"]
 
@@ -106,6 +109,44 @@ def test_a_submodule_is_a_repository_of_its_own(origin, tmp_path):
     assert inner.git_dir == outer / ".git" / "modules" / "vendor" / "inner"
     assert "package/a.py" in inner.files()
     assert find_repository(outer).files() == [".gitmodules"]
+
+
+def test_work_trees_submodules_and_shallow_clones_each_have_their_own_transactions(origin, tmp_path):
+    """Interrupted in one of them, only that one has something to take back, and the others are free to go on."""
+    outer = tmp_path / "outer"
+    git(origin, "worktree", "add", "-q", str(tmp_path / "tree"))
+    git(tmp_path, "init", "-q", str(outer))
+    git(outer, "submodule", "--quiet", "add", str(origin), "inner")
+    git(tmp_path, "clone", "-q", "--depth", "1", origin.as_uri(), str(tmp_path / "shallow"))
+    roots = [origin, tmp_path / "tree", outer, outer / "inner", tmp_path / "shallow"]
+    repositories = [find_repository(root) for root in roots]
+    for interrupted in repositories:
+        before = git(interrupted.root, "status", "--porcelain")
+        apply_one_file(interrupted, "lost.txt", die_at="remove ")
+        assert [pending(repository) for repository in repositories] == [each is interrupted for each in repositories]
+        with ExitStack() as locks:
+            for repository in repositories:
+                if repository is not interrupted:
+                    locks.enter_context(transaction(repository, wait_seconds=0, note=pytest.fail))
+            with transaction(interrupted, wait_seconds=0, note=lambda line: None):
+                assert git(interrupted.root, "status", "--porcelain") == before
+        apply_one_file(interrupted, "kept.txt")
+        assert "?? kept.txt" in git(interrupted.root, "status", "--porcelain").splitlines()
+
+
+def apply_one_file(repository, name, die_at="never"):
+    """Create a file in a child process, which kills itself before the step that begins with `die_at`."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            plan = Plan(repository.root)
+            plan.write(name, b"text", reason="")
+            apply_plan(repository, plan, observe=lambda step: step.startswith(die_at) and os.kill(os.getpid(), 9))
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (0 if die_at == "never" else -9)
 
 
 def test_asking_git_inside_a_hook_still_asks_this_repository(origin, tmp_path, monkeypatch):
