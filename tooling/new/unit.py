@@ -75,8 +75,8 @@ class UnitPlan:
     """Places elsewhere that name the unit, "path:line: text"."""
     backups: tuple[str, ...] = ()
     """Files that are copied into the git directory before the plan changes them."""
-    stores_template: bool = False
-    """Whether the template has to be stored in git, so that a later update finds its base."""
+    templates: Mapping[str, str] = field(default_factory=dict)
+    """Kind -> tree hash of the templates to store in git, so that a later update finds its base."""
 
     @property
     def exit_code(self) -> int:
@@ -88,7 +88,5 @@ class UnitPlan:
     @property
     def extra(self) -> dict[str, Any]:
         """What `carry_out` needs besides the plan, as JSON; goes into a saved plan."""
-        template = None
-        if self.stores_template and self.receipt is not None:
-            template = {"kind": self.receipt.kind, "tree": self.receipt.template.tree}
-        return {"backups": list(self.backups), "template": template}
+        templates = [{"kind": kind, "tree": tree} for kind, tree in sorted(self.templates.items())]
+        return {"backups": list(self.backups), "templates": templates}
