@@ -207,7 +207,8 @@ def _warnings(report: Mapping[str, Any]) -> tuple[str, ...]:
         warnings.append(f"columns that no loader reads: {', '.join(unused)}")
     if report["num_notes"]:
         first = next(problem for problem in report["problems"] if not problem["fatal"])
-        warnings.append(f"{report['num_notes']} notes about rows, the first: {first['place']}: {first['problem']}")
+        notes = "1 note" if report["num_notes"] == 1 else f"{report['num_notes']} notes"
+        warnings.append(f"{notes} about the rows, the first: {first['place']}: {first['problem']}")
     return tuple(warnings)
 
 

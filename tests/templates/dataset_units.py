@@ -1,0 +1,122 @@
+"""Makes dataset units the way `areal-new dataset` does - page, rendering, formatting - and data to make them from.
+
+Not a test: `test_dataset_*.py` import it by path (tests have no packages).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+from pathlib import Path
+
+from tooling.kit.formatting import format_files
+from tooling.kit.kind import Prepared, PrepareRequest
+from tooling.kit.names import Names
+from tooling.kit.project import Settings
+from tooling.kit.rendering import complete_answers, render
+from tooling.new.generators.dataset import prepare
+
+ROOT = Path(__file__).resolve().parents[2]
+TEMPLATE = ROOT / "templates" / "dataset"
+SHARED = ROOT.parent / "shared" / "data"
+NUM_ROWS = 14
+
+
+def names_of(snake: str) -> Names:
+    """Names of a unit that is written in small letters already."""
+    parts = snake.split("_")
+    pascal = "".join(part[:1].upper() + part[1:] for part in parts)
+    return Names(snake, snake, pascal, snake.upper(), "-".join(parts), snake, " ".join(parts))
+
+
+def prepared(snake: str, answers: dict | None = None, **options: object) -> Prepared:
+    """What the page answers; `from_=path` stands for --from."""
+    return prepare(
+        PrepareRequest(
+            root=ROOT,
+            names=names_of(snake),
+            answers=answers or {},
+            options={name.rstrip("_"): str(value) for name, value in options.items()},
+            python=Path(sys.executable),
+        )
+    )
+
+
+def generated(
+    snake: str, answers: dict | None = None, settings: Settings | None = None, **options: object
+) -> dict[str, bytes]:
+    """The formatted files of a unit."""
+    names, settings = names_of(snake), settings or Settings()
+    given = {**(answers or {}), **prepared(snake, answers, **options).answers}
+    return format_files(ROOT, render(TEMPLATE, complete_answers(TEMPLATE, given, names, settings), names, settings))
+
+
+def write_lines(path: Path, rows: list) -> Path:
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
+    return path
+
+
+def picture(number: int) -> bytes:
+    """A PNG that is larger than a packaged thumbnail."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.new("RGB", (64, 48), (number * 16, 50, 100)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def chat(number: int) -> list[dict[str, str]]:
+    return [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": f"Say {number}."},
+        {"role": "assistant", "content": f"{number}!"},
+    ]
+
+
+def rows_of(make: object) -> list:
+    return [make(number) for number in range(NUM_ROWS)]
+
+
+ROWS = {
+    "answers": rows_of(lambda n: {"prompt": f"Is {n} even?", "gold": "yes" if n % 2 == 0 else "no", "level": n}),
+    "hashes": rows_of(
+        lambda n: {"question": f"{n}+1? \u201cquoted\u201d", "answer": f"It is\u2026\n#### {n + 1}", "id": n}
+    ),
+    "boxes": rows_of(lambda n: {"problem": f"{n}/2?", "solution": rf"It is $\boxed{{\frac{{{n}}}{{2}}}}$."}),
+    "numbers": rows_of(lambda n: {"question": f"{n}+1?", "answer": n + 1}),
+    "solutions": rows_of(lambda n: {"problem": f"{n}/2?", "solution": f"Since {n}/2", "answer": f"{n / 2}"}),
+    "chats": rows_of(lambda n: {"messages": chat(n), "id": n}),
+    "share": rows_of(
+        lambda n: {"conversations": [{"from": "human", "value": f"{n}?"}, {"from": "gpt", "value": f"{n}!"}]}
+    ),
+    "waiting": rows_of(lambda n: {"messages": chat(n)[:-1], "answer": rf"\boxed{{{n}}}", "tests": [f"f({n})"]}),
+    "pairs": rows_of(lambda n: {"prompt": f"Say {n}.", "chosen": str(n), "rejected": "no"}),
+    "pair_chats": rows_of(
+        lambda n: {"chosen": chat(n), "rejected": [*chat(n)[:-1], {"role": "assistant", "content": "no"}]}
+    ),
+    "transcripts": rows_of(
+        lambda n: {
+            "chosen": f"\n\nHuman: Say {n}.\n\nAssistant: {n}",
+            "rejected": f"\n\nHuman: Say {n}.\n\nAssistant: no",
+        }
+    ),
+    "pictures": rows_of(
+        lambda n: {"question": f"{n}?", "answer": "red", "image": base64.b64encode(picture(n)).decode()}
+    ),
+    "albums": rows_of(
+        lambda n: {
+            "question": f"<image> {n}?",
+            "answer": "red",
+            "images": [base64.b64encode(picture(n)).decode()] * 2,
+        }
+    ),
+    "hostile": [
+        {
+            "question": '{{ 7*7 }} {% raw %} """ \\ \' </script>',
+            "answer": 'x\n"""\nimport os\nos.abort()\n#',
+        }
+    ],
+}
+"""Rows by the form they have, as people's data sets have them."""
