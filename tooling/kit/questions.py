@@ -114,7 +114,9 @@ def load_configuration(folder: Path) -> dict[str, Any]:
 def _loader() -> type[Any]:
     import yaml
 
-    class StrictLoader(yaml.SafeLoader):
+    base: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where it was built
+
+    class StrictLoader(base):  # type: ignore[valid-type, misc]  # either loader constructs by the same rules
         """Refuses keys that come twice: the second would silently win."""
 
     def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:

@@ -1,17 +1,19 @@
-"""Looks at the text of a template before it is rendered: syntax, and what would make its output depend on the machine.
+"""Looks at the text of a template before it is rendered for what would make its output depend on the machine.
 
     scan(text, where="templates/reward/template/x.py.jinja")     # UsageError with "...:7" for line 7
 
 Refused are copier's own variables (paths of temporary folders, the clock, random secrets) and the filters that read the
-disk, the clock or the environment. It is no sandbox: rendering happens in one (`tooling.kit.rendering`).
+disk, the clock or the environment. It is no sandbox: rendering happens in one (`tooling.kit.rendering`), which also
+finds the other mistakes.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tooling.kit.errors import UsageError
-from tooling.kit.expressions import FORBIDDEN_GLOBALS, environment
+from tooling.kit.expressions import FORBIDDEN_FILTERS, FORBIDDEN_GLOBALS, environment
 from tooling.kit.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -22,11 +24,15 @@ if TYPE_CHECKING:
 FORBIDDEN_VARIABLES = frozenset({"_external_data", "_folder_name", "make_secret", "now"}) | FORBIDDEN_GLOBALS
 _FILTERS_BY_NAME = frozenset({"map"})
 """Filters whose first argument names another filter."""
+_SUSPICIOUS = re.compile(
+    rf"_copier|\b({'|'.join(sorted(FORBIDDEN_VARIABLES | FORBIDDEN_FILTERS | _FILTERS_BY_NAME))})\b"
+)
+"""Texts without any of these words need not be parsed."""
 
 
 def scan(text: str, *, where: str) -> None:
-    """Raises UsageError with "where:line" for bad syntax, unknown filters, and what may not be used."""
-    if "{" not in text:
+    """Raises UsageError with "where:line" for variables and filters that may not be used."""
+    if not _SUSPICIOUS.search(text):
         return
     from jinja2 import TemplateSyntaxError
 
