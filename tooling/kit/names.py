@@ -181,7 +181,7 @@ def _transliterated(raw: str) -> str:
             plain = str(unicodedata.digit(letter, ""))
         if letter.isupper():
             plain = plain.upper()
-        if unicodedata.category(letter)[0] in "PSZ" and letter.isascii():
+        if letter.isascii() and unicodedata.category(letter)[0] in "CPSZ":
             plain = "_"
         letters.append(plain if plain.isascii() and not unicodedata.combining(letter) else "")
     snake = _snake("".join(letters).strip("_ "))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.kit.errors import UsageError
@@ -54,12 +54,12 @@ def read_settings(root: Path) -> Settings:
     for a package that is neither named nor obvious.
     """
     section = _known_section(root)
-    return Settings(
-        package=_package(section, root),
+    settings = Settings(
         tests=_folder(_typed(section, "tests", str, "tests"), "tests"),
         templates=_template_folders(section),
         register=_typed(section, "register", bool, True),
     )
+    return replace(settings, package=_package(section, root))
 
 
 def read_template_folders(root: Path) -> tuple[str, ...]:
