@@ -1,0 +1,203 @@
+"""Reads rows of real completions (`--from-examples FILE.jsonl`) and turns them into the table of a generated test.
+
+    {"completion": "... #### 72", "answer": "72", "prompt": "8*9=", "score": 1.0}
+
+A row has `completion` (or `completions`, a text or a list of them), the columns of its dataset row, maybe `prompt`, and
+maybe a score in one of `SCORE_KEYS` (a number, or true and false; a list of them for a list of completions). Scores
+that are missing are recorded later, by running the reward (`tooling.new.generators.reward`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tooling.kit.errors import UsageError
+from tooling.new.generators.literals import from_source, source_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+SCORE_KEYS: Final = ("score", "reward", "label")
+MAX_CANDIDATES: Final = 128
+"""Rows that are scored to choose from."""
+MAX_TABLE_LINES: Final = 380
+"""Lines of all examples in the generated test, whose own limit is 600."""
+_MAX_TEXT: Final = 4000
+"""Characters of a row's texts; longer ones are left out rather than cut, since a cut completion scores differently."""
+_MAX_KEY: Final = 40
+_MAX_FILE_BYTES: Final = 512 << 20
+_OPTION: Final = "--from-examples"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One completion with the columns of its row."""
+
+    line: int
+    prompt: str
+    completion: str
+    row: Mapping[str, Any]
+    score: float | None
+    """None until it is recorded."""
+    origin: str
+    """"labelled" or "recorded"."""
+
+    def to_answer(self) -> dict[str, Any]:
+        """As the template and the receipt hold it: texts as lines of Python source."""
+        return {
+            "line": self.line,
+            "prompt": source_lines(self.prompt),
+            "completion": source_lines(self.completion),
+            "row": source_lines(dict(self.row)),
+            "score": 0.0 if self.score is None else self.score,
+            "origin": self.origin,
+        }
+
+    @property
+    def num_lines(self) -> int:
+        """Lines in the generated table."""
+        answer = self.to_answer()
+        return 5 + sum(len(answer[key]) for key in ("prompt", "completion", "row"))
+
+
+def from_answer(answer: Mapping[str, Any]) -> Example:
+    """The inverse of `to_answer`; the answer may come from a receipt. Raises UsageError for what is no example."""
+    try:
+        texts = {key: from_source(answer[key]) for key in ("prompt", "completion", "row")}
+        score = None if answer["origin"] == "recorded" else float(answer["score"])
+        return Example(line=int(answer["line"]), score=score, origin=str(answer["origin"]), **texts)
+    except (KeyError, TypeError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise UsageError(f"is no example: {error}", where="examples", fix=f"give {_OPTION} again") from error
+
+
+def read_examples(file: str) -> tuple[list[Example], list[str]]:
+    """Up to `MAX_CANDIDATES` different rows, spread over the given scores, and warnings about those left out.
+
+    Raises UsageError with file and line for anything that is no row.
+    """
+    examples: list[Example] = []
+    seen: set[str] = set()
+    too_long: list[int] = []
+    for number, row in _rows(file):
+        for example in _of_row(row, number, f"{file}:{number}"):
+            key = json.dumps([example.prompt, example.completion, dict(example.row)], sort_keys=True)
+            if len(key) > _MAX_TEXT:
+                too_long.append(number)
+            elif key not in seen:
+                seen.add(key)
+                examples.append(example)
+    if not examples:
+        what = f"all rows are longer than {_MAX_TEXT} characters" if too_long else "there are no rows"
+        raise UsageError(what, where=file, fix="give rows with a completion")
+    warnings = []
+    if too_long:
+        listed = ", ".join(map(str, too_long[:10])) + (", ..." if len(too_long) > 10 else "")
+        warnings.append(f"{file}: {len(too_long)} rows with more than {_MAX_TEXT} characters left out (lines {listed})")
+    return spread(examples, MAX_CANDIDATES), warnings
+
+
+def spread(examples: Sequence[Example], limit: int) -> list[Example]:
+    """At most `limit` examples, taken in turn from each score so that rare outcomes are kept; in the file's order."""
+    by_score: dict[float | None, list[Example]] = defaultdict(list)
+    for example in examples:
+        by_score[example.score].append(example)
+    chosen: list[Example] = []
+    for depth in range(max(map(len, by_score.values()), default=0)):
+        chosen += [group[depth] for group in by_score.values() if depth < len(group)]
+    return sorted(chosen[:limit], key=lambda example: example.line)
+
+
+def fitting(examples: Sequence[Example], limit: int) -> list[Example]:
+    """At most `limit` examples whose table stays below `MAX_TABLE_LINES`, as `spread` chooses them."""
+    for count in range(min(limit, len(examples)), 0, -1):
+        chosen = spread(examples, count)
+        if sum(example.num_lines for example in chosen) <= MAX_TABLE_LINES:
+            return chosen
+    return []
+
+
+def recorded(example: Example, score: float) -> Example:
+    """The example with the score that the reward gave it."""
+    return replace(example, score=score, origin="recorded")
+
+
+def _rows(file: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    path = Path(file).expanduser()
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise UsageError(f"has more than {_MAX_FILE_BYTES >> 20} MB", where=file, fix="give fewer rows")
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", where=file, fix="name a file of JSON lines") from error
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{file}:{number}"
+        try:
+            row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), parse_constant=_refuse_constant)
+        except (UnicodeDecodeError, ValueError, RecursionError) as error:
+            raise UsageError(f"is no JSON: {error}", where=where, fix="write one object per line") from error
+        if not isinstance(row, dict):
+            raise UsageError(f"is a {type(row).__name__}", where=where, fix="write one object per line")
+        yield number, row
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _of_row(row: dict[str, Any], number: int, where: str) -> Iterator[Example]:
+    completions = _completions(row, where)
+    scores = _scores(row, len(completions), where)
+    prompt = row.get("prompt", "question")
+    if not isinstance(prompt, str):
+        raise UsageError(f"`prompt` is a {type(prompt).__name__}", where=where, fix="write it as text")
+    columns = {
+        key: value for key, value in row.items() if key not in {"completion", "completions", "prompt", *SCORE_KEYS}
+    }
+    for key in columns:
+        if len(key) > _MAX_KEY or key in {"prompt_ids", "completion_ids", "messages"}:
+            raise UsageError(f"a column cannot be called {key[:50]!r}", where=where, fix="rename it or leave it out")
+    for completion, score in zip(completions, scores, strict=True):
+        origin = "recorded" if score is None else "labelled"
+        yield Example(number, prompt, completion, columns, score, origin)
+
+
+def _completions(row: dict[str, Any], where: str) -> list[str]:
+    given = [row[key] for key in ("completion", "completions") if key in row]
+    if len(given) != 1:
+        what = "has both `completion` and `completions`" if given else "has no `completion`"
+        raise UsageError(
+            f"{what}; its columns are {', '.join(row) or '(none)'}"[:300], where=where, fix="give one of them"
+        )
+    texts = given[0] if isinstance(given[0], list) else [given[0]]
+    if not all(isinstance(text, str) for text in texts):
+        raise UsageError("a completion is no text", where=where, fix="write texts")
+    return texts
+
+
+def _scores(row: dict[str, Any], count: int, where: str) -> list[float | None]:
+    given = [(key, row[key]) for key in SCORE_KEYS if row.get(key) is not None]
+    if not given:
+        return [None] * count
+    key, value = given[0]
+    values = value if isinstance(value, list) else [value] * count
+    if len(given) > 1 or len(values) != count:
+        fix = "give one score for each completion"
+        raise UsageError(f"has {len(values)} scores in {', '.join(name for name, _ in given)}", where=where, fix=fix)
+    for item in values:
+        if not isinstance(item, bool | int | float) or not _is_finite(item):
+            raise UsageError(f"`{key}` is {item!r:.50}", where=where, fix="write a number, true or false")
+    return [float(item) for item in values]
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

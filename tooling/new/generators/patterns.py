@@ -1,0 +1,241 @@
+"""Checks the pattern of a regex reward before it is generated, and makes its worked cases.
+
+    group = checked_pattern(r"Answer: (\\w+)", python)         # "1"; raises UsageError with what is wrong with it
+    worked_cases(r"Answer: (\\w+)", "Answer: red", "text")     # [Case("Answer: red", "red", 1.0), ...]
+
+A pattern runs on whatever a model writes, so one that can take for ever is refused: by its shape (a repeat of an
+unbounded repeat), and by running it on hostile texts in a child process that is killed when it takes too long.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import warnings
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, Final
+
+from tooling.kit.errors import UsageError
+from tooling.new.generators.literals import source_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+WINDOW: Final = 4096
+"""Characters that the generated reward searches."""
+_MAX_PATTERN: Final = 300
+_MAX_EXAMPLE: Final = 300
+_TRIAL_SECONDS: Final = 10.0
+_SLOW_SECONDS: Final = 0.5
+"""For one text of `WINDOW` characters."""
+_NUMBER: Final = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?", re.ASCII)
+_NOT_PLAIN: Final = re.compile(r"[^ -~\n]|[$\\{]")
+_FULL_WIDTH: Final = str.maketrans({str(digit): chr(0xFF10 + digit) for digit in range(10)})
+_TRIAL: Final = """
+import json, re, sys, time
+pattern, texts = json.load(sys.stdin)
+compiled = re.compile(pattern)
+for number, text in enumerate(texts):
+    started = time.process_time()
+    for match in compiled.finditer(text):
+        pass
+    sys.stdout.write(f"{number} {time.process_time() - started}\\n")
+    sys.stdout.flush()
+"""
+_ADVICE: Final = "bound the inner repeat, as in {1,20}, or make it possessive, as in ++"
+
+
+def checked_pattern(pattern: str, python: Path) -> str:
+    """The group that holds the answer, as a Python literal ("1" or "'answer'").
+
+    Raises UsageError for a pattern that does not compile, has no such group, matches the empty text, or is too slow.
+    """
+    where = "--pattern"
+    if len(pattern) > _MAX_PATTERN:
+        raise UsageError(f"the pattern has {len(pattern)} characters", where=where, fix=f"use at most {_MAX_PATTERN}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            compiled = re.compile(pattern)
+            tree = importlib.import_module("re._parser").parse(pattern)
+    except (re.error, Warning, OverflowError, RecursionError) as error:
+        raise UsageError(f"the pattern does not compile: {error}", where=where, fix="correct it") from error
+    if "answer" not in compiled.groupindex and compiled.groups != 1:
+        raise UsageError(
+            f"the pattern has {compiled.groups} groups, so it is not clear which holds the answer",
+            where=where,
+            fix="write one group (others as (?:...)), or name it: (?P<answer>...)",
+        )
+    if compiled.search("") or compiled.fullmatch(" "):
+        raise UsageError(
+            "the pattern finds an answer in an empty completion", where=where, fix="have it require a character"
+        )
+    if _nested(tree, inside=False):
+        raise UsageError(
+            "the pattern repeats something that is itself repeated without bound; some texts would take for ever",
+            where=where,
+            fix=_ADVICE,
+        )
+    _refuse_slow(pattern, python)
+    return '"answer"' if "answer" in compiled.groupindex else "1"
+
+
+def _nested(tree: Any, *, inside: bool) -> bool:
+    """Whether an unbounded repeat holds another. Possessive repeats and atomic groups never go back into theirs."""
+    for operation, argument in tree:
+        name = str(operation)
+        if name in {"MAX_REPEAT", "MIN_REPEAT"}:
+            unbounded = int(argument[1]) > WINDOW
+            if (inside and unbounded) or _nested(argument[2], inside=inside or unbounded):
+                return True
+        elif any(_nested(part, inside=inside and name != "ATOMIC_GROUP") for part in _parts(argument)):
+            return True
+    return False
+
+
+def _parts(argument: Any) -> Iterator[Any]:
+    """Patterns inside the argument of an operation, however it nests them."""
+    if type(argument).__name__ == "SubPattern":
+        yield argument
+    elif isinstance(argument, (list, tuple)):
+        for item in argument:
+            yield from _parts(item)
+
+
+def _refuse_slow(pattern: str, python: Path) -> None:
+    import subprocess
+
+    texts = list(_hostile_texts(pattern))
+    command = [str(python), "-I", "-S", "-c", _TRIAL]
+    try:
+        trial = subprocess.run(
+            command,
+            input=json.dumps([pattern, texts]),
+            capture_output=True,
+            text=True,
+            timeout=_TRIAL_SECONDS,
+            check=True,
+        )
+        output = trial.stdout
+    except subprocess.TimeoutExpired as error:
+        output = (error.stdout or b"").decode()
+        output += f"{len(output.splitlines())} {_TRIAL_SECONDS}\n"
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UsageError(f"the pattern could not be tried with {python}: {error}", where="--pattern") from error
+    for line in output.splitlines():
+        number, seconds = line.split()
+        if float(seconds) > _SLOW_SECONDS:
+            start = texts[int(number)][:12]
+            raise UsageError(
+                f"the pattern takes more than {_SLOW_SECONDS} s for {WINDOW} characters that begin with {start!r}",
+                where="--pattern",
+                fix=_ADVICE,
+            )
+
+
+def _hostile_texts(pattern: str) -> Iterator[str]:
+    """Long runs of what the pattern itself is about, each followed by something that no run contains."""
+    letters = dict.fromkeys([*(letter for letter in pattern if letter.isalnum()), *"a0A _-.,:(\n\t"])
+    for letter in list(letters)[:24]:
+        yield letter * (WINDOW - 1) + "\0"
+    words = re.findall(r"[A-Za-z]{2,}", pattern)[:4]
+    for word in words:
+        yield (word * WINDOW)[: WINDOW - 1] + "\0"
+        yield f"{word}: " + "a" * (WINDOW - len(word) - 3) + "\0"
+        yield f"{word} " + " " * (WINDOW - len(word) - 2) + "\0"
+    for pair in ("ab", "a ", "0,", "a.", "0.", " \n"):
+        yield (pair * WINDOW)[: WINDOW - 1] + "\0"
+
+
+# --------------------------------------------------------------------------------------------------- worked cases
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A completion, the row's answer, and the score: what the text is, and how a test writes it."""
+
+    completion: str
+    answer: str
+    score: float
+    suffix: str = ""
+    """Source of a long end of the completion, '"x" * 5000'."""
+
+
+def worked_cases(pattern: str, example: str, comparison: str) -> list[list[str]]:
+    """Cases as Python literals (completion, answer, score), the example first.
+
+    Raises UsageError when the pattern finds nothing to compare in the example.
+    """
+    if not example:
+        raise UsageError("a pattern needs a completion that it finds an answer in", where="--example", fix="give one")
+    if len(example) > _MAX_EXAMPLE:
+        raise UsageError(f"has {len(example)} characters", where="--example", fix=f"use at most {_MAX_EXAMPLE}")
+    compiled = re.compile(pattern)
+    answer = _value(last_found(compiled, example), comparison)
+    if answer is None:
+        what = "a number" if comparison == "number" else "an answer"
+        raise UsageError(
+            f"the pattern does not find {what} in {example!r}", where="--example", fix="give a completion that it fits"
+        )
+    cases = [case for case in _intended(example, answer, comparison) if _holds(case, compiled, comparison)]
+    return [["\n".join(_completion_source(case)), ascii(case.answer), repr(case.score)] for case in cases]
+
+
+def last_found(compiled: re.Pattern[str], text: str) -> str | None:
+    """What the generated reward finds: the answer's group of the last match in the window."""
+    found = None
+    group: int | str = "answer" if "answer" in compiled.groupindex else 1
+    for match in compiled.finditer(text[-WINDOW:]):
+        found = match[group]
+    return found
+
+
+def _value(found: str | None, comparison: str) -> str | None:
+    if comparison == "number":
+        # The reward also reads currencies, LaTeX and other minus signs; worked cases stay with plain numbers.
+        match = None if _NOT_PLAIN.search(found or "") else _NUMBER.search(found or "")
+        return match[0].replace(",", "") if match else None
+    return (found or "").strip() or None
+
+
+def _intended(example: str, answer: str, comparison: str) -> Iterable[Case]:
+    other = _other(answer, comparison)
+    wrong = example.replace(answer, other)
+    yield Case(example, answer, 1.0)
+    yield Case(f"Let me think.\n{example}", answer, 1.0)
+    yield Case(f"{example}\n", answer, 1.0)
+    yield Case(f"{wrong}\n{example}", answer, 1.0)
+    yield Case(f"{example}\n{wrong}", answer, 0.0)
+    yield Case(example, other, 0.0)
+    yield Case(wrong, answer, 0.0)
+    yield Case(answer, answer, 0.0)
+    yield Case("I do not know.", answer, 0.0)
+    yield Case("", answer, 0.0)
+    yield Case(" \t\n", answer, 0.0)
+    yield Case(example.translate(_FULL_WIDTH), answer, 0.0)
+    yield Case(example.swapcase(), answer, 0.0)
+    yield Case(f"{example}\n", answer, 0.0, suffix='"-" * 5000')
+
+
+def _other(answer: str, comparison: str) -> str:
+    try:
+        return str(Decimal(answer) + 1) if comparison == "number" else f"not{answer}"
+    except InvalidOperation:
+        return f"{answer}1"
+
+
+def _holds(case: Case, compiled: re.Pattern[str], comparison: str) -> bool:
+    """Whether the pattern is one of which this case is true: not every pattern refuses the bare answer."""
+    text = case.completion + ("-" * 5000 if case.suffix else "")
+    found, expected = _value(last_found(compiled, text), comparison), case.answer
+    if comparison == "number" and found is not None:
+        return (Decimal(found) == Decimal(expected)) == (case.score == 1.0)
+    return (found == expected) == (case.score == 1.0)
+
+
+def _completion_source(case: Case) -> list[str]:
+    lines = source_lines(case.completion)
+    return [*lines[:-1], f"{lines[-1]} + {case.suffix}"] if case.suffix else lines

@@ -1,0 +1,210 @@
+"""The page of the reward generator: checks what questions cannot say, and turns real completions into a test.
+
+`prepare` checks patterns, parts of composites and files of examples before anything is rendered. `finish` runs the
+rendered reward, in a child process of the repository's own interpreter, on every example: scores that were given have
+to come out, scores that are missing are recorded. This package never imports the framework.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tooling.kit.errors import ChecksFailedError, UsageError
+from tooling.kit.kind import CheckResult, Prepared
+from tooling.new.generators import examples as table
+from tooling.new.generators.literals import text_pieces
+from tooling.new.generators.parts import checked_parts
+from tooling.new.generators.patterns import checked_pattern, last_found, worked_cases
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tooling.kit.kind import PrepareRequest, Stage
+    from tooling.new.generators.examples import Example
+
+DEFAULT_PATTERN: Final = "[Aa]nswer:[ \\t]*(.+)"
+DEFAULT_EXAMPLE: Final = "Answer: 72"
+DEFAULT_RUBRIC: Final = "Is the answer correct, complete and to the point?"
+DEFAULT_EXAMPLES: Final = 32
+_MAX_EXAMPLES: Final = 64
+_SCORING_SECONDS: Final = 300.0
+_MAX_LISTED: Final = 5
+
+
+def prepare(request: PrepareRequest) -> Prepared:
+    """What the templates need beyond the questions. Raises UsageError for a pattern, parts or examples that cannot be
+    used, with the option and, for examples, the line."""
+    style = request.answers.get("style", "exact")
+    read, warnings = _examples(request, style)
+    answers: dict[str, Any] = {"examples": [example.to_answer() for example in read]} if read else {}
+    if read:
+        answers["max_examples"] = _limit(request.options)
+        answers["examples_file"] = _shown_name(request.options["from-examples"])
+    if style == "regex":
+        answers |= _regex(request, read)
+    elif style == "composite":
+        weights, more = checked_parts(str(request.answers.get("parts", "")), request.root, request.names.key)
+        answers["weights"] = [[_quoted(name), repr(weight)] for name, weight in weights.items()]
+        warnings += more
+    elif style == "llm_judge":
+        answers["rubric_lines"] = text_pieces(str(request.answers.get("rubric", DEFAULT_RUBRIC)).strip())
+    return Prepared(answers=answers, warnings=tuple(warnings))
+
+
+def finish(stage: Stage) -> Mapping[str, Any] | None:
+    """Scores of the examples, from the rendered reward. None without examples.
+
+    Raises ChecksFailedError when a given score does not come out, UsageError when the reward raises for a row; both
+    name the lines.
+    """
+    answers = stage.answers.get("examples") or []
+    if not answers:
+        return None
+    read = [table.from_answer(answer) for answer in answers]
+    scored = _compared(read, _scores(stage, read), str(stage.answers.get("examples_file") or "examples"))
+    chosen = table.fitting(scored, int(stage.answers.get("max_examples", DEFAULT_EXAMPLES)))
+    return {"examples": [example.to_answer() for example in chosen]}
+
+
+def _examples(request: PrepareRequest, style: str) -> tuple[list[Example], list[str]]:
+    file = request.options.get("from-examples", "")
+    if not file:
+        if "max-examples" in request.options:
+            raise UsageError(
+                "only limits --from-examples", where="--max-examples", fix="add --from-examples FILE.jsonl"
+            )
+        return [], []
+    if style == "llm_judge":
+        raise UsageError(
+            "a judge's scores are not the same every time, so they cannot be a test's table",
+            where="--from-examples",
+            fix="leave it out for --style llm_judge",
+        )
+    return table.read_examples(file)
+
+
+def _limit(options: Mapping[str, str]) -> int:
+    text = options.get("max-examples", str(DEFAULT_EXAMPLES))
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MAX_EXAMPLES:
+        raise UsageError(f"{text!r} is no number of rows", where="--max-examples", fix=f"use 1 to {_MAX_EXAMPLES}")
+    return int(text)
+
+
+def _shown_name(file: str) -> str:
+    """The file's name for a comment: no folders, no characters that end or disguise a line."""
+    name = Path(file).name
+    return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in name)[:60]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+# ---------------------------------------------------------------------------------------------------------- patterns
+
+
+def _regex(request: PrepareRequest, read: list[Example]) -> dict[str, Any]:
+    import re
+
+    pattern = str(request.answers.get("pattern") or DEFAULT_PATTERN)
+    group = checked_pattern(pattern, request.python)
+    example = str(request.answers.get("example") or "")
+    if not example and pattern == DEFAULT_PATTERN:
+        example = DEFAULT_EXAMPLE
+    if not example:
+        compiled = re.compile(pattern)
+        fitting = (one.completion for one in read if last_found(compiled, one.completion))
+        example = min(fitting, key=len, default="")
+    comparison = str(request.answers.get("comparison", "text"))
+    return {
+        "pattern": pattern,
+        "example": example,
+        "pattern_literal": _pattern_literal(pattern),
+        "group": group,
+        "cases": worked_cases(pattern, example, comparison),
+    }
+
+
+def _pattern_literal(pattern: str) -> str:
+    """A raw string where that is possible: it is what a person would write."""
+    raw = f'r"{pattern}"'
+    plain = pattern.isascii() and pattern.isprintable() and '"' not in pattern and not pattern.endswith("\\")
+    if plain and len(raw) <= 84 and ast.literal_eval(raw) == pattern:
+        return raw
+    return "\n".join(text_pieces(pattern))
+
+
+# ---------------------------------------------------------------------------------------------------------- scoring
+
+
+def _scores(stage: Stage, read: list[Example]) -> list[dict[str, Any]]:
+    """What the rendered reward says about each example, from a child process."""
+    import os
+    import subprocess
+
+    snake = stage.names.snake
+    file = next(iter(sorted(stage.folder.rglob(f"reward/{snake}.py"))), None)
+    if file is None:
+        raise UsageError(f"the template renders no reward/{snake}.py", where="template", fix="correct the template")
+    request = {
+        "root": str(stage.root),
+        "file": str(file),
+        "function": f"{snake}_reward",
+        "rows": [{"prompt": one.prompt, "completion": one.completion, "row": dict(one.row)} for one in read],
+    }
+    script = Path(__file__).with_name("score_rows.py")
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            [str(stage.python), "-P", str(script)],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            timeout=_SCORING_SECONDS,
+            check=False,
+            cwd=stage.root,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired as error:
+        message = f"scoring {len(read)} examples took more than {_SCORING_SECONDS:g} s"
+        raise UsageError(message, where="--from-examples", fix="give fewer or shorter rows") from error
+    except OSError as error:
+        raise UsageError(f"{stage.python} cannot be started: {error.strerror}", where="--from-examples") from error
+    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
+    if len(outcomes) != len(read):
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise UsageError(
+            f"the generated reward could not be run on the examples: {reason}",
+            where="--from-examples",
+            fix="make `areal` importable for the repository's interpreter",
+        )
+    return outcomes
+
+
+def _compared(read: list[Example], outcomes: list[dict[str, Any]], file: str) -> list[Example]:
+    """The examples with their scores. Raises for rows that the reward refuses or scores otherwise."""
+    raised = [(one, outcome["error"]) for one, outcome in zip(read, outcomes, strict=True) if "error" in outcome]
+    if raised:
+        one, error = raised[0]
+        raise UsageError(
+            f"the reward raises for {len(raised)} of {len(read)} rows; the first says {error}",
+            where=f"{file}:{one.line}",
+            fix="correct the rows, or choose the style and columns that fit them",
+        )
+    pairs = list(zip(read, (float(outcome["value"]) for outcome in outcomes), strict=True))
+    wrong = [(one, value) for one, value in pairs if one.score is not None and abs(one.score - value) > 1e-6]
+    if wrong:
+        lines = [f"line {one.line}: expected {one.score:g}, got {value:g}" for one, value in wrong]
+        detail = "\n".join(
+            [*lines[:_MAX_LISTED], *([f"and {len(lines) - _MAX_LISTED} more"] * (len(lines) > _MAX_LISTED))]
+        )
+        raise ChecksFailedError(
+            f"the reward disagrees with {len(wrong)} of {len(read)} given scores\n{detail}",
+            where=f"{file}:{wrong[0][0].line}",
+            fix="choose the style that these scores came from, or correct them",
+            checks=(CheckResult("examples", ok=False, seconds=0.0, detail=detail),),
+        )
+    return [one if one.score is not None else table.recorded(one, value) for one, value in pairs]
