@@ -47,15 +47,21 @@ def plan_unit(workspace: Workspace, request: UnitRequest) -> UnitPlan:
     produced = produce(workspace, source.folder, names, answers, kind=request.kind, page=page)
     template = reference(workspace, source)
     if existing is None:
-        unit = _fresh(workspace, request, produced, template)
+        unit = _fresh(workspace, request, produced, template, manifest.reserved)
     else:
         unit = _again(workspace, request, produced, template, existing)
     return _with_prepared(unit, prepared)
 
 
-def _fresh(workspace: Workspace, request: UnitRequest, produced: Produced, template: TemplateReference) -> UnitPlan:
+def _fresh(
+    workspace: Workspace,
+    request: UnitRequest,
+    produced: Produced,
+    template: TemplateReference,
+    reserved: tuple[str, ...],
+) -> UnitPlan:
     plan = Plan(workspace.root)
-    refuse_collisions(workspace, plan, request.kind, produced)
+    refuse_collisions(workspace, plan, request.kind, produced, reserved=reserved)
     for entry in produced.manifest.files:
         plan.write(entry.path, produced.files[entry.path], reason=entry.purpose)
     checks = checked(workspace, produced.files, f"the {request.kind} {produced.names.snake!r}")

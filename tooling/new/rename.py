@@ -56,12 +56,13 @@ def plan_rename(workspace: Workspace, kind: str, old: str, new: str, *, referenc
                 where=receipt.path,
                 fix=f"run `areal-new update {kind} {receipt.name}` first, or `git fetch` the commit that holds it",
             )
-        names = _new_names(workspace, receipt, new, folder)
+        reserved = load_manifest(folder).reserved
+        names = _new_names(workspace, receipt, new, reserved)
         bases = find_bases(workspace, receipt, plan, folder)
         settings = replace(workspace.settings, package=receipt.package, tests=receipt.tests)
         answers = _answers(folder, receipt, settings)
         produced = produce(workspace, folder, names, answers, kind=kind, settings=settings)
-        refuse_collisions(workspace, plan, kind, produced, own=receipt)
+        refuse_collisions(workspace, plan, kind, produced, reserved=reserved, own=receipt)
         unit = _merge(workspace, bases, produced, references=references)
     if source is not None and template_tree(workspace, source) == receipt.template.tree:
         return replace(unit, templates={kind: receipt.template.tree})
@@ -75,8 +76,8 @@ def _source(workspace: Workspace, kind: str) -> KindSource | None:
         return None  # the kind is gone; git may still hold the template
 
 
-def _new_names(workspace: Workspace, receipt: Receipt, new: str, folder: Path) -> Names:
-    names = parse_name(new, reserved=load_manifest(folder).reserved)
+def _new_names(workspace: Workspace, receipt: Receipt, new: str, reserved: tuple[str, ...]) -> Names:
+    names = parse_name(new, reserved=reserved)
     if names.snake == receipt.name:
         raise UsageError(f"the {receipt.kind} is called {receipt.name!r} already", where=new, fix="give another name")
     if read_receipt(workspace.root, receipt.kind, names.snake) is not None:

@@ -1,0 +1,216 @@
+"""A small real repository with a small real kind, "rule": a module, its test, a registry line and a docs line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tooling.kit.transaction import transaction
+from tooling.new.carry_out import carry_out
+from tooling.new.context import open_workspace
+from tooling.new.generate import plan_unit
+from tooling.new.unit import UnitRequest
+
+PROJECT = {
+    "pyproject.toml": """\
+[tool.areal.new]
+package = "shop"
+tests = "tests"
+templates = ["templates"]
+
+[tool.ruff]
+line-length = 100
+
+[tool.ruff.lint]
+select = ["E", "F", "I"]
+""",
+    ".gitignore": "__pycache__/\n",
+    "shop/__init__.py": '"""A shop."""\n',
+    "shop/rules/__init__.py": '"""Rules on prices."""\n',
+    "shop/rules/free.py": '"""A rule."""\n\n\ndef free_rule(price: float) -> float:\n    return 0.0 * price\n',
+    "shop/rules/registry.py": """\
+\"\"\"Which rules there are.\"\"\"
+
+from typing import Final
+
+RULES: Final[dict[str, str]] = {
+    # sorted
+    "free": "shop.rules.free:free_rule",
+    "zero": "shop.rules.zero:zero_rule",  # the last one
+}
+""",
+    "docs/extensions.md": """\
+# Extensions
+
+<!-- areal-new:rules -->
+| rule | what |
+| --- | --- |
+| `free` | nothing costs anything |
+<!-- /areal-new:rules -->
+
+The end.
+""",
+}
+
+KIND = {
+    "copier.yml": """\
+_subdirectory: template
+_templates_suffix: .jinja
+
+percent:
+  type: int
+  default: 10
+  help: How much is taken off
+  validator: "{% if percent > 100 %}at most 100{% endif %}"
+
+style:
+  type: str
+  choices: [plain, rounded]
+  default: plain
+  help: How the result is given
+
+summary:
+  type: str
+  default: "{{ words }}, a rule"
+  help: One line of prose
+""",
+    "template.toml": """\
+name = "rule"
+summary = "a rule on prices"
+symbols = ["{{ snake }}_rule"]
+commit = "feat(rules): add {{ kebab }}"
+next = ["use rule={{ key }}"]
+reserved = ["registry"]
+
+[[files]]
+path = "{{ package_path }}/rules/{{ snake }}.py"
+purpose = "the rule {{ words }}"
+contract = "shop/rules/free.py:free_rule"
+todo = ["say what the rule is for"]
+
+[[files]]
+path = "{{ tests }}/test_{{ snake }}.py"
+purpose = "worked examples"
+test = true
+
+[[registry]]
+file = "{{ package_path }}/rules/registry.py"
+shape = "mapping"
+table = "RULES"
+key = "{{ key }}"
+value = "{{ package }}.rules.{{ snake }}:{{ snake }}_rule"
+
+[[documents]]
+file = "docs/extensions.md"
+section = "rules"
+key = "{{ key }}"
+line = "| `{{ key }}` | {{ summary }} |"
+""",
+    "template/{{ package_path }}/rules/{{ snake }}.py.jinja": """\
+\"\"\"{{ summary }}.\"\"\"
+
+# TODO: say what {{ words }} is for
+
+
+def {{ snake }}_rule(price: float) -> float:
+    \"\"\"Takes {{ percent }} percent off.\"\"\"
+    result = price * (100 - {{ percent }}) / 100
+{%- if style == "rounded" %}
+    result = round(result, 2)
+{%- endif %}
+    return result
+""",
+    "template/{{ tests }}/test_{{ snake }}.py.jinja": """\
+from {{ package }}.rules.{{ snake }} import {{ snake }}_rule
+
+
+def test_{{ snake }}_takes_its_share_off():
+    assert {{ snake }}_rule(200.0) == 200.0 - 2.0 * {{ percent }}
+""",
+}
+
+MODULE_TEMPLATE = "templates/rule/template/{{ package_path }}/rules/{{ snake }}.py.jinja"
+TEST_TEMPLATE = "templates/rule/template/{{ tests }}/test_{{ snake }}.py.jinja"
+
+
+class World:
+    """The repository, and what a user does in it."""
+
+    module_template = MODULE_TEMPLATE
+    test_template = TEST_TEMPLATE
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def write(self, path: str, text: str | bytes) -> Path:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return target
+
+    def read(self, path: str) -> str:
+        return (self.root / path).read_bytes().decode()
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        text = self.read(path)
+        assert old in text, f"{old!r} is not in {path}: {text}"
+        self.write(path, text.replace(old, new, 1))
+
+    def git(self, *arguments: str) -> str:
+        command = ["git", "-c", "user.name=Ada", "-c", "user.email=ada@example.com", *arguments]
+        return subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=True).stdout
+
+    def commit(self, message: str = "work") -> None:
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", message)
+
+    def status(self) -> str:
+        return self.git("status", "--porcelain")
+
+    def tree(self) -> dict[str, tuple[int, bytes | None]]:
+        """Mode and bytes of everything outside .git, folders included."""
+        found = {}
+        for folder, folders, files in os.walk(self.root):
+            if Path(folder) == self.root:
+                folders.remove(".git")
+            for name in (*folders, *files):
+                path = Path(folder) / name
+                content = path.read_bytes() if path.is_file() else None
+                found[path.relative_to(self.root).as_posix()] = (path.stat().st_mode, content)
+        return found
+
+    @property
+    def workspace(self):
+        return open_workspace(self.root)
+
+    def plan(self, name="half_off", *, register=True, **answers):
+        return plan_unit(self.workspace, UnitRequest(kind="rule", name=name, answers=answers, register=register))
+
+    def carry_out(self, unit_plan, **options):
+        workspace = self.workspace
+        with transaction(workspace.repository, wait_seconds=5, note=print):
+            return carry_out(workspace, unit_plan.plan, unit_plan.extra, **options)
+
+    def generate(self, name="half_off", **answers):
+        unit_plan = self.plan(name, **answers)
+        self.carry_out(unit_plan)
+        return unit_plan
+
+
+def build_world(root: Path) -> World:
+    world = World(root)
+    for path, text in PROJECT.items():
+        world.write(path, text)
+    for path, text in KIND.items():
+        world.write(f"templates/rule/{path}", text)
+    world.git("init", "--quiet", "--initial-branch=main")
+    world.commit("start")
+    return world
+
+
+@pytest.fixture
+def world(tmp_path):
+    return build_world(tmp_path / "shop")
