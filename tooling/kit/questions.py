@@ -104,7 +104,8 @@ def load_configuration(folder: Path) -> dict[str, Any]:
         message = f"cannot be read: {error.strerror}"
         raise UsageError(message, where=os.fspath(path), fix="a kind needs copier.yml and template.toml") from error
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        raise UsageError(f"is no YAML that can be used: {error}", where=os.fspath(path), fix="correct it") from error
+        said = " ".join(str(error).split())
+        raise UsageError(f"is no YAML that can be used: {said}", where=os.fspath(path), fix="correct it") from error
     loaded = {} if loaded is None else loaded
     if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
         raise UsageError("expected one table of questions by name", where=os.fspath(path), fix="correct it")
