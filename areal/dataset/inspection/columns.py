@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from areal.dataset.chats import SPEAKERS
 from areal.dataset.images import is_image
 
 MAX_EXAMPLE: Final = 80
@@ -133,8 +134,8 @@ def _is_turn(turn: Any) -> bool:
 
 def _marks(value: Any, kind: str) -> list[str]:
     if kind == "chat":
-        last = value[-1]
-        return ["answered"] if last.get("role", last.get("from")) in ("assistant", "gpt", "chatgpt", "bot") else []
+        speaker = value[-1].get("role", value[-1].get("from"))
+        return ["answered"] if isinstance(speaker, str) and SPEAKERS.get(speaker) == "assistant" else []
     if kind == "list" and value and all(type_of(item) == "image" or looks_like_image(item) for item in value):
         return ["image"]
     if kind != "text":

@@ -73,7 +73,10 @@ def prepare(request: PrepareRequest) -> Prepared:
     if kind not in ("", *KINDS):
         raise UsageError(f"{kind!r} is no kind of dataset", where="--kind", fix=f"use one of {', '.join(KINDS)}")
     if "form" in request.answers and not request.options:
-        return Prepared()  # an update: everything was derived when the unit was made
+        # Everything was derived when the unit was made; the answers may have been written by hand since.
+        for name in [request.answers.get(f"{role}_column", "") for role in COLUMNS]:
+            _printable_column(name)
+        return Prepared()
     if "from" in request.options:
         return _inspected(request, kind)
     if "split" in request.options:
