@@ -18,8 +18,9 @@ def test_the_table_is_sorted_and_resolves():
     assert all(callable(load("reward", name, REWARDS)) for name in REWARDS)
 
 
-@pytest.mark.parametrize("name", sorted(REWARDS))
-def test_each_reward_scores_right_wrong_and_unusable_rows_in_a_worker(name):
+# Rewards for numbers; those of other answers have a test of their own that calls a worker.
+@pytest.mark.parametrize("name", ["exact", "gsm8k", "math_verify"])
+def test_rewards_for_numbers_score_right_wrong_and_unusable_rows_in_a_worker(name):
     async def run():
         reward = AsyncRewardWrapper(name, timeout_seconds=60)
         try:
