@@ -181,6 +181,7 @@ def worked_cases(pattern: str, example: str, comparison: str) -> list[list[str]]
             f"the pattern does not find {what} in {example!r}", where="--example", fix="give a completion that it fits"
         )
     cases = [case for case in _intended(example, answer, comparison) if _holds(case, compiled, comparison)]
+    cases = list(dict.fromkeys(cases))
     return [["\n".join(_completion_source(case)), ascii(case.answer), repr(case.score)] for case in cases]
 
 
@@ -203,7 +204,7 @@ def _value(found: str | None, comparison: str) -> str | None:
 
 def _intended(example: str, answer: str, comparison: str) -> Iterable[Case]:
     other = _other(answer, comparison)
-    wrong = example.replace(answer, other)
+    wrong = example.replace(_as_written(example, answer, comparison), other)
     yield Case(example, answer, 1.0)
     yield Case(f"Let me think.\n{example}", answer, 1.0)
     yield Case(f"{example}\n", answer, 1.0)
@@ -218,6 +219,13 @@ def _intended(example: str, answer: str, comparison: str) -> Iterable[Case]:
     yield Case(example.translate(_FULL_WIDTH), answer, 0.0)
     yield Case(example.swapcase(), answer, 0.0)
     yield Case(f"{example}\n", answer, 0.0, suffix='"-" * 5000')
+
+
+def _as_written(example: str, answer: str, comparison: str) -> str:
+    """The answer as it stands in the example: "1,080" for the number 1080."""
+    if comparison == "text":
+        return answer
+    return next((match[0] for match in _NUMBER.finditer(example) if match[0].replace(",", "") == answer), answer)
 
 
 def _other(answer: str, comparison: str) -> str:

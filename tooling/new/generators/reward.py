@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import keyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +39,7 @@ def prepare(request: PrepareRequest) -> Prepared:
     """What the templates need beyond the questions. Raises UsageError for a pattern, parts or examples that cannot be
     used, with the option and, for examples, the line."""
     style = request.answers.get("style", "exact")
+    _refuse_keywords(request.answers)
     read, warnings = _examples(request, style)
     answers: dict[str, Any] = {"examples": [example.to_answer() for example in read]} if read else {}
     if read:
@@ -52,6 +54,14 @@ def prepare(request: PrepareRequest) -> Prepared:
     elif style == "llm_judge":
         answers["rubric_lines"] = text_pieces(str(request.answers.get("rubric", DEFAULT_RUBRIC)).strip())
     return Prepared(answers=answers, warnings=tuple(warnings))
+
+
+def _refuse_keywords(answers: Mapping[str, Any]) -> None:
+    """Columns become keyword arguments in the generated test."""
+    for question in ("answer_column", "tests_column"):
+        if keyword.iskeyword(str(answers.get(question, ""))):
+            fix = "rename the column in the dataset"
+            raise UsageError(f"{answers[question]!r} is a keyword of Python", where=question, fix=fix)
 
 
 def finish(stage: Stage) -> Mapping[str, Any] | None:
