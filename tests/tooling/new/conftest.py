@@ -121,6 +121,8 @@ def {{ snake }}_rule(price: float) -> float:
 {%- if style == "rounded" %}
     result = round(result, 2)
 {%- endif %}
+
+    # Whoever calls decides on the currency.
     return result
 """,
     "template/{{ tests }}/test_{{ snake }}.py.jinja": """\

@@ -1,0 +1,221 @@
+"""Renaming a unit: everything of it moves, edits survive, and what names it elsewhere is found."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tooling.kit.errors import ConflictError, NameRefusedError, UsageError
+from tooling.kit.receipts import read_receipt, read_receipts
+from tooling.new.references import Rewriting
+from tooling.new.rename import plan_rename
+from tooling.new.status import all_status
+from tooling.new.testing_run import run_tests
+from tooling.new.undo import plan_undo
+
+OLD, NEW = "shop/rules/half_off.py", "shop/rules/half_price.py"
+OLD_TEST, NEW_TEST = "tests/test_half_off.py", "tests/test_half_price.py"
+REGISTRY = "shop/rules/registry.py"
+
+
+def rename(world, old="half_off", new="half_price", **options):
+    unit = plan_rename(world.workspace, "rule", old, new, **options)
+    world.carry_out(unit)
+    return unit
+
+
+def test_a_renamed_unit_is_as_if_it_had_been_generated_under_the_new_name(world):
+    world.generate("half_price")
+    expected = world.tree()
+    world.carry_out(plan_undo(world.workspace, "rule", "half_price"))
+    world.generate("half_off")
+    unit = rename(world)
+    assert world.tree() == expected
+    assert unit.exit_code == 0
+    assert unit.references == ()
+    assert run_tests(world.root, unit.tests, python=world.workspace.python).ok
+
+
+def test_edits_move_along_and_use_the_new_name(world):
+    world.generate()
+    world.edit(OLD, "def half_off_rule(price: float)", "def half_off_rule(price: float, floor: float = 0.0)")
+    world.edit(OLD, "    return result", "    return max(result, floor)")
+    world.write(OLD, world.read(OLD) + "\n\nDEFAULT = half_off_rule\n")
+    unit = rename(world)
+    assert unit.exit_code == 0
+    text = world.read(NEW)
+    assert "def half_price_rule(price: float, floor: float = 0.0)" in text
+    assert "return max(result, floor)" in text
+    assert "DEFAULT = half_price_rule" in text
+    assert "half_off" not in text
+    assert not (world.root / OLD).exists()
+    assert not (world.root / OLD_TEST).exists()
+
+
+def test_registry_docs_and_receipt_move(world):
+    world.generate()
+    rename(world)
+    assert '    "half_price": "shop.rules.half_price:half_price_rule",\n' in world.read(REGISTRY)
+    assert "half_off" not in world.read(REGISTRY)
+    assert "half_off" not in world.read("docs/extensions.md")
+    assert [receipt.name for receipt in read_receipts(world.root)] == ["half_price"]
+    assert [status.state for status in all_status(world.workspace)] == ["clean"]
+
+
+def test_renaming_there_and_back_changes_nothing(world):
+    world.generate()
+    before = world.tree()
+    rename(world)
+    rename(world, "half_price", "half_off")
+    assert world.tree() == before
+
+
+def test_a_renamed_unit_can_be_undone_to_a_clean_tree(world):
+    before = world.tree()
+    world.generate()
+    rename(world)
+    world.carry_out(plan_undo(world.workspace, "rule", "half_price"))
+    assert world.tree() == before
+
+
+def test_an_answer_that_was_given_stays_and_a_default_follows_the_name(world):
+    world.generate("half_off", summary="my words")
+    world.generate("third_off")
+    rename(world)
+    rename(world, "third_off", "third_price")
+    assert read_receipt(world.root, "rule", "half_price").answers["summary"] == "my words"
+    assert read_receipt(world.root, "rule", "third_price").answers["summary"] == "third price, a rule"
+
+
+def test_a_deleted_file_stays_deleted_under_the_new_name(world):
+    world.generate()
+    (world.root / OLD_TEST).unlink()
+    unit = rename(world)
+    assert not (world.root / NEW_TEST).exists()
+    assert unit.tests == ()
+
+
+def test_a_newer_template_does_not_slip_in(world):
+    world.generate()
+    world.edit(world.module_template, "Takes {{ percent }}", "Now takes {{ percent }}")
+    tree = read_receipt(world.root, "rule", "half_off").template.tree
+    rename(world)
+    assert "Now takes" not in world.read(NEW)
+    assert read_receipt(world.root, "rule", "half_price").template.tree == tree
+
+
+def use_elsewhere(world):
+    world.write("shop/cart.py", "from shop.rules.half_off import half_off_rule\n\nPRICE = half_off_rule(2.0)\n")
+    world.write("shop/run.yaml", "rule: half_off\nfunction: shop.rules.half_off:half_off_rule\n")
+    world.write("README.md", "See `shop/rules/half_off.py`; not half_off_rules or xhalf_off_rule.\n")
+    world.write("notes.txt", "half_off_rule is used here\n")
+    world.write("data.bin", b"\0half_off_rule")
+
+
+def test_places_elsewhere_are_reported_with_their_lines(world):
+    world.generate()
+    use_elsewhere(world)
+    before = {path: content for path, content in world.tree().items() if path.startswith(("shop/cart", "README"))}
+    unit = rename(world)
+    assert unit.references == (
+        "README.md:1: See `shop/rules/half_off.py`; not half_off_rules or xhalf_off_rule.",
+        "notes.txt:1: half_off_rule is used here",
+        "shop/cart.py:1: from shop.rules.half_off import half_off_rule",
+        "shop/cart.py:3: PRICE = half_off_rule(2.0)",
+        "shop/run.yaml:1: rule: half_off",
+        "shop/run.yaml:2: function: shop.rules.half_off:half_off_rule",
+    )
+    assert {path: world.tree()[path] for path in before} == before
+    assert "--references" in unit.next_steps[0]
+
+
+def test_unmistakable_references_are_rewritten_on_request(world):
+    world.generate()
+    use_elsewhere(world)
+    unit = rename(world, references=True)
+    assert world.read("shop/cart.py") == (
+        "from shop.rules.half_price import half_price_rule\n\nPRICE = half_price_rule(2.0)\n"
+    )
+    assert world.read("shop/run.yaml") == "rule: half_off\nfunction: shop.rules.half_price:half_price_rule\n"
+    assert world.read("README.md") == "See `shop/rules/half_price.py`; not half_off_rules or xhalf_off_rule.\n"
+    assert world.read("notes.txt") == "half_off_rule is used here\n"
+    assert unit.references == ("notes.txt:1: half_off_rule is used here", "shop/run.yaml:1: rule: half_off")
+
+
+def test_an_entry_that_somebody_changed_is_kept_and_reported(world):
+    world.generate()
+    world.edit(REGISTRY, "shop.rules.half_off:half_off_rule", "shop.other:rule")
+    unit = rename(world)
+    assert unit.exit_code == 4
+    assert '"half_off": "shop.other:rule"' in world.read(REGISTRY)
+    assert '"half_price": "shop.rules.half_price:half_price_rule"' in world.read(REGISTRY)
+
+
+@pytest.mark.parametrize("new", ["free", "FREE", "registry", "class", "../x"])
+def test_a_new_name_that_is_taken_or_no_name_is_refused(world, new):
+    world.generate()
+    before = world.tree()
+    with pytest.raises((NameRefusedError, ConflictError)):
+        plan_rename(world.workspace, "rule", "half_off", new)
+    assert world.tree() == before
+
+
+def test_the_same_name_and_another_units_name_are_refused(world):
+    world.generate("half_off")
+    world.generate("third_off")
+    with pytest.raises(UsageError, match="already"):
+        plan_rename(world.workspace, "rule", "half_off", "Half-Off")
+    with pytest.raises(ConflictError, match="third_off"):
+        plan_rename(world.workspace, "rule", "half_off", "third_off")
+
+
+def test_a_name_that_differs_from_the_old_one_only_in_separators_is_fine(world):
+    world.generate()
+    rename(world, "half_off", "halfoff")
+    assert (world.root / "shop/rules/halfoff.py").exists()
+    assert not (world.root / OLD).exists()
+
+
+def test_a_file_in_the_way_is_a_conflict(world):
+    world.generate()
+    world.write(NEW, "x = 1\n")
+    with pytest.raises(ConflictError):
+        plan_rename(world.workspace, "rule", "half_off", "half_price")
+
+
+def test_a_unit_whose_kind_is_gone_can_be_renamed_from_git(world):
+    world.generate()
+    shutil.rmtree(world.root / "templates/rule")
+    rename(world)
+    assert "def half_price_rule" in world.read(NEW)
+
+
+def test_without_the_old_template_the_message_says_what_to_do(world):
+    world.edit(world.module_template, "percent off.", "percent away.")
+    world.generate()
+    for line in world.git("for-each-ref", "--format=%(refname)", "refs/areal-new").split():
+        world.git("update-ref", "-d", line)
+    world.git("gc", "--quiet", "--prune=now")
+    world.edit(world.module_template, "percent away.", "percent off.")
+    with pytest.raises(UsageError, match="not in this repository") as caught:
+        plan_rename(world.workspace, "rule", "half_off", "half_price")
+    assert "areal-new update rule half_off" in caught.value.fix
+
+
+def test_words_are_replaced_whole_and_all_at_once():
+    change = Rewriting({"a_rule": "b_rule", "b_rule": "c_rule", "shop.a": "shop.b"}, key="a")
+    assert change.apply("a_rule b_rule a_rules x_a_rule shop.a.a_rule myshop.a shop.ab") == (
+        "b_rule c_rule a_rules x_a_rule shop.b.b_rule myshop.a shop.ab"
+    )
+    assert change.apply_bytes(b"\xff a_rule") == b"\xff a_rule"
+
+
+@pytest.mark.parametrize("line", ['x["a"]', "rule=a", "rule: a", "`a`", "from shop import a"])
+def test_a_key_counts_where_it_is_a_value(line):
+    assert Rewriting({}, key="a").mentioned(line)
+
+
+@pytest.mark.parametrize("line", ["a dog", "x: a.b", "f(a)", "y = a_b", "import ab"])
+def test_a_key_does_not_count_as_an_ordinary_word(line):
+    assert not Rewriting({}, key="a").mentioned(line)

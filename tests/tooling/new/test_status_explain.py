@@ -1,0 +1,121 @@
+"""Status and explain: what stands where, what it is for, and what is left to do."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tooling.kit.errors import UsageError
+from tooling.new.explain import Marker, explain, find_markers
+from tooling.new.status import all_status
+
+MODULE = "shop/rules/half_off.py"
+TEST = "tests/test_half_off.py"
+REGISTRY = "shop/rules/registry.py"
+
+
+def status(world):
+    (found,) = all_status(world.workspace, "rule", "half_off")
+    return found
+
+
+def test_a_fresh_unit_is_clean(world):
+    assert all_status(world.workspace) == []
+    world.generate()
+    found = status(world)
+    assert (found.state, found.template) == ("clean", "current")
+    assert {(file.path, file.state) for file in found.files} == {(MODULE, "pristine"), (TEST, "pristine")}
+    assert [(entry.file, entry.table, entry.key, entry.state) for entry in found.entries] == [
+        (REGISTRY, "RULES", "half_off", "present"),
+        ("docs/extensions.md", "rules", "half_off", "present"),
+    ]
+
+
+def test_an_edit_is_seen(world):
+    world.generate()
+    world.edit(MODULE, "return result", "return max(result, 0.0)")
+    assert status(world).state == "edited"
+    assert [file.state for file in status(world).files] == ["edited", "pristine"]
+
+
+def test_a_missing_file_or_entry_is_seen_before_an_edit(world):
+    world.generate()
+    world.edit(MODULE, "return result", "return max(result, 0.0)")
+    (world.root / TEST).unlink()
+    assert status(world).state == "incomplete"
+    assert [file.state for file in status(world).files] == ["edited", "missing"]
+    world.edit(REGISTRY, "shop.rules.half_off:half_off_rule", "shop.other:rule")
+    world.edit("docs/extensions.md", "| `half_off` | half off, a rule |\n", "")
+    assert [entry.state for entry in status(world).entries] == ["changed", "absent"]
+
+
+def test_a_newer_template_makes_a_clean_unit_outdated(world):
+    world.generate()
+    world.edit(world.module_template, "percent off", "percent away")
+    assert (status(world).state, status(world).template) == ("outdated", "outdated")
+    shutil.rmtree(world.root / "templates/rule")
+    assert status(world).template == "unavailable"
+
+
+def test_a_link_in_the_place_of_a_file_is_an_edit(world):
+    world.generate()
+    (world.root / MODULE).unlink()
+    (world.root / MODULE).symlink_to("registry.py")
+    assert [file.state for file in status(world).files] == ["edited", "pristine"]
+
+
+def test_units_are_listed_by_kind_and_name(world):
+    world.generate("half_off")
+    world.generate("fifth_off")
+    assert [unit.name for unit in all_status(world.workspace)] == ["fifth_off", "half_off"]
+    assert all_status(world.workspace, "reward") == []
+    with pytest.raises(UsageError, match="fourth_off"):
+        all_status(world.workspace, "rule", "fourth_off")
+
+
+def test_a_generated_unit_is_explained_from_its_receipt_and_files(world):
+    world.generate(percent=25)
+    world.write(MODULE, world.read(MODULE) + "# FIXME: fractions\n")
+    explanation = explain(world.workspace, "rule", "Half-Off")
+    assert (explanation.generated, explanation.name, explanation.summary) == (True, "half_off", "a rule on prices")
+    module, test = explanation.files
+    assert (module.path, module.purpose, module.state) == (MODULE, "the rule half off", "edited")
+    assert module.contract == "shop/rules/free.py:4:free_rule"
+    assert module.todo == ("say what the rule is for",)
+    assert module.markers == (Marker(3, "TODO: say what half off is for"), Marker(12, "FIXME: fractions"))
+    assert (test.test, test.contract, test.markers) == (True, "", ())
+    assert explanation.answers["percent"] == 25
+    assert [entry.key for entry in explanation.entries] == ["half_off"]
+
+
+def test_a_unit_that_is_not_there_is_explained_from_its_template(world):
+    before = world.tree()
+    explanation = explain(world.workspace, "rule", answers={"percent": 30})
+    assert (explanation.generated, explanation.name) == (False, "example")
+    assert [file.state for file in explanation.files] == ["planned", "planned"]
+    assert explanation.files[0].path == "shop/rules/example.py"
+    assert explanation.files[0].markers[0].line == 3
+    assert explanation.commit == "feat(rules): add example"
+    assert world.tree() == before
+
+
+def test_an_explained_unit_survives_the_loss_of_its_kind(world):
+    world.generate()
+    shutil.rmtree(world.root / "templates/rule")
+    assert explain(world.workspace, "rule", "half_off").files[0].purpose == "the rule half off"
+    with pytest.raises(UsageError, match="no kind 'rule'"):
+        explain(world.workspace, "rule", "other")
+
+
+def test_both_are_plain_json_values(world):
+    import json
+
+    world.generate()
+    assert json.loads(json.dumps(status(world).as_data()))["files"][0]["state"] == "pristine"
+    assert json.loads(json.dumps(explain(world.workspace, "rule", "half_off").as_data()))["generated"] is True
+
+
+def test_markers_are_words_and_lose_the_markup_around_them():
+    text = "x = 1  # TODO: one\n<!-- FIXME two -->\nTODOS = 3\n/* TODO(me): three */\n"
+    assert list(find_markers(text)) == [Marker(1, "TODO: one"), Marker(2, "FIXME two"), Marker(4, "TODO(me): three")]
