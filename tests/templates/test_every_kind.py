@@ -1,0 +1,68 @@
+"""The checks of `tooling.new.matrix` for every built-in kind, and a kind made by `areal-new template` in use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tooling.kit.kinds import discover
+from tooling.new.matrix import MATRIX, Sandbox
+from tooling.new.testing_run import run_tests
+from tooling.new.unit import UnitRequest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ANSWERS = {
+    "dataset": {},
+    "reward": {"style": "boxed"},
+    "template": {"folder": "areal/reward"},
+    "workflow": {"style": "multi_turn"},
+}
+
+
+def request_for(kind):
+    return UnitRequest(kind=kind, name="matrix_sample", answers=ANSWERS[kind])
+
+
+def test_no_kind_is_left_out():
+    assert sorted(ANSWERS) == sorted(discover(ROOT))
+
+
+# The generated test of a template is this matrix once more; it is run for real below.
+CASES = [
+    (kind, check) for kind in ANSWERS for check in MATRIX if (kind, check.__name__) != ("template", "its_tests_pass")
+]
+
+
+@pytest.mark.parametrize(("kind", "check"), CASES, ids=lambda value: getattr(value, "__name__", value))
+def test_every_kind_passes_the_matrix(kind, check, tmp_path):
+    check(Sandbox.copy_of(ROOT, tmp_path), request_for(kind))
+
+
+def test_a_new_kind_generates_units_that_register_and_pass_their_tests(tmp_path):
+    sandbox = Sandbox.copy_of(ROOT, tmp_path)
+    before = sandbox.tree()
+    kind = UnitRequest(
+        kind="template",
+        name="length-bonus",
+        answers={"folder": "areal/reward", "registry": "areal/reward/registry.py", "table": "REWARDS"},
+    )
+    sandbox.generate(kind)
+    unit = UnitRequest(kind="length_bonus", name="short_ones", answers={"greeting": 'say "hi"'})
+    made = sandbox.generate(unit)
+    assert [item.entry.value for item in made.registered] == ["areal.reward.short_ones:short_ones"]
+    assert run_tests(sandbox.root, list(made.tests), python=sandbox.workspace.python).ok
+    assert made.commit == "feat(length_bonus): add short-ones"
+    sandbox.undo(unit)
+    sandbox.undo(kind)
+    assert sandbox.tree() == before
+
+
+@pytest.mark.slow
+def test_the_tests_that_come_with_a_new_kind_pass(tmp_path):
+    sandbox = Sandbox.copy_of(ROOT, tmp_path)
+    made = sandbox.generate(request_for("template"))
+    sandbox.commit()
+    result = run_tests(sandbox.root, list(made.tests), python=sandbox.workspace.python)
+    assert result.ok, result.detail
