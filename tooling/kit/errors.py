@@ -17,12 +17,10 @@ error says what happened (`message`), where (`where`), and what to do (`fix`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from tooling.kit.kind import CheckResult
 
 
 class ToolError(Exception):
@@ -97,8 +95,8 @@ class ChecksFailedError(ToolError):
     exit_code = 7
     code = "checks-failed"
 
-    def __init__(self, message: str, *, where: str = "", fix: str = "", checks: Sequence[CheckResult] = ()) -> None:
-        """checks: what was run, for the report."""
+    def __init__(self, message: str, *, where: str = "", fix: str = "", checks: Sequence[Any] = ()) -> None:
+        """checks: what was run, for the report (`CheckResult`; this page stands below all others and imports none)."""
         super().__init__(message, where=where, fix=fix)
         self.checks = tuple(checks)
 
