@@ -141,44 +141,54 @@ def test_a_template_that_is_a_git_repository_is_a_plain_folder(tmp_path):
     assert status == " M template/a.txt\n"
 
 
-def test_inside_a_git_hook_the_repository_is_left_alone(tmp_path, monkeypatch):
+PROGRAM = """
+import sys
+started = []
+watched = {"subprocess.Popen", "os.posix_spawn", "os.system"}
+sys.addaudithook(lambda name, args: name in watched and started.append(args))
+from pathlib import Path
+import copier
+from tooling.kit.names import parse_name
+from tooling.kit.project import Settings
+from tooling.kit.rendering import render
+started.clear()
+print(sorted(render(Path(sys.argv[1]), {}, parse_name("x"), Settings())), started)
+"""
+
+
+def rendered_by_child(folder: Path, **environment: str) -> str:
+    """What a fresh process says: the rendered paths, and the processes it started."""
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder)],
+        env={**os.environ, **environment, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_inside_a_git_hook_the_repository_is_left_alone(tmp_path):
     """GIT_DIR is set there, and with core.fileMode off copier would write modes into that repository's index."""
     repository = tmp_path / "r"
+    git = ["git", "-C", str(repository)]
     subprocess.run(["git", "init", "-q", str(repository)], check=True)
     (repository / "run.sh").write_text("theirs\n")
-    subprocess.run(["git", "-C", str(repository), "config", "core.fileMode", "false"], check=True)
-    subprocess.run(["git", "-C", str(repository), "add", "run.sh"], check=True)
+    subprocess.run([*git, "config", "core.fileMode", "false"], check=True)
+    subprocess.run([*git, "add", "run.sh"], check=True)
     folder = template(tmp_path / "t", {"run.sh": "#!/bin/sh\n"})
     (folder / "template/run.sh").chmod(0o755)
     before = (repository / ".git/index").read_bytes()
-    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(repository))
-    assert rendered(folder) == {"run.sh": b"#!/bin/sh\n"}
+    environment = {"GIT_DIR": str(repository / ".git"), "GIT_WORK_TREE": str(repository)}
+    assert rendered_by_child(folder, **environment) == "['run.sh'] []"
     assert (repository / ".git/index").read_bytes() == before
 
 
 def test_rendering_starts_no_process_and_leaves_nothing_behind(tmp_path):
-    """In a child: an audit hook counts processes, and the temporary folder is looked at after."""
     folder = template(tmp_path / "t", {"{{ snake }}.py.jinja": "{{ style }}", "run.sh": "x"})
     (tmp_path / "temporary").mkdir()
-    program = (
-        "import sys\n"
-        "started = []\n"
-        "sys.addaudithook(lambda name, args: name in {'subprocess.Popen', 'os.posix_spawn', 'os.system'}"
-        " and started.append(args))\n"
-        "from pathlib import Path\n"
-        "from tooling.kit.names import parse_name\n"
-        "from tooling.kit.project import Settings\n"
-        "from tooling.kit.rendering import render\n"
-        "import copier\n"
-        "started.clear()\n"
-        "print(sorted(render(Path(sys.argv[1]), {}, parse_name('x'), Settings())), started)\n"
-    )
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary"), "PYTHONPATH": str(Path.cwd())}
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(folder)], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "['run.sh', 'x.py'] []\n"
+    assert rendered_by_child(folder, TMPDIR=str(tmp_path / "temporary")) == "['run.sh', 'x.py'] []"
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
