@@ -18,7 +18,6 @@ from tooling.kit.receipts import read_receipts
 from tooling.new.bases import Bases, find_bases, old_template
 from tooling.new.context import find_unit
 from tooling.new.merging import Merger, check_merged
-from tooling.new.pages import load_page
 from tooling.new.produce import checked, json_values, prepare, produce, reference, refuse_unknown, template_tree
 from tooling.new.registration import move_entries
 from tooling.new.renames import renamed_paths
@@ -129,16 +128,13 @@ def _new_render(
         for name, value in receipt.answers.items()
         if name not in known
     ]
+    # The page hears old answers too: what it derives from them (not from options) follows the given ones.
+    refuse_unknown(source.folder, answers)
     given = {**old, **answers}
-    if options:
-        page, prepared = prepare(workspace, source, manifest, receipt.names, given, options)
-        given.update(prepared.answers)
-        warnings += prepared.warnings
-    else:  # what a page derived once stands in the receipt
-        refuse_unknown(source.folder, answers)
-        page = load_page(source, manifest)
+    page, prepared = prepare(workspace, source, manifest, receipt.names, given, options)
+    given.update(prepared.answers)
     produced = produce(workspace, source.folder, receipt.names, given, kind=receipt.kind, page=page)
-    return produced, tuple(warnings)
+    return produced, (*warnings, *prepared.warnings)
 
 
 def _combined(plan: Plan, units: Sequence[UnitPlan]) -> UnitPlan:
