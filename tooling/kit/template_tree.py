@@ -129,7 +129,8 @@ def store_tree(repository: Repository, folder: Path) -> str:
                 _write_objects(repo.git, tree, files, algorithm)
                 repo.git.update_ref(f"{REFERENCES}/{expected}", expected)
     except GitError as error:
-        message = f"git could not store the template: {error}"
+        said = str(getattr(error, "stderr", "")).strip() or str(error)
+        message = f"git could not store the template: {said}"
         raise WriteError(message, where=os.fspath(folder), fix="run `git fsck`, check free space and rights") from error
     return expected
 
@@ -194,13 +195,14 @@ def _in_head(git: Git, repository: Repository, folder: Path, tree: str) -> bool:
 def _write_objects(git: Git, tree: _Folder, files: list[Path], algorithm: str) -> None:
     """All blobs with one process, all trees with another. Git says what it stored: both sides must agree."""
     names = b"".join(os.fsencode(path.resolve()) + b"\n" for path in files)
-    written = _output(git, ["git", "hash-object", "-w", "--no-filters", "--stdin-paths"], names).decode().split()
+    stored = _output(git, ["git", "hash-object", "-w", "--no-filters", "--stdin-paths"], names).decode().split()
     levels = list(tree.deepest_first())
-    listing = b"\0".join(b"".join(_mktree_line(entry) for entry in level.entries(algorithm)) for level in levels)
-    written += _output(git, ["git", "mktree", "-z", "--batch"], listing + b"\0").decode().split()
-    expected = {digest for level in levels for _, _, digest in level.entries(algorithm)} | {tree.digest(algorithm)}
-    if set(written) != expected:
+    if set(stored) != {digest for level in levels for _, digest in level.files.values()}:
         raise WriteError("changed while it was stored", where="template", fix="run the command again")
+    listing = b"\0".join(b"".join(_mktree_line(entry) for entry in level.entries(algorithm)) for level in levels)
+    made = _output(git, ["git", "mktree", "-z", "--batch"], listing + b"\0").decode().split()
+    if made != [level.digest(algorithm) for level in levels]:
+        raise WriteError("git names the template's tree otherwise", where="template", fix="report this")
 
 
 def _mktree_line(entry: tuple[str, str, str]) -> bytes:
