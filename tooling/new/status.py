@@ -112,10 +112,11 @@ def file_state(plan: Plan, path: str, digest: str) -> FileState:
 
 def template_state(workspace: Workspace, receipt: Receipt) -> TemplateState:
     """Whether the kind's template is still the one the unit came from; "unavailable" when the kind is gone."""
-    from tooling.kit.template_tree import tree_hash
+    from tooling.kit.template_tree import hash_algorithm, tree_hash
 
+    algorithm = hash_algorithm(workspace.repository)
     try:
-        tree = tree_hash(workspace.kind(receipt.kind).folder)
+        tree = tree_hash(workspace.kind(receipt.kind).folder, algorithm=algorithm)
     except ToolError:
         return "unavailable"
     return "current" if tree == receipt.template.tree else "outdated"

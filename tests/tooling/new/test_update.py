@@ -10,6 +10,7 @@ import pytest
 from tooling.kit.errors import ChecksFailedError, ConflictError, UsageError
 from tooling.kit.plan import sha256
 from tooling.kit.receipts import read_receipt
+from tooling.new.status import all_status
 from tooling.new.testing_run import run_tests
 from tooling.new.update import plan_update, plan_update_all
 
@@ -374,6 +375,33 @@ def test_in_a_shallow_clone_the_way_out_is_named(world, tmp_path):
     shallow.git("fetch", "--quiet", "--unshallow")
     assert update(shallow).exit_code == 0
     assert "New words." in shallow.read(MODULE)
+
+
+def test_updates_work_in_a_linked_work_tree(world, tmp_path):
+    world.git("worktree", "add", "--quiet", str(tmp_path / "linked"))
+    linked = type(world)(tmp_path / "linked")
+    linked.edit(linked.module_template, "percent off.", "percent away.")
+    linked.generate()
+    linked.edit(MODULE, "    return result", "    return abs(result)")
+    linked.edit(linked.module_template, "Takes {{ percent }} percent away.", "New words.")
+    assert update(linked).exit_code == 0
+    assert "New words." in linked.read(MODULE)
+    assert "return abs(result)" in linked.read(MODULE)
+    assert world.status() == ""
+
+
+def test_updates_work_in_a_repository_that_names_objects_by_sha256(world):
+    shutil.rmtree(world.root / ".git")
+    world.git("init", "--quiet", "--object-format=sha256")
+    world.commit("start")
+    world.edit(world.module_template, "percent off.", "percent away.")
+    unit = world.generate()
+    assert len(unit.receipt.template.tree) == 64
+    assert [status.template for status in all_status(world.workspace)] == ["current"]
+    world.edit(MODULE, "    return result", "    return abs(result)")
+    world.edit(world.module_template, "Takes {{ percent }} percent away.", "New words.")
+    assert update(world).exit_code == 0
+    assert "New words." in world.read(MODULE)
 
 
 def test_another_formatting_now_than_then_is_merged_with_a_warning(world):
