@@ -80,8 +80,7 @@ def test_a_misspelt_setting_gets_the_nearest(tmp_path):
     assert "'package'" in refused(project(tmp_path, 'pakage = "areal"'), "unknown").fix
 
 
-def test_a_broken_file_is_refused(tmp_path):
-    (tmp_path / "pyproject.toml").write_text("[tool\n")
-    refused(tmp_path, "cannot be read")
-    (tmp_path / "pyproject.toml").write_text("tool = 3\n")
-    refused(tmp_path, "expected a table")
+@pytest.mark.parametrize(("text", "message"), [("[tool\n", "cannot be read"), ("tool = 3\n", "expected a table")])
+def test_a_broken_file_is_refused(tmp_path, text, message):
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert refused(tmp_path, message).where.startswith("pyproject.toml")
