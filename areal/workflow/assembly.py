@@ -56,6 +56,11 @@ class TrajectoryBuilder:
         self._versions: list[int] = []
         self._turn_ids: list[int] = []
 
+    @property
+    def num_sampled(self) -> int:
+        """Tokens that the policy sampled so far, in all turns."""
+        return sum(self._loss_mask)
+
     def add_prompt(self, token_ids: Sequence[int]) -> None:
         """Append tokens that the policy did not sample."""
         self.tokens.extend(token_ids)

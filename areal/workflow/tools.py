@@ -1,7 +1,7 @@
 """Tools that a model may call during an episode: what one is, and running its calls within limits.
 
     toolbox = ToolBox(["areal.workflow.calculator:CALCULATOR"])
-    messages = toolbox.introduce([{"role": "user", "content": "8*9?"}])
+    row = toolbox.introduce({"messages": [{"role": "user", "content": "8*9?"}], "answer": "72"})
     result = await toolbox.answer('<tool_call>{"name": "calculator", "arguments": {"expression": "8*9"}}</tool_call>')
     result.text                       # "<tool_response>\n72\n</tool_response>"
 
@@ -167,17 +167,18 @@ class ToolBox:
         self._max_characters = max_output_characters
         self._on_crash = on_crash
 
-    def introduce(self, messages: Any) -> Any:
-        """A chat with a system turn that says which tools there are and how to call them, after the chat's own.
+    def introduce(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The row with a system turn that says which tools there are and how to call them, after the chat's own one.
 
-        A plain string is returned as it is: its author decides what the model is told.
+        A plain string, and whatever is no chat, stays as it is: the author of a string decides what the model is told.
         """
+        messages = data.get("messages")
         if not isinstance(messages, list) or not messages or not isinstance(messages[0], dict):
-            return messages
-        if messages[0].get("role") == "system":
-            content = f"{messages[0].get('content', '')}\n\n{self.instructions}"
-            return [{**messages[0], "content": content}, *messages[1:]]
-        return [{"role": "system", "content": self.instructions}, *messages]
+            return data
+        if messages[0].get("role") != "system":
+            return {**data, "messages": [{"role": "system", "content": self.instructions}, *messages]}
+        content = f"{messages[0].get('content', '')}\n\n{self.instructions}"
+        return {**data, "messages": [{**messages[0], "content": content}, *messages[1:]]}
 
     @property
     def instructions(self) -> str:

@@ -199,14 +199,19 @@ def test_a_cancelled_episode_leaves_the_tool_at_once():
 def test_tools_are_introduced_in_the_system_turn():
     box = ToolBox([CALCULATOR])
     user = {"role": "user", "content": "8*9?"}
-    system, same = box.introduce([user])
-    assert (system["role"], same) == ("system", user)
+    introduced = box.introduce({"messages": [user], "answer": "72"})
+    system, same = introduced["messages"]
+    assert (system["role"], same, introduced["answer"]) == ("system", user, "72")
     assert '"name": "calculator"' in system["content"]
     assert "<tool_call>" in system["content"]
-    merged = box.introduce([{"role": "system", "content": "Be brief."}, user])
+    merged = box.introduce({"messages": [{"role": "system", "content": "Be brief."}, user]})["messages"]
     assert [turn["role"] for turn in merged] == ["system", "user"]
     assert merged[0]["content"] == f"Be brief.\n\n{system['content']}"
-    assert box.introduce("8*9=") == "8*9="
+
+
+@pytest.mark.parametrize("row", [{"messages": "8*9="}, {"answer": "72"}, {"messages": []}, {"messages": [7]}])
+def test_rows_without_a_chat_are_left_to_their_author_or_to_the_reader(row):
+    assert ToolBox([CALCULATOR]).introduce(row) is row
 
 
 @pytest.mark.parametrize(
