@@ -85,6 +85,8 @@ def test_packages_around_a_file_are_seen(tmp_path):
     assert format_files(tmp_path, {"mine/inner/x.py": source}) == {
         "mine/inner/x.py": b"import zlib\n\nimport requests\n\nimport mine.inner\n"
     }
+    elsewhere = format_files(tmp_path, {"checks/x.py": source})
+    assert elsewhere == {"checks/x.py": b"import zlib\n\nimport requests\n\nimport mine.inner\n"}
     assert details(tmp_path, {"mine/inner/x.py": b"x = 1\n"})["ruff-check"] == ""
     assert "INP001" in details(tmp_path, {"other/x.py": b"x = 1\n"})["ruff-check"]
 
@@ -165,13 +167,14 @@ def test_the_environment_and_folders_above_do_not_matter(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "above"))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("RUFF_OUTPUT_FORMAT", "json")
+    monkeypatch.setenv("RUFF_OUTPUT_FILE", str(tmp_path / "report"))
     monkeypatch.setenv("FORCE_COLOR", "1")
     (tmp_path / "repository").mkdir()
     root = repository(tmp_path / "repository")
     assert format_files(root, {"x.py": b'x = "a"\n'}) == {"x.py": b'x = "a"\n'}
     assert details(root, {"x.py": b"import os\n"})["ruff-check"].startswith("x.py:1:8: F401")
     assert os.listdir(tmp_path / "above") == ["ruff.toml"]
+    assert not (tmp_path / "report").exists()
 
 
 def test_a_broken_configuration_is_the_project_s_mistake(tmp_path):

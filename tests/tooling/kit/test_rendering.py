@@ -121,9 +121,10 @@ def test_paths_come_sorted(tmp_path):
 # ---------------------------------------------------------------------------------------------------------- isolation
 
 
-def test_a_user_s_copier_settings_change_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("settings", ["defaults: {style: mine}\n", "defaults: [no table\n"])
+def test_a_user_s_copier_settings_are_not_read(tmp_path, monkeypatch, settings):
     folder = template(tmp_path / "t", {"a.txt.jinja": "{{ style }}"})
-    (tmp_path / "settings.yml").write_text("defaults: {style: mine}\n")
+    (tmp_path / "settings.yml").write_text(settings)
     monkeypatch.setenv("COPIER_SETTINGS_PATH", str(tmp_path / "settings.yml"))
     assert rendered(folder) == {"a.txt": b"exact"}
 
