@@ -7,6 +7,7 @@ its line.
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -14,7 +15,6 @@ from tooling.kit.edits.bindings import binding_lines, parse_python
 from tooling.kit.edits.text import SourceText, read_source, refusal
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Mapping, Sequence
 
     import libcst as cst
@@ -89,47 +89,35 @@ class Module:
     text: SourceText
     tree: ast.Module
     syntax: cst.Module
-    spans: Mapping[cst.CSTNode, CodeSpan]
-
-    def start(self, node: cst.CSTNode) -> int:
-        """Offset of a node, without the blanks it owns."""
-        return self.spans[node].start
-
-    def end(self, node: cst.CSTNode) -> int:
-        """Offset behind a node, without the blanks it owns."""
-        return self.spans[node].start + self.spans[node].length
 
 
 def parse_module(source: bytes, file: str, fix: str) -> Module:
     """Parse a file. Raises RegistryShapeError for what is no Python, what LibCST does not give back byte for byte (form
     feeds), and what is nested too deeply to be walked."""
     import libcst as cst
-    from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
 
     text = read_source(source, file, fix)
     try:
         tree = parse_python(text.text)
         syntax = cst.parse_module(text.text)
-        same = syntax.code.encode("utf-8") == text.data
-        spans = MetadataWrapper(syntax, unsafe_skip_copy=True).resolve(ByteSpanPositionProvider)
+        code = syntax.code.encode("utf-8")
     except SyntaxError as error:
         raise refusal(file, error.lineno or 1, f"registry unreadable: {error.msg}", fix) from error
     except cst.ParserSyntaxError as error:
         raise refusal(file, error.raw_line, f"registry unreadable: {error.message}", fix) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise refusal(file, 1, f"registry unreadable: {type(error).__name__}: {error}", fix) from error
-    if not same:
-        line = _first_difference(syntax.code.encode("utf-8"), text.data)
+    if code != text.data:
+        line = _first_difference(code, text.data)
         raise refusal(file, line, "LibCST does not give this line back as it is (a form feed?)", fix)
-    return Module(text, tree, syntax, spans)
+    return Module(text, tree, syntax)
 
 
 def find_table(module: Module, name: str, *, mapping: bool, fix: str) -> Table:
     """The registry called `name`. Raises RegistryShapeError with file:line for every shape described above as
     refused."""
-    statement, value = _assignment(module, name, fix)
-    reader = _Reader(module, name, mapping, fix)
-    table = reader.table(statement, value)
+    line, small, value, begin = _assignment(module, name, fix)
+    table = _Reader(module, name, mapping, fix, *_spans(module, line, small, begin)).table(small, value)
     seen: set[str] = set()
     for item in table.items:
         if item.key in seen:
@@ -138,7 +126,10 @@ def find_table(module: Module, name: str, *, mapping: bool, fix: str) -> Table:
     return table
 
 
-def _assignment(module: Module, name: str, fix: str) -> tuple[cst.BaseSmallStatement, cst.BaseExpression]:
+def _assignment(
+    module: Module, name: str, fix: str
+) -> tuple[cst.SimpleStatementLine, cst.BaseSmallStatement, cst.BaseExpression, int]:
+    """(its line, the assignment, the right side, offset of the assignment)."""
     import libcst as cst
 
     file, lines = module.text.file, binding_lines(module.tree, name)
@@ -146,25 +137,41 @@ def _assignment(module: Module, name: str, fix: str) -> tuple[cst.BaseSmallState
         raise refusal(file, 1, f"{name} is not set in this module", fix)
     if len(lines) > 1:
         raise refusal(file, lines[1], f"{name} is set or changed more than once (first in line {lines[0]})", fix)
-    for statement in module.syntax.body:
-        for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
-            if isinstance(small, cst.Assign) and _names(small) == [name]:
-                return small, small.value
-            if isinstance(small, cst.AnnAssign) and _is_name(small.target, name) and small.value is not None:
-                return small, small.value
+    node = assignment_to(module.tree, name)
+    simple = (line for line in module.syntax.body if isinstance(line, cst.SimpleStatementLine))
+    for line, small in ((owner, part) for owner in simple for part in owner.body):
+        if isinstance(small, cst.Assign | cst.AnnAssign) and _targets(small) == [name] and small.value and node:
+            return line, small, small.value, module.text.offset(node.lineno, node.col_offset)
     raise refusal(file, lines[0], f"{name} is not set by one plain assignment at the top level", fix)
 
 
-def _names(statement: cst.Assign) -> list[str]:
+def assignment_to(tree: ast.Module, name: str) -> ast.Assign | ast.AnnAssign | None:
+    """The top-level statement `name = ..` or `name: T = ..`."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                return node
+    return None
+
+
+def _spans(
+    module: Module, line: cst.SimpleStatementLine, small: cst.BaseSmallStatement, begin: int
+) -> tuple[Mapping[cst.CSTNode, CodeSpan], int]:
+    """Positions in this one statement, and what to add to them: where `ast` says that it begins. Measuring one
+    statement keeps large modules cheap."""
+    from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
+
+    alone = module.syntax.with_changes(header=[], body=[line], footer=[])
+    spans = MetadataWrapper(alone, unsafe_skip_copy=True).resolve(ByteSpanPositionProvider)
+    return spans, begin - spans[small].start
+
+
+def _targets(statement: cst.Assign | cst.AnnAssign) -> list[str]:
     import libcst as cst
 
-    return [part.target.value if isinstance(part.target, cst.Name) else "" for part in statement.targets]
-
-
-def _is_name(node: cst.CSTNode, name: str) -> bool:
-    import libcst as cst
-
-    return isinstance(node, cst.Name) and node.value == name
+    targets = [part.target for part in statement.targets] if isinstance(statement, cst.Assign) else [statement.target]
+    return [target.value if isinstance(target, cst.Name) else "" for target in targets]
 
 
 def _first_difference(left: bytes, right: bytes) -> int:
@@ -180,6 +187,16 @@ class _Reader:
     name: str
     mapping: bool
     fix: str
+    spans: Mapping[cst.CSTNode, CodeSpan]
+    shift: int
+
+    def start(self, node: cst.CSTNode) -> int:
+        """Offset of a node, without the blanks it owns."""
+        return self.shift + self.spans[node].start
+
+    def end(self, node: cst.CSTNode) -> int:
+        """Offset behind a node, without the blanks it owns."""
+        return self.start(node) + self.spans[node].length
 
     def table(self, statement: cst.BaseSmallStatement, value: cst.BaseExpression) -> Table:
         literal, call = self._unwrap(value)
@@ -191,8 +208,8 @@ class _Reader:
             text=self.module.text,
             name=self.name,
             kind=kind,
-            open=self.module.start(opening) + 1,
-            close=self.module.end(closing) - 1,
+            open=self.start(opening) + 1,
+            close=self.end(closing) - 1,
             call=call,
             unit=self.module.syntax.default_indent.encode(),
             items=tuple(self._item(element, kind) for element in elements),
@@ -207,8 +224,8 @@ class _Reader:
             return value, None
         if len(value.args) != 1 or value.args[0].keyword is not None or value.args[0].star:
             raise self._refuse(value, f"{self.name} is built by a call without a single literal, expected one literal")
-        opening = self.module.text.data.index(b"(", self.module.end(value.func)) + 1
-        return value.args[0].value, (opening, self.module.end(value) - 1)
+        opening = self.module.text.data.index(b"(", self.end(value.func)) + 1
+        return value.args[0].value, (opening, self.end(value) - 1)
 
     def _brackets(
         self, literal: cst.BaseExpression, *, wrapped: bool
@@ -241,9 +258,9 @@ class _Reader:
             key=key,
             value=_string(value_node) if value_node else "",
             quote=_quote(key_node),
-            start=self.module.start(element),
-            end=self.module.end(element),
-            comma=self.module.start(comma) if comma else -1,
+            start=self.start(element),
+            end=self.end(element),
+            comma=self.start(comma) if comma else -1,
         )
 
     def _parts(
@@ -264,7 +281,7 @@ class _Reader:
         return "a literal {..}" if self.mapping else "a literal list, tuple or set"
 
     def _refuse(self, node: cst.CSTNode, why: str) -> Exception:
-        return refusal(self.module.text.file, self.module.text.line(self.module.start(node)), why, self.fix)
+        return refusal(self.module.text.file, self.module.text.line(self.start(node)), why, self.fix)
 
 
 def _string(node: cst.BaseExpression) -> str | None:

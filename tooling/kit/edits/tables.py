@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.kit.edits.literals import find_table, parse_module
+from tooling.kit.edits.literals import assignment_to, find_table, parse_module
 from tooling.kit.edits.ordering import EXPORT_ORDERS, TABLE_ORDERS, place
 from tooling.kit.edits.proof import prove
 from tooling.kit.edits.splice import insert, remove
@@ -140,13 +140,9 @@ def _node(entry: RegistryEntry, kind: Kind) -> ast.expr:
 
 def _literal(tree: ast.Module, name: str) -> ast.expr | None:
     """The right side of the one assignment to `name`, without the call around it."""
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign | ast.AnnAssign):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                value = statement.value
-                return value.args[0] if isinstance(value, ast.Call) and value.args else value
-    return None
+    statement = assignment_to(tree, name)
+    value = statement.value if statement else None
+    return value.args[0] if isinstance(value, ast.Call) and value.args else value
 
 
 MAPPING = TableStrategy(mapping=True)
