@@ -104,8 +104,9 @@ def _stage(root: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
             _copy_surroundings(root, stage, folder)
         if not any(_configures_ruff(stage / name) for name in _CONFIGURATIONS):
             (stage / "ruff.toml").write_bytes(b"")  # else ruff would look above the folder, and in the home folder
-        for package in _packages(root):
-            (stage / package).mkdir(parents=True, exist_ok=True)  # first-party for the import sorter
+        for module in _first_party(root):
+            (stage / module).parent.mkdir(parents=True, exist_ok=True)
+            (stage / module).touch()
         for path, content in files.items():
             target = stage / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -155,15 +156,13 @@ def _configures_ruff(path: Path) -> bool:
     return path.name != "pyproject.toml" or bool(_ruff_table(path.read_bytes(), path.name))
 
 
-def _packages(root: Path) -> list[str]:
-    """Folders that hold the repository's top-level packages, at the top or below src/."""
-    places = [(root, ""), (root / "src", "src/")]
+def _first_party(root: Path) -> list[str]:
+    """Files that tell the import sorter which modules are the repository's: those at the top, or below src/."""
     return [
-        f"{prefix}{folder.name}"
-        for place, prefix in places
-        if place.is_dir()
-        for folder in sorted(place.iterdir())
-        if (folder / "__init__.py").is_file()
+        file.relative_to(root).as_posix()
+        for place in (root, root / "src")
+        for pattern in ("*.py", "*/__init__.py")
+        for file in sorted(place.glob(pattern))
     ]
 
 

@@ -85,8 +85,9 @@ def test_packages_around_a_file_are_seen(tmp_path):
     assert format_files(tmp_path, {"mine/inner/x.py": source}) == {
         "mine/inner/x.py": b"import zlib\n\nimport requests\n\nimport mine.inner\n"
     }
-    elsewhere = format_files(tmp_path, {"checks/x.py": source})
-    assert elsewhere == {"checks/x.py": b"import zlib\n\nimport requests\n\nimport mine.inner\n"}
+    (tmp_path / "single.py").touch()
+    elsewhere = format_files(tmp_path, {"checks/x.py": source + b"import single\n"})
+    assert elsewhere == {"checks/x.py": b"import zlib\n\nimport requests\n\nimport mine.inner\nimport single\n"}
     assert details(tmp_path, {"mine/inner/x.py": b"x = 1\n"})["ruff-check"] == ""
     assert "INP001" in details(tmp_path, {"other/x.py": b"x = 1\n"})["ruff-check"]
 
