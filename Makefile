@@ -27,3 +27,4 @@ format: setup
 
 docs: setup
 	@.venv/bin/python scripts/generate_reference.py
+	@.venv/bin/python scripts/generate_command_pages.py

@@ -49,6 +49,7 @@ gate import-linter $bin/lint-imports
 if [ $fast = 0 ]; then
     gate mypy $bin/mypy
     if [ -f scripts/generate_reference.py ]; then gate reference $bin/python scripts/generate_reference.py --check; fi
+    gate command-pages $bin/python scripts/generate_command_pages.py --check
 fi
 
 # Last, and not through `gate`: its closing line with the counts is the last line of a run that passes.

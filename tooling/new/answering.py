@@ -1,8 +1,8 @@
 """Where answers to a template's questions come from: options, a JSON file, and a person at a terminal.
 
     add_questions(group, kind)                    # --style {exact,boxed}, --strict/--no-strict, --from PATH
-    answers, options = read_answers(arguments, kind)
-    name, more = ask_missing(kind, name, answers) # only with a terminal
+    answers, options = read_answers(arguments)
+    answers = ask_missing(questions, answers)     # only with a terminal
 
 Texts become typed values here; whether a value is allowed is `tooling.kit.questions.check_answers`' matter.
 """
@@ -21,7 +21,7 @@ from tooling.kit.output import printable
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tooling.kit.kinds import KindSource
     from tooling.kit.questions import Question
@@ -35,7 +35,7 @@ MAX_ATTEMPTS = 3
 """How often a person is asked the same question."""
 
 
-def asked(questions: list[Question]) -> list[Question]:
+def asked(questions: Sequence[Question]) -> list[Question]:
     """Questions that a caller may answer; the others are computed by the template."""
     return [question for question in questions if not question.computed]
 
@@ -51,7 +51,9 @@ def add_questions(group: argparse._ArgumentGroup, kind: KindSource) -> None:
     from tooling.kit.manifest import load_manifest
     from tooling.kit.questions import load_questions
 
-    for question in asked(load_questions(kind.folder)):
+    questions = load_questions(kind.folder)
+    group.set_defaults(questions=questions)
+    for question in asked(questions):
         if flag(question.name) in ELSEWHERE:
             raise _name_taken(kind, f"question {question.name!r}", flag(question.name))
         try:
@@ -67,13 +69,13 @@ def add_questions(group: argparse._ArgumentGroup, kind: KindSource) -> None:
             raise _name_taken(kind, f"option {option.name!r}", f"--{option.name}") from error
 
 
-def read_answers(arguments: Namespace, kind: KindSource | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Given answers, typed, and given manifest options. Options win over the file of `--answers`. Raises UsageError
-    naming the option whose text is no value of the question's type."""
-    from tooling.kit.questions import load_questions, parse_answer
+def read_answers(arguments: Namespace) -> tuple[dict[str, Any], dict[str, str]]:
+    """Given answers, typed, and given manifest options, of a parser with `add_questions`. Options win over the file of
+    `--answers`. Raises UsageError naming the option whose text is no value of the question's type."""
+    from tooling.kit.questions import parse_answer
 
     answers = answers_file(arguments.answers) if arguments.answers is not None else {}
-    questions = {question.name: question for question in load_questions(kind.folder)} if kind is not None else {}
+    questions = {question.name: question for question in getattr(arguments, "questions", ())}
     options = {}
     for name, value in vars(arguments).items():
         if value is None:
@@ -100,12 +102,10 @@ def ask_name(kind: KindSource) -> str:
     raise UsageError("no name was given")
 
 
-def ask_missing(kind: KindSource, answers: Mapping[str, Any]) -> dict[str, Any]:
+def ask_missing(questions: Sequence[Question], answers: Mapping[str, Any]) -> dict[str, Any]:
     """Ask the required questions that have no answer yet; all answers. Raises UsageError when there is none."""
-    from tooling.kit.questions import load_questions
-
     found = dict(answers)
-    for question in asked(load_questions(kind.folder)):
+    for question in asked(questions):
         if question.required and question.when is True and question.name not in found:
             found[question.name] = _ask_question(question)
     return found
@@ -120,10 +120,18 @@ def _ask_question(question: Question) -> Any:
         if not text:
             continue
         try:
-            return parse_answer(question, text)
+            answer = parse_answer(question, text)
         except UsageError as error:
             sys.stderr.write(f"{printable(str(error))}\n")
+            continue
+        if not question.choices or all(item in question.choices for item in _listed(answer)):
+            return answer
+        sys.stderr.write(f"{printable(repr(text))} is no choice\n")
     raise UsageError(f"the question {question.name!r} was not answered", where=flag(question.name))
+
+
+def _listed(answer: Any) -> list[Any]:
+    return answer if isinstance(answer, list) else [answer]
 
 
 def _ask(prompt: str) -> str:

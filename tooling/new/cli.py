@@ -6,6 +6,7 @@ command needs is imported when it runs (tests/tooling/new/test_start_up.py keeps
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import TYPE_CHECKING, ClassVar, Final, TextIO
 
@@ -47,6 +48,8 @@ class _InterruptedError(ToolError):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code. `argv` defaults to the arguments of the process."""
+    if argv is None:
+        gc.disable()  # the process lives for a second and makes few cycles; imports alone would trigger dozens of scans
     words = list(sys.argv[1:] if argv is None else argv)
     call = split(words)
     as_json = "--json" in before_dashes(words)

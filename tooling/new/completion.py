@@ -113,6 +113,11 @@ def _bash(words: Sequence[Word]) -> str:
     return "\n".join(
         [
             f"# bash completion of {PROGRAM}; made by `{PROGRAM} completion bash`",
+            "_areal_new_files() {",
+            "    local IFS=$'\\n'",
+            "    compopt -o filenames 2> /dev/null",
+            '    COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))',
+            "}",
             "_areal_new() {",
             "    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} word= position=1",
             "    local index",
@@ -151,7 +156,7 @@ def _bash_values(words: Sequence[Word]) -> Iterable[str]:
                 reply = f'COMPREPLY=($(compgen -W "{" ".join(option.values)}" -- "$current"))'
                 yield f'    "{word.name} {option.flag}") {reply}; return ;;'
     yield "    " + " | \\\n        ".join(files) + ")"
-    yield '        COMPREPLY=($(compgen -f -- "$current")); return ;;'
+    yield "        _areal_new_files; return ;;"
 
 
 def _bash_word(word: Word) -> Iterable[str]:
@@ -162,7 +167,7 @@ def _bash_word(word: Word) -> Iterable[str]:
         yield "        elif ((position == 1)); then"
         yield f'            COMPREPLY=($(compgen -W "{" ".join(word.arguments)}" -- "$current"))'
     if word.files:
-        yield '        else COMPREPLY=($(compgen -f -- "$current"))'
+        yield "        else _areal_new_files"
     yield "        fi"
     yield "        ;;"
 

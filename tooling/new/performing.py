@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     Maker = Callable[[Workspace], Work]
 
 
+SHOWN_REFERENCES = 20
+"""Most lines of other files that people are shown."""
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """What to do when a command did not fully succeed."""
@@ -150,7 +154,7 @@ def _report(invocation: Invocation, work: Work, done: Done, problem: ToolError |
     return Report(
         command=invocation.command,
         problem=problem,
-        dry_run=not invocation.writes,
+        dry_run=bool(invocation.option("dry_run")),
         changes=unit.plan.changes,
         show_diff=bool(invocation.option("diff")),
         registered=tuple(registration(item) for item in unit.registered),
@@ -193,7 +197,9 @@ def _text(unit: UnitPlan, done: Done) -> str:
     lines = [f"kept      {item.path}: {item.reason}" for item in unit.kept]
     lines += [f"conflict  {path}" for path in unit.conflicts]
     if unit.references:
-        lines += ["named elsewhere:", *(f"  {reference}" for reference in unit.references)]
+        lines += ["named elsewhere:", *(f"  {reference}" for reference in unit.references[:SHOWN_REFERENCES])]
+    if len(unit.references) > SHOWN_REFERENCES:
+        lines.append(f"  ... and {len(unit.references) - SHOWN_REFERENCES} more; --json has all")
     if done.backup:
         lines.append(f"backup of edited files: {done.backup}")
     if done.plan_file:

@@ -30,7 +30,7 @@ def run(invocation: Invocation) -> Report:
     from tooling.new.explain import explain
 
     arguments = invocation.arguments
-    answers, _ = read_answers(arguments, invocation.kind)
+    answers, _ = read_answers(arguments)
     explanation = explain(invocation.workspace, arguments.kind, arguments.name, answers=answers)
     return Report(
         command="explain",

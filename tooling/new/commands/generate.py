@@ -46,7 +46,7 @@ def run(invocation: Invocation) -> Report:
 
 def _request(invocation: Invocation, kind: KindSource) -> tuple[str, dict[str, Any], dict[str, str]]:
     """Name, answers and options; what is missing is asked when a person sits at a terminal."""
-    answers, options = read_answers(invocation.arguments, kind)
+    answers, options = read_answers(invocation.arguments)
     name, ask = invocation.arguments.name, may_ask(as_json=invocation.as_json)
     if not name:
         if not ask:
@@ -55,5 +55,5 @@ def _request(invocation: Invocation, kind: KindSource) -> tuple[str, dict[str, A
             )
         name = ask_name(kind)
     if ask and not options:  # options may answer questions themselves
-        answers = ask_missing(kind, answers)
+        answers = ask_missing(invocation.arguments.questions, answers)
     return name, answers, options

@@ -36,7 +36,7 @@ def run(invocation: Invocation) -> Report:
     """Update."""
     arguments = invocation.arguments
     kind, name = arguments.kind, arguments.name
-    answers, options = read_answers(arguments, invocation.kind)
+    answers, options = read_answers(arguments)
     if arguments.all:
         if name is not None or answers or options:
             raise UsageError("--all takes neither a name nor answers", where="--all", fix="leave one of them out")

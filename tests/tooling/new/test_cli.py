@@ -1,0 +1,504 @@
+"""The command line as people use it: real processes in a real repository."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tooling.kit.lock import repository_lock
+from tooling.kit.repository import find_repository
+from tooling.new.arguments import split
+from tooling.new.cli import EXIT_CODES, main
+from tooling.new.command_table import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[3]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+COMMAND = [sys.executable, "-m", "tooling.new"]
+
+
+def run(folder, *words, stdin=""):
+    return subprocess.run(
+        [*COMMAND, *map(str, words)],
+        cwd=folder,
+        env=ENVIRONMENT,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def call(capsys, world, *words):
+    """In this process: exit code, stdout, stderr."""
+    code = main([*map(str, words), "--repo", str(world.root)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+# ------------------------------------------------------------------------------------------------------ the words
+
+
+@pytest.mark.parametrize(
+    ("words", "word", "rest"),
+    [
+        (["reward", "digits"], "reward", ["digits"]),
+        (["--repo", "reward", "list"], "list", ["--repo", "reward"]),
+        (["--json", "--wait", "3", "undo", "reward", "x"], "undo", ["--json", "--wait", "3", "reward", "x"]),
+        (["--repo=x", "list"], "list", ["--repo=x"]),
+        (["--json"], None, ["--json"]),
+        ([], None, []),
+    ],
+)
+def test_the_command_is_found_among_options(words, word, rest):
+    found = split(words)
+    assert (found.word, list(found.rest)) == (word, rest)
+
+
+def test_words_after_two_dashes_are_no_options():
+    found = split(["explain", "rule", "--", "--help"])
+    assert (found.word, found.help) == ("explain", False)
+
+
+def test_options_may_stand_anywhere(capsys, world):
+    for words in (
+        ["--json", "rule", "half_off", "--percent", "50", "--dry-run"],
+        ["rule", "--percent", "50", "--dry-run", "half_off", "--json"],
+        ["--json", "rule", "--dry-run", "--percent=50", "half_off"],
+    ):
+        code, out, _ = call(capsys, world, *words)
+        assert (code, json.loads(out)["unit"]) == (0, {"kind": "rule", "name": "half_off"})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rul", "x"], "no command and no kind is called 'rul'; did you mean 'rule'?"),
+        (["udno", "rule", "x"], "did you mean 'undo'?"),
+        (["rule", "x", "--percnt", "3"], "unknown option '--percnt'; did you mean '--percent'?"),
+        (["rule", "x", "--style", "rouned"], "did you mean 'rounded'?"),
+        (["rule", "x", "--percent", "many"], "percent"),
+        (["rule", "x", "--percent", "101"], "at most 100"),
+        (["rule", "x", "--test", "stagd"], "'stagd' is not one of after, staged; did you mean 'staged'?"),
+        (["rule", "x", "--wait", "-1"], "--wait"),
+        (["rule", "x", "y"], "unexpected argument 'y'"),
+        (["rule", "x", "--test", "after", "--no-test"], "not allowed with"),
+        (["undo", "rule"], "NAME"),
+        (["undo", "rule", "nothing"], "nothing"),
+        (["update"], "--all"),
+        (["update", "rule", "x", "--all"], "--all"),
+        (["schema", "rul"], "did you mean 'rule'?"),
+        (["completion", "fsh"], "did you mean 'fish'?"),
+        (["rule", "class"], "a word of Python; use e.g. 'custom_class'"),
+        (["rule"], "write `areal-new rule NAME`"),
+        ([], "areal-new --help"),
+    ],
+)
+def test_wrong_words_are_refused_with_what_to_do(capsys, world, words, said):
+    before = world.tree()
+    code, out, err = call(capsys, world, *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.startswith("error: ")
+    assert world.tree() == before
+
+
+def test_a_question_with_the_name_of_a_common_option_names_the_template(capsys, world):
+    world.write("templates/rule/copier.yml", "_subdirectory: template\nwait: {type: int, default: 1}\n")
+    code, _, err = call(capsys, world, "rule", "x")
+    assert code == 2
+    assert "templates/rule/copier.yml" in err
+    assert "question 'wait'" in err
+
+
+# ----------------------------------------------------------------------------------------------------------- help
+
+
+def test_help_names_every_command_kind_and_exit_code(world):
+    done = run(world.root, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in (*COMMANDS, "rule", "a rule on prices", *map(str, EXIT_CODES)):
+        assert word in done.stdout
+
+
+def test_help_of_a_kind_shows_its_questions_as_options(world):
+    page = run(world.root, "rule", "--help").stdout
+    assert re.search(r"--style \{plain,rounded\}\s+How the result is given \(default: plain\)", page)
+    assert re.search(r"--percent INT\s+How much is taken off \(default: 10\)", page)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(capsys, command):
+    assert main([command, "--help"]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith(f"usage: areal-new {command}")
+    assert len(page.splitlines()) > 8
+
+
+def test_help_outside_a_repository_lists_the_built_in_kinds(tmp_path):
+    done = run(tmp_path, "--help")
+    assert done.returncode == 0
+    assert "  template" in done.stdout
+
+
+def test_help_survives_damaged_project_settings(world):
+    world.write("pyproject.toml", "[tool.areal.new\n")
+    done = run(world.root, "--help")
+    assert done.returncode == 2
+    assert "pyproject.toml" in done.stderr
+    assert "undo" in done.stdout
+
+
+def test_the_version_is_that_of_the_checkout(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"areal-new {_declared_version()}\n"
+
+
+def _declared_version():
+    return re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)[1]
+
+
+# ---------------------------------------------------------------------------------------------------- where it works
+
+
+def test_it_works_from_any_sub_directory_and_with_repo(world):
+    folder = world.root / "shop" / "rules"
+    assert run(folder, "rule", "half_off", "--no-test").returncode == 0
+    assert "half_off" in run(Path("/"), "list", "--repo", folder).stdout
+    assert (world.root / "shop/rules/half_off.py").is_file()
+
+
+def test_it_works_in_a_linked_work_tree_and_leaves_the_other_alone(world, tmp_path):
+    linked = tmp_path / "linked"
+    world.git("worktree", "add", "--quiet", str(linked))
+    before = world.tree()
+    assert run(linked, "rule", "half_off", "--no-test").returncode == 0
+    assert (linked / "shop/rules/half_off.py").is_file()
+    assert world.tree() == before
+    assert run(linked, "undo", "rule", "half_off").returncode == 0
+
+
+def test_outside_a_repository_it_says_so(tmp_path):
+    done = run(tmp_path, "template", "x")
+    assert done.returncode == 2
+    assert "not inside a git repository" in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------ generate and undo
+
+
+def test_generating_says_what_was_done_and_proves_it(world):
+    done = run(world.root, "rule", "half_off", "--percent", "50")
+    assert done.returncode == 0, done.stderr
+    out = done.stdout
+    assert re.search(r"create +shop/rules/half_off.py +the rule half off", out)
+    assert re.search(r"register +shop/rules/registry.py:\d+ +RULES half_off", out)
+    assert re.search(r"✓ tests +\d+\.\d\d s", out)
+    assert "use rule=half_off" in out
+    assert "git commit -m 'feat(rules): add half-off'" in out
+
+
+def test_generate_and_undo_leave_the_tree_as_it_was(world):
+    before, staged = world.tree(), world.status()
+    assert run(world.root, "rule", "half_off").returncode == 0
+    again = run(world.root, "rule", "half_off")
+    assert (again.returncode, again.stdout.splitlines()[0]) == (0, "nothing to do")
+    done = run(world.root, "undo", "rule", "half_off")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"delete +shop/rules/half_off.py", done.stdout)
+    assert (world.tree(), world.status()) == (before, staged)
+
+
+def test_answers_come_from_a_file_and_options_win(capsys, world, tmp_path):
+    file = tmp_path / "answers.json"
+    file.write_text('{"percent": 30, "style": "rounded"}')
+    code, _, err = call(capsys, world, "rule", "x", "--answers", file, "--percent", "40", "--no-test")
+    assert code == 0, err
+    source = world.read("shop/rules/x.py")
+    assert "(100 - 40)" in source
+    assert "round(result, 2)" in source
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '{"percnt": 3}', '{"percent": "lots"}'])
+def test_a_wrong_answers_file_is_refused(capsys, world, tmp_path, text):
+    file = tmp_path / "answers.json"
+    file.write_text(text)
+    code, _, err = call(capsys, world, "rule", "x", "--answers", file)
+    assert code == 2
+    assert "answers" in err or "perc" in err
+
+
+def test_no_register_leaves_the_registry_alone(capsys, world):
+    before = world.read("shop/rules/registry.py")
+    assert call(capsys, world, "rule", "half_off", "--no-register", "--no-test")[0] == 0
+    assert world.read("shop/rules/registry.py") == before
+
+
+# ------------------------------------------------------------------------------------------------------- dry runs
+
+
+def test_a_dry_run_writes_nothing_at_all(world):
+    before, state = world.tree(), sorted(map(str, (world.root / ".git").rglob("*")))
+    done = run(world.root, "rule", "half_off", "--dry-run", "--diff")
+    assert done.returncode == 0, done.stderr
+    assert "dry run: nothing was written" in done.stdout
+    assert (world.tree(), sorted(map(str, (world.root / ".git").rglob("*")))) == (before, state)
+
+
+def test_the_diff_of_a_dry_run_is_what_the_real_run_does(world):
+    planned = json.loads(run(world.root, "rule", "half_off", "--dry-run", "--diff", "--json").stdout)
+    patch = world.root.parent / "plan.patch"
+    patch.write_text("".join(change["diff"] for change in planned["plan"]))
+    world.git("apply", str(patch))
+    patched = world.tree()
+    world.git("checkout", "--quiet", ".")
+    world.git("clean", "--quiet", "-fd")
+    assert run(world.root, "rule", "half_off", "--no-test").returncode == 0
+    assert world.tree() == patched
+
+
+def test_a_dry_run_can_run_the_tests_on_a_copy(world):
+    before = world.tree()
+    done = run(world.root, "rule", "half_off", "--dry-run", "--test", "staged")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "✓ tests-staged" in done.stdout
+    assert world.tree() == before
+
+
+# ------------------------------------------------------------------------------------------------------ saved plans
+
+
+def test_a_saved_plan_is_applied_as_it_was_reviewed(world, tmp_path):
+    file = tmp_path / "plan.json"
+    before = world.tree()
+    saved = run(world.root, "rule", "half_off", "--plan-out", file)
+    assert saved.returncode == 0, saved.stderr
+    assert world.tree() == before
+    assert f"areal-new apply {file}" in saved.stdout
+    done = run(world.root, "apply", file)
+    assert done.returncode == 0, done.stderr
+    assert "✓ tests" in done.stdout
+    assert "half_off" in run(world.root, "list").stdout
+    again = run(world.root, "apply", file)
+    assert (again.returncode, "nothing to do" in again.stdout) == (0, True)
+    assert run(world.root, "undo", "rule", "half_off").returncode == 0
+    assert world.tree() == before
+
+
+def test_a_plan_whose_ground_moved_is_refused_and_names_the_files(world, tmp_path):
+    file = tmp_path / "plan.json"
+    run(world.root, "rule", "half_off", "--plan-out", file)
+    world.edit("shop/rules/registry.py", "# sorted", "# sorted by hand")
+    before = world.tree()
+    for words in (["apply", file], ["apply", file, "--dry-run"]):
+        done = run(world.root, *words)
+        assert done.returncode == 3
+        assert "shop/rules/registry.py: changed since the plan was made" in done.stderr
+    assert world.tree() == before
+
+
+def test_an_existing_plan_file_is_replaced_only_with_force(capsys, world, tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text("mine")
+    code, _, err = call(capsys, world, "rule", "half_off", "--plan-out", file)
+    assert (code, file.read_text()) == (3, "mine")
+    assert "--force" in err
+    assert call(capsys, world, "rule", "half_off", "--plan-out", file, "--force")[0] == 0
+    assert json.loads(file.read_text())["format"] == "areal-new-plan"
+    assert list(tmp_path.glob(".*.tmp")) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "said"),
+    [
+        ("tests", ["--collect-only"], "--collect-only"),
+        ("tests", ["../outside.py"], ".."),
+        ("tests", "all", "tests"),
+        ("registered", [{"type": "shell"}], "registered"),
+        ("kept", [{"path": 1}], "kept"),
+        ("carry_out", {"backups": ["../../x"]}, ".."),
+        ("carry_out", [], "carry_out"),
+        ("commit", None, "commit"),
+    ],
+)
+def test_a_plan_file_is_not_trusted(capsys, world, tmp_path, part, value, said):
+    file = tmp_path / "plan.json"
+    call(capsys, world, "rule", "half_off", "--plan-out", file)
+    document = json.loads(file.read_text())
+    document["extra"][part] = value
+    file.write_text(json.dumps(document))
+    before = world.tree()
+    code, _, err = call(capsys, world, "apply", file)
+    assert code == 2
+    assert said in err
+    assert world.tree() == before
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": "areal-new-plan", "version": 2, "changes": [], "extra": {}}']
+)
+def test_a_file_that_is_no_plan_is_refused(capsys, world, tmp_path, text):
+    file = tmp_path / "plan.json"
+    file.write_text(text)
+    assert call(capsys, world, "apply", file)[0] == 2
+    assert call(capsys, world, "apply", tmp_path / "nothing.json")[0] == 2
+
+
+# ----------------------------------------------------------------------------------------------------------- tests
+
+
+def failing(world):
+    world.edit(world.test_template, "== 200.0", "== 1.0 + 200.0")
+
+
+def test_failing_tests_after_writing_keep_the_files_and_say_how_to_undo(world):
+    failing(world)
+    done = run(world.root, "rule", "half_off")
+    assert done.returncode == 7
+    assert "✗ tests" in done.stdout
+    assert "assert" in done.stdout
+    assert "areal-new undo rule half_off" in done.stderr
+    assert (world.root / "shop/rules/half_off.py").is_file()
+
+
+def test_failing_staged_tests_write_nothing(world):
+    failing(world)
+    world.commit()
+    before = world.tree()
+    done = run(world.root, "rule", "half_off", "--test", "staged")
+    assert done.returncode == 7
+    assert "nothing was written" in done.stderr
+    assert world.tree() == before
+
+
+# ------------------------------------------------------------------------------------------- processes and terminals
+
+
+def test_a_lock_that_is_taken_names_its_holder(world):
+    with repository_lock(find_repository(world.root), wait_seconds=0):
+        done = run(world.root, "rule", "half_off", "--wait", "0")
+        assert run(world.root, "rule", "half_off", "--dry-run").returncode == 0
+    assert done.returncode == 75
+    assert f"pid {os.getpid()}" in done.stderr
+
+
+def test_an_interrupt_while_waiting_ends_with_130(world):
+    with repository_lock(find_repository(world.root), wait_seconds=0):
+        child = subprocess.Popen(
+            [*COMMAND, "rule", "x", "--wait", "60", "--json"],
+            cwd=world.root,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        wait_until(lambda: holds_open(child.pid, "areal-new/lock"))
+        child.send_signal(signal.SIGINT)
+        out, _ = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert json.loads(out)["code"] == "interrupted"
+
+
+def wait_until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def holds_open(pid, ending):
+    try:
+        return any(os.readlink(link).endswith(ending) for link in Path(f"/proc/{pid}/fd").iterdir())
+    except FileNotFoundError:
+        return False
+
+
+def test_a_reader_that_leaves_early_is_no_error(world):
+    script = f"{' '.join(COMMAND)} schema output | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=world.root, env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.stdout.splitlines() == ["{", "0"]
+    assert done.stderr == ""
+
+
+def test_without_a_terminal_nothing_is_asked(world):
+    done = run(world.root, "rule", stdin="half_off\n")
+    assert done.returncode == 2
+    assert not (world.root / "shop/rules/half_off.py").exists()
+
+
+def test_at_a_terminal_missing_answers_are_asked(world):
+    world.edit("templates/rule/copier.yml", "  default: plain\n", "")
+    code, screen = at_terminal(world.root, ["rule", "--no-test"], ["half_off", "rouned", "rounded"])
+    assert code == 0, screen
+    assert "name of the new rule:" in screen
+    assert "plain, rounded" in screen
+    assert "round(result, 2)" in world.read("shop/rules/half_off.py")
+
+
+def test_json_at_a_terminal_asks_nothing(world):
+    code, screen = at_terminal(world.root, ["rule", "--json"], [])
+    assert code == 2
+    assert '"code": "usage"' in screen
+
+
+def at_terminal(folder, words, lines):
+    """Run in a terminal of its own and type a line for each question; exit code and everything shown."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.execve(sys.executable, [*COMMAND, *words], ENVIRONMENT)
+    screen, waiting = b"", list(lines)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if not select.select([terminal], [], [], 0.1)[0]:
+            continue
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:  # Linux: the other end is closed
+            break
+        if not piece:
+            break
+        screen += piece
+        if waiting and screen.rstrip(b" ").endswith(b":"):
+            os.write(terminal, waiting.pop(0).encode() + b"\n")
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), screen.decode(errors="replace")
+
+
+def test_an_interrupted_run_stops_dry_runs_until_it_is_recovered(world):
+    before = world.tree()
+    script = """
+import os, sys
+from tooling.kit.transaction import apply_plan, repository_lock
+from tooling.kit.repository import find_repository
+from tooling.kit.plan import Plan
+from pathlib import Path
+repository = find_repository(Path.cwd())
+plan = Plan(repository.root)
+plan.write("shop/rules/registry.py", b"gone", reason="test")
+plan.write("shop/new.py", b"new", reason="test")
+def observe(step):
+    if plan.root.joinpath("shop/new.py").exists(): os._exit(9)
+with repository_lock(repository, wait_seconds=0):
+    apply_plan(repository, plan, observe=observe)
+"""
+    assert subprocess.run([sys.executable, "-c", script], cwd=world.root, env=ENVIRONMENT, check=False).returncode == 9
+    assert world.tree() != before
+    dry = run(world.root, "rule", "half_off", "--dry-run")
+    assert dry.returncode == 3
+    assert "areal-new recover" in dry.stderr
+    assert "interrupted run" in run(world.root, "status").stderr
+    done = run(world.root, "recover")
+    assert (done.returncode, "shop/new.py" in done.stdout) == (0, True)
+    assert world.tree() == before
+    assert "nothing to recover" in run(world.root, "recover").stdout

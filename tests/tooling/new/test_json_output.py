@@ -1,0 +1,307 @@
+"""`--json`: one object on stdout that fits its schema, for success and for every exit code."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tooling.kit.lock import repository_lock
+from tooling.kit.repository import find_repository
+from tooling.new.cli import EXIT_CODES, main
+from tooling.new.command_table import COMMANDS
+from tooling.new.commands import kinds as kinds_command
+
+ROOT = Path(__file__).resolve().parents[3]
+SCHEMA = json.loads((ROOT / "tooling/new/schemas/output.json").read_text(encoding="utf-8"))
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+COMMAND = [sys.executable, "-m", "tooling.new"]
+
+
+def checked(text, expected_code):
+    """The one object of an output, which has to fit the schema."""
+    found = json.loads(text)
+    VALIDATOR.validate(found)
+    assert found["exit_code"] == expected_code, found
+    return found
+
+
+def run(world, *words, expect, **options):
+    done = subprocess.run(
+        [*COMMAND, *map(str, words), "--json"],
+        cwd=world.root,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        **options,
+    )
+    assert done.returncode == expect, done.stdout + done.stderr
+    return checked(done.stdout, expect)
+
+
+def test_the_schema_is_one():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_the_schema_knows_exactly_the_documented_exit_codes():
+    assert sorted(SCHEMA["$defs"]["exit_code"]["enum"]) == sorted(EXIT_CODES)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ok": False},
+        {"exit_code": 3},
+        {"exit_code": 8},
+        {"surprise": 1},
+        {"plan": [{"path": "x", "action": "touch", "reason": ""}]},
+        {"checks": [{"name": "tests"}]},
+        {"error": "but ok"},
+    ],
+)
+def test_the_schema_refuses_what_is_not_documented(world, change):
+    good = run(world, "list", expect=0)
+    with pytest.raises(jsonschema.ValidationError):
+        VALIDATOR.validate({**good, **change})
+
+
+# ----------------------------------------------------------------------------------------------------------- success
+
+
+def test_a_generated_unit_is_reported(world):
+    found = run(world, "rule", "half_off", "--percent", "50", "--diff", expect=0)
+    assert [change["path"] for change in found["plan"]] == [
+        ".areal/receipts/rule/half_off.json",
+        "docs/extensions.md",
+        "shop/rules/half_off.py",
+        "shop/rules/registry.py",
+        "tests/test_half_off.py",
+    ]
+    registry = next(entry for entry in found["registered"] if entry["file"].endswith("registry.py"))
+    line = world.read("shop/rules/registry.py").splitlines()[registry["line"] - 1]
+    assert line == '    "half_off": "shop.rules.half_off:half_off_rule",'
+    assert (registry["table"], registry["key"]) == ("RULES", "half_off")
+    assert {check["name"]: check["ok"] for check in found["checks"]} | {"tests": True} == dict.fromkeys(
+        [check["name"] for check in found["checks"]], True
+    )
+    assert any(check["name"] == "tests" for check in found["checks"])
+    assert (found["applied"], found["commit"]) == (True, "feat(rules): add half-off")
+
+
+def test_what_child_processes_print_does_not_reach_stdout(world):
+    world.edit(
+        world.test_template, "def test_", 'import os\n\nos.system("echo noise")\nos.write(1, b"noise")\n\n\ndef test_'
+    )
+    done = subprocess.run(
+        [*COMMAND, "rule", "x", "--json"],
+        cwd=world.root,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.stdout.count("\n") == 1
+    checked(done.stdout, 0)
+
+
+def test_every_command_answers_with_one_object(world, tmp_path, capsys):
+    plan = tmp_path / "plan.json"
+    world.write("shop/dispatch.py", DISPATCH)
+    calls = [
+        ("rule", "first", "--no-test"),
+        ("rule", "first", "--no-test"),
+        ("rule", "second", "--plan-out", plan),
+        ("apply", plan),
+        ("apply", plan, "--dry-run"),
+        ("list",),
+        ("list", "rule"),
+        ("status",),
+        ("status", "rule", "first"),
+        ("explain", "rule"),
+        ("explain", "rule", "first"),
+        ("kinds",),
+        ("schema", "rule"),
+        ("schema", "output"),
+        ("completion", "bash"),
+        ("update", "rule", "first", "--percent", "20", "--no-test"),
+        ("update", "--all"),
+        ("rename", "rule", "first", "third", "--no-test"),
+        ("undo", "rule", "third", "--dry-run", "--diff"),
+        ("undo", "rule", "third"),
+        ("migrate-registry", "shop/dispatch.py", "--dry-run", "--diff"),
+        ("migrate-registry", "shop/dispatch.py"),
+        ("recover",),
+        ("--version",),
+        ("--help",),
+        ("rule", "--help"),
+    ]
+    for words in calls:
+        code = main([*map(str, words), "--json", "--repo", str(world.root)])
+        found = checked(capsys.readouterr().out, 0)
+        assert (code, bool(found["command"])) == (0, True), words
+    assert {words[0] for words in calls} >= set(COMMANDS)
+
+
+DISPATCH = '''\
+"""Chooses."""
+
+
+def choose(name):
+    """One of them."""
+    if name == "square":
+        from shop.shapes import square
+
+        return square
+    elif name == "circle":
+        from shop.shapes import circle
+
+        return circle
+    raise ValueError(f"unknown {name}")
+'''
+
+
+# ------------------------------------------------------------------------------------------------ every other exit code
+
+
+def test_exit_1_the_disk_refuses(world):
+    run(world, "rule", "half_off", "--no-test", expect=0)
+    world.edit("shop/rules/registry.py", "# sorted", "# sorted" + " " * 4000)
+    before = world.tree()
+    limit = 2000  # bytes: enough for the lock, too little for a copy of the registry
+    found = run(
+        world,
+        "undo",
+        "rule",
+        "half_off",
+        expect=1,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit,) * 2),
+    )
+    assert found["code"] == "write"
+    assert world.tree() == before
+
+
+def test_exit_1_a_bug_is_reported_with_its_traceback_on_stderr(world, capsys, monkeypatch):
+    def broken(invocation):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(kinds_command, "run", broken)
+    assert main(["kinds", "--json", "--repo", str(world.root)]) == 1
+    captured = capsys.readouterr()
+    assert checked(captured.out, 1)["code"] == "internal"
+    assert "ZeroDivisionError: division by zero" in captured.err
+    assert "Traceback" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["rule"], "usage"),
+        (["nothing"], "usage"),
+        ([], "usage"),
+        (["rule", "x", "--percent", "200"], "usage"),
+        (["rule", "class"], "name"),
+        (["rule", "registry"], "name"),
+        (["undo", "rule", "x"], "usage"),
+    ],
+)
+def test_exit_2_wrong_words_and_names(world, words, code):
+    found = run(world, *words, expect=2)
+    assert found["code"] == code
+    assert found["fix"]
+
+
+def test_exit_3_a_file_is_in_the_way(world):
+    world.write("shop/rules/half_off.py", "mine = 1\n")
+    found = run(world, "rule", "half_off", expect=3)
+    assert (found["code"], found["plan"]) == ("conflict", [])
+    assert world.read("shop/rules/half_off.py") == "mine = 1\n"
+
+
+def test_exit_4_an_edited_file_is_kept_and_force_moves_it_to_a_backup(world):
+    run(world, "rule", "half_off", "--no-test", expect=0)
+    world.write("shop/rules/half_off.py", world.read("shop/rules/half_off.py") + "# mine\n")
+    found = run(world, "undo", "rule", "half_off", expect=4)
+    assert found["code"] == "edited"
+    assert [item["path"] for item in found["kept"]] == ["shop/rules/half_off.py"]
+    assert "--force" in found["fix"]
+    forced = run(world, "undo", "rule", "half_off", "--force", expect=0)
+    assert (Path(forced["backup"]) / "shop/rules/half_off.py").read_text().endswith("# mine\n")
+    assert world.status() == ""
+
+
+def test_exit_5_conflict_markers_are_left(world):
+    run(world, "rule", "half_off", "--no-test", expect=0)
+    world.edit("shop/rules/half_off.py", "Takes 10 percent off.", "Takes a lot off.")
+    world.edit(world.module_template, "Takes {{ percent }} percent off.", "Lowers by {{ percent }} percent.")
+    found = run(world, "update", "rule", "half_off", expect=5)
+    assert (found["code"], found["conflicts"]) == ("merge-conflict", ["shop/rules/half_off.py"])
+    assert found["applied"] is True
+    assert "<<<<<<<" in world.read("shop/rules/half_off.py")
+
+
+def test_exit_6_the_line_to_paste_is_given(world):
+    world.edit("shop/rules/registry.py", "RULES: Final[dict[str, str]] = {", "RULES: Final = dict(**{}) | {")
+    before = world.tree()
+    found = run(world, "rule", "half_off", expect=6)
+    assert found["code"] == "registry-shape"
+    assert found["where"].startswith("shop/rules/registry.py")
+    assert '"half_off": "shop.rules.half_off:half_off_rule",' in found["fix"]
+    assert world.tree() == before
+
+
+def test_exit_7_generated_code_that_fails_the_gates_is_not_written(world):
+    world.edit(world.module_template, "result = price", "unused = undefined\n    result = price")
+    world.commit()
+    before = world.tree()
+    found = run(world, "rule", "half_off", expect=7)
+    assert found["code"] == "checks-failed"
+    assert any(not check["ok"] and "undefined" in check["detail"] for check in found["checks"])
+    assert world.tree() == before
+
+
+def test_exit_7_tests_that_fail_after_writing(world):
+    world.edit(world.test_template, "== 200.0", "== 1.0 + 200.0")
+    found = run(world, "rule", "half_off", expect=7)
+    assert (found["code"], found["applied"]) == ("checks-failed", True)
+    assert next(check for check in found["checks"] if check["name"] == "tests")["ok"] is False
+
+
+def test_exit_75_another_process_is_at_work(world):
+    with repository_lock(find_repository(world.root), wait_seconds=0):
+        found = run(world, "rule", "half_off", "--wait", "0", expect=75)
+    assert found["code"] == "busy"
+    assert str(os.getpid()) in found["error"]
+
+
+def test_exit_130_an_interrupt_during_the_tests_of_a_written_unit(world):
+    world.edit(
+        world.test_template,
+        "    assert",
+        '    open("started", "w").close()\n    __import__("time").sleep(60)\n    assert',
+    )
+    child = subprocess.Popen(
+        [*COMMAND, "rule", "half_off", "--json"],
+        cwd=world.root,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (world.root / "started").exists():
+        assert child.poll() is None, child.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=30)
+    assert (child.returncode, checked(out, 130)["code"]) == (130, "interrupted")
