@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SCORE_KEYS: Final = ("score", "reward", "label")
 MAX_CANDIDATES: Final = 128
 """Rows that are scored to choose from."""
-MAX_TABLE_LINES: Final = 380
+MAX_TABLE_LINES: Final = 440
 """Lines of all examples in the generated test, whose own limit is 600."""
 _MAX_TEXT: Final = 4000
 """Characters of a row's texts; longer ones are left out rather than cut, since a cut completion scores differently."""

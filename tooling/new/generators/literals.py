@@ -38,16 +38,27 @@ def from_source(lines: Sequence[str]) -> Any:
 
 
 def text_pieces(text: str) -> list[str]:
-    """Literals that Python joins to the text, broken after line ends and where a piece would be too long."""
-    pieces, piece, width = [], "", 0
-    for letter in text:
-        size = len(ascii(letter)) - 2
-        if piece and (width + size > WIDTH - 2 or piece.endswith("\n")):
-            pieces.append(ascii(piece))
-            piece, width = "", 0
-        piece += letter
-        width += size
-    return [*pieces, ascii(piece)]
+    """Literals that Python joins to the text, broken after line ends, else between words, else where it has to be."""
+    pieces: list[str] = []
+    rest = text
+    while rest:
+        size = _fitting(rest)
+        pieces.append(ascii(rest[:size]))
+        rest = rest[size:]
+    return pieces or ["''"]
+
+
+def _fitting(text: str) -> int:
+    """How many characters go into one piece."""
+    width = 0
+    for size, letter in enumerate(text):
+        width += len(ascii(letter)) - 2
+        if width > WIDTH - 2:
+            between_words = text.rfind(" ", size // 2, size) + 1
+            return between_words or size
+        if letter == "\n":
+            return size + 1
+    return len(text)
 
 
 def _items(pairs: Iterator[tuple[str, Any]]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import keyword
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ from tooling.kit.kind import CheckResult, Prepared
 from tooling.new.generators import examples as table
 from tooling.new.generators.literals import text_pieces
 from tooling.new.generators.parts import checked_parts
-from tooling.new.generators.patterns import checked_pattern, last_found, worked_cases
+from tooling.new.generators.patterns import checked_pattern, last_found, matches, worked_cases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,7 +94,9 @@ def _examples(request: PrepareRequest, style: str) -> tuple[list[Example], list[
             where="--from-examples",
             fix="leave it out for --style llm_judge",
         )
-    return table.read_examples(file)
+    read, warnings = table.read_examples(file)
+    # Only the parts of a composite may look at the prompt; elsewhere it would fill the table and say nothing.
+    return (read if style == "composite" else [replace(one, prompt="question") for one in read]), warnings
 
 
 def _limit(options: Mapping[str, str]) -> int:
@@ -125,9 +128,9 @@ def _regex(request: PrepareRequest, read: list[Example]) -> dict[str, Any]:
     if not example and pattern == DEFAULT_PATTERN:
         example = DEFAULT_EXAMPLE
     if not example:
-        compiled = re.compile(pattern)
-        fitting = (one.completion for one in read if last_found(compiled, one.completion))
-        example = min(fitting, key=len, default="")
+        # What matched is enough of an example; a pattern that looks around itself needs the whole completion.
+        found = (text for one in read for text in (*matches(pattern, one.completion), one.completion))
+        example = min((text for text in found if last_found(re.compile(pattern), text)), key=len, default="")
     comparison = str(request.answers.get("comparison", "text"))
     return {
         "pattern": pattern,
