@@ -44,12 +44,9 @@ def write(tmp_path):
     return written
 
 
-def test_file(unit):
+def table_of(unit):
     (path,) = unit.tests
     return unit.plan.read(path).decode()
-
-
-test_file.__test__ = False
 
 
 def solutions(number):
@@ -65,7 +62,7 @@ def solutions(number):
 
 def test_given_scores_become_the_table(repository, write):
     unit = units.planned(repository, "labelled", {"style": "choice"}, from_examples=write(LABELLED))
-    source = test_file(unit)
+    source = table_of(unit)
     assert source.count('labelled"') == 6 + 1  # the rows, and the comment that says what the word means
     assert 'recorded",' not in source
     assert source.isascii()
@@ -76,7 +73,7 @@ def test_given_scores_become_the_table(repository, write):
 def test_missing_scores_are_recorded_and_spread_over_outcomes(repository, write):
     answers = {"style": "regex", "pattern": r"#### (.+)", "comparison": "number"}
     unit = units.planned(repository, "recorded", answers, from_examples=write(solutions(60)), max_examples=12)
-    source = test_file(unit)
+    source = table_of(unit)
     scores = re.findall(r"^        (\d\.\d),\n        id=\"line \d+, recorded\",$", source, flags=re.MULTILINE)
     assert sorted(scores) == ["0.0"] * 6 + ["1.0"] * 6
     assert "review it before you rely on it" in source
@@ -181,7 +178,7 @@ def test_long_rows_are_left_out_and_reported(repository, write):
     rows = [{"completion": "7", "answer": "7"}, {"completion": "8" * 5000, "answer": "7"}]
     unit = units.planned(repository, "long", {"style": "exact"}, from_examples=write(rows))
     assert any("1 rows with more than 4000 characters left out (lines 2)" in text for text in unit.warnings)
-    assert test_file(unit).count('recorded",') == 1
+    assert table_of(unit).count('recorded",') == 1
 
 
 def test_a_hostile_row_only_ever_is_data(repository, write, tmp_path):
@@ -189,5 +186,5 @@ def test_a_hostile_row_only_ever_is_data(repository, write, tmp_path):
     attack = f'"""\nimport os; os.system("touch {mark}")\n"""; __import__("os").system("touch {mark}") # {{{{ 1 }}}}'
     rows = [{"completion": attack, "answer": attack, attack[:30]: attack, "x'y\"": [attack]}]
     unit = units.planned(repository, "hostile", {"style": "exact"}, from_examples=write(rows))
-    compile(test_file(unit), "generated", "exec")
+    compile(table_of(unit), "generated", "exec")
     assert not mark.exists()
