@@ -4,8 +4,8 @@
     results = check_files(root, files)           # [CheckResult("syntax", ...), CheckResult("ruff-format", ...), ...]
 
 Ruff runs in a temporary folder that holds the files at their repository paths, the repository's ruff configuration, and
-what its rules look at around a file (`__init__.py` of its packages), so that it judges as it would after writing.
-Nothing is read from or written to the work tree otherwise. Files other than Python pass through.
+links to the modules around them, so that it judges as it would after writing. Nothing is written to the work tree.
+Files other than Python pass through.
 """
 
 from __future__ import annotations
@@ -100,17 +100,18 @@ def _stage(root: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
 
     with TemporaryDirectory(prefix="areal-new-", ignore_cleanup_errors=True) as temporary:
         stage = Path(temporary).resolve()
-        for folder in sorted({"", *(parent for path in files for parent in _parents(path))}):
-            _copy_surroundings(root, stage, folder)
+        folders = sorted({"", *(parent for path in files for parent in _parents(path))})
+        for folder in folders:
+            (stage / folder).mkdir(parents=True, exist_ok=True)
+        for folder in folders:
+            for name in _CONFIGURATIONS:
+                _copy_configuration(root, stage, PurePosixPath(folder, name))
+            _link_neighbours(root / folder, stage / folder)
         if not any(_configures_ruff(stage / name) for name in _CONFIGURATIONS):
             (stage / "ruff.toml").write_bytes(b"")  # else ruff would look above the folder, and in the home folder
-        for module in _first_party(root):
-            (stage / module).parent.mkdir(parents=True, exist_ok=True)
-            (stage / module).touch()
         for path, content in files.items():
-            target = stage / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
+            (stage / path).unlink(missing_ok=True)  # a link to the file as it is now
+            (stage / path).write_bytes(content)
         yield stage
 
 
@@ -118,12 +119,15 @@ def _parents(path: str) -> list[str]:
     return [parent.as_posix() for parent in PurePosixPath(path).parents if parent.as_posix() != "."]
 
 
-def _copy_surroundings(root: Path, stage: Path, folder: str) -> None:
-    (stage / folder).mkdir(parents=True, exist_ok=True)
-    for name in _CONFIGURATIONS:
-        _copy_configuration(root, stage, PurePosixPath(folder, name))
-    if folder and (root / folder / "__init__.py").is_file():
-        (stage / folder / "__init__.py").touch()
+def _link_neighbours(place: Path, stage: Path) -> None:
+    """Make the modules around the files visible: they decide which imports are the repository's own, and whether a
+    folder is a package. Ruff is never asked about them. Configurations are copied instead: ruff goes by their place."""
+    if not place.is_dir():
+        return
+    for entry in os.scandir(place):
+        wanted = entry.name.endswith(_SUFFIXES) or (entry.is_dir() and not entry.name.startswith("."))
+        if wanted and not (stage / entry.name).exists():
+            (stage / entry.name).symlink_to(entry.path)
 
 
 def _copy_configuration(root: Path, stage: Path, path: PurePosixPath) -> None:
@@ -154,16 +158,6 @@ def _configures_ruff(path: Path) -> bool:
     if not path.is_file():
         return False
     return path.name != "pyproject.toml" or bool(_ruff_table(path.read_bytes(), path.name))
-
-
-def _first_party(root: Path) -> list[str]:
-    """Files that tell the import sorter which modules are the repository's: those at the top, or below src/."""
-    return [
-        file.relative_to(root).as_posix()
-        for place in (root, root / "src")
-        for pattern in ("*.py", "*/__init__.py")
-        for file in sorted(place.glob(pattern))
-    ]
 
 
 # ---------------------------------------------------------------------------------------------------------- ruff
