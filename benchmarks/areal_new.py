@@ -1,6 +1,6 @@
 """How long `areal-new` takes: `--help` next to an empty Python, generating a reward next to bare `copier copy`.
 
-    python benchmarks/areal_new.py [--rounds 10] [--json]
+    python benchmarks/areal_new.py [--rounds 10] [--clock wall|cpu] [--json]
 
 Both sides of a comparison are whole processes that run in turn. `copier copy` renders the same template with the same
 answers through copier's own command line, and does nothing else: no gates, registry, receipt, lock or journal. The
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import shutil
 import statistics
 import subprocess
@@ -83,11 +84,20 @@ def alternate(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str
     return seconds
 
 
-def timed(command: list[str], folder: Path) -> float:
-    """Wall seconds of a process that has to succeed."""
-    started = time.perf_counter()
+def children_cpu() -> float:
+    """Processor seconds of all processes that were started and have ended, their own children included."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": children_cpu}
+
+
+def timed(command: list[str], folder: Path, clock: Callable[[], float]) -> float:
+    """Seconds of a process that has to succeed."""
+    started = clock()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment(folder), check=False)
-    taken = time.perf_counter() - started
+    taken = clock() - started
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}{done.stderr}")
     return taken
@@ -132,31 +142,33 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def compare(world: Path, scratch: Path, rounds: int) -> dict[str, list[float]]:
+def compare(world: Path, scratch: Path, rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
     """Generating, and rendering with copier alone."""
     data = answers_for_copier(world)
     template = os.fspath(world / "templates" / "reward")
 
     def areal_new() -> float:
-        taken = timed([*AREAL_NEW, "reward", NAME, "--no-test"], world)
-        timed([*AREAL_NEW, "undo", "reward", NAME], world)
+        taken = timed([*AREAL_NEW, "reward", NAME, "--no-test"], world, clock)
+        timed([*AREAL_NEW, "undo", "reward", NAME], world, clock)
         return taken
 
     def copier() -> float:
         target = scratch / "rendered"
-        taken = timed([os.fspath(BIN / "copier"), "copy", "--defaults", "--quiet", *data, template, str(target)], world)
+        taken = timed(
+            [os.fspath(BIN / "copier"), "copy", "--defaults", "--quiet", *data, template, str(target)], world, clock
+        )
         shutil.rmtree(target)
         return taken
 
     return alternate({"areal-new reward --no-test": areal_new, "copier copy": copier}, rounds)
 
 
-def start_up(world: Path, rounds: int) -> dict[str, list[float]]:
+def start_up(world: Path, rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
     """Asking for help, and starting Python."""
     sides = {
-        "areal-new --help": lambda: timed([*AREAL_NEW, "--help"], world),
-        "copier --help": lambda: timed([os.fspath(BIN / "copier"), "--help"], world),
-        "python -c pass": lambda: timed([sys.executable, "-c", "pass"], world),
+        "areal-new --help": lambda: timed([*AREAL_NEW, "--help"], world, clock),
+        "copier --help": lambda: timed([os.fspath(BIN / "copier"), "--help"], world, clock),
+        "python -c pass": lambda: timed([sys.executable, "-c", "pass"], world, clock),
     }
     return alternate(sides, rounds)
 
@@ -184,14 +196,17 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10, help="counted runs of each side (default: %(default)s)")
+    parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="cpu: processor seconds, which other load disturbs less"
+    )
     parser.add_argument("--json", action="store_true", help="print every measured second as JSON")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="areal-new-benchmark-") as folder:
         world = Path(folder) / "areal"
         copy_repository(world)
         measured = {
-            "start-up": start_up(world, arguments.rounds),
-            "generating": compare(world, Path(folder), arguments.rounds),
+            "start-up": start_up(world, arguments.rounds, CLOCKS[arguments.clock]),
+            "generating": compare(world, Path(folder), arguments.rounds, CLOCKS[arguments.clock]),
             "phases": phases(world, max(3, arguments.rounds // 3)),
         }
     if arguments.json:
