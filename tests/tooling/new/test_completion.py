@@ -98,6 +98,21 @@ def test_the_scripts_are_syntactically_right(script, shell):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_fish_offers_kinds_options_and_values(script):
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed")
+    path = script("fish")
+
+    def offered(line):
+        command = ["fish", "--no-config", "-c", f"source {path}; complete -C '{line}'"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        return {entry.split("\t")[0] for entry in done.stdout.splitlines()}
+
+    assert {"rule", *COMMANDS} <= offered("areal-new ")
+    assert offered("areal-new rule --style ") == {"plain", "rounded"}
+    assert "rule" in offered("areal-new undo ")
+
+
 @pytest.mark.parametrize("shell", ["fish", "zsh"])
 def test_every_script_knows_all_words_and_options(script, shell):
     text = script(shell).read_text()

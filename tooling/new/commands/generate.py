@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from tooling.kit.errors import UsageError
@@ -41,7 +42,7 @@ def run(invocation: Invocation) -> Report:
         request = UnitRequest(kind=kind.name, name=name, answers=answers, options=options, register=register)
         return Work.of(plan_unit(workspace, request), kind.name, name)
 
-    return perform(invocation, make, Advice(tests_failed=f"areal-new undo {kind.name} {name}"))
+    return perform(invocation, make, Advice(tests_failed=f"areal-new undo {kind.name} {shlex.quote(name)}"))
 
 
 def _request(invocation: Invocation, kind: KindSource) -> tuple[str, dict[str, Any], dict[str, str]]:

@@ -75,6 +75,7 @@ def _report(invocation: Invocation, plan: Plan, migration: Migration) -> Report:
         dry_run=not invocation.writes,
         changes=plan.changes,
         show_diff=invocation.arguments.diff,
+        warnings=migration.notes,
         text="\n".join(lines) if plan else "",
         data={
             "applied": invocation.writes,
