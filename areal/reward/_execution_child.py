@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import json
 import os
 import signal
@@ -23,12 +24,23 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.reward._remote import OPERATIONS, RAISED_REMOTELY, Peer, PeerGoneError
-from areal.reward._sandbox import ProcessLimits, confine, end_with_parent, enter_namespaces, hide_memory, leave_root
+from areal.reward._sandbox import (
+    ProcessLimits,
+    adopt_orphans,
+    children,
+    confine,
+    end_with_parent,
+    enter_namespaces,
+    hide_memory,
+    leave_root,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MODULE: Final = "solution"
+_MAX_ROUNDS: Final = 1000
+"""Each kills a generation of processes that start others."""
 _REAP_SECONDS: Final = 0.2
 """How long a process that closed its socket may take to be gone, before it is killed."""
 
@@ -49,6 +61,7 @@ def main() -> None:
     )
     _close_all_but({settings["control"], settings["status"]})
     hide_memory()
+    adopt_orphans()
     _guard(program, tests, settings)
     os._exit(0)
 
@@ -87,6 +100,7 @@ def _guard(program: int, tests: int, settings: dict[str, Any]) -> None:
     finally:  # also when the parent is gone before it was told
         os.kill(tests, signal.SIGKILL)
         ending = _ended(program, patience=_REAP_SECONDS if told else 0.0)
+        _end_orphans()
     os.write(settings["status"], f"{ending}\n".encode())
 
 
@@ -104,6 +118,20 @@ def _ended(process: int, patience: float) -> str:
     return "killed"
 
 
+def _end_orphans() -> None:
+    """Kill what is still running of what the program started; where it had no process namespace, that came to us."""
+    for _ in range(_MAX_ROUNDS):
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        for child in children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.001)
+
+
 # --------------------------------------------------------------------------------------------------- the program
 
 
@@ -115,7 +143,7 @@ def _run_program(
     sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     source = _read_all(settings["program"]).decode("utf-8", "surrogatepass")
     peer = Peer(channel, OPERATIONS)
-    peer.send(["started", [*namespaces, *confine(settings["folder"], limits)]])
+    peer.send(["started", [*namespaces, *confine(limits)]])
     module = types.ModuleType(_MODULE)
     sys.modules[_MODULE] = module  # dataclasses and pickle look a class's module up
     try:
@@ -137,7 +165,7 @@ def _run_tests(channel: socket.socket, settings: dict[str, Any], limits: Process
     sources = json.loads(_read_all(settings["tests"]))
     enter_namespaces(processes=False)
     end_with_parent()
-    confine(settings["folder"], limits)
+    confine(limits)
     peer = Peer(channel, {"call"})
     _report(settings["verdict"], {"isolation": peer.receive()[1]})
     _report(settings["verdict"], _verdict(peer, sources))

@@ -1,6 +1,6 @@
 """Gives up, in the running process, what an untrusted program must not have. Linux; elsewhere only the resource limits.
 
-    active = confine(folder="/tmp/x", limits=ProcessLimits(cpu_seconds=5, memory_megabytes=256, file_megabytes=1))
+    active = confine(ProcessLimits(cpu_seconds=5, memory_megabytes=256, file_megabytes=1))
     -> ("resource limits", "no new privileges", "network namespace", "landlock")
 
 Every step is tried and reported, none is required: kernels and containers differ in what an ordinary process may do.
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _NOBODY: Final = 65534
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
+_PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _CLONE_NEWUSER, _CLONE_NEWNET, _CLONE_NEWPID, _CLONE_NEWIPC = 0x10000000, 0x40000000, 0x20000000, 0x08000000
 _CAPABILITY_VERSION_3: Final = 0x20080522
@@ -55,11 +56,11 @@ class ProcessLimits:
     """Largest file."""
 
 
-def confine(folder: str, limits: ProcessLimits) -> tuple[str, ...]:
+def confine(limits: ProcessLimits) -> tuple[str, ...]:
     """Confine this process for good; returns what is in force.
 
-    folder: the only place that stays writable. Call it after everything that is still to be imported is importable
-    from the standard library alone. Never raises for what the kernel refuses.
+    The current folder is the only place that stays writable, and only the standard library can still be imported. Never
+    raises for what the kernel refuses.
     """
     active = ["resource limits"] if _limit(limits) else []
     if sys.platform != "linux":
@@ -67,7 +68,7 @@ def confine(folder: str, limits: ProcessLimits) -> tuple[str, ...]:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
         active.append("no new privileges")
-        if _landlock(libc, folder):
+        if _landlock(libc):
             active.append("landlock")
     if _drop_capabilities(libc):
         active.append("no capabilities")
@@ -85,6 +86,22 @@ def end_with_parent() -> None:
     """Have the kernel kill this process when its parent ends. A second line of defence: a program can take it back."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, however it moved away from its group."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children() -> list[int]:
+    """Processes whose parent is this one, as far as /proc says."""
+    try:
+        tasks = os.listdir("/proc/self/task")
+        texts = [Path(f"/proc/self/task/{task}/children").read_text(encoding="ascii") for task in tasks]
+    except OSError:
+        return []
+    return [int(word) for text in texts for word in text.split()]
 
 
 def leave_root(folder: str) -> bool:
@@ -160,8 +177,8 @@ class _PathBeneath(ctypes.Structure):
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
 
 
-def _landlock(libc: ctypes.CDLL, folder: str) -> bool:
-    """Forbid every file outside the folder and the standard library, execution, TCP, and signals to others."""
+def _landlock(libc: ctypes.CDLL) -> bool:
+    """Forbid every file outside the current folder and the standard library, execution, TCP, and signals to others."""
     abi = libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_CREATE_RULESET_VERSION)
     if abi < 1:
         return False
@@ -174,7 +191,7 @@ def _landlock(libc: ctypes.CDLL, folder: str) -> bool:
     if ruleset < 0:
         return False
     try:
-        allowed = _allow(libc, ruleset, [folder], every_right & _NO_DEVICES_IN_FOLDER)
+        allowed = _allow(libc, ruleset, [os.curdir], every_right & _NO_DEVICES_IN_FOLDER)
         _allow(libc, ruleset, [*_SYSTEM_FOLDERS, *_python_folders()], _READ_FILE | _READ_DIR)
         _allow(libc, ruleset, _SYSTEM_FILES, _READ_FILE)
         return bool(allowed and libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0) == 0)

@@ -17,8 +17,10 @@ file but the standard library readable, none but those of an empty temporary fol
 executable; not root. Everything is killed at the time limit, and with the process that asked.
 
 What is not prevented: filling the disk with many files that each stay below the limit; using processor and memory
-bandwidth until the time limit; bugs of the kernel and of Python; and, where a kernel offers neither namespaces nor
-Landlock (macOS, some containers), reading what the user may read, and the network. It is no virtual machine.
+bandwidth until the time limit; bugs of the kernel and of Python; starting processes when root could not be given up,
+because only root can read the interpreter (they end with the program all the same); and, where a kernel offers neither
+namespaces nor Landlock (macOS, some containers), reading what the user may read, and the network. It is no virtual
+machine.
 
 Not supported in tests: third-party libraries, threads, coroutines of the program, and `isinstance` of a plain value
 with a class of the program. Objects of the program can be used (attributes, calls, items, operators), but never equal a
