@@ -96,7 +96,10 @@ class ImportStrategy:
             raise ConflictError(why, where=f"{entry.file}:{number}", fix="change that line by hand")
         if not present.plain or present.names != ((entry.key, entry.key),):
             raise refusal(entry.file, number, f"the import of {entry.key!r} shares its lines with something else", fix)
-        data = module.text.data[: present.start] + module.text.data[present.end :]
+        above, below = module.text.data[: present.start], module.text.data[present.end :]
+        if not below and not module.text.data.endswith(b"\n"):
+            above = above.removesuffix(module.text.newline(max(present.start - 1, 0)))
+        data = above + below
 
         def change(tree: ast.Module) -> None:
             del tree.body[present.index]
