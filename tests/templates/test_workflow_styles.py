@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from tooling.kit.errors import NameRefusedError, UsageError
-from tooling.kit.template.formatting import check_files, format_files
-from tooling.kit.template.manifest import load_manifest, resolve
 from tooling.kit.names import Names
 from tooling.kit.project import Settings
+from tooling.kit.template.formatting import check_files, format_files
+from tooling.kit.template.manifest import load_manifest, resolve
 from tooling.kit.template.rendering import complete_answers, render, template_context
 from tooling.new.matrix import Sandbox
-from tooling.new.unit.testing_run import run_tests
 from tooling.new.unit.records import UnitRequest
+from tooling.new.unit.testing_run import run_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "templates" / "workflow"
