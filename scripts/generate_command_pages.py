@@ -78,9 +78,9 @@ INTERRUPTED_RUN = """
 import os
 from pathlib import Path
 
-from tooling.kit.plan import Plan
+from tooling.kit.change.plan import Plan
 from tooling.kit.repository import find_repository
-from tooling.kit.transaction import apply_plan, transaction
+from tooling.kit.change.transaction import apply_plan, transaction
 
 repository = find_repository(Path.cwd())
 plan = Plan(repository.root)
@@ -258,7 +258,7 @@ def _index(listed: list[Page]) -> str:
 
 def _exit_codes() -> str:
     sys.path.insert(0, os.fspath(ROOT))
-    from tooling.new.cli import EXIT_CODES
+    from tooling.new.cli.main import EXIT_CODES
 
     rows = "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())
     return f"| exit code | meaning |\n| --- | --- |\n{rows}"

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tooling.kit.transaction import apply_plan, transaction
-from tooling.new.context import open_workspace
-from tooling.new.generate import plan_unit
-from tooling.new.unit import UnitPlan, UnitRequest
+from tooling.kit.change.transaction import apply_plan, transaction
+from tooling.new.unit.context import open_workspace
+from tooling.new.unit.generate import plan_unit
+from tooling.new.unit.records import UnitPlan, UnitRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOTAL = r"(?i)total\s{0,5}=\s{0,5}(?P<answer>[\d,.]+)"

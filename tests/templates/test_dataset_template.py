@@ -14,10 +14,10 @@ from pathlib import Path
 import datasets
 import pytest
 
-from tooling.kit.formatting import check_files
-from tooling.kit.manifest import load_manifest, resolve
+from tooling.kit.template.formatting import check_files
+from tooling.kit.template.manifest import load_manifest, resolve
 from tooling.kit.project import Settings
-from tooling.kit.rendering import complete_answers, template_context
+from tooling.kit.template.rendering import complete_answers, template_context
 
 
 def _helper():

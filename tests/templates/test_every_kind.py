@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.kinds import discover
+from tooling.kit.template.kinds import discover
 from tooling.new.matrix import MATRIX, Sandbox
-from tooling.new.testing_run import run_tests
-from tooling.new.unit import UnitRequest
+from tooling.new.unit.testing_run import run_tests
+from tooling.new.unit.records import UnitRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 

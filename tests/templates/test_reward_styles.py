@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.manifest import load_manifest
-from tooling.kit.questions import load_questions
+from tooling.kit.template.manifest import load_manifest
+from tooling.kit.template.questions import load_questions
 
 
 def _helper():

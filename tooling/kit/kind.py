@@ -118,7 +118,7 @@ class Manifest:
     """Names that the kind's folder needs for itself."""
     options: tuple[OptionEntry, ...] = ()
     files: tuple[Mapping[str, Any], ...] = ()
-    """Unrendered; `Manifest` users call `tooling.kit.manifest.resolve`."""
+    """Unrendered; `Manifest` users call `tooling.kit.template.manifest.resolve`."""
     registry: tuple[Mapping[str, Any], ...] = ()
     documents: tuple[Mapping[str, Any], ...] = ()
     renames: Mapping[str, str] = field(default_factory=dict)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from tooling.kit.change.plan import Change
     from tooling.kit.errors import ToolError
     from tooling.kit.kind import CheckResult
-    from tooling.kit.plan import Change
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Characters that steer a terminal; line feed and tab are harmless."""
@@ -76,7 +76,7 @@ class Report:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """The JSON object of a report; `tooling/new/schemas/output.json` is its schema."""
+    """The JSON object of a report; `tooling/new/cli/schemas/output.json` is its schema."""
     head: dict[str, Any] = {"ok": report.status == 0, "command": report.command, "exit_code": report.status}
     if report.problem is not None:
         problem = report.problem
@@ -170,7 +170,7 @@ def discard(stream: TextIO) -> None:
 def _planned(change: Change, show_diff: bool) -> dict[str, str]:
     shown = {"path": change.path, "action": change.action, "reason": change.reason}
     if show_diff:
-        from tooling.kit.diff import unified_diff
+        from tooling.kit.change.diff import unified_diff
 
         shown["diff"] = unified_diff(change)
     return shown
@@ -217,7 +217,7 @@ def _marks(stream: TextIO) -> dict[bool, str]:
 
 def _shown_diff(change: Change, stream: TextIO) -> str:
     """The diff of one file: exact where a program reads it, coloured and harmless on a terminal."""
-    from tooling.kit.diff import unified_diff
+    from tooling.kit.change.diff import unified_diff
 
     text = unified_diff(change)
     if not stream.isatty() or "NO_COLOR" in os.environ:

@@ -16,8 +16,8 @@ import tomllib
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from tooling.kit.change.plan import safe_path
 from tooling.kit.errors import UsageError
-from tooling.kit.plan import safe_path
 from tooling.kit.suggest import did_you_mean
 
 if TYPE_CHECKING:

@@ -19,16 +19,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from tooling.kit.change.transaction import pending, recover, transaction
 from tooling.kit.errors import ToolError
 from tooling.kit.kind import RegistryEntry
 from tooling.kit.repository import find_repository
-from tooling.kit.transaction import pending, recover, transaction
-from tooling.new.carry_out import carry_out
-from tooling.new.context import Workspace, open_workspace
-from tooling.new.generate import plan_unit
-from tooling.new.testing_run import run_tests
-from tooling.new.undo import plan_undo
-from tooling.new.unit import UnitPlan, UnitRequest
+from tooling.new.unit.carry_out import carry_out
+from tooling.new.unit.context import Workspace, open_workspace
+from tooling.new.unit.generate import plan_unit
+from tooling.new.unit.records import UnitPlan, UnitRequest
+from tooling.new.unit.testing_run import run_tests
+from tooling.new.unit.undo import plan_undo
 
 if TYPE_CHECKING:
     from pathlib import Path

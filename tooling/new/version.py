@@ -12,7 +12,7 @@ def version() -> str:
     the metadata of an editable install may be older than the code."""
     import tomllib
 
-    checkout = Path(__file__).resolve().parent.parent.parent / "pyproject.toml"
+    checkout = Path(__file__).resolve().parents[2] / "pyproject.toml"
     if checkout.is_file():
         project = tomllib.loads(checkout.read_text(encoding="utf-8")).get("project", {})
         if project.get("name") == DISTRIBUTION:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tooling.kit.diff import plan_document, plan_from_document, unified_diff
+from tooling.kit.change.diff import plan_document, plan_from_document, unified_diff
+from tooling.kit.change.plan import Change, Plan, sha256
+from tooling.kit.change.transaction import apply_plan, transaction
 from tooling.kit.errors import UsageError
-from tooling.kit.plan import Change, Plan, sha256
 from tooling.kit.repository import find_repository
-from tooling.kit.transaction import apply_plan, transaction
 
 
 def tree(root):

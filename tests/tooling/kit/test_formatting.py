@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tooling.kit import formatting
 from tooling.kit.errors import ToolError, UsageError
-from tooling.kit.formatting import check_files, format_files
+from tooling.kit.template import formatting
+from tooling.kit.template.formatting import check_files, format_files
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tooling.kit.errors import UsageError
-from tooling.kit.kinds import COMMANDS, KindSource, built_in_folder, discover, find_kind
+from tooling.kit.template.kinds import COMMANDS, KindSource, built_in_folder, discover, find_kind
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -170,7 +170,8 @@ def test_a_damaged_package_is_named(site, module, message):
 
 def test_listing_kinds_loads_nothing_heavy():
     program = (
-        "import sys; from pathlib import Path; from tooling.kit.kinds import discover; discover(Path(sys.argv[1]));"
+        "import sys; from pathlib import Path; from tooling.kit.template.kinds import discover;"
+        "discover(Path(sys.argv[1]));"
         "heavy = {'yaml', 'jinja2', 'copier', 'git', 'importlib.metadata', 'subprocess', 'tempfile', 'asyncio'};"
         "print(sorted(heavy & sys.modules.keys()))"
     )

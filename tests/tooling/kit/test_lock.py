@@ -12,16 +12,16 @@ import time
 
 import pytest
 
+from tooling.kit.change.lock import repository_lock
+from tooling.kit.change.plan import Plan
+from tooling.kit.change.transaction import apply_plan, transaction
 from tooling.kit.errors import BusyError, WriteError
-from tooling.kit.lock import repository_lock
-from tooling.kit.plan import Plan
 from tooling.kit.repository import Repository
-from tooling.kit.transaction import apply_plan, transaction
 
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from tooling.kit.lock import repository_lock
+from tooling.kit.change.lock import repository_lock
 from tooling.kit.repository import find_repository
 with repository_lock(find_repository(Path(sys.argv[1])), wait_seconds=0):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)

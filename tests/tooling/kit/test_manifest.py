@@ -8,7 +8,7 @@ import pytest
 
 from tooling.kit.errors import UsageError
 from tooling.kit.kind import DocumentEntry, FileEntry, Manifest, OptionEntry, RegistryEntry, ResolvedManifest
-from tooling.kit.manifest import load_manifest, resolve
+from tooling.kit.template.manifest import load_manifest, resolve
 
 if TYPE_CHECKING:
     from pathlib import Path

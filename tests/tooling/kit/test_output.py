@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tooling.kit.change.plan import Change
 from tooling.kit.errors import EditedSinceError
 from tooling.kit.kind import CheckResult
 from tooling.kit.output import Registration, Report, aligned, document, printable, write_report
-from tooling.kit.plan import Change
 from tooling.kit.suggest import did_you_mean, nearest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -92,7 +92,9 @@ def test_diffs_are_exact_for_programs_and_coloured_for_people():
     leader, follower = pty.openpty()
     with os.fdopen(follower, "w", encoding="utf-8", newline="") as terminal:
         write_report(report, terminal, as_json=False)
-        screen = os.read(leader, 65536).decode()
+        screen = ""
+        while "new" not in screen:  # a terminal hands over what was written in pieces
+            screen += os.read(leader, 65536).decode()
     os.close(leader)
     assert "\x1b[32m+new \\x1b[2J\\x0d\x1b[0m" in screen
     assert "\x1b[31m-old" in screen

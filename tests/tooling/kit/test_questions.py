@@ -11,7 +11,7 @@ import pytest
 
 from tooling.kit.errors import UsageError
 from tooling.kit.kind import OptionEntry
-from tooling.kit.questions import MISSING, Question, check_answers, json_schema, load_questions, parse_answer
+from tooling.kit.template.questions import MISSING, Question, check_answers, json_schema, load_questions, parse_answer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ import pytest
 from tooling.kit.errors import UsageError
 from tooling.kit.names import parse_name
 from tooling.kit.project import Settings
-from tooling.kit.rendering import complete_answers, render, template_context
+from tooling.kit.template.rendering import complete_answers, render, template_context
 
 NAMES = parse_name("Gsm8k-Hard")
 SETTINGS = Settings(package="my.models", tests="checks", templates=())
@@ -151,7 +151,7 @@ from pathlib import Path
 import copier
 from tooling.kit.names import parse_name
 from tooling.kit.project import Settings
-from tooling.kit.rendering import render
+from tooling.kit.template.rendering import render
 started.clear()
 print(sorted(render(Path(sys.argv[1]), {}, parse_name("x"), Settings())), started)
 """

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tooling.kit import template_tree
 from tooling.kit.errors import UsageError, WriteError
 from tooling.kit.repository import find_repository
-from tooling.kit.template_tree import REFERENCES, hash_algorithm, restore_tree, store_tree, template_files, tree_hash
+from tooling.kit.template import tree as template_tree
+from tooling.kit.template.tree import REFERENCES, hash_algorithm, restore_tree, store_tree, template_files, tree_hash
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,10 +9,10 @@ import time
 
 import pytest
 
+from tooling.kit.change.plan import Plan
+from tooling.kit.change.transaction import apply_plan, pending, recover, transaction
 from tooling.kit.errors import ConflictError, WriteError
-from tooling.kit.plan import Plan
 from tooling.kit.repository import find_repository
-from tooling.kit.transaction import apply_plan, pending, recover, transaction
 
 
 def snapshot(root):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tooling.kit.change.plan import Plan
+from tooling.kit.change.transaction import apply_plan, recover, transaction
 from tooling.kit.errors import WriteError
-from tooling.kit.plan import Plan
 from tooling.kit.repository import find_repository
-from tooling.kit.transaction import apply_plan, recover, transaction
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -21,9 +21,9 @@ PRELUDE = """
 import os, resource, signal, stat, subprocess, sys
 from pathlib import Path
 from tooling.kit.errors import ToolError, WriteError
-from tooling.kit.plan import Plan
+from tooling.kit.change.plan import Plan
 from tooling.kit.repository import find_repository
-from tooling.kit.transaction import apply_plan, pending, recover, transaction
+from tooling.kit.change.transaction import apply_plan, pending, recover, transaction
 
 root = Path(sys.argv[1])
 subprocess.run(["git", "init", "-q", "--template=", str(root)], check=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.transaction import transaction
-from tooling.new.carry_out import carry_out
-from tooling.new.context import open_workspace
-from tooling.new.generate import plan_unit
-from tooling.new.unit import UnitRequest
+from tooling.kit.change.transaction import transaction
+from tooling.new.unit.carry_out import carry_out
+from tooling.new.unit.context import open_workspace
+from tooling.new.unit.generate import plan_unit
+from tooling.new.unit.records import UnitRequest
 
 PROJECT = {
     "pyproject.toml": """\

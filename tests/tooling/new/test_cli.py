@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.lock import repository_lock
+from tooling.kit.change.lock import repository_lock
 from tooling.kit.repository import find_repository
-from tooling.new.arguments import split
-from tooling.new.cli import EXIT_CODES, main
-from tooling.new.command_table import COMMANDS
+from tooling.new.cli.arguments import split
+from tooling.new.cli.command_table import COMMANDS
+from tooling.new.cli.main import EXIT_CODES, main
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
@@ -479,9 +479,9 @@ def test_an_interrupted_run_stops_dry_runs_until_it_is_recovered(world):
     before = world.tree()
     script = """
 import os, sys
-from tooling.kit.transaction import apply_plan, repository_lock
+from tooling.kit.change.transaction import apply_plan, repository_lock
 from tooling.kit.repository import find_repository
-from tooling.kit.plan import Plan
+from tooling.kit.change.plan import Plan
 from pathlib import Path
 repository = find_repository(Path.cwd())
 plan = Plan(repository.root)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tooling.new.cli import main
-from tooling.new.command_table import COMMANDS
+from tooling.new.cli.command_table import COMMANDS
+from tooling.new.cli.main import main
 
 BASH = """
 source {script}

@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from tooling.kit.errors import UsageError
-from tooling.kit.kinds import KindSource
-from tooling.kit.manifest import load_manifest
 from tooling.kit.receipts import read_receipt
-from tooling.new.generate import plan_unit
-from tooling.new.pages import load_page, refused_page
-from tooling.new.rename import plan_rename
-from tooling.new.unit import UnitRequest
-from tooling.new.update import plan_update
+from tooling.kit.template.kinds import KindSource
+from tooling.kit.template.manifest import load_manifest
+from tooling.new.unit.generate import plan_unit
+from tooling.new.unit.pages import load_page, refused_page
+from tooling.new.unit.records import UnitRequest
+from tooling.new.unit.rename import plan_rename
+from tooling.new.unit.update import plan_update
 
 PAGE = """
 from tooling.kit.errors import UsageError
@@ -171,7 +171,7 @@ def test_a_byte_for_byte_copy_of_a_built_in_template_has_the_built_in_page(world
     built_in = tmp_path / "built_in"
     source = with_page(world, "rule")
     shutil.copytree(source.folder, built_in / "rule")
-    monkeypatch.setattr("tooling.kit.kinds.built_in_folder", lambda: built_in)
+    monkeypatch.setattr("tooling.kit.template.kinds.built_in_folder", lambda: built_in)
     (tmp_path / "site").mkdir()
     (tmp_path / "site/ruler_page.py").write_text(PAGE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path / "site")

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from tooling.kit.change.transaction import recover, transaction
 from tooling.kit.errors import (
     ChecksFailedError,
     ConflictError,
@@ -15,11 +16,10 @@ from tooling.kit.errors import (
     UsageError,
 )
 from tooling.kit.receipts import read_receipt
-from tooling.kit.transaction import recover, transaction
-from tooling.new.context import open_workspace
-from tooling.new.generate import plan_unit
-from tooling.new.testing_run import run_tests, staged_tests
-from tooling.new.unit import UnitRequest
+from tooling.new.unit.context import open_workspace
+from tooling.new.unit.generate import plan_unit
+from tooling.new.unit.records import UnitRequest
+from tooling.new.unit.testing_run import run_tests, staged_tests
 
 MODULE = "shop/rules/half_off.py"
 TEST = "tests/test_half_off.py"

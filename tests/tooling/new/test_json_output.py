@@ -12,14 +12,14 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tooling.kit.lock import repository_lock
+from tooling.kit.change.lock import repository_lock
 from tooling.kit.repository import find_repository
-from tooling.new.cli import EXIT_CODES, main
-from tooling.new.command_table import COMMANDS
+from tooling.new.cli.command_table import COMMANDS
+from tooling.new.cli.main import EXIT_CODES, main
 from tooling.new.commands import kinds as kinds_command
 
 ROOT = Path(__file__).resolve().parents[3]
-SCHEMA = json.loads((ROOT / "tooling/new/schemas/output.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "tooling/new/cli/schemas/output.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 COMMAND = [sys.executable, "-m", "tooling.new"]

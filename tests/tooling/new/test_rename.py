@@ -8,11 +8,11 @@ import pytest
 
 from tooling.kit.errors import ConflictError, NameRefusedError, UsageError
 from tooling.kit.receipts import read_receipt, read_receipts
-from tooling.new.references import Rewriting
-from tooling.new.rename import plan_rename
-from tooling.new.status import all_status
-from tooling.new.testing_run import run_tests
-from tooling.new.undo import plan_undo
+from tooling.new.unit.references import Rewriting
+from tooling.new.unit.rename import plan_rename
+from tooling.new.unit.status import all_status
+from tooling.new.unit.testing_run import run_tests
+from tooling.new.unit.undo import plan_undo
 
 OLD, NEW = "shop/rules/half_off.py", "shop/rules/half_price.py"
 OLD_TEST, NEW_TEST = "tests/test_half_off.py", "tests/test_half_price.py"

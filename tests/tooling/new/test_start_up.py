@@ -7,25 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit import kinds
-from tooling.new.command_table import COMMANDS
+from tooling.kit.template import kinds
+from tooling.new.cli.command_table import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[3]
 
 OURS = {
     "tooling",
     "tooling.kit",
+    "tooling.kit.change",
+    "tooling.kit.template",
+    "tooling.new.cli",
     "tooling.kit.errors",
-    "tooling.kit.kinds",
-    "tooling.kit.plan",
+    "tooling.kit.template.kinds",
+    "tooling.kit.change.plan",
     "tooling.kit.project",
     "tooling.kit.repository",
     "tooling.kit.suggest",
     "tooling.new",
-    "tooling.new.arguments",
-    "tooling.new.cli",
-    "tooling.new.command_table",
-    "tooling.new.lookup",
+    "tooling.new.cli.arguments",
+    "tooling.new.cli.main",
+    "tooling.new.cli.command_table",
+    "tooling.new.cli.lookup",
 }
 STANDARD = {
     "argparse",
@@ -79,7 +82,7 @@ PROGRAM = """
 import json, sys
 before = set(sys.modules)
 sys.argv = ["areal-new", *{words!r}]
-from tooling.new.cli import main
+from tooling.new.cli.main import main
 code = main()
 sys.stderr.write(json.dumps([code, sorted(set(sys.modules) - before)]))
 """

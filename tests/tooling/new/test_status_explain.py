@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from tooling.kit.errors import UsageError
-from tooling.new.explain import Marker, explain, find_markers
-from tooling.new.status import all_status
+from tooling.new.unit.explain import Marker, explain, find_markers
+from tooling.new.unit.status import all_status
 
 MODULE = "shop/rules/half_off.py"
 TEST = "tests/test_half_off.py"

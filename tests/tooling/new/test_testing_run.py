@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tooling.kit.change.plan import Plan
 from tooling.kit.errors import UsageError
-from tooling.kit.plan import Plan
 from tooling.kit.repository import find_repository
-from tooling.new import testing_run
-from tooling.new.testing_run import find_python, run_tests, staged_tests
+from tooling.new.unit import testing_run
+from tooling.new.unit.testing_run import find_python, run_tests, staged_tests
 
 PYTHON = Path(sys.executable)
 

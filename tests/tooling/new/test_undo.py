@@ -6,7 +6,7 @@ import pytest
 
 from tooling.kit.errors import ConflictError, UsageError, WriteError
 from tooling.kit.receipts import read_receipt
-from tooling.new.undo import plan_undo
+from tooling.new.unit.undo import plan_undo
 
 MODULE = "shop/rules/half_off.py"
 TEST = "tests/test_half_off.py"
@@ -221,7 +221,7 @@ def test_a_backup_that_cannot_be_written_stops_the_undo(world):
     ],
 )
 def test_a_saved_plan_with_odd_extras_is_refused(world, extra):
-    from tooling.new.carry_out import carry_out
+    from tooling.new.unit.carry_out import carry_out
 
     world.generate()
     workspace = world.workspace

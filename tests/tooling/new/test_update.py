@@ -7,12 +7,12 @@ import subprocess
 
 import pytest
 
+from tooling.kit.change.plan import sha256
 from tooling.kit.errors import ChecksFailedError, ConflictError, UsageError
-from tooling.kit.plan import sha256
 from tooling.kit.receipts import read_receipt
-from tooling.new.status import all_status
-from tooling.new.testing_run import run_tests
-from tooling.new.update import plan_update, plan_update_all
+from tooling.new.unit.status import all_status
+from tooling.new.unit.testing_run import run_tests
+from tooling.new.unit.update import plan_update, plan_update_all
 
 MODULE = "shop/rules/half_off.py"
 TEST = "tests/test_half_off.py"
@@ -250,7 +250,7 @@ def test_a_unit_generated_without_registering_stays_out_of_registries(world):
 
 
 def test_what_an_undo_kept_does_not_bring_the_rest_back(world):
-    from tooling.new.undo import plan_undo
+    from tooling.new.unit.undo import plan_undo
 
     world.generate()
     world.edit(MODULE, "    return result", "    return max(result, 0.0)")

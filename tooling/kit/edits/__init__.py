@@ -2,7 +2,7 @@
 
 LibCST locates the place, bytes are spliced, the standard library's `ast` proves that nothing but the entry changed.
 What is not recognised is refused with file:line and the line to paste. `tooling.kit.edits.migrate` turns an if/elif
-dispatch into a table once. Not here: reading and writing files (`tooling.kit.plan`, `tooling.kit.transaction`).
+dispatch into a table once. Not here: reading and writing files (`tooling.kit.change`).
 """
 
 from __future__ import annotations

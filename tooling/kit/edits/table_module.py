@@ -125,10 +125,22 @@ def assemble(text: SourceText, tree: ast.Module, names: Names, pieces: Pieces) -
     parts = f"{pieces.table_source(names, text.encoding)}\n\n{names.loader_source()}\n\n".replace("\n", newline)
     at = _above(text, pieces.function)
     start, end = pieces.region
-    data = text.data[:at] + parts.encode("utf-8") + text.data[at:start] + pieces.replacement + text.data[end:]
+    head = text.data[:at]
+    if _follows_imports(tree, pieces.function, names):  # formatters want one blank line there, functions had two
+        blank = text.newline(0)
+        head = head.removesuffix(blank) if head.endswith(blank * 3) else head
+    data = head + parts.encode("utf-8") + text.data[at:start] + pieces.replacement + text.data[end:]
     for name in names.imports:
         data = _with_import(text.with_data(data), name, newline)
     return data
+
+
+def _follows_imports(tree: ast.Module, function: ast.stmt, names: Names) -> bool:
+    """Whether the table will stand directly below import lines."""
+    index = next(i for i, node in enumerate(tree.body) if node is function)
+    if index == 0 or (index == 1 and _is_docstring(tree.body[0])):
+        return bool(names.imports)
+    return isinstance(tree.body[index - 1], ast.Import | ast.ImportFrom)
 
 
 def _above(text: SourceText, function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -155,7 +167,7 @@ def _with_import(text: SourceText, name: str, newline: str) -> bytes:
     head += [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
     if head:
         return _put(text, _behind(text, head[-1]), newline + line)
-    blank = newline if isinstance(tree.body[0], ast.Import | ast.ImportFrom) else newline * 2
+    blank = newline * (2 if isinstance(tree.body[0], ast.FunctionDef | ast.ClassDef) else 1)
     return _put(text, _before(text, tree.body[0]), line + blank)
 
 

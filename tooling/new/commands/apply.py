@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.new.arguments import add_changing, add_testing
-from tooling.new.performing import perform
+from tooling.new.cli.arguments import add_changing, add_testing
+from tooling.new.cli.performing import perform
 
 if TYPE_CHECKING:
     from tooling.kit.output import Report
-    from tooling.new.arguments import Parser
-    from tooling.new.context import Workspace
-    from tooling.new.invocation import Invocation
-    from tooling.new.work import Work
+    from tooling.new.cli.arguments import Parser
+    from tooling.new.cli.invocation import Invocation
+    from tooling.new.unit.context import Workspace
+    from tooling.new.unit.work import Work
 
 
 def configure(parser: Parser) -> None:
@@ -29,7 +29,7 @@ def run(invocation: Invocation) -> Report:
     """Apply."""
 
     def make(workspace: Workspace) -> Work:
-        from tooling.new.plan_file import load_plan
+        from tooling.new.cli.plan_file import load_plan
 
         return load_plan(invocation.arguments.file, workspace.root)
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tooling.kit.output import Report
-from tooling.new.arguments import one_of
-from tooling.new.completion import SHELLS, script, vocabulary
-from tooling.new.lookup import find_kinds
+from tooling.new.cli.arguments import one_of
+from tooling.new.cli.completion import SHELLS, script, vocabulary
+from tooling.new.cli.lookup import find_kinds
 
 if TYPE_CHECKING:
-    from tooling.new.arguments import Parser
-    from tooling.new.invocation import Invocation
+    from tooling.new.cli.arguments import Parser
+    from tooling.new.cli.invocation import Invocation
 
 
 def configure(parser: Parser) -> None:

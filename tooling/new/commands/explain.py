@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tooling.kit.output import Report
-from tooling.new.answering import read_answers
+from tooling.new.cli.answering import read_answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.new.arguments import Parser
-    from tooling.new.explain import ExplainedFile, Explanation
-    from tooling.new.invocation import Invocation
+    from tooling.new.cli.arguments import Parser
+    from tooling.new.cli.invocation import Invocation
+    from tooling.new.unit.explain import ExplainedFile, Explanation
 
 
 def configure(parser: Parser) -> None:
@@ -27,7 +27,7 @@ def configure(parser: Parser) -> None:
 
 def run(invocation: Invocation) -> Report:
     """Explain."""
-    from tooling.new.explain import explain
+    from tooling.new.unit.explain import explain
 
     arguments = invocation.arguments
     answers, _ = read_answers(arguments)

@@ -6,16 +6,16 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from tooling.kit.errors import UsageError
-from tooling.new.answering import ask_missing, ask_name, may_ask, read_answers
-from tooling.new.performing import Advice, perform
-from tooling.new.work import Work
+from tooling.new.cli.answering import ask_missing, ask_name, may_ask, read_answers
+from tooling.new.cli.performing import Advice, perform
+from tooling.new.unit.work import Work
 
 if TYPE_CHECKING:
-    from tooling.kit.kinds import KindSource
     from tooling.kit.output import Report
-    from tooling.new.arguments import Parser
-    from tooling.new.context import Workspace
-    from tooling.new.invocation import Invocation
+    from tooling.kit.template.kinds import KindSource
+    from tooling.new.cli.arguments import Parser
+    from tooling.new.cli.invocation import Invocation
+    from tooling.new.unit.context import Workspace
 
 
 def configure(parser: Parser) -> None:
@@ -35,8 +35,8 @@ def run(invocation: Invocation) -> Report:
     name, answers, options = _request(invocation, kind)
 
     def make(workspace: Workspace) -> Work:
-        from tooling.new.generate import plan_unit
-        from tooling.new.unit import UnitRequest
+        from tooling.new.unit.generate import plan_unit
+        from tooling.new.unit.records import UnitRequest
 
         register = invocation.arguments.register and workspace.settings.register
         request = UnitRequest(kind=kind.name, name=name, answers=answers, options=options, register=register)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tooling.kit.output import Report, aligned
-from tooling.new.lookup import find_root
+from tooling.new.cli.lookup import find_root
 
 if TYPE_CHECKING:
-    from tooling.new.arguments import Parser
-    from tooling.new.invocation import Invocation
+    from tooling.new.cli.arguments import Parser
+    from tooling.new.cli.invocation import Invocation
 
 
 def configure(parser: Parser) -> None:
@@ -18,7 +18,7 @@ def configure(parser: Parser) -> None:
 
 def run(invocation: Invocation) -> Report:
     """List the kinds."""
-    from tooling.kit.kinds import discover
+    from tooling.kit.template.kinds import discover
 
     kinds = discover(find_root(invocation.arguments.repo), packages=True)
     rows = [(kind.name, kind.summary, f"({kind.origin})") for kind in kinds.values()]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from tooling.kit.output import Report, aligned
 
 if TYPE_CHECKING:
-    from tooling.new.arguments import Parser
-    from tooling.new.invocation import Invocation
+    from tooling.new.cli.arguments import Parser
+    from tooling.new.cli.invocation import Invocation
 
 
 def configure(parser: Parser) -> None:

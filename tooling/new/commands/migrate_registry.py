@@ -10,16 +10,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tooling.kit.change.plan import Plan
 from tooling.kit.errors import UsageError
 from tooling.kit.output import Report
-from tooling.kit.plan import Plan
-from tooling.new.arguments import add_changing
-from tooling.new.performing import note_recovery, refuse_interrupted
+from tooling.new.cli.arguments import add_changing
+from tooling.new.cli.performing import note_recovery, refuse_interrupted
 
 if TYPE_CHECKING:
     from tooling.kit.edits.migrate import Migration
-    from tooling.new.arguments import Parser
-    from tooling.new.invocation import Invocation
+    from tooling.new.cli.arguments import Parser
+    from tooling.new.cli.invocation import Invocation
 
 
 def configure(parser: Parser) -> None:
@@ -35,7 +35,7 @@ def run(invocation: Invocation) -> Report:
         refuse_interrupted(invocation)
         plan, migration = _plan(invocation)
         return _report(invocation, plan, migration)
-    from tooling.kit.transaction import apply_plan, transaction
+    from tooling.kit.change.transaction import apply_plan, transaction
 
     with transaction(invocation.repository, wait_seconds=invocation.arguments.wait, note=note_recovery):
         plan, migration = _plan(invocation)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tooling.kit.output import Report
-from tooling.new.arguments import DEFAULT_WAIT, seconds
+from tooling.new.cli.arguments import DEFAULT_WAIT, seconds
 
 if TYPE_CHECKING:
-    from tooling.new.arguments import Parser
-    from tooling.new.invocation import Invocation
+    from tooling.new.cli.arguments import Parser
+    from tooling.new.cli.invocation import Invocation
 
 
 def configure(parser: Parser) -> None:
@@ -29,7 +29,7 @@ def configure(parser: Parser) -> None:
 
 def run(invocation: Invocation) -> Report:
     """Roll back what is pending."""
-    from tooling.kit.transaction import transaction
+    from tooling.kit.change.transaction import transaction
 
     rolled_back: list[str] = []
     with transaction(invocation.repository, wait_seconds=invocation.arguments.wait, note=rolled_back.append):

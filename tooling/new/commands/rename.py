@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.new.arguments import add_changing, add_planning, add_testing
-from tooling.new.performing import Advice, perform
-from tooling.new.work import Work
+from tooling.new.cli.arguments import add_changing, add_planning, add_testing
+from tooling.new.cli.performing import Advice, perform
+from tooling.new.unit.work import Work
 
 if TYPE_CHECKING:
     from tooling.kit.output import Report
-    from tooling.new.arguments import Parser
-    from tooling.new.context import Workspace
-    from tooling.new.invocation import Invocation
+    from tooling.new.cli.arguments import Parser
+    from tooling.new.cli.invocation import Invocation
+    from tooling.new.unit.context import Workspace
 
 
 def configure(parser: Parser) -> None:
@@ -36,7 +36,7 @@ def run(invocation: Invocation) -> Report:
     arguments = invocation.arguments
 
     def make(workspace: Workspace) -> Work:
-        from tooling.new.rename import plan_rename
+        from tooling.new.unit.rename import plan_rename
 
         unit = plan_rename(workspace, arguments.kind, arguments.old, arguments.new, references=arguments.references)
         return Work.of(unit, arguments.kind, arguments.new)

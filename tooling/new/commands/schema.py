@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tooling.kit.output import Report
-from tooling.new.lookup import find_root
+from tooling.new.cli.lookup import find_root
 
 if TYPE_CHECKING:
-    from tooling.new.arguments import Parser
-    from tooling.new.invocation import Invocation
+    from tooling.new.cli.arguments import Parser
+    from tooling.new.cli.invocation import Invocation
 
 OUTPUT = "output"
-_FILE = Path(__file__).resolve().parent.parent / "schemas" / "output.json"
+_FILE = Path(__file__).resolve().parent.parent / "cli" / "schemas" / "output.json"
 
 
 def configure(parser: Parser) -> None:
@@ -33,9 +33,9 @@ def _schema(invocation: Invocation) -> dict[str, Any]:
     if invocation.arguments.kind == OUTPUT:
         schema: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
         return schema
-    from tooling.kit.kinds import find_kind
-    from tooling.kit.manifest import load_manifest
-    from tooling.kit.questions import json_schema, load_questions
+    from tooling.kit.template.kinds import find_kind
+    from tooling.kit.template.manifest import load_manifest
+    from tooling.kit.template.questions import json_schema, load_questions
 
     kind = find_kind(find_root(invocation.arguments.repo), invocation.arguments.kind)
     return json_schema(kind.name, load_questions(kind.folder), load_manifest(kind.folder).options)

@@ -13,9 +13,9 @@ from tooling.kit.output import Report, aligned
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.new.arguments import Parser
-    from tooling.new.invocation import Invocation
-    from tooling.new.status import UnitStatus
+    from tooling.new.cli.arguments import Parser
+    from tooling.new.cli.invocation import Invocation
+    from tooling.new.unit.status import UnitStatus
 
 
 def configure(parser: Parser) -> None:
@@ -26,8 +26,8 @@ def configure(parser: Parser) -> None:
 
 def run(invocation: Invocation) -> Report:
     """Compare."""
-    from tooling.kit.transaction import pending
-    from tooling.new.status import all_status
+    from tooling.kit.change.transaction import pending
+    from tooling.new.unit.status import all_status
 
     kind, name = invocation.arguments.kind, invocation.arguments.name
     if kind is not None and name is None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tooling.kit.errors import UsageError
-from tooling.new.answering import read_answers
-from tooling.new.arguments import add_changing, add_planning, add_testing
-from tooling.new.performing import Advice, perform
-from tooling.new.work import Work
+from tooling.new.cli.answering import read_answers
+from tooling.new.cli.arguments import add_changing, add_planning, add_testing
+from tooling.new.cli.performing import Advice, perform
+from tooling.new.unit.work import Work
 
 if TYPE_CHECKING:
     from tooling.kit.output import Report
-    from tooling.new.arguments import Parser
-    from tooling.new.context import Workspace
-    from tooling.new.invocation import Invocation
+    from tooling.new.cli.arguments import Parser
+    from tooling.new.cli.invocation import Invocation
+    from tooling.new.unit.context import Workspace
 
 
 def configure(parser: Parser) -> None:
@@ -44,7 +44,7 @@ def run(invocation: Invocation) -> Report:
         raise UsageError("which unit?", where="KIND NAME", fix="name one (see `areal-new list`), or use --all")
 
     def make(workspace: Workspace) -> Work:
-        from tooling.new.update import plan_update, plan_update_all
+        from tooling.new.unit.update import plan_update, plan_update_all
 
         if arguments.all:
             return Work.of(plan_update_all(workspace, kind), kind or "", "")

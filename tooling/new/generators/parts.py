@@ -12,8 +12,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
+from tooling.kit.change.plan import read_inside
 from tooling.kit.errors import UsageError
-from tooling.kit.plan import read_inside
 from tooling.kit.project import read_settings
 from tooling.kit.suggest import did_you_mean
 

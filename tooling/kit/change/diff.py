@@ -1,0 +1,164 @@
+"""Two texts that a plan can be shown or kept as: a diff that `git apply` takes, and a JSON document.
+
+    unified_diff(change)                       # "diff --git a/x b/x ..."
+    document = plan_document(plan)             # JSON values; json.dump it
+    plan = plan_from_document(document, root)  # checked: the document may come from anywhere
+
+A loaded plan is not compared with the disk here; applying it is what refuses when a file has changed since.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any
+
+from tooling.kit.change.plan import Change, Plan, safe_path, sha256
+from tooling.kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FORMAT = "areal-new-plan"
+VERSION = 1
+_NO_NEWLINE = "\\ No newline at end of file\n"
+
+
+def unified_diff(change: Change) -> str:
+    """One file's change in git's format, with three lines of context. Content that is not UTF-8 text becomes one line
+    that says so (`git apply` cannot take that one); line endings are kept as they are."""
+    header = _header(change)
+    before, after = _decoded(change.before), _decoded(change.after)
+    if before is None or after is None:
+        return f"{header}Binary file {change.path} differs\n"
+    hunks = _hunks(before, after)
+    if not hunks:  # an empty file comes or goes: git wants the header alone
+        return header
+    old = "/dev/null" if change.before is None else _quoted(f"a/{change.path}")
+    new = "/dev/null" if change.after is None else _quoted(f"b/{change.path}")
+    return f"{header}--- {old}\n+++ {new}\n{hunks}"
+
+
+def plan_document(plan: Plan, *, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The plan as JSON values, free of the place it was made in. `extra` is kept untouched for the caller.
+
+    Example: {"format": "areal-new-plan", "version": 1, "changes": [{"path": "a.py", "action": "create", "reason": "..",
+    "before": null, "after": {"sha256": "..", "text": ".."}}], "extra": {}}; content that is not UTF-8 has "base64".
+    """
+    changes = [
+        {
+            "path": change.path,
+            "action": change.action,
+            "reason": change.reason,
+            "before": _packed(change.before),
+            "after": _packed(change.after),
+        }
+        for change in plan.changes
+    ]
+    return {"format": FORMAT, "version": VERSION, "changes": changes, "extra": dict(extra or {})}
+
+
+def plan_from_document(document: object, root: Path) -> Plan:
+    """The plan that `plan_document` gave, for the repository at `root`. Raises UsageError for another format or
+    version, unknown or missing fields, damaged content, unsafe paths; ConflictError for paths that exclude each other.
+    """
+    fields = _fields(document, "plan", {"format", "version", "changes", "extra"})
+    if (fields["format"], fields["version"]) != (FORMAT, VERSION):
+        raise UsageError(
+            f"not a saved plan of version {VERSION}: {fields['format']!r}, version {fields['version']!r}",
+            fix="make the plan again with --plan-out",
+        )
+    if not isinstance(fields["changes"], list) or not isinstance(fields["extra"], dict):
+        raise _damaged("plan", "`changes` is no list or `extra` is no object")
+    return Plan.from_changes(root, [_change(item, number) for number, item in enumerate(fields["changes"])])
+
+
+def _header(change: Change) -> str:
+    names = f"diff --git {_quoted(f'a/{change.path}', tab=False)} {_quoted(f'b/{change.path}', tab=False)}\n"
+    lines = {"create": "new file mode 100644\n", "delete": "deleted file mode 100644\n", "modify": ""}
+    return names + lines[change.action]
+
+
+def _quoted(name: str, *, tab: bool = True) -> str:
+    """A file name as git writes it: quoted where it holds a quote, followed by a tab where it holds a space."""
+    if '"' in name:
+        return '"' + name.replace('"', '\\"') + '"'
+    return f"{name}\t" if tab and " " in name else name
+
+
+def _decoded(content: bytes | None) -> str | None:
+    """Text of a file ("" when it does not exist), None when it is not text."""
+    if content is None:
+        return ""
+    if b"\0" in content:
+        return None
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _lines(text: str) -> list[str]:
+    """Lines with their "\\n"; `splitlines` would also cut at form feeds and the like."""
+    lines = [f"{line}\n" for line in text.split("\n")]
+    last = lines.pop()[:-1]
+    return [*lines, last] if last else lines
+
+
+def _hunks(before: str, after: str) -> str:
+    from difflib import unified_diff as difference
+
+    lines = list(difference(_lines(before), _lines(after)))[2:]
+    return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
+
+
+def _packed(content: bytes | None) -> dict[str, str] | None:
+    if content is None:
+        return None
+    try:
+        return {"sha256": sha256(content), "text": content.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"sha256": sha256(content), "base64": base64.b64encode(content).decode("ascii")}
+
+
+def _unpacked(packed: object, where: str) -> bytes | None:
+    if packed is None:
+        return None
+    kind = "text" if isinstance(packed, dict) and "text" in packed else "base64"
+    fields = _fields(packed, where, {"sha256", kind})
+    try:
+        text = fields[kind]
+        content = text.encode("utf-8") if kind == "text" else base64.b64decode(text, validate=True)
+    except (AttributeError, TypeError, UnicodeEncodeError, binascii.Error) as error:
+        raise _damaged(where, str(error)) from error
+    if sha256(content) != fields["sha256"]:
+        raise _damaged(where, "the content does not have the recorded sha256")
+    return content
+
+
+def _change(item: object, number: int) -> Change:
+    where = f"changes[{number}]"
+    fields = _fields(item, where, {"path", "action", "reason", "before", "after"})
+    if not isinstance(fields["path"], str) or not isinstance(fields["reason"], str):
+        raise _damaged(where, "`path` or `reason` is no text")
+    change = Change(
+        safe_path(fields["path"]),
+        _unpacked(fields["before"], f"{where}.before"),
+        _unpacked(fields["after"], f"{where}.after"),
+        fields["reason"],
+    )
+    if change.before == change.after or change.action != fields["action"]:
+        raise _damaged(where, f"{fields['action']!r} does not describe `before` and `after`")
+    return change
+
+
+def _fields(value: object, where: str, names: set[str]) -> dict[str, Any]:
+    """A JSON object with exactly these fields."""
+    if not isinstance(value, dict) or value.keys() != names:
+        raise _damaged(where, f"expected an object with exactly {', '.join(sorted(names))}")
+    return value
+
+
+def _damaged(where: str, problem: str) -> UsageError:
+    return UsageError(f"the saved plan is damaged: {problem}", where=where, fix="make the plan again with --plan-out")

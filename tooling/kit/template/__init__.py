@@ -1,0 +1,1 @@
+"""Templates: where the kinds are, their questions and manifests, rendering, formatting, and the tree they came from."""

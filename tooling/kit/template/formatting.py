@@ -1,0 +1,221 @@
+"""Generated files through the repository's own gates: syntax, ruff format, ruff check.
+
+    files = format_files(root, files)            # Python files as `ruff format` leaves them, imports sorted
+    results = check_files(root, files)           # [CheckResult("syntax", ...), CheckResult("ruff-format", ...), ...]
+
+Ruff runs in a temporary folder that holds the files at their repository paths, the repository's ruff configuration, and
+links to the modules around them, so that it judges as it would after writing. Nothing is written to the work tree.
+Files other than Python pass through.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import tomllib
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from tooling.kit.change.plan import safe_path
+from tooling.kit.errors import ToolError, UsageError
+from tooling.kit.kind import CheckResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_CONFIGURATIONS = (".ruff.toml", "ruff.toml", "pyproject.toml")
+_SUFFIXES = (".py", ".pyi")
+_TIMEOUT_SECONDS = 60
+_MAX_DETAIL = 4000
+"""Characters of ruff's report that are worth showing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    code: int
+    output: str
+    seconds: float
+
+
+def format_files(root: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files as they are to be written, sorted by path. Python files that do not parse are left as they are:
+    `check_files` says what is wrong with them. Raises UsageError when the ruff configuration cannot be used."""
+    sound = {path: content for path, content in _python(files).items() if not _syntax_error(path, content)}
+    formatted: dict[str, bytes] = {}
+    if sound:
+        with _stage(root, sound) as stage:
+            # The place of an import depends on the unit's name; only where the project sorts imports at all.
+            _must(_ruff(stage, ["check", "--fix-only", "--fixable", "I001", "--quiet"], sound))
+            _must(_ruff(stage, ["format", "--quiet"], sound))
+            formatted = {path: (stage / path).read_bytes() for path in sound}
+    return {path: formatted.get(path, files[path]) for path in sorted(files)}
+
+
+def check_files(root: Path, files: Mapping[str, bytes]) -> list[CheckResult]:
+    """Whether the Python files among `files` parse, are formatted, and pass `ruff check`; [] when there are none.
+
+    Ruff is not asked about files that do not parse. Raises UsageError when its configuration cannot be used.
+    """
+    python = _python(files)
+    if not python:
+        return []
+    started = time.perf_counter()
+    errors = [error for path, content in python.items() if (error := _syntax_error(path, content))]
+    syntax = CheckResult("syntax", not errors, time.perf_counter() - started, "\n".join(errors))
+    if errors:
+        return [syntax]
+    with _stage(root, python) as stage:
+        layout = _ruff(stage, ["format", "--check"], python)
+        rules = _ruff(stage, ["check", "--no-fix", "--quiet", "--output-format", "concise"], python)
+    return [syntax, _result("ruff-format", layout), _result("ruff-check", rules)]
+
+
+def _python(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {safe_path(path): files[path] for path in sorted(files) if path.endswith(_SUFFIXES)}
+
+
+def _syntax_error(path: str, content: bytes) -> str:
+    """ "path:line: what is wrong", or "" for source that parses."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ruff says it better
+            compile(content, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return f"{path}:{error.lineno or 1}: {error.msg}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"{path}:1: {str(error) or 'nested too deeply'}"
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------------------- the stage
+
+
+@contextmanager
+def _stage(root: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
+    """A temporary folder that looks to ruff like the repository around these files."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="areal-new-", ignore_cleanup_errors=True) as temporary:
+        stage = Path(temporary).resolve()
+        folders = sorted({"", *(parent for path in files for parent in _parents(path))})
+        for folder in folders:
+            (stage / folder).mkdir(parents=True, exist_ok=True)
+        for folder in folders:
+            for name in _CONFIGURATIONS:
+                _copy_configuration(root, stage, PurePosixPath(folder, name))
+            _link_neighbours(root / folder, stage / folder)
+        if not any(_configures_ruff(stage / name) for name in _CONFIGURATIONS):
+            (stage / "ruff.toml").write_bytes(b"")  # else ruff would look above the folder, and in the home folder
+        for path, content in files.items():
+            (stage / path).unlink(missing_ok=True)  # a link to the file as it is now
+            (stage / path).write_bytes(content)
+        yield stage
+
+
+def _parents(path: str) -> list[str]:
+    return [parent.as_posix() for parent in PurePosixPath(path).parents if parent.as_posix() != "."]
+
+
+def _link_neighbours(place: Path, stage: Path) -> None:
+    """Make the modules around the files visible: they decide which imports are the repository's own, and whether a
+    folder is a package. Ruff is never asked about them. Configurations are copied instead: ruff goes by their place."""
+    if not place.is_dir():
+        return
+    for entry in os.scandir(place):
+        wanted = entry.name.endswith(_SUFFIXES) or (entry.is_dir() and not entry.name.startswith("."))
+        if wanted and not (stage / entry.name).exists():
+            (stage / entry.name).symlink_to(entry.path)
+
+
+def _copy_configuration(root: Path, stage: Path, path: PurePosixPath) -> None:
+    """One configuration file, and those of the repository that it extends."""
+    source, target = root / path, stage / path
+    if target.exists() or not source.is_file():
+        return
+    content = source.read_bytes()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content)
+    extended = _ruff_table(content, path.name).get("extend")
+    if isinstance(extended, str):
+        inside = os.path.normpath(path.parent / extended)
+        if not os.path.isabs(extended) and not inside.startswith(".."):
+            _copy_configuration(root, stage, PurePosixPath(Path(inside).as_posix()))
+
+
+def _ruff_table(content: bytes, name: str) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(content.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return {}  # ruff says what is wrong with it
+    table = table.get("tool", {}).get("ruff", {}) if name == "pyproject.toml" else table
+    return table if isinstance(table, dict) else {}
+
+
+def _configures_ruff(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    return path.name != "pyproject.toml" or bool(_ruff_table(path.read_bytes(), path.name))
+
+
+# ---------------------------------------------------------------------------------------------------------- ruff
+
+
+def _ruff(stage: Path, command: list[str], files: Mapping[str, bytes]) -> _Outcome:
+    """Run ruff on exactly these files: without any it would take the whole folder."""
+    import subprocess
+
+    if not files:
+        raise ValueError("ruff needs an explicit list of files")
+    full = [_ruff_program(), command[0], "--no-cache", *command[1:], "--", *sorted(files)]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("RUFF_", "FORCE_COLOR"))}
+    environment["NO_COLOR"] = "1"
+    started = time.perf_counter()
+    try:
+        done = subprocess.run(
+            full,
+            cwd=stage,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_TIMEOUT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolError(f"ruff could not be run: {error}", where=full[0], fix="reinstall ruff") from error
+    outcome = _Outcome(done.returncode, done.stdout.decode(errors="replace"), time.perf_counter() - started)
+    if outcome.code not in {0, 1}:
+        complaint = done.stderr.decode(errors="replace").strip().replace(f"{stage}{os.sep}", "")
+        raise UsageError(f"ruff refuses to work: {complaint}", where="ruff", fix="correct its configuration")
+    return outcome
+
+
+def _ruff_program() -> str:
+    """The ruff that belongs to this interpreter, else the first on PATH."""
+    try:
+        from ruff import find_ruff_bin  # type: ignore[import-untyped]  # ruff publishes no types
+
+        return str(find_ruff_bin())
+    except (ImportError, FileNotFoundError):
+        from shutil import which
+
+        found = which("ruff")
+        if found is None:
+            raise UsageError(
+                "the `ruff` program was not found", fix="install ruff: generated code is checked"
+            ) from None
+        return found
+
+
+def _must(outcome: _Outcome) -> None:
+    if outcome.code != 0:
+        raise ToolError(f"ruff failed on sound files: {outcome.output.strip()}", where="ruff", fix="report this")
+
+
+def _result(name: str, outcome: _Outcome) -> CheckResult:
+    detail = outcome.output.strip()
+    if len(detail) > _MAX_DETAIL:
+        detail = f"{detail[:_MAX_DETAIL]} ... ({len(detail) - _MAX_DETAIL} more characters)"
+    return CheckResult(name, outcome.code == 0, outcome.seconds, detail if outcome.code else "")

@@ -1,0 +1,180 @@
+"""Which kinds of units there are, and where their templates lie.
+
+    discover(root)                       # {"dataset": KindSource(...), "reward": KindSource(...)}
+    find_kind(root, "rewrad")            # UsageError: did you mean 'reward'?
+
+A kind is a folder with copier.yml and template.toml. Built-in kinds come along; folders that a project names
+in `[tool.areal.new].templates` add kinds and replace built-in ones; installed packages add kinds by entry point:
+
+    [project.entry-points."areal.new"]
+    verifier = "my_package.scaffolding:VERIFIER"      # an object with `folder`, and maybe `prepare`: name of its page
+
+Lists folders and reads template.toml, not questions or templates; no package is imported unless asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tooling.kit.errors import UsageError
+from tooling.kit.project import SECTION, read_template_folders
+from tooling.kit.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINTS = "areal.new"
+FILES = ("copier.yml", "template.toml")
+COMMANDS = frozenset(
+    {
+        "apply",
+        "completion",
+        "explain",
+        "kinds",
+        "list",
+        "migrate-registry",
+        "recover",
+        "rename",
+        "schema",
+        "status",
+        "undo",
+        "update",
+    }
+)
+"""Words that `areal-new` understands itself: a kind of that name could not be called."""
+_NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class KindSource:
+    """One kind. Example: KindSource("reward", Path(".../templates/reward"), "a reward function", "built-in", None)."""
+
+    name: str
+    folder: Path
+    summary: str
+    """One line; says what is wrong with template.toml when it cannot be read."""
+    origin: str
+    """ "built-in", "project", or "package:<distribution>"."""
+    prepare: str | None = None
+    """Module of the generator page as an installed package names it; built-in kinds name theirs in the manifest."""
+
+
+def built_in_folder() -> Path:
+    """Where this installation's own templates lie: inside the package when installed, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[2]
+    installed = package / "_templates"
+    return installed if installed.is_dir() else package.parent / "templates"
+
+
+def discover(root: Path | None, *, packages: bool = False) -> dict[str, KindSource]:
+    """The kinds by name, sorted; the project's own ones too when `root` is a repository.
+
+    packages: also those of installed packages, which takes some 40 ms. Raises UsageError for wrong project settings and
+    for a kind with the name of a command.
+    """
+    found = _kinds_below(built_in_folder(), "built-in")
+    if root is not None:
+        for folder in read_template_folders(root):
+            found.update(_project_kinds(root, folder))
+    if packages:
+        for entry in _entry_points():
+            if entry.name not in found:
+                found[entry.name] = _package_kind(entry)
+    return dict(sorted(found.items()))
+
+
+def find_kind(root: Path | None, name: str) -> KindSource:
+    """One kind, those of installed packages included. Raises UsageError: with `where` for a folder that is no complete
+    kind, without for an unknown name, whose `fix` has the nearest or all known ones."""
+    found = discover(root)
+    if name in found:
+        return found[name]
+    for entry in _entry_points():
+        if entry.name == name:
+            return _package_kind(entry)
+    _refuse_incomplete(root, name)
+    known = list(found)
+    fix = did_you_mean(name, known) or f"known kinds: {', '.join(known) or 'none'}"
+    raise UsageError(f"there is no kind {name!r}", fix=fix)
+
+
+def _project_kinds(root: Path, folder: str) -> dict[str, KindSource]:
+    place = root / folder
+    if not place.is_dir():
+        message = f"`templates` names {folder!r}, which does not exist"
+        raise UsageError(message, where=SECTION, fix="create the folder or correct the setting")
+    if not place.resolve().is_relative_to(root.resolve()):
+        raise UsageError(
+            f"`templates` names {folder!r}, which leads out of the repository", where=SECTION, fix="move it"
+        )
+    return _kinds_below(place, "built-in" if place.resolve() == built_in_folder() else "project")
+
+
+def _kinds_below(place: Path, origin: str) -> dict[str, KindSource]:
+    if not place.is_dir():
+        return {}
+    folders = [entry for entry in sorted(place.iterdir()) if all((entry / file).is_file() for file in FILES)]
+    return {folder.name: _kind(folder.name, folder, origin) for folder in folders}
+
+
+def _kind(name: str, folder: Path, origin: str, prepare: str | None = None) -> KindSource:
+    where = os.fspath(folder)
+    if name in COMMANDS:
+        raise UsageError(
+            f"{name!r} is a command of areal-new, no name for a kind", where=where, fix="rename the folder"
+        )
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no name for a kind", where=where, fix="rename it: small letters, digits, '-', '_'"
+        )
+    return KindSource(name, folder, _summary(folder, name), origin, prepare)
+
+
+def _summary(folder: Path, name: str) -> str:
+    """The manifest's summary. A broken manifest must not keep the other kinds from being listed: using it tells."""
+    try:
+        table = tomllib.loads((folder / "template.toml").read_bytes().decode("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return f"template.toml cannot be read: {error}"
+    if table.get("name") != name:
+        return f"template.toml says that its name is {table.get('name')!r}"
+    return str(table.get("summary", ""))
+
+
+def _entry_points() -> list[EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name)
+
+
+def _package_kind(entry: EntryPoint) -> KindSource:
+    origin = f"package:{entry.dist.name if entry.dist else 'unknown'}"
+    try:
+        described = entry.load()
+    except (ImportError, AttributeError, SyntaxError) as error:
+        message = f"the kind {entry.name!r} cannot be loaded: {error}"
+        raise UsageError(message, where=origin, fix="repair or uninstall the package") from error
+    folder, prepare = getattr(described, "folder", None), getattr(described, "prepare", None)
+    if not isinstance(folder, Path) or not all((folder / file).is_file() for file in FILES):
+        message = f"the kind {entry.name!r} names no folder with {' and '.join(FILES)}"
+        raise UsageError(message, where=origin, fix="repair or uninstall the package")
+    if prepare is not None and not isinstance(prepare, str):
+        raise UsageError(f"`prepare` of the kind {entry.name!r} is no module name", where=origin, fix="name a module")
+    return _kind(entry.name, folder, origin, prepare)
+
+
+def _refuse_incomplete(root: Path | None, name: str) -> None:
+    """A folder of that name that lacks a file: more helpful than "unknown"."""
+    if not _NAME.fullmatch(name):
+        return
+    places = [built_in_folder(), *([root / folder for folder in read_template_folders(root)] if root else [])]
+    for place in places:
+        missing = [file for file in FILES if not (place / name / file).is_file()]
+        if (place / name).is_dir() and missing:
+            message = f"the kind {name!r} lacks {' and '.join(missing)}"
+            raise UsageError(message, where=os.fspath(place / name), fix="add what is missing")

@@ -1,0 +1,71 @@
+"""Looks at the text of a template before it is rendered for what would make its output depend on the machine.
+
+    scan(text, where="templates/reward/template/x.py.jinja")     # UsageError with "...:7" for line 7
+
+Refused are copier's own variables (paths of temporary folders, the clock, random secrets) and the filters that read the
+disk, the clock or the environment. It is no sandbox: rendering happens in one (`tooling.kit.template.rendering`), which
+also finds the other mistakes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tooling.kit.errors import UsageError
+from tooling.kit.suggest import did_you_mean
+from tooling.kit.template.expressions import FORBIDDEN_FILTERS, FORBIDDEN_GLOBALS, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jinja2.nodes import Template
+
+FORBIDDEN_VARIABLES = frozenset({"_external_data", "_folder_name", "make_secret", "now"}) | FORBIDDEN_GLOBALS
+_FILTERS_BY_NAME = frozenset({"map"})
+"""Filters whose first argument names another filter."""
+_SUSPICIOUS = re.compile(
+    rf"_copier|\b({'|'.join(sorted(FORBIDDEN_VARIABLES | FORBIDDEN_FILTERS | _FILTERS_BY_NAME))})\b"
+)
+"""Texts without any of these words need not be parsed."""
+
+
+def scan(text: str, *, where: str) -> None:
+    """Raises UsageError with "where:line" for variables and filters that may not be used."""
+    if not _SUSPICIOUS.search(text):
+        return
+    from jinja2 import TemplateSyntaxError
+
+    try:
+        tree = environment().parse(text)
+    except TemplateSyntaxError as error:
+        place = f"{where}:{error.lineno}"
+        raise UsageError(f"is no valid template: {error.message}", where=place, fix="correct the template") from error
+    for line, name in _variables(tree):
+        if name in FORBIDDEN_VARIABLES or name.startswith("_copier"):
+            message = f"{name!r} would differ between machines or runs"
+            raise UsageError(message, where=f"{where}:{line}", fix="make it a question, or leave it out")
+    for line, name in _filters(tree):
+        if name not in environment().filters:
+            fix = did_you_mean(name, environment().filters) or "use a filter that only looks at its arguments"
+            raise UsageError(f"there is no filter {name!r} here", where=f"{where}:{line}", fix=fix)
+
+
+def _variables(tree: Template) -> Iterator[tuple[int, str]]:
+    from jinja2.nodes import Name
+
+    for node in tree.find_all(Name):
+        yield node.lineno, node.name
+
+
+def _filters(tree: Template) -> Iterator[tuple[int, str]]:
+    """(line, name) of every filter; "(computed)" for one whose name is not written in the template."""
+    from jinja2.nodes import Const, Filter, FilterBlock
+
+    for node in tree.find_all(Filter):
+        yield node.lineno, node.name
+        if node.name in _FILTERS_BY_NAME and node.args:
+            named = node.args[0]
+            yield node.lineno, str(named.value) if isinstance(named, Const) else "(computed)"
+    for block in tree.find_all(FilterBlock):
+        yield block.lineno, block.filter.name

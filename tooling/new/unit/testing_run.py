@@ -1,0 +1,188 @@
+"""Running the tests of a unit: in the repository after a plan was applied, or on a copy before anything is written.
+
+    run_tests(root, ["tests/areal/reward/test_digits.py"])   -> CheckResult("tests", ok=True, seconds=1.2)
+
+The tests are a child process without a terminal. They leave no bytecode and no caches in the repository, and are ended
+with everything they started when they run too long.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from tooling.kit.errors import ToolError, UsageError
+from tooling.kit.kind import CheckResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from subprocess import Popen
+
+    from tooling.kit.change.plan import Plan
+    from tooling.kit.repository import Repository
+
+TIMEOUT_SECONDS = 600.0
+MAX_OVERLAY_BYTES = 2 * 1024**3
+"""A repository with more than this in its files is not copied for `--test staged`."""
+_TAIL_LINES = 40
+_NO_TESTS_COLLECTED = 5
+
+
+def find_python(root: Path) -> Path:
+    """The interpreter of a repository: its `.venv`, else the one that runs this program."""
+    own = root / ".venv" / "bin" / "python"
+    return own if own.exists() else Path(sys.executable)
+
+
+def run_tests(
+    root: Path,
+    paths: Sequence[str],
+    *,
+    python: Path | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+    name: str = "tests",
+) -> CheckResult:
+    """Run test files with pytest, `root` first on the import path.
+
+    The interpreter is that of `find_python` unless another is given. A failure is a result, with the end of pytest's
+    output as its detail; so is running past `timeout` seconds. Without any path there is nothing to run, which the
+    detail says. Raises UsageError when the interpreter cannot be started.
+    """
+    if not paths:
+        return CheckResult(name, ok=True, seconds=0.0, detail="no tests to run")
+    import tempfile
+
+    command = [
+        os.fspath(python or find_python(root)),
+        "-m",
+        "pytest",
+        "-q",
+        "--no-header",
+        "-p",
+        "no:cacheprovider",
+        *paths,
+    ]
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="areal-new-tests-") as scratch:
+        status, output = _run(command, root, _environment(root, scratch), timeout)
+    seconds = round(time.monotonic() - started, 3)
+    if status == 0:
+        return CheckResult(name, ok=True, seconds=seconds)
+    return CheckResult(name, ok=False, seconds=seconds, detail=_explain(status, output, timeout))
+
+
+def staged_tests(
+    repository: Repository,
+    plan: Plan,
+    paths: Sequence[str],
+    *,
+    python: Path | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+) -> CheckResult:
+    """Run test files on a copy of the repository as it will be after the plan; the repository itself is only read.
+
+    The copy holds what git lists, untracked files included, and is removed whatever happens. Raises UsageError when
+    the repository is too large to copy.
+    """
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="areal-new-staged-") as folder:
+        overlay = Path(folder) / repository.root.name
+        _copy(repository.root, overlay, repository.files())
+        for change in plan.changes:
+            _put(overlay, change.path, change.after)
+        interpreter = python or find_python(repository.root)
+        return run_tests(overlay, paths, python=interpreter, timeout=timeout, name="tests-staged")
+
+
+def _environment(root: Path, scratch: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    path = [os.fspath(root), *filter(None, [kept.get("PYTHONPATH")])]
+    return kept | {
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HYPOTHESIS_STORAGE_DIRECTORY": os.fspath(Path(scratch) / "hypothesis"),
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
+
+
+def _run(command: list[str], root: Path, environment: dict[str, str], timeout: float) -> tuple[int | None, str]:
+    """Exit status (None: out of time) and everything printed."""
+    import subprocess
+
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UsageError(f"cannot start {command[0]}: {error.strerror}", fix="set up the environment first") from error
+    with process:
+        try:
+            output, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            output, _ = process.communicate()
+            return None, output.decode(errors="replace")
+        except BaseException:
+            _end(process)
+            raise
+        return process.returncode, output.decode(errors="replace")
+
+
+def _end(process: Popen[bytes]) -> None:
+    """Kill the tests and whatever they started; they have a session of their own."""
+    import signal
+
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _explain(status: int | None, output: str, timeout: float) -> str:
+    tail = "\n".join(output.strip().splitlines()[-_TAIL_LINES:])
+    if status is None:
+        return f"ran past {timeout:g} s and was ended\n{tail}".strip()
+    if status == _NO_TESTS_COLLECTED:
+        return f"pytest found no test in the files\n{tail}".strip()
+    if status < 0:
+        return f"ended by signal {-status}\n{tail}".strip()
+    return tail or f"pytest ended with status {status}"
+
+
+def _copy(root: Path, overlay: Path, paths: Iterable[str]) -> None:
+    import shutil
+
+    total = 0
+    for path in paths:
+        source, target = root / path, overlay / path
+        if not source.is_symlink() and not source.is_file():
+            continue  # deleted but still in the index, or a submodule
+        total += source.lstat().st_size
+        if total > MAX_OVERLAY_BYTES:
+            limit = MAX_OVERLAY_BYTES // 1024**3
+            raise UsageError(f"the repository holds more than {limit} GiB of files", fix="use --test after")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copy2(source, target, follow_symlinks=False)
+        except OSError as error:
+            raise ToolError(f"cannot copy for the staged tests: {error.strerror}", where=path) from error
+
+
+def _put(overlay: Path, path: str, content: bytes | None) -> None:
+    target = overlay.joinpath(*PurePosixPath(path).parts)
+    if content is None:
+        target.unlink(missing_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content)
