@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _VERBS = re.compile(r"^_*((get|load|make|build|create|resolve|find|select|choose|lookup)_)?")
 _LOADER = '''\
 def {loader}(target: str) -> {any}:
-    """What "module:object" names, imported when it is asked for; an error of that import reaches the caller."""
+    """Import what "module:object" names; errors of the import reach the caller."""
     module_name, _, path = target.partition(":")
     module = {import_module}(module_name, __package__)
     first, *rest = path.split(".")

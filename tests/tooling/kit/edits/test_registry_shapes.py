@@ -1,4 +1,4 @@
-"""Registries of the shapes that public projects have (fixtures/*.txt, written for these tests), and where entries go."""
+"""Registries of the shapes that public projects have (fixtures/*.txt, written for these tests); where entries go."""
 
 from __future__ import annotations
 
