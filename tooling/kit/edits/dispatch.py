@@ -125,9 +125,11 @@ def span(text: SourceText, node: ast.stmt | ast.expr) -> Span:
 
 def _chain(text: SourceText, function: Function) -> Chain | None:
     parameters = _parameters(function)
-    first = next((i for i, node in enumerate(function.body) if _looks(node, parameters)), None)
-    if first is None:
+    looking = [index for index, node in enumerate(function.body) if _looks(node, parameters)]
+    if not looking:
         return None
+    # A check of another argument ("if split not in ..: raise") may stand above; branches that import are the dispatch.
+    first = next((index for index in looking if _imports(function.body[index])), looking[0])
     arms: list[_Arm] = []
     count, otherwise = 0, list[ast.stmt]()
     for node in function.body[first:]:
@@ -159,6 +161,10 @@ def _looks(node: ast.stmt, parameters: set[str]) -> bool:
     inner = list(ast.walk(node.test))
     names = any(isinstance(part, ast.Name) and part.id in parameters for part in inner)
     return names and any(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in inner)
+
+
+def _imports(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.body[0], ast.Import | ast.ImportFrom)
 
 
 def _parameters(function: Function) -> set[str]:

@@ -12,8 +12,8 @@
 
 Signature, decorators, docstring, the answer to unknown names and every other line stay; comments of a branch move
 above its entry. Objects are imported when they are asked for, as before. What the table would answer differently is
-refused (`tooling.kit.edits.dispatch`); afterwards `tooling.kit.edits.registry` adds entries, and there is nothing
-left to migrate.
+refused (`tooling.kit.edits.dispatch`). An object that is no text but claims to equal one meets the answer to unknown
+names. Afterwards `tooling.kit.edits.registry` adds entries, and there is nothing left to migrate.
 """
 
 from __future__ import annotations

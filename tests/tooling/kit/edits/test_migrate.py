@@ -247,6 +247,46 @@ async def load_scorer(name, *rest):
     assert b'    # then b\n    "b": "zoo.sums:sums_reward",\n' in migration.source
 
 
+def test_checks_above_one_line_branches_and_tests_of_several_lines():
+    source = b"""
+def load_policy(split, name, /, *, loud=False):
+    if split not in ("train", "test"):
+        raise KeyError(split)
+    if loud:
+        name = name.lower()
+    if name == "a": from zoo.late import Scorer; return Scorer
+    elif (
+        name == "b"  # short
+        or name in ["bb", "bbb"]
+    ):
+        # the sums
+        from zoo.sums import sums_reward
+
+        # outside of the body, above the else
+
+        return sums_reward
+    # unknown
+    else: return None"""
+    migration = migrate_registry(source, file="zoo/registry.py")
+    assert migration.table == "POLICIES"
+    calls = [("train", name) for name in ("a", "b", "bb", "bbb", "B", "c")]
+    before = assert_same_behaviour(source, migration, calls)
+    assert [value is None for _, value in before] == [False] * 4 + [True] * 2
+    assert load(migration.source, "load_policy")("test", "BB", loud=True) is not None
+    with pytest.raises(KeyError):
+        load(migration.source, "load_policy")("dev", "a")
+    assert comments(migration.source) == comments(source)
+
+
+def test_objects_that_the_module_imports_at_its_top_are_refused_not_overlooked():
+    source = b"from zoo.sums import sums_reward\ndef get(name):\n    if name == 'a':\n        return sums_reward\n"
+    source += b"    elif name == 'b':\n        return len\n"
+    with pytest.raises(RegistryShapeError) as caught:
+        migrate_registry(source, file="r.py")
+    assert caught.value.where == "r.py:3"
+    assert "does more or less than to import one object" in caught.value.message
+
+
 def test_a_thousand_branches():
     branches = "".join(
         f'    {"if" if number == 0 else "elif"} name == "n{number}":\n        from zoo.sums import sums_reward\n'

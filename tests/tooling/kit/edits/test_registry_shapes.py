@@ -274,6 +274,12 @@ def test_a_name_in_one_of_both_lists_is_refused_with_the_line_for_the_other(sour
         assert (caught.value.where, caught.value.fix) == (f"p.py:{line}", f"paste this line: {paste}")
 
 
+def test_what_a_person_says_about_the_neighbouring_import_is_not_said_of_the_new_one():
+    source = b"from zoo.models.alpha import Alpha  # the best one\n"
+    entry = RegistryEntry("p.py", "import", "", "Beta", "zoo.models.beta")
+    assert added_and_removed(source, entry) == ["+ from zoo.models.beta import Beta"]
+
+
 def test_an_import_whose_name_is_taken_is_a_conflict():
     source = b"from zoo.models.alpha import Alpha\n\n\ndef Beta() -> None: ...\n"
     with pytest.raises(ConflictError) as caught:
