@@ -178,7 +178,7 @@ def _subject(text: SourceText, chain: Chain) -> str:
     parameters = _parameters(chain.function)
     names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name) and part.id in parameters}
     if len(names) != 1:
-        raise refusal(text.file, test.lineno, f"tests {' and '.join(sorted(names))}, expected one parameter", _BY_HAND)
+        raise _odd_test(text, test, "one parameter")
     return names.pop()
 
 
@@ -210,10 +210,15 @@ def _keys(text: SourceText, test: ast.expr, subject: str) -> tuple[str, ...]:
     keys = [key for part in parts for key in _compared(part, subject)]
     if all(_compared(part, subject) for part in parts):
         return tuple(keys)
-    why = f"tests `{ast.unparse(test)}`, expected equality of `{subject}` with strings"
-    if any(isinstance(part, ast.Compare) and isinstance(part.left, ast.Constant) for part in ast.walk(test)):
+    raise _odd_test(text, test, f"`{subject}`")
+
+
+def _odd_test(text: SourceText, test: ast.expr, expected: str) -> Exception:
+    why = f"tests `{ast.unparse(test)}`, expected equality of {expected} with strings"
+    parts = (part for part in ast.walk(test) if isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.In))
+    if any(isinstance(part.left, ast.Constant) for part in parts):
         why += "; a test for a part of a text answers names that no table lists"
-    raise refusal(text.file, test.lineno, why, _BY_HAND)
+    return refusal(text.file, test.lineno, why, _BY_HAND)
 
 
 def _compared(test: ast.expr, subject: str) -> list[str]:

@@ -24,7 +24,7 @@ def attempt(after: bytes) -> None:
 
 
 def test_the_intended_edit_is_accepted():
-    attempt(RIGHT)
+    assert attempt(RIGHT) is None
 
 
 @pytest.mark.parametrize(
