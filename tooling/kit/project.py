@@ -12,13 +12,13 @@ Reads one file; looks at no template. Every setting may be left out.
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.kit.change.plan import safe_path
 from tooling.kit.errors import UsageError
 from tooling.kit.suggest import did_you_mean
+from tooling.kit.toml import TOMLError, parse_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,10 +80,10 @@ def _known_section(root: Path) -> dict[str, Any]:
 def _read_section(root: Path) -> dict[str, Any]:
     path = root / "pyproject.toml"
     try:
-        table: Any = tomllib.loads(path.read_bytes().decode("utf-8"))
+        table: Any = parse_toml(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, *TOMLError) as error:
         raise UsageError(f"cannot be read: {error}", where="pyproject.toml", fix="correct the file") from error
     for key in ("tool", "areal", "new"):
         table = table.get(key, {})

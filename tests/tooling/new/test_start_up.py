@@ -17,6 +17,7 @@ OURS = {
     "tooling.kit",
     "tooling.kit.change",
     "tooling.kit.template",
+    "tooling.kit.toml",
     "tooling.new.cli",
     "tooling.kit.errors",
     "tooling.kit.template.kinds",

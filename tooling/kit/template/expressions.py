@@ -18,6 +18,8 @@ from tooling.kit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from jinja2 import Template
+    from jinja2.environment import TemplateExpression
     from jinja2.sandbox import SandboxedEnvironment
 
 FORBIDDEN_FILTERS = frozenset(
@@ -63,7 +65,7 @@ def evaluate(text: str, context: Mapping[str, Any], *, where: str) -> str:
     if "{" not in text:
         return text
     with _mistakes_in(text, where):
-        return environment().from_string(text).render(context)
+        return _template(text).render(context)
 
 
 def holds(condition: str | bool, context: Mapping[str, Any], *, where: str) -> bool:
@@ -76,7 +78,18 @@ def holds(condition: str | bool, context: Mapping[str, Any], *, where: str) -> b
     if "{{" in condition or "{%" in condition:
         return _truth(evaluate(condition, context, where=where), where)
     with _mistakes_in(condition, where):
-        return bool(environment().compile_expression(condition, undefined_to_none=False)(context))
+        return bool(_condition(condition)(context))
+
+
+@functools.lru_cache(maxsize=1024)
+def _template(text: str) -> Template:
+    """Compiled once: the same defaults and conditions are evaluated for every answer that is completed."""
+    return environment().from_string(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _condition(text: str) -> TemplateExpression:
+    return environment().compile_expression(text, undefined_to_none=False)
 
 
 def rendering_errors() -> tuple[type[Exception], ...]:

@@ -11,8 +11,8 @@ Files other than Python pass through.
 from __future__ import annotations
 
 import os
+import re
 import time
-import tomllib
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,13 +22,16 @@ from typing import TYPE_CHECKING, Any
 from tooling.kit.change.plan import safe_path
 from tooling.kit.errors import ToolError, UsageError
 from tooling.kit.kind import CheckResult
+from tooling.kit.toml import TOMLError, parse_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
 _CONFIGURATIONS = (".ruff.toml", "ruff.toml", "pyproject.toml")
 _SUFFIXES = (".py", ".pyi")
 _TIMEOUT_SECONDS = 60
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)\b((?:[^\n(]|\\\n)*(?:\([^)]*\))?)", re.MULTILINE)
+_WORD = re.compile(r"\w+")
 _MAX_DETAIL = 4000
 """Characters of ruff's report that are worth showing."""
 
@@ -101,12 +104,13 @@ def _stage(root: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
     with TemporaryDirectory(prefix="areal-new-", ignore_cleanup_errors=True) as temporary:
         stage = Path(temporary).resolve()
         folders = sorted({"", *(parent for path in files for parent in _parents(path))})
+        imported = _imported_words(files)
         for folder in folders:
             (stage / folder).mkdir(parents=True, exist_ok=True)
         for folder in folders:
             for name in _CONFIGURATIONS:
                 _copy_configuration(root, stage, PurePosixPath(folder, name))
-            _link_neighbours(root / folder, stage / folder)
+            _link_neighbours(root / folder, stage / folder, imported if folder else None)
         if not any(_configures_ruff(stage / name) for name in _CONFIGURATIONS):
             (stage / "ruff.toml").write_bytes(b"")  # else ruff would look above the folder, and in the home folder
         for path, content in files.items():
@@ -119,14 +123,28 @@ def _parents(path: str) -> list[str]:
     return [parent.as_posix() for parent in PurePosixPath(path).parents if parent.as_posix() != "."]
 
 
-def _link_neighbours(place: Path, stage: Path) -> None:
-    """Make the modules around the files visible: they decide which imports are the repository's own, and whether a
-    folder is a package. Ruff is never asked about them. Configurations are copied instead: ruff goes by their place."""
+def _imported_words(files: Mapping[str, bytes]) -> frozenset[str]:
+    """Every word of the files' import statements, and what makes a folder a package."""
+    statements = (
+        match[1] for content in files.values() for match in _IMPORT.finditer(content.decode(errors="replace"))
+    )
+    return frozenset({"__init__", *(word for statement in statements for word in _WORD.findall(statement))})
+
+
+def _link_neighbours(place: Path, stage: Path, wanted: Container[str] | None) -> None:
+    """Make modules around the files visible: they decide which imports are the repository's own, and whether a folder
+    is a package. Ruff is never asked about them. Configurations are copied instead: ruff goes by their place.
+
+    `wanted` are the names that matter, None for all: a link costs as much as a small file.
+    """
     if not place.is_dir():
         return
     for entry in os.scandir(place):
-        wanted = entry.name.endswith(_SUFFIXES) or (entry.is_dir() and not entry.name.startswith("."))
-        if wanted and not (stage / entry.name).exists():
+        is_module = entry.name.endswith(_SUFFIXES)
+        name = entry.name.partition(".")[0]
+        if not is_module and (entry.name.startswith(".") or not entry.is_dir()):
+            continue
+        if (wanted is None or name in wanted) and not (stage / entry.name).exists():
             (stage / entry.name).symlink_to(entry.path)
 
 
@@ -147,8 +165,8 @@ def _copy_configuration(root: Path, stage: Path, path: PurePosixPath) -> None:
 
 def _ruff_table(content: bytes, name: str) -> dict[str, Any]:
     try:
-        table = tomllib.loads(content.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError):
+        table = parse_toml(content)
+    except TOMLError:
         return {}  # ruff says what is wrong with it
     table = table.get("tool", {}).get("ruff", {}) if name == "pyproject.toml" else table
     return table if isinstance(table, dict) else {}

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING
 from tooling.kit.errors import UsageError
 from tooling.kit.project import SECTION, read_template_folders
 from tooling.kit.suggest import did_you_mean
+from tooling.kit.toml import TOMLError, parse_toml
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -77,9 +77,12 @@ def discover(root: Path | None, *, packages: bool = False) -> dict[str, KindSour
     packages: also those of installed packages, which takes some 40 ms. Raises UsageError for wrong project settings and
     for a kind with the name of a command.
     """
-    found = _kinds_below(built_in_folder(), "built-in")
+    own = {} if root is None else {folder: root / folder for folder in read_template_folders(root)}
+    built_in = built_in_folder()
+    # In this very repository both are one folder: it is read once.
+    found = {} if any(place.resolve() == built_in for place in own.values()) else _kinds_below(built_in, "built-in")
     if root is not None:
-        for folder in read_template_folders(root):
+        for folder in own:
             found.update(_project_kinds(root, folder))
     if packages:
         for entry in _entry_points():
@@ -138,8 +141,8 @@ def _kind(name: str, folder: Path, origin: str, prepare: str | None = None) -> K
 def _summary(folder: Path, name: str) -> str:
     """The manifest's summary. A broken manifest must not keep the other kinds from being listed: using it tells."""
     try:
-        table = tomllib.loads((folder / "template.toml").read_bytes().decode("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table = parse_toml((folder / "template.toml").read_bytes())
+    except (OSError, *TOMLError) as error:
         return f"template.toml cannot be read: {error}"
     if table.get("name") != name:
         return f"template.toml says that its name is {table.get('name')!r}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from typing import TYPE_CHECKING, Any, get_args
 
 from tooling.kit.change.plan import safe_path
@@ -26,6 +25,7 @@ from tooling.kit.kind import (
 )
 from tooling.kit.suggest import did_you_mean
 from tooling.kit.template.expressions import evaluate, holds
+from tooling.kit.toml import TOMLError, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -64,11 +64,11 @@ def load_manifest(folder: Path) -> Manifest:
     path = folder / FILE
     where = os.fspath(path)
     try:
-        table = tomllib.loads(path.read_bytes().decode("utf-8"))
+        table = parse_toml(path.read_bytes())
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
         raise UsageError(message, where=where, fix="a kind needs copier.yml and template.toml") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except TOMLError as error:
         raise UsageError(f"is no TOML: {error}", where=where, fix="correct the file") from error
     _check_table(table, _KEYS, where, required=("name", "summary"))
     for key in ("symbols", "next", "reserved"):
