@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import difflib
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -45,7 +47,16 @@ class Page:
     """Name of the page whose examples ran before in the same copy of the repository; "" for a fresh copy."""
 
 
-COPIED = (".gitignore", "areal/", "docs/extensions.md", "pyproject.toml", "templates/", "tests/conftest.py", "tooling/")
+COPIED = (
+    ".areal/",
+    ".gitignore",
+    "areal/",
+    "docs/extensions.md",
+    "pyproject.toml",
+    "templates/",
+    "tests/conftest.py",
+    "tooling/",
+)
 """What examples can see: pages do not change with the rest of the repository."""
 
 INDEX = """\
@@ -123,10 +134,12 @@ def render_pages(listed: list[Page]) -> dict[Path, str]:
     """Path below the repository root to content."""
     with tempfile.TemporaryDirectory(prefix="command-pages-") as scratch:
         base = Path(scratch)
-        _copy_repository(base / "areal")
+        start = base / "start" / "areal"
+        _copy_repository(start)
         _install(base)
+        _undo_units(start)
         with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            made = pool.map(lambda chain: _chain(chain, base), _chains(listed))
+            made = pool.map(lambda chain: _chain(chain, start, base), _chains(listed))
             contents = {page.name: content for chain in made for page, content in chain}
     found = {FOLDER / f"{page.name}.md": contents[page.name] for page in listed}
     return {FOLDER / "index.md": _index(listed), **found}
@@ -141,9 +154,9 @@ def _chains(listed: list[Page]) -> list[list[Page]]:
     return sorted(chains.values(), key=len, reverse=True)
 
 
-def _chain(chain: list[Page], base: Path) -> list[tuple[Page, str]]:
+def _chain(chain: list[Page], start: Path, base: Path) -> list[tuple[Page, str]]:
     world = base / chain[0].name / "areal"
-    shutil.copytree(base / "areal", world, symlinks=True)
+    shutil.copytree(start, world, symlinks=True)
     return [(page, _page(page, world)) for page in chain]
 
 
@@ -237,9 +250,18 @@ def _copy_repository(target: Path) -> None:
         shutil.copy2(source, target / name)
     (target / "interrupted.py").write_text(INTERRUPTED_RUN)
     (target / "shapes.py").write_text(SHAPES)
-    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "start"]):
-        identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
-        subprocess.run(["git", *identity, *words], cwd=target, check=True, capture_output=True)
+    _git(target, "init", "--quiet")
+    _commit_all(target)
+
+
+def _commit_all(world: Path) -> None:
+    _git(world, "add", "--all")
+    _git(world, "commit", "--quiet", "--allow-empty", "--message", "start")
+
+
+def _git(world: Path, *words: str) -> None:
+    identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
+    subprocess.run(["git", *identity, *words], cwd=world, check=True, capture_output=True)
 
 
 def _install(base: Path) -> None:
@@ -249,6 +271,14 @@ def _install(base: Path) -> None:
         program = base / "bin" / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}"{words} "$@"\n')
         program.chmod(0o755)
+
+
+def _undo_units(world: Path) -> None:
+    """Take back what `areal-new` generated in this repository, so that the pages do not change with every unit."""
+    listed = json.loads(_run("areal-new list --json", world))
+    for unit in listed["units"]:
+        _run(shlex.join(["areal-new", "undo", unit["kind"], unit["name"], "--force"]), world)
+    _commit_all(world)
 
 
 def _index(listed: list[Page]) -> str:
