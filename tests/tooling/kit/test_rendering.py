@@ -209,6 +209,9 @@ def test_rendering_starts_no_process_and_leaves_nothing_behind(tmp_path):
         "_subdirectory: ../elsewhere",
         "_subdirectory: '{{ snake }}'",
         "_subdirectory: missing",
+        '_exclude: [\'{{ "a.txt" if "/etc/*" | fileglob }}\']',
+        "_exclude: a.txt",
+        "_exclude: [3]",
     ],
 )
 def test_settings_that_run_read_or_confuse_are_refused(tmp_path, setting):
@@ -238,6 +241,9 @@ def test_settings_that_run_read_or_confuse_are_refused(tmp_path, setting):
         ("{{ ['/etc/*'] | map('fileglob') | list }}\n", 1, "no filter 'fileglob'"),
         ("{% set f = 'file' ~ 'glob' %}{{ ['/etc/*'] | map(f) | list }}\n", 1, "no filter '(computed)'"),
         ("{{ '$HOME' | expandvars }}\n", 1, "no filter 'expandvars'"),
+        ("{{ '/etc' | relpath }}\n", 1, "no filter 'relpath'"),
+        ("{{ 'x' * 10000000000000000 }}\n", 1, "cannot be rendered"),
+        ("\n{{ '!!python/name:os.system' | from_yaml }}\n", 2, "cannot be rendered"),
         ("{% filter shuffle %}x{% endfilter %}\n", 1, "no filter 'shuffle'"),
     ],
 )
@@ -246,6 +252,20 @@ def test_a_mistake_in_a_template_is_named_with_file_and_line(tmp_path, text, lin
     assert error.where == f"{tmp_path}/template/a.py.jinja:{line}"
     assert message in error.message
     assert "areal-new-" not in str(error)  # the temporary copy is nobody's business
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{{ now " + "-" * 20000 + "1 }}", "nested too deeply"),
+        ("{% if 1 %}" * 150 + "{% endif %}" * 150, "too many levels"),
+        ("{{ 'a' ~ 3e400 | int }}", "cannot be rendered"),
+    ],
+)
+def test_what_jinja_chokes_on_is_a_mistake_of_the_template(tmp_path, text, message):
+    error = refused(template(tmp_path, {"a.py.jinja": text}))
+    assert error.where.startswith(str(tmp_path))
+    assert message in error.message
 
 
 def test_a_mistake_in_a_partial_is_named_there(tmp_path):
@@ -283,8 +303,40 @@ def test_links_are_refused(tmp_path):
 
 def test_includes_cannot_leave_the_template(tmp_path):
     (tmp_path / "secret.txt").write_text("secret")
-    folder = template(tmp_path / "t", {"a.txt.jinja": "{% include '../secret.txt' %}{% include '/etc/passwd' %}"})
-    assert "secret.txt" in refused(folder).message
+    (tmp_path / "secret.jinja").write_text("secret")
+    for name in ("../secret.jinja", f"{tmp_path}/secret.jinja"):
+        folder = template(tmp_path / "t", {"a.txt.jinja": f"{{% include '{name}' %}}"})
+        assert "secret.jinja" in refused(folder).message
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "{% include 'partials/hidden' %}",
+        "{%-include\n'partials/hidden' ignore missing%}",
+        "{% include 'partials/' ~ 'hidden' %}",
+        "{% include ['partials/a.jinja', 'partials/hidden'] %}",
+        "{% include 'partials/a.jinja' if style == 'boxed' else 'partials/hidden' %}",
+        "{% include 'partials/hiddenx.jinja'[:15] %}",
+        "{% include style %}",
+        "{% import 'partials/hidden' as hidden %}",
+        "{% from 'partials/hidden' import x %}",
+        "{% extends 'partials/hidden' %}",
+    ],
+)
+def test_files_that_nobody_looked_at_cannot_be_included(tmp_path, monkeypatch, statement):
+    monkeypatch.setenv("AREAL_NEW_SECRET", "hunter2")
+    body = "{% set x = '$AREAL_NEW_SECRET' | expandvars %}{{ x }}"
+    folder = template(tmp_path, {"/partials/hidden": body, "a.txt.jinja": statement})
+    error = refused(folder, style="partials/hidden")
+    assert "not looked at" in error.message
+    assert error.where.endswith("a.txt.jinja:1")
+
+
+def test_names_of_included_files_may_be_made_of_answers(tmp_path):
+    choice = "{% include 'partials/' ~ style ~ '.jinja' %}{% include ['partials/no.jinja', 'partials/b' + '.jinja'] %}"
+    folder = template(tmp_path, {"/partials/exact.jinja": "e", "/partials/b.jinja": "b", "a.txt.jinja": choice})
+    assert rendered(folder) == {"a.txt": b"eb"}
 
 
 def test_a_name_that_no_disk_takes_is_refused(tmp_path):

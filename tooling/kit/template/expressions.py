@@ -31,6 +31,7 @@ FORBIDDEN_FILTERS = frozenset(
         "random",
         "random_mac",
         "realpath",
+        "relpath",
         "shuffle",
         "strftime",
         "to_datetime",
@@ -93,19 +94,25 @@ def _condition(text: str) -> TemplateExpression:
 
 
 def rendering_errors() -> tuple[type[Exception], ...]:
-    """What rendering a faulty template may raise: Jinja's own errors, and those of operators and filters."""
+    """What rendering a faulty template may raise: Jinja's own errors, those of operators and filters, and those of the
+    Python that Jinja makes of it (nested too deeply, a number too large)."""
     import re
 
     from jinja2 import TemplateError
+    from yaml import YAMLError
 
     return (
         TemplateError,
         ArithmeticError,
         AttributeError,
         LookupError,
+        MemoryError,
+        NameError,
         RecursionError,
+        SyntaxError,
         TypeError,
         ValueError,
+        YAMLError,
         re.error,
     )
 

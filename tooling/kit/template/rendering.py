@@ -3,7 +3,8 @@
     files = render(folder, answers, names, settings)       # {"areal/reward/digits.py": b"...", ...}, sorted
 
 A template is data, from whoever wrote it: nothing of it is executed (no tasks, migrations or extensions), it reads no
-files but its own, and renders the same bytes for the same answers at any time on any machine. Copier sees a copy
+files but its own, and renders the same bytes for the same answers at any time on any machine. How long it takes and
+how much memory is not limited: loops within loops run until they end, or until somebody interrupts. Copier sees a copy
 whose questions are answered already (`tooling.kit.template.questions`). Formatting is a step of its own
 (`tooling.kit.template.formatting`).
 """
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tooling.kit.names import Names
     from tooling.kit.project import Settings
 
-SUFFIX = ".jinja"
+SUFFIX = template_scan.SUFFIX
 _SETTINGS = frozenset({"_envops", "_exclude", "_min_copier_version", "_subdirectory", "_templates_suffix"})
 _DANGEROUS = frozenset({"_external_data", "_jinja_extensions", "_migrations", "_tasks"})
 
@@ -93,7 +94,16 @@ def _configuration(folder: Path) -> dict[str, Any]:
     if not isinstance(below, str) or "{" in below or not (folder / safe_path(below)).is_dir():
         message = f"`_subdirectory` is {below!r}, expected a folder of the template"
         raise UsageError(message, where=where, fix="write _subdirectory: template, and put the files there")
+    _check_excluded(given.get("_exclude", []), where)
     return {**given, "_subdirectory": safe_path(below), "_templates_suffix": SUFFIX, "_envops": _envops(given, where)}
+
+
+def _check_excluded(patterns: Any, where: str) -> None:
+    """Patterns are templates too: copier renders them."""
+    if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise UsageError("`_exclude` is no list of texts", where=where, fix="list patterns as in .gitignore")
+    for pattern in patterns:
+        template_scan.scan(pattern, where=f"{where}: _exclude")
 
 
 def _envops(given: Mapping[str, Any], where: str) -> dict[str, Any]:
