@@ -91,6 +91,8 @@ def _checked(key: str, line: str) -> str:
         raise UsageError(f"{line!r} is not one line with `{key}` as its first word in backticks")
     if _MARKER.search(line):
         raise UsageError(f"{line!r} holds a marker")
+    if any("\ud800" <= letter <= "\udfff" for letter in line):
+        raise UsageError(f"{line!r} is no valid Unicode")
     return line
 
 

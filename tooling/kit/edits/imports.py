@@ -134,7 +134,8 @@ class ImportStrategy:
         return Edit(text.encode(data), changed=True, line=data.count(b"\n", 0, at) + 1 + unfinished, note=note)
 
     def _parse(self, source: bytes, entry: RegistryEntry, fix: str) -> Module:
-        if not entry.key.isidentifier() or not entry.value or not _DOTTED.fullmatch(entry.value):
+        module = entry.value
+        if not entry.key.isidentifier() or not _DOTTED.fullmatch(module) or module in {"", "__future__"}:
             raise refusal(entry.file, 1, f"{self.paste(entry)!r} is no import", fix)
         return parse_module(source, entry.file, fix)
 
@@ -152,7 +153,7 @@ class ImportStrategy:
 def _lines(module: Module) -> list[_Line]:
     text, found = module.text, []
     for index, node in enumerate(module.tree.body):
-        if not isinstance(node, ast.ImportFrom):
+        if not isinstance(node, ast.ImportFrom) or node.module == "__future__":  # which has to stay first
             continue
         begin, stop = text.offset(node.lineno, node.col_offset), _end(module, node)
         alone = text.starts_line(begin) and text.ends_line(stop)

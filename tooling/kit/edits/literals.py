@@ -115,9 +115,13 @@ def parse_module(source: bytes, file: str, fix: str) -> Module:
 
 def find_table(module: Module, name: str, *, mapping: bool, fix: str) -> Table:
     """The registry called `name`. Raises RegistryShapeError with file:line for every shape described above as
-    refused."""
+    refused, and for one that is nested too deeply to be measured."""
     line, small, value, begin = _assignment(module, name, fix)
-    table = _Reader(module, name, mapping, fix, *_spans(module, line, small, begin)).table(small, value)
+    try:
+        spans, shift = _spans(module, line, small, begin)
+    except RecursionError as error:
+        raise refusal(module.text.file, module.text.line(begin), f"{name} is nested too deeply", fix) from error
+    table = _Reader(module, name, mapping, fix, spans, shift).table(small, value)
     seen: set[str] = set()
     for item in table.items:
         if item.key in seen:

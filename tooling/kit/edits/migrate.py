@@ -60,6 +60,13 @@ def migrate_registry(source: bytes, *, file: str, function: str | None = None) -
     function: which one, where several could be migrated. Raises UsageError when there is none (a table already) or no
     single one, RegistryShapeError (exit 6) with file:line and the reason when a branch is not plain.
     """
+    try:
+        return _migrated(source, file, function)
+    except RecursionError as error:
+        raise refusal(file, 1, "an expression is nested too deeply to be compared", _FIX) from error
+
+
+def _migrated(source: bytes, file: str, function: str | None) -> Migration:
     text = read_source(source, file, _FIX)
     try:
         tree, marks = parse_python(text.text), comments(text)

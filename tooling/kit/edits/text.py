@@ -49,8 +49,14 @@ class SourceText:
         return self.data.decode("utf-8")
 
     def encode(self, data: bytes) -> bytes:
-        """Edited `data` in the encoding of the file. Raises UnicodeEncodeError, see `string_literal`."""
-        return data.decode("utf-8").encode(self.encoding)
+        """Edited `data` in the encoding of the file. Raises RegistryShapeError for what it cannot hold; string literals
+        can be escaped (`string_literal`), names cannot."""
+        try:
+            return data.decode("utf-8").encode(self.encoding)
+        except UnicodeEncodeError as error:
+            odd = error.object[error.start : error.end]
+            fix = "save the file as UTF-8, or use another name"
+            raise refusal(self.file, 1, f"{odd!r} cannot be written in {self.encoding}", fix) from error
 
     def with_data(self, data: bytes) -> SourceText:
         """The same file with other text."""
@@ -92,13 +98,16 @@ class SourceText:
 
 
 def read_source(source: bytes, file: str, fix: str) -> SourceText:
-    """Decode Python source. Raises RegistryShapeError when its encoding is unknown or wrong, or when lines end in a
-    lone carriage return, which parsers disagree about."""
+    """Decode Python source. Raises RegistryShapeError when its encoding is unknown or wrong, or does not give the file
+    back byte for byte, or when lines end in a lone carriage return, which parsers disagree about."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-        data = source.decode(encoding).encode("utf-8")
+        text = source.decode(encoding)
+        data, same = text.encode("utf-8"), text.encode(encoding) == source
     except (SyntaxError, LookupError, UnicodeError) as error:
         raise refusal(file, 1, f"registry unreadable: {error}", fix) from error
+    if not same:  # "\u0041" in a raw_unicode_escape file would come back as "A"
+        raise refusal(file, 1, f"an edit would change bytes elsewhere: {encoding} has several ways to write them", fix)
     lone = re.search(rb"\r(?!\n)", data)
     if lone:
         raise refusal(file, data.count(b"\n", 0, lone.start()) + 1, "a carriage return without a line feed", fix)

@@ -96,6 +96,7 @@ def test_a_document_that_is_not_utf8_is_refused():
         ("s", "k", "- `other` `k`"),
         ("s", "k", "- k"),
         ("s", "k", "- `k` <!-- /areal-new:s -->"),
+        ("s", "k", "- `k` \udcff"),
         ("s -->", "k", "- `k`"),
     ],
 )

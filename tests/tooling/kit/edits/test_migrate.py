@@ -416,3 +416,10 @@ def test_the_imports_it_needs_stand_where_the_linter_wants_them(imports, tmp_pat
     path.write_bytes(migrate_registry(f"{imports}{gap}{tail}".encode(), file="r.py").source)
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "I,E,F821,F811", "--no-cache", path]
     assert subprocess.run(command, check=False, capture_output=True, text=True).stdout == "All checks passed!\n"
+
+
+def test_a_branch_too_deep_to_be_compared_is_refused_instead_of_ending_the_process():
+    deep = "+".join(["'a'"] * 900)
+    source = f"def get(name):\n{BRANCH}    elif name == {deep}:\n        from zoo.b import b\n        return b(x)\n"
+    with pytest.raises(RegistryShapeError, match="nested too deeply"):
+        migrate_registry(source.encode(), file="r.py")

@@ -148,6 +148,19 @@ def test_08_a_chain_too_deep_to_be_walked_is_refused_instead_of_ending_the_proce
     assert "unreadable" in refusal_of(source.encode()).message
 
 
+@pytest.mark.parametrize("levels", [90, 150, 190])
+def test_08_a_value_too_deep_to_be_measured_is_refused_with_its_line(levels):
+    error = refusal_of(f"\nTABLE = {{\n    'a': {'[' * levels}{']' * levels},\n}}\n".encode())
+    assert error.where.startswith("pkg/registry.py:")
+
+
+def test_09_no_import_line_is_put_before_the_future():
+    entry = RegistryEntry("pkg/registry.py", "import", "", "bb", "__all")
+    error = refusal_of(b"from __future__ import annotations\n", entry)  # "__all" sorts before "__future__"
+    assert "no import next to which" in error.message
+    assert refusal_of(b"from a import b\n", RegistryEntry("pkg/registry.py", "import", "", "division", "__future__"))
+
+
 def test_09_an_import_line_takes_over_the_instruction_of_its_neighbour_and_nothing_else():
     entry = RegistryEntry("pkg/__init__.py", "import", "", "bb", "pkg.bb")
     source = "from pkg.aa import aa  # noqa: F401\nfrom pkg.cc import (  # noqa: F401\n    cc,\n)\n"
@@ -190,6 +203,19 @@ def test_12_a_name_that_the_encoding_lacks_is_escaped():
     edit = add_entry(source, entry)
     assert b'    "\\u6570",\n' in edit.source
     assert keys(edit.source, entry) == ["aa", "数"]
+
+
+def test_12_a_name_that_cannot_be_escaped_is_refused():
+    entry = RegistryEntry("pkg/registry.py", "import", "", "ж", "a")
+    with pytest.raises(RegistryShapeError, match="cannot be written in iso-8859-1"):
+        add_entry(b"# coding: latin-1\nfrom a import b\n", entry)
+
+
+def test_12_an_encoding_that_would_write_other_lines_anew_is_refused():
+    """Decoded and encoded again, "\\u0041" is "A": a line that the edit has nothing to do with."""
+    source = b"# coding: raw_unicode_escape\nOTHER = '\\u0041'\nTABLE = {\n}\n"
+    assert "bytes elsewhere" in refusal_of(source).message
+    assert add_entry(source.replace(b"\\u0041", b"A"), NEW).changed
 
 
 def test_13_what_libcst_does_not_give_back_is_refused():
