@@ -9,7 +9,7 @@ import pytest
 
 from tooling.kit.errors import ToolError, UsageError
 from tooling.kit.template import formatting
-from tooling.kit.template.formatting import check_files, format_files
+from tooling.kit.template.formatting import check_edited, check_files, format_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -194,3 +194,27 @@ def test_a_ruff_that_cannot_be_run_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(formatting, "_ruff_program", lambda: str(tmp_path / "missing"))
     with pytest.raises(ToolError, match="could not be run"):
         format_files(repository(tmp_path), {"x.py": b"x = 1\n"})
+
+
+# ---------------------------------------------------------------------------------------------------------- edits
+
+
+def worse(root: Path, before: bytes, after: bytes, **others: tuple[bytes, bytes]) -> list[str]:
+    edits = {"x.py": (before, after), **{f"{name}.py": edit for name, edit in others.items()}}
+    return [result.name for result in check_edited(root, edits)]
+
+
+def test_only_what_an_edit_breaks_counts(tmp_path):
+    root = repository(tmp_path, '[tool.ruff]\nlint.select = ["E", "F"]\nlint.ignore = ["F401"]\n')
+    long = b'X = "' + b"x" * 90 + b'"\n'
+    assert worse(root, b"x = 1\n", b"x = 2\n") == []
+    assert worse(root, b"x = 1\n", b"import os\n") == []  # the repository ignores that rule
+    assert worse(root, b"x = 1\n", long) == ["ruff-check"]
+    assert worse(root, long, long + long) == []  # it failed before
+    assert worse(root, b"x = 1\n", b"x  = 1\n") == ["ruff-format"]
+    assert worse(root, b"x = 1\n", b"x = (\n") == ["syntax"]
+
+
+def test_a_file_that_failed_all_along_hides_no_other(tmp_path):
+    root, long = repository(tmp_path), b"import os\n"
+    assert worse(root, long, long + b"import sys\n", y=(b"x = 1\n", long)) == ["ruff-check"]

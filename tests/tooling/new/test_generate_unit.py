@@ -326,3 +326,30 @@ def test_json_answers_come_back_from_the_receipt_as_they_were(world):
     world.generate(cases=cases)
     assert json.loads(world.read(RECEIPT))["answers"]["cases"] == cases
     assert not world.plan(cases=cases).plan
+
+
+def test_a_registry_that_an_entry_would_spoil_is_left_alone(world):
+    before = world.tree()
+    with pytest.raises(ChecksFailedError) as caught:
+        world.plan("takes_a_third_of_the_price_off")
+    assert caught.value.where == REGISTRY
+    assert [check.name for check in caught.value.checks] == ["ruff-check"]
+    assert world.tree() == before
+    world.carry_out(world.plan("takes_a_third_of_the_price_off", register=False))
+    assert world.git("diff", "--numstat") == ""
+
+
+def test_what_a_registry_failed_before_is_not_the_fault_of_an_entry(world):
+    world.edit(REGISTRY, '"""Which', 'import os\n\nX  =  1\n"""Which')
+    unit = world.plan()
+    assert unit.warnings == ()
+    world.carry_out(unit)
+
+
+def test_an_entry_that_spoils_only_the_layout_is_a_warning(world):
+    world.write(REGISTRY, '"""Rules."""\n\nRULES = {"free": "shop.rules.free:free_rule"}\n')
+    world.edit("pyproject.toml", "line-length = 100", "line-length = 80")  # the line gets 82 characters
+    world.edit("pyproject.toml", '"E", ', "")
+    unit = world.plan("half")
+    assert any(f"ruff-format of {REGISTRY}" in warning for warning in unit.warnings)
+    world.carry_out(unit)

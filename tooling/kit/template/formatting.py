@@ -2,6 +2,7 @@
 
     files = format_files(root, files)            # Python files as `ruff format` leaves them, imports sorted
     results = check_files(root, files)           # [CheckResult("syntax", ...), CheckResult("ruff-format", ...), ...]
+    worse = check_edited(root, {path: (b"old", b"new")})    # checks that an edit of an existing file would break
 
 Ruff runs in a temporary folder that holds the files at their repository paths, the repository's ruff configuration, and
 links to the modules around them, so that it judges as it would after writing. Nothing is written to the work tree.
@@ -74,6 +75,23 @@ def check_files(root: Path, files: Mapping[str, bytes]) -> list[CheckResult]:
         layout = _ruff(stage, ["format", "--check"], python)
         rules = _ruff(stage, ["check", "--no-fix", "--quiet", "--output-format", "concise"], python)
     return [syntax, _result("ruff-format", layout), _result("ruff-check", rules)]
+
+
+def check_edited(root: Path, edits: Mapping[str, tuple[bytes, bytes]]) -> list[CheckResult]:
+    """Checks that existing files, given as (before, after), would fail and passed before; [] when there are none.
+
+    What a file failed all along is not the fault of the edit. Raises UsageError as `check_files`.
+    """
+    broken = [
+        result for result in check_files(root, {path: after for path, (_, after) in edits.items()}) if not result.ok
+    ]
+    if not broken:
+        return []
+    worse: list[CheckResult] = []
+    for path, (before, after) in edits.items():  # one by one: another file's old failures hide nothing
+        failed = {result.name for result in check_files(root, {path: before}) if not result.ok}
+        worse += [item for item in check_files(root, {path: after}) if not item.ok and item.name not in failed]
+    return worse
 
 
 def _python(files: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -19,17 +19,20 @@ from tooling.kit.edits import (
     remove_document_line,
     remove_entry,
 )
-from tooling.kit.errors import ConflictError, RegistryShapeError, ToolError
+from tooling.kit.errors import ChecksFailedError, ConflictError, RegistryShapeError, ToolError
+from tooling.kit.template.formatting import check_edited
 from tooling.new.unit.records import Kept, Registered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from tooling.kit.change.plan import Plan
     from tooling.kit.kind import DocumentEntry, RegistryEntry, ResolvedManifest
     from tooling.kit.receipts import Receipt
 
 EntryState = Literal["present", "absent", "changed"]
+_ADVISORY = frozenset({"ruff-format"})
+"""Checks that an edited registry may fail: a formatter can repair the layout of a table, and nothing else does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +68,23 @@ class Moved:
 
 
 def register(plan: Plan, entries: Iterable[RegistryEntry], documents: Iterable[DocumentEntry]) -> Registration:
-    """Add what is missing. Raises RegistryShapeError (with the line to paste) and ConflictError (another value)."""
+    """Add what is missing. Raises RegistryShapeError (with the line to paste), ConflictError (another value), and
+    ChecksFailedError when a registry would no longer pass the repository's ruff, e.g. by the length of a line."""
     registered: list[Registered] = []
     made: list[RegistryEntry] = []
     warnings: list[str] = []
+    before: dict[str, bytes] = {}
     for entry in entries:
-        edit = add_entry(_source(plan, entry), entry)
+        source = _source(plan, entry)
+        edit = add_entry(source, entry)
         if edit.note:
             warnings.append(f"{entry.file}: {edit.note}")
         if edit.changed:
+            before.setdefault(entry.file, source)
             plan.write(entry.file, edit.source, reason=f"register {entry.key} in {entry.table or entry.shape}")
             registered.append(Registered(entry, edit.line))
             made.append(entry)
+    warnings += _check_registries(plan, before)
     lines: list[DocumentEntry] = []
     for document in documents:
         try:
@@ -88,6 +96,22 @@ def register(plan: Plan, entries: Iterable[RegistryEntry], documents: Iterable[D
             registered.append(Registered(document, line))
             lines.append(document)
     return Registration(tuple(registered), tuple(made), tuple(lines), tuple(warnings))
+
+
+def _check_registries(plan: Plan, before: Mapping[str, bytes]) -> list[str]:
+    """Warnings about the layout of edited registries. Raises ChecksFailedError for what ruff finds in them that it did
+    not find before."""
+    edits = {path: (source, plan.read(path) or b"") for path, source in before.items()}
+    worse = check_edited(plan.root, edits)
+    failed = [result for result in worse if result.name not in _ADVISORY]
+    if failed:
+        raise ChecksFailedError(
+            f"would not pass {failed[0].name} any more with the new entry; nothing was written",
+            where=", ".join(before),
+            fix="use a shorter name where a line is too long, or --no-register and enter it by hand",
+            checks=worse,
+        )
+    return [f"{result.name} of {', '.join(before)}: {result.detail}" for result in worse]
 
 
 def unregister(plan: Plan, entries: Iterable[RegistryEntry], documents: Iterable[DocumentEntry]) -> Removal:
