@@ -6,6 +6,7 @@ three_way(pristine, on_disk, new_render, Labels("yours", "template before", "tem
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,14 @@ from tooling.kit.errors import ToolError, UsageError
 
 _MOST_CONFLICTS = 127
 """Above it git's exit status means an error."""
+
+
+_MARKERS = (
+    re.compile(rb"^<{7} ", re.MULTILINE),
+    re.compile(rb"^={7}\r?$", re.MULTILINE),
+    re.compile(rb"^>{7} ", re.MULTILINE),
+)
+"""What the lines of a conflict begin with, in their order."""
 
 
 class Labels(NamedTuple):
@@ -50,6 +59,17 @@ def three_way(base: bytes, ours: bytes, theirs: bytes, labels: Labels | None = N
         if ours == base:
             return Merged(theirs, 0)
     return _merge_file(base, ours, theirs, labels or Labels())
+
+
+def has_markers(content: bytes) -> bool:
+    """Whether a text holds a conflict that nobody resolved yet: lines of "<<<<<<< ", "=======" and ">>>>>>> "."""
+    position = 0
+    for marker in _MARKERS:
+        found = marker.search(content, position)
+        if found is None:
+            return False
+        position = found.end()
+    return True
 
 
 def _merge_file(base: bytes, ours: bytes, theirs: bytes, labels: Labels) -> Merged:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tooling.kit.errors import UsageError
-from tooling.kit.merge import Labels, three_way
+from tooling.kit.merge import Labels, has_markers, three_way
 
 BASE = b"one\ntwo\nthree\nfour\nfive\nsix\n"
 
@@ -15,6 +15,15 @@ BASE = b"one\ntwo\nthree\nfour\nfive\nsix\n"
 def test_changes_in_different_places_are_both_kept():
     ours, theirs = BASE.replace(b"one", b"ONE"), BASE.replace(b"six", b"SIX")
     assert three_way(BASE, ours, theirs) == (b"ONE\ntwo\nthree\nfour\nfive\nSIX\n", 0)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_markers_are_found_where_a_merge_left_them_and_only_there(end):
+    base, ours, theirs = (text.replace(b"\n", end) for text in (BASE, BASE.replace(b"two", b"2"), b"x\ny\n"))
+    merged = three_way(base, ours, theirs)
+    assert merged.conflicts
+    assert has_markers(merged.content)
+    assert not any(map(has_markers, (base, ours, theirs, b"", b"=======\n>>>>>>> x\n<<<<<<< y\n", b"a <<<<<<< b\n")))
 
 
 def test_the_same_change_on_both_sides_is_no_conflict():

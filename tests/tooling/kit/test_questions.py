@@ -120,6 +120,7 @@ def test_a_question_without_default_is_required(tmp_path):
         ("a: {type: str, when: 3}\n", "`when` has to be"),
         ("a: {type: str, multiselect: true}\n", "needs `choices`"),
         ("a: {type: str, help: [x]}\n", "`help` has to be of type str"),
+        ("a: {type: str, secret: true, default: x}\n", "receipts, which are committed"),
     ],
 )
 def test_odd_files_are_refused(tmp_path, text, message):

@@ -18,10 +18,11 @@ from tooling.kit.errors import UsageError
 from tooling.kit.names import NAME_FIELDS
 from tooling.kit.suggest import did_you_mean
 from tooling.kit.template.answer_types import TYPES, cast, parsed, typed
+from tooling.kit.template.conditions import condition
 from tooling.kit.template.expressions import evaluate, holds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from tooling.kit.kind import OptionEntry
@@ -66,7 +67,6 @@ class Question:
     """A Jinja template that renders nothing for a good answer, and what is wrong with a bad one."""
     when: str | bool = True
     """Whether the question is asked; false marks a computed value."""
-    secret: bool = False
 
     @property
     def required(self) -> bool:
@@ -158,6 +158,12 @@ def _made(name: str, details: dict[str, Any], where: str) -> Question:
     when = details.get("when", True)
     if not isinstance(when, (bool, str)):
         raise UsageError("`when` has to be a bool or a Jinja expression", where=where, fix="correct it")
+    if details.get("secret"):
+        raise UsageError(
+            "`secret` is not supported: answers are kept in receipts, which are committed",
+            where=where,
+            fix="ask for the name of an environment variable that holds the secret",
+        )
     question = Question(
         name=name,
         type=kind,
@@ -167,7 +173,6 @@ def _made(name: str, details: dict[str, Any], where: str) -> Question:
         multiselect=details.get("multiselect", False),
         validator=details.get("validator", ""),
         when=when,
-        secret=details.get("secret", False),
     )
     if question.multiselect and not question.choices:
         raise UsageError("`multiselect` needs `choices`", where=where, fix="list them")
@@ -223,6 +228,27 @@ def check_answers(
         if answer is not MISSING:
             answers[question.name] = answer
     return answers
+
+
+def refuse_unasked(questions: Sequence[Question], given: Collection[str], context: Mapping[str, Any]) -> None:
+    """Raise UsageError naming the first question that was answered and is not asked: the answer would be kept and never
+    be used, while whoever gave it believes otherwise.
+
+    context: every answer, and what templates know besides (`rendering.template_context`).
+    """
+    for question in questions:
+        if question.name not in given:
+            continue
+        if question.computed:
+            raise UsageError(
+                "is worked out by the template and never asked", where=question.name, fix="leave the answer out"
+            )
+        if not holds(question.when, context, where=f"{question.name}: when"):
+            raise UsageError(
+                f"is asked only when {condition(question.when)}",
+                where=question.name,
+                fix="leave it out, or change the answers it depends on",
+            )
 
 
 def _answer(question: Question, given: Mapping[str, Any], known: dict[str, Any]) -> Any:
@@ -322,8 +348,9 @@ def _property(question: Question) -> dict[str, Any]:
         value["enum"] = list(question.choices)
     if question.multiselect:
         value = {"type": "array", "items": value, "uniqueItems": True}
-    if question.help:
-        value["description"] = question.help
+    when = condition(question.when)
+    if question.help or when:
+        value["description"] = f"{question.help} (asked only when {when})".strip() if when else question.help
     if question.default is not MISSING and not (isinstance(question.default, str) and "{" in question.default):
         value["default"] = question.default
     return value
