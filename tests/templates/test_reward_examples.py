@@ -121,7 +121,7 @@ def test_scores_that_the_style_does_not_give_are_refused(repository, write):
     with pytest.raises(ChecksFailedError) as caught:
         units.planned(repository, "wrong", {"style": "choice"}, from_examples=path)
     assert "disagrees with 1 of 7 given scores" in caught.value.message
-    assert "line 5: expected 1, got 0" in caught.value.message
+    assert "line 5: expected 1, got 0" in caught.value.checks[0].detail
     assert caught.value.where == "rows.jsonl:5"
     assert caught.value.exit_code == 7
     assert not (repository / "areal/reward/wrong.py").exists()

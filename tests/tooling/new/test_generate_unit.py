@@ -232,8 +232,10 @@ def test_a_document_without_its_section_is_only_a_warning(world):
 def test_a_template_that_renders_bad_code_is_stopped_before_anything_is_written(world):
     before = world.tree()
     world.edit(world.module_template, "return result", "return reslut")
-    with pytest.raises(ChecksFailedError, match="F821") as caught:
+    with pytest.raises(ChecksFailedError, match="ruff-check") as caught:
         world.plan()
+    assert "F821" in caught.value.checks[-1].detail
+    assert "\n" not in str(caught.value), "the checks are reported besides"
     assert [check.ok for check in caught.value.checks] == [True, True, False]
     world.edit(world.module_template, "return reslut", "return (")
     with pytest.raises(ChecksFailedError, match="syntax"):

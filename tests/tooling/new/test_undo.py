@@ -180,6 +180,12 @@ def test_a_unit_that_was_not_generated_is_named_with_the_nearest_one(world):
         plan_undo(world.workspace, "rule", "../../etc/passwd")
 
 
+def test_a_misspelt_kind_is_told_before_the_name(world):
+    with pytest.raises(UsageError, match="there is no kind 'rul'") as caught:
+        plan_undo(world.workspace, "rul", "half_off")
+    assert "'rule'" in caught.value.fix
+
+
 def test_planning_an_undo_writes_nothing(world):
     world.generate()
     world.edit(MODULE, "return result", "return max(result, 0.0)")

@@ -8,8 +8,9 @@ import subprocess
 import pytest
 
 from tooling.kit.change.plan import sha256
-from tooling.kit.errors import ChecksFailedError, ConflictError, UsageError
+from tooling.kit.errors import ChecksFailedError, ConflictError, MergeConflictError, UsageError
 from tooling.kit.receipts import read_receipt
+from tooling.new.unit.rename import plan_rename
 from tooling.new.unit.status import all_status
 from tooling.new.unit.testing_run import run_tests
 from tooling.new.unit.update import plan_update, plan_update_all
@@ -88,6 +89,29 @@ def test_lines_changed_on_both_sides_get_markers_and_exit_code_5(world):
     for part in ("<<<<<<< yours", "Takes a tenth off.", "||||||| template before", "Lowers by", ">>>>>>> template now"):
         assert part in text
     assert read_receipt(world.root, "rule", "half_off").template.tree == unit.receipt.template.tree
+
+
+def test_conflicts_that_nobody_resolved_are_told_again_and_stop_the_next_merge(world):
+    world.generate()
+    world.edit(MODULE, "Takes 10 percent off.", "Takes a tenth off.")
+    improve_template(world)
+    update(world)
+    again = plan_update(world.workspace, "rule", "half_off")
+    assert (bool(again.plan), again.exit_code, again.conflicts) == (False, 5, (MODULE,))
+    before = world.tree()
+    with pytest.raises(MergeConflictError, match="earlier merge") as caught:
+        plan_update(world.workspace, "rule", "half_off", answers={"percent": 20})
+    assert caught.value.where == MODULE
+    with pytest.raises(MergeConflictError):
+        plan_rename(world.workspace, "rule", "half_off", "quarter_off")
+    assert world.tree() == before
+    resolved = [line for line in world.read(MODULE).splitlines() if not line.startswith(("<", "|", "=", ">"))]
+    kept = [line for line in resolved if "percent off" not in line and "Lowers by" not in line]
+    world.write(MODULE, "\n".join(kept) + "\n")
+    assert plan_update(world.workspace, "rule", "half_off").exit_code == 0
+    assert update(world, answers={"style": "rounded"}).exit_code == 0
+    assert "Takes a tenth off." in world.read(MODULE)
+    assert "round(result, 2)" in world.read(MODULE)
 
 
 def test_new_answers_are_merged_like_a_new_template(world):
@@ -266,8 +290,9 @@ def test_a_template_that_renders_bad_code_now_changes_nothing(world):
     world.generate()
     world.edit(world.module_template, "return result", "return reslut")
     before = world.tree()
-    with pytest.raises(ChecksFailedError, match="F821"):
+    with pytest.raises(ChecksFailedError, match="ruff-check") as caught:
         plan_update(world.workspace, "rule", "half_off")
+    assert any("F821" in check.detail for check in caught.value.checks)
     assert world.tree() == before
 
 
@@ -276,8 +301,10 @@ def test_a_merge_that_fits_together_as_text_but_not_as_code_is_refused(world):
     world.edit(MODULE, "    return result", "    return result + 0.0 * price")
     world.edit(world.module_template, "def {{ snake }}_rule(price: float)", "def {{ snake }}_rule(cost: float)")
     world.edit(world.module_template, "result = price *", "result = cost *")
-    with pytest.raises(ChecksFailedError, match="do not fit together"):
+    with pytest.raises(ChecksFailedError, match="do not fit together") as caught:
         plan_update(world.workspace, "rule", "half_off")
+    assert "\n" not in str(caught.value)
+    assert any(not check.ok and check.detail for check in caught.value.checks)
 
 
 def test_code_that_was_broken_before_the_update_is_only_a_warning(world):
@@ -300,6 +327,12 @@ def test_all_units_are_updated_in_one_plan(world):
     assert "Lowers by" in world.read("shop/rules/quarter_off.py")
     assert world.read("docs/extensions.md").count("a rule! |") == 2
     assert not plan_update_all(world.workspace, "rule").plan
+
+
+def test_a_misspelt_kind_is_no_empty_set_of_units(world):
+    with pytest.raises(UsageError, match="there is no kind 'rul'") as caught:
+        plan_update_all(world.workspace, "rul")
+    assert "'rule'" in caught.value.fix
 
 
 def test_all_or_none_and_the_failing_unit_is_named(world):

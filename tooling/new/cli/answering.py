@@ -45,6 +45,12 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def name_option(error: UsageError, questions: Sequence[Question]) -> None:
+    """Where an error is about a question, say it by the option: "answer_column" -> "--answer-column"."""
+    if any(error.where == question.name for question in asked(questions)):
+        error.where = flag(error.where)
+
+
 def add_questions(group: argparse._ArgumentGroup, kind: KindSource) -> None:
     """Add an option for each question and each manifest option. `group` belongs to a parser that has all its other
     options: a question of the same name raises UsageError."""
@@ -146,8 +152,7 @@ def _ask(prompt: str) -> str:
 
 def _add_question(group: argparse._ArgumentGroup, question: Question) -> None:
     name, destination = flag(question.name), _ANSWER + question.name
-    default = "required" if question.required else f"default: {_shown(question.default)}"
-    text = _escaped(f"{question.help} ({default})".strip())
+    text = _escaped(_help(question))
     if question.type == "bool" and not question.multiselect:
         group.add_argument(name, dest=destination, action=argparse.BooleanOptionalAction, default=None, help=text)
         return
@@ -160,7 +165,22 @@ def _metavar(question: Question) -> str:
     return "JSON|@FILE" if question.type in _STRUCTURED else question.type.upper()
 
 
+def _help(question: Question) -> str:
+    """When it is asked, what it is about, what holds without an answer: "[style regex] The pattern (default: .+)"."""
+    from tooling.kit.template.conditions import ELSE, occasion
+
+    when = occasion(question.when)
+    asked_when = f"[{when}] " if when else ""
+    if question.required:
+        default = "required" + (" where it is asked" if when == ELSE else f" for {when}" if when else "")
+    else:
+        default = f"default: {_shown(question.default)}"
+    return f"{asked_when}{question.help} ({default})".strip()
+
+
 def _shown(value: Any) -> str:
+    if isinstance(value, str) and ("{{" in value or "{%" in value):
+        return "depends on other answers"
     return value if isinstance(value, str) and value else json.dumps(value, default=str)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from tooling.kit.errors import UsageError
 from tooling.kit.suggest import did_you_mean
-from tooling.new.cli.answering import add_questions
+from tooling.new.cli.answering import add_questions, name_option
 from tooling.new.cli.arguments import PROGRAM, Parser, add_changing, add_common, add_planning, add_testing, split
 from tooling.new.cli.command_table import COMMANDS
 from tooling.new.cli.invocation import Invocation
@@ -73,11 +73,18 @@ def invoke(call: Call, *, as_json: bool) -> Report:
     word = cast("str", call.word)
     if word in COMMANDS:
         kind = _questioned(call)
-        arguments = command_parser(word, kind).read(call.rest)
-        return _module(COMMANDS[word].module).run(Invocation(word, arguments, as_json, kind))
+        return _run(COMMANDS[word].module, command_parser(word, kind), call, as_json=as_json, kind=kind)
     kind = _find_kind(call)
-    arguments = kind_parser(kind).read(call.rest)
-    return _module(GENERATE).run(Invocation(word, arguments, as_json, kind))
+    return _run(GENERATE, kind_parser(kind), call, as_json=as_json, kind=kind)
+
+
+def _run(module: str, parser: Parser, call: Call, *, as_json: bool, kind: KindSource | None) -> Report:
+    arguments = parser.read(call.rest)
+    try:
+        return _module(module).run(Invocation(cast("str", call.word), arguments, as_json, kind))
+    except UsageError as error:
+        name_option(error, getattr(arguments, "questions", ()))
+        raise
 
 
 def _questioned(call: Call) -> KindSource | None:

@@ -30,8 +30,8 @@ def run(invocation: Invocation) -> Report:
     from tooling.new.unit.explain import explain
 
     arguments = invocation.arguments
-    answers, _ = read_answers(arguments)
-    explanation = explain(invocation.workspace, arguments.kind, arguments.name, answers=answers)
+    answers, options = read_answers(arguments)
+    explanation = explain(invocation.workspace, arguments.kind, arguments.name, answers=answers, options=options)
     return Report(
         command="explain",
         changing=False,

@@ -215,7 +215,7 @@ def _compared(read: list[Example], outcomes: list[dict[str, Any]], file: str) ->
             [*lines[:_MAX_LISTED], *([f"and {len(lines) - _MAX_LISTED} more"] * (len(lines) > _MAX_LISTED))]
         )
         raise ChecksFailedError(
-            f"the reward disagrees with {len(wrong)} of {len(read)} given scores\n{detail}",
+            f"the reward disagrees with {len(wrong)} of {len(read)} given scores",
             where=f"{file}:{wrong[0][0].line}",
             fix="choose the style that these scores came from, or correct them",
             checks=(CheckResult("examples", ok=False, seconds=0.0, detail=detail),),

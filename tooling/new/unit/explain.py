@@ -107,11 +107,17 @@ class _Sources:
 
 
 def explain(
-    workspace: Workspace, kind: str, name: str | None = None, *, answers: Mapping[str, Any] | None = None
+    workspace: Workspace,
+    kind: str,
+    name: str | None = None,
+    *,
+    answers: Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Explanation:
     """Explain a generated unit, or what would be generated (under the name "example" when none is given).
 
-    Raises UsageError for an unknown kind, and for a unit that was not generated and whose answers are incomplete.
+    Raises UsageError for an unknown kind, for a unit that was not generated and whose answers are incomplete, and for
+    answers about a unit that was generated: its receipt has them.
     """
     if name is not None:
         try:
@@ -119,8 +125,15 @@ def explain(
         except UsageError:
             workspace.kind(kind)  # an unknown kind is the better complaint
         else:
+            if answers or options:
+                raise UsageError(
+                    f"the {kind} {receipt.name!r} was generated already, its answers are in its receipt",
+                    where=receipt.path,
+                    fix=f"leave the answers out; `areal-new update {kind} {receipt.name}` takes new ones",
+                )
             return _explain_receipt(workspace, receipt)
-    return _explain_plan(workspace, kind, name or "example", answers or {})
+    request = UnitRequest(kind=kind, name=name or "example", answers=answers or {}, options=options or {})
+    return _explain_plan(workspace, request)
 
 
 def find_markers(text: str) -> Iterable[Marker]:
@@ -154,8 +167,9 @@ def _explain_receipt(workspace: Workspace, receipt: Receipt) -> Explanation:
     )
 
 
-def _explain_plan(workspace: Workspace, kind: str, name: str, answers: Mapping[str, Any]) -> Explanation:
-    unit = plan_unit(workspace, UnitRequest(kind=kind, name=name, answers=answers))
+def _explain_plan(workspace: Workspace, request: UnitRequest) -> Explanation:
+    kind, name = request.kind, request.name
+    unit = plan_unit(workspace, request)
     receipt = unit.receipt
     if receipt is None:  # plan_unit always gives one
         raise UsageError(f"the {kind} {name!r} cannot be planned", where=kind)

@@ -44,7 +44,7 @@ def plan_unit(workspace: Workspace, request: UnitRequest) -> UnitPlan:
     existing = read_receipt(workspace.root, request.kind, names.snake)
     page, prepared = prepare(workspace, source, manifest, names, request.answers, request.options)
     answers = {**request.answers, **prepared.answers}
-    produced = produce(workspace, source.folder, names, answers, kind=request.kind, page=page)
+    produced = produce(workspace, source.folder, names, answers, kind=request.kind, page=page, given=request.answers)
     template = reference(workspace, source)
     if existing is None:
         unit = _fresh(workspace, request, produced, template, manifest.reserved)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tooling.kit.change.plan import sha256
-from tooling.kit.errors import ChecksFailedError, ConflictError
-from tooling.kit.merge import Labels, three_way
+from tooling.kit.errors import ChecksFailedError, ConflictError, MergeConflictError
+from tooling.kit.merge import Labels, has_markers, three_way
 from tooling.kit.template.formatting import check_files
 from tooling.new.unit.records import Kept
 
@@ -45,7 +45,8 @@ class Merger:
         """Merge the file that was generated at `old` with `theirs`, and put it at `new`.
 
         A file that was not generated before is added; one that a user deleted stays deleted. Raises ConflictError when
-        something else lies at `new`, UsageError when the merge base cannot be found.
+        something else lies at `new`, MergeConflictError when the user has not resolved an earlier merge, UsageError
+        when the merge base cannot be found.
         """
         self.seen.add(old)
         if not self.bases.generated(old):
@@ -79,6 +80,12 @@ class Merger:
 
     def _merged(self, old: str, new: str, ours: bytes, theirs: bytes) -> bytes:
         base = ours if ours == theirs else self.bases.pristine(old)
+        if has_markers(ours) and not has_markers(base):
+            raise MergeConflictError(
+                "still holds the conflict markers of an earlier merge; nothing was written",
+                where=old,
+                fix="resolve them first",
+            )
         if self.change is not None:
             base, ours = self.change.apply_bytes(base), self.change.apply_bytes(ours)
         merged = three_way(base, ours, theirs, self.labels)
@@ -116,7 +123,7 @@ def check_merged(workspace: Workspace, merger: Merger) -> tuple[CheckResult, ...
             merger.warnings.append(f"{result.name} of edited files: {result.detail}")
         else:
             raise ChecksFailedError(
-                f"edits and the new content do not fit together; nothing was written\n{result.name}: {result.detail}",
+                f"edits and the new content do not fit together: {result.name} fails; nothing was written",
                 where=", ".join(sorted(merger.edited)),
                 fix="change the edited lines, or take the file to its generated state first",
                 checks=results,

@@ -20,14 +20,14 @@ from tooling.kit.receipts import Receipt, ReceiptFile, TemplateReference
 from tooling.kit.suggest import did_you_mean
 from tooling.kit.template.formatting import check_files, format_files
 from tooling.kit.template.manifest import load_manifest, resolve
-from tooling.kit.template.questions import check_answers, load_questions
+from tooling.kit.template.questions import check_answers, load_questions, refuse_unasked
 from tooling.kit.template.rendering import complete_answers, render, template_context
 from tooling.kit.template.tree import hash_algorithm, tree_hash
 from tooling.new.unit.pages import Page, load_page, refused_page
 from tooling.new.version import version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from tooling.kit.kind import CheckResult, Manifest, Prepared, ResolvedManifest
     from tooling.kit.names import Names
@@ -81,14 +81,18 @@ def produce(
     kind: str,
     settings: Settings | None = None,
     page: Page | None = None,
+    given: Collection[str] = (),
 ) -> Produced:
     """Render a template folder with the given answers and defaults, and format the result with the repository's ruff.
 
-    `settings` are the repository's unless others are given. When the page has a `finish` that gives further answers,
-    the template is rendered again with them. Raises UsageError for answers or a template that cannot be used.
+    `settings` are the repository's unless others are given. `given`: names of the answers that a user gave just now;
+    those have to be asked for. When the page has a `finish` that gives further answers, the template is rendered again
+    with them. Raises UsageError for answers or a template that cannot be used.
     """
     settings = settings or workspace.settings
     complete = complete_answers(folder, answers, names, settings, kind=kind)
+    if given:
+        refuse_unasked(load_questions(folder), given, {**template_context(names, settings, kind), **complete})
     files = format_files(workspace.root, render(folder, complete, names, settings))
     if page is not None and page.finish is not None:
         with _staged(files) as stage:
@@ -168,9 +172,8 @@ def checked(workspace: Workspace, files: Mapping[str, bytes], what: str) -> tupl
     results = tuple(check_files(workspace.root, dict(files)))
     failed = [result for result in results if not result.ok]
     if failed:
-        details = "\n".join(f"{result.name}: {result.detail}" for result in failed)
         raise ChecksFailedError(
-            f"{what} does not pass the repository's gates; nothing was written\n{details}",
+            f"{what} does not pass {', '.join(result.name for result in failed)}; nothing was written",
             fix="correct the template or the answers",
             checks=results,
         )

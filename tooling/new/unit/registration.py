@@ -13,9 +13,8 @@ from tooling.kit.edits import (
     add_document_line,
     add_entry,
     document_keys,
+    find_entry,
     has_document_line,
-    has_entry,
-    keys,
     remove_document_line,
     remove_entry,
 )
@@ -172,13 +171,14 @@ def entry_state(plan: Plan, entry: RegistryEntry) -> EntryState:
     if source is None:
         return "absent"
     try:
-        if has_entry(source, entry):
-            return "present"
-        return "changed" if entry.key in keys(source, entry) else "absent"
+        found = find_entry(source, entry)
     except ConflictError:
         return "changed"
     except RegistryShapeError:
         return "changed" if _mentions(source, entry.key) else "absent"
+    if found is None:
+        return "absent"
+    return "present" if found[0] == entry.value else "changed"
 
 
 def document_state(plan: Plan, document: DocumentEntry) -> EntryState:

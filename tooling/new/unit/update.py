@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.change.plan import Plan
-from tooling.kit.errors import ToolError
+from tooling.kit.change.plan import Plan, sha256
+from tooling.kit.errors import ConflictError, ToolError
+from tooling.kit.merge import has_markers
 from tooling.kit.receipts import read_receipts
 from tooling.kit.template.manifest import load_manifest
-from tooling.kit.template.questions import load_questions
+from tooling.kit.template.questions import load_questions, refuse_unasked
+from tooling.kit.template.rendering import template_context
 from tooling.new.unit.bases import Bases, find_bases, old_template
 from tooling.new.unit.context import find_unit
 from tooling.new.unit.merging import Merger, check_merged
@@ -24,7 +26,7 @@ from tooling.new.unit.registration import move_entries
 from tooling.new.unit.renames import renamed_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tooling.kit.receipts import Receipt
     from tooling.kit.template.kinds import KindSource
@@ -43,16 +45,21 @@ def plan_update(
 ) -> UnitPlan:
     """The plan that merges the template as it is now, with the old answers and the given ones, into a unit.
 
-    An unchanged template with unchanged answers gives an empty plan. `plan` collects several updates in one. Raises
+    An unchanged template with unchanged answers gives an empty plan, whose `conflicts` are the files that still hold
+    the markers of an earlier update. `plan` collects several updates in one. Raises
     UsageError when the unit, the kind or the merge base cannot be found, and for answers that no longer fit (give new
-    ones); ConflictError when a new file is in the way; ChecksFailedError when the result does not pass the gates.
+    ones); ConflictError when a new file is in the way; MergeConflictError when markers of an
+    earlier update are in the way; ChecksFailedError when the result does not pass the gates.
     """
     receipt = find_unit(workspace, kind, name)
     source = workspace.kind(kind)
     plan = Plan(workspace.root) if plan is None else plan
     answers = answers or {}
     if not options and template_tree(workspace, source) == receipt.template.tree and _same(answers, receipt):
-        return UnitPlan(plan=plan, receipt=receipt, tests=receipt.tests_of_unit)
+        known = {**template_context(receipt.names, workspace.settings, receipt.kind), **receipt.answers}
+        refuse_unasked(load_questions(source.folder), answers, known)
+        unresolved = tuple(_unresolved(plan, receipt))
+        return UnitPlan(plan=plan, receipt=receipt, tests=receipt.tests_of_unit, conflicts=unresolved)
     with old_template(workspace, receipt, source) as folder:
         bases = find_bases(workspace, receipt, plan, folder)
         return _merge(workspace, source, bases, answers, options or {})
@@ -63,6 +70,8 @@ def plan_update_all(workspace: Workspace, kind: str | None = None) -> UnitPlan:
     in the message."""
     plan = Plan(workspace.root)
     units = []
+    if kind is not None:
+        workspace.kind(kind)  # refuses a misspelt one
     for receipt in read_receipts(workspace.root):
         if kind is not None and receipt.kind != kind:
             continue
@@ -72,6 +81,16 @@ def plan_update_all(workspace: Workspace, kind: str | None = None) -> UnitPlan:
             error.message = f"{receipt.kind} {receipt.name}: {error.message}"
             raise
     return _combined(plan, units)
+
+
+def _unresolved(plan: Plan, receipt: Receipt) -> Iterator[str]:
+    for path, entry in receipt.files.items():
+        try:
+            content = plan.read(path)
+        except ConflictError:
+            continue  # something else in its place: `status` tells
+        if content is not None and sha256(content) != entry.sha256 and has_markers(content):
+            yield path
 
 
 def _same(answers: Mapping[str, Any], receipt: Receipt) -> bool:
@@ -133,7 +152,7 @@ def _new_render(
     given = {**old, **answers}
     page, prepared = prepare(workspace, source, manifest, receipt.names, given, options)
     given.update(prepared.answers)
-    produced = produce(workspace, source.folder, receipt.names, given, kind=receipt.kind, page=page)
+    produced = produce(workspace, source.folder, receipt.names, given, kind=receipt.kind, page=page, given=answers)
     return produced, (*warnings, *prepared.warnings)
 
 
