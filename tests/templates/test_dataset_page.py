@@ -142,3 +142,10 @@ def test_the_scaffold_takes_names_of_columns():
         ["rl", "sft"],
     )
     assert all('"prompt"' in line and '"gold"' in line for line in answers["rows"]["train"])
+
+
+def test_rows_that_all_ask_the_same_are_told(tmp_path):
+    path = units.write_lines(tmp_path / "rows.jsonl", [{"question": "q", "answer": "a"}] * 9)
+    assert units.prepared("digits", from_=path).warnings == (
+        "all rows ask the same, so the packaged test row is the packaged train row",
+    )

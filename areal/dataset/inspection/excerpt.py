@@ -35,6 +35,8 @@ class Candidate(NamedTuple):
 
     place: str
     line: str
+    prompt: str
+    """What the model is asked, as JSON: no two packaged rows ask the same."""
 
 
 class Excerpt(NamedTuple):
@@ -61,15 +63,21 @@ def candidate(row: dict[str, Any], place: str, mapping: RowMapping, folder: Path
         return None
     # A line separator of Unicode inside the text is legal JSON, but many readers of lines would cut there.
     line = "".join(f"\\u{ord(c):04x}" if c in "\x85\u2028\u2029" else c for c in line)
-    return Candidate(place, line) if num_bytes <= MAX_ROW_BYTES else None
+    asked = [kept.get(column) for column in (mapping.question, mapping.messages, mapping.image) if column]
+    prompt = json.dumps(asked) if asked else line
+    return Candidate(place, line, prompt) if num_bytes <= MAX_ROW_BYTES else None
 
 
 def choose(candidates: Sequence[Candidate], held_out: Sequence[Candidate], num_train: int, num_test: int) -> Excerpt:
-    """The shortest candidates for both parts within MAX_BYTES, at least one each.
+    """The shortest candidates for both parts within MAX_BYTES, at least one each, and none that asks what another does:
+    a test row that is a train row, too, says nothing.
 
     held_out: candidates of the data's own test split; empty takes the test part from `candidates` too, apart from the
-    train part as soon as there are two rows.
+    train part as soon as there are two different rows.
     """
+    candidates = _different(candidates)
+    asked = {row.prompt for row in candidates}
+    held_out = [row for row in _different(held_out) if row.prompt not in asked]
     if held_out:
         return Excerpt(
             _shortest(candidates, num_train, MAX_BYTES * 2 // 3), _shortest(held_out, num_test, MAX_BYTES // 3)
@@ -81,6 +89,11 @@ def choose(candidates: Sequence[Candidate], held_out: Sequence[Candidate], num_t
         chosen = _shortest(candidates, 2, 2 * MAX_ROW_BYTES)
     num_first = max(1, min(num_train, len(chosen) * num_train // (num_train + num_test)))
     return Excerpt(chosen[:num_first], chosen[num_first:])
+
+
+def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The first of each prompt."""
+    return list({row.prompt: row for row in reversed(candidates)}.values())[::-1]
 
 
 def _shortest(candidates: Sequence[Candidate], count: int, budget: int) -> list[Candidate]:

@@ -177,7 +177,7 @@ def test_chats_that_wait_for_an_answer_are_for_rl_only(tmp_path):
 
 
 def test_final_answers_in_boxes_and_numbers_are_told_apart(tmp_path):
-    boxed = [{"problem": "p", "solution": rf"so \boxed{{\frac{{{n}}}{{2}}}} it is"} for n in range(3)]
+    boxed = [{"problem": f"p{n}", "solution": rf"so \boxed{{\frac{{{n}}}{{2}}}} it is"} for n in range(3)]
     report = inspect(write_lines(tmp_path / "boxed.jsonl", boxed), excerpt=(2, 1))
     assert (report["mapping"]["answer"], report["mapping"]["final"]) == ("solution", "boxed")
     assert [row["final"] for row in report["excerpt"]["train"]] == [r"\frac{0}{2}", r"\frac{1}{2}"]
@@ -244,10 +244,21 @@ def test_an_excerpt_of_huge_rows_is_small_in_number(tmp_path):
     assert [len(excerpt[part]) for part in ("train", "test")] == [1, 1]
 
 
+def test_no_question_is_in_both_parts_of_an_excerpt(tmp_path):
+    rows = [{"id": n, "question": f"{n % 3}?", "answer": "yes" * n or "no"} for n in range(30)]
+    excerpt = inspect(write_lines(tmp_path / "train.jsonl", rows), excerpt=(8, 4))["excerpt"]
+    asked = [json.loads(row["line"])["question"] for part in ("train", "test") for row in excerpt[part]]
+    assert sorted(asked) == ["0?", "1?", "2?"]
+
+
 def test_the_test_rows_of_an_excerpt_come_from_the_test_split(tmp_path):
     write_lines(tmp_path / "train.jsonl", QUESTIONS)
-    write_lines(tmp_path / "test.jsonl", [{**row, "id": f"held-out-{row['id']}"} for row in QUESTIONS])
+    write_lines(
+        tmp_path / "test.jsonl",
+        [QUESTIONS[0], *({**row, "question": f"held-out {row['question']}"} for row in QUESTIONS)],
+    )
     excerpt = inspect(tmp_path, excerpt=(8, 4))["excerpt"]
+    assert len(excerpt["test"]) == 4
     assert all("held-out" in row["line"] for row in excerpt["test"])
     assert not any("held-out" in row["line"] for row in excerpt["train"])
 

@@ -208,6 +208,8 @@ def _warnings(report: Mapping[str, Any]) -> tuple[str, ...]:
     unused = [column["name"] for column in report["columns"] if column["name"] not in used]
     if unused:
         warnings.append(f"columns that no loader reads: {', '.join(unused)}")
+    if report["excerpt"]["train"][0]["line"] == report["excerpt"]["test"][0]["line"]:
+        warnings.append("all rows ask the same, so the packaged test row is the packaged train row")
     if report["num_notes"]:
         first = next(problem for problem in report["problems"] if not problem["fatal"])
         notes = "1 note" if report["num_notes"] == 1 else f"{report['num_notes']} notes"
