@@ -212,3 +212,15 @@ def test_pieces_join_to_the_text_and_fit(text):
 def test_lone_surrogates_and_long_words_survive():
     text = "\ud800" + "x" * 1000 + "'\"\\\u202e\0"
     assert from_source(source_lines(text)) == text
+
+
+def test_another_project_adds_rewards_of_the_framework_by_name_and_its_own_by_path(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[tool.areal.new]\npackage = "shop"\n')
+    (tmp_path / "shop" / "reward").mkdir(parents=True)
+    (tmp_path / "shop" / "reward" / "short.py").write_text("def short_reward(): ...\n")
+    (tmp_path / "shop" / "reward" / "registry.py").write_text('REWARDS = {"short": "shop.reward.short:short_reward"}\n')
+    parts, warnings = checked_parts("gsm8k=1,short=0.5", tmp_path, "digits")
+    assert parts == {"gsm8k": 1.0, "shop.reward.short:short_reward": 0.5}
+    assert warnings == []
+    with pytest.raises(UsageError, match=r"'shop\.reward\.short:short_reward' comes twice"):
+        checked_parts("short=1,shop.reward.short:short_reward=1", tmp_path, "digits")

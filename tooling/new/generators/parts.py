@@ -1,24 +1,25 @@
 """Reads and checks the parts of a composite reward: "gsm8k=1.0,my_package.rewards:short=0.2".
 
-A name has to be in a reward registry of the repository, a path has to lead to a function that is there. Both are looked
-up in the source text; nothing is imported. What the repository does not contain cannot be checked, and is reported.
+A name has to be in the reward registry of the framework (the repository's own, else the installed one) or of the
+project; a path has to lead to a function that is there. Both are looked up in the source text; nothing is imported.
+A run finds only the framework's names, so those of another project become paths. What the repository does not contain
+cannot be checked, and is reported.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from tooling.kit.change.plan import read_inside
 from tooling.kit.errors import UsageError
 from tooling.kit.project import read_settings
 from tooling.kit.suggest import did_you_mean
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _WHERE: Final = "--parts"
 _NAME: Final = re.compile(r"\w+", re.ASCII)
@@ -28,14 +29,16 @@ _REGISTRY: Final = "reward/registry.py"
 
 
 def checked_parts(text: str, root: Path, own: str) -> tuple[dict[str, float], list[str]]:
-    """Weights by name, and warnings about paths that cannot be checked.
+    """Weights by name or path, and warnings about paths that cannot be checked.
 
     Raises UsageError for anything that is no list of known rewards with weights.
     """
     parts = _parsed(text)
-    known = known_rewards(root)
+    frameworks, projects = _frameworks_rewards(root), _projects_rewards(root)
+    known = {**projects, **frameworks}
+    weights: dict[str, float] = {}
     warnings: list[str] = []
-    for name in parts:
+    for name, weight in parts.items():
         if name == own or known.get(name, name).endswith(f":{own}_reward"):
             raise UsageError(f"{name!r} is the reward itself", where=_WHERE, fix="leave it out")
         if _NAME.fullmatch(name):
@@ -48,17 +51,26 @@ def checked_parts(text: str, root: Path, own: str) -> tuple[dict[str, float], li
             )
         elif not _checked_path(name, root):
             warnings.append(f"--parts: {name} is not in this repository, so it was not checked")
-    return parts, warnings
+        resolved = name if name in frameworks else projects.get(name, name)
+        if resolved in weights:
+            raise UsageError(f"{resolved!r} comes twice", where=_WHERE, fix="add its weights up")
+        weights[resolved] = weight
+    return weights, warnings
 
 
-def known_rewards(root: Path) -> dict[str, str]:
-    """Names in the reward registries of the framework and of the project, with their targets."""
-    found: dict[str, str] = {}
-    for package in dict.fromkeys(("areal", read_settings(root).package_path)):
-        source = read_inside(root, f"{package}/{_REGISTRY}")
-        for key, value in _table(source or b"").items():
-            found.setdefault(key, value)
-    return found
+def _frameworks_rewards(root: Path) -> dict[str, str]:
+    """The table of the framework, by name: what `load("reward", name, REWARDS)` finds in a run."""
+    source = read_inside(root, f"areal/{_REGISTRY}")
+    if source is None:
+        found = importlib.util.find_spec("areal")  # of a package at the top: imports nothing
+        places = [Path(place, _REGISTRY) for place in (found and found.submodule_search_locations) or ()]
+        source = next((place.read_bytes() for place in places if place.is_file()), b"")
+    return _table(source)
+
+
+def _projects_rewards(root: Path) -> dict[str, str]:
+    """The table of a project of its own, by name."""
+    return _table(read_inside(root, f"{read_settings(root).package_path}/{_REGISTRY}") or b"")
 
 
 def _parsed(text: str) -> dict[str, float]:
