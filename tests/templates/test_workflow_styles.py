@@ -33,7 +33,7 @@ UNITS = {
     "with_tools": {"style": "tool_use", "max_calls": 2},
     "with_images": {"style": "vision"},
 }
-LONG = "a_rather_long_name_for_a_workflow_of_ours"
+LONG = "a_rather_long_name_for_a_workflow_of_ours_as_long_as_allowed"
 
 
 def generated(name, package="areal", root=ROOT, **answers):
