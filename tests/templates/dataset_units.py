@@ -11,10 +11,10 @@ import json
 import sys
 from pathlib import Path
 
-from tooling.kit.template.formatting import format_files
 from tooling.kit.kind import Prepared, PrepareRequest
 from tooling.kit.names import Names
 from tooling.kit.project import Settings
+from tooling.kit.template.formatting import format_files
 from tooling.kit.template.rendering import complete_answers, render
 from tooling.new.generators.dataset import prepare
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import datasets
 import pytest
 
+from tooling.kit.project import Settings
 from tooling.kit.template.formatting import check_files
 from tooling.kit.template.manifest import load_manifest, resolve
-from tooling.kit.project import Settings
 from tooling.kit.template.rendering import complete_answers, template_context
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from tooling.kit.template.kinds import discover
 from tooling.new.matrix import MATRIX, Sandbox
-from tooling.new.unit.testing_run import run_tests
 from tooling.new.unit.records import UnitRequest
+from tooling.new.unit.testing_run import run_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 
