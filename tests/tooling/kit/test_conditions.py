@@ -43,12 +43,9 @@ QUESTIONS = [
 ]
 
 
-def test_answers_to_what_is_asked_are_fine():
+def test_an_answer_that_is_not_asked_for_is_refused_with_the_condition():
     refuse_unasked(QUESTIONS, ["style", "pattern"], {"style": "regex"})
     refuse_unasked(QUESTIONS, [], {"style": "exact"})
-
-
-def test_an_answer_that_is_not_asked_for_is_refused_with_the_condition():
     with pytest.raises(UsageError, match="is asked only when style == 'regex'") as caught:
         refuse_unasked(QUESTIONS, ["pattern"], {"style": "exact"})
     assert (caught.value.where, bool(caught.value.fix)) == ("pattern", True)
