@@ -135,7 +135,8 @@ def parse_receipt(content: bytes, path: str) -> Receipt:
     """A receipt from the bytes of its file. Raises UsageError naming the file and the part that is wrong."""
     try:
         document = json.loads(content)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        json.dumps(document, ensure_ascii=False).encode()  # half a surrogate pair could never be written again
+    except (ValueError, RecursionError) as error:  # numbers of 5000 digits, too
         raise _refusal(path, f"is no JSON: {error}") from error
     if not isinstance(document, dict):
         raise _refusal(path, "is no JSON object")

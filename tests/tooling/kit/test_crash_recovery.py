@@ -274,3 +274,21 @@ def test_a_journal_cannot_lead_outside_of_the_repository(make_copy):
     with pytest.raises(ConflictError, match="unsafe path"):
         recover(repository)
     assert victim.read_bytes() == b"a = 3\n"
+
+
+def test_a_folder_that_became_a_link_since_does_not_lead_a_recovery_outside(make_copy):
+    root = make_copy()
+    before = snapshot(root)
+    repository = crash_at(root, "remove folder")
+    outside = root.parent / f"{root.name}-outside"
+    (root / "b").rename(outside)
+    (root / "b").symlink_to(outside)
+    theirs = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
+    with pytest.raises(ConflictError, match="a folder became a link"):
+        recover(repository)
+    assert {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()} == theirs
+    assert pending(repository)
+    (root / "b").unlink()
+    outside.rename(root / "b")
+    recover(repository)
+    assert snapshot(root) == before

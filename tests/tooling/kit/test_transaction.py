@@ -220,6 +220,31 @@ def test_an_edit_between_the_check_and_the_write_is_not_overwritten(repository):
     assert snapshot(repository.root) == before
 
 
+@pytest.mark.parametrize("step", ["create", "replace"])
+def test_a_folder_that_becomes_a_link_on_the_way_leads_nowhere(repository, tmp_path_factory, step):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "only.py").write_bytes(b"only\n")
+    plan = Plan(repository.root)
+    plan.write("keep.txt", b"new\n", reason="first")
+    plan.write("old/deep/only.py", b"new\n", reason="second")
+    kept = (repository.root / "keep.txt").read_bytes()
+
+    def meddle(told):
+        if told.startswith(step) and (told.endswith(("keep.txt", "-0000.tmp"))) and ".git/" not in told:
+            (repository.root / "old/deep").rename(repository.root / "old/moved")
+            (repository.root / "old/deep").symlink_to(outside)
+
+    with pytest.raises((ConflictError, WriteError), match="a folder became a link"):
+        apply_plan(repository, plan, observe=meddle)
+    assert [(path.name, path.read_bytes()) for path in outside.iterdir()] == [("only.py", b"only\n")]
+    (repository.root / "old/deep").unlink()
+    (repository.root / "old/moved").rename(repository.root / "old/deep")
+    recover(repository)
+    assert (repository.root / "keep.txt").read_bytes() == kept
+    assert (repository.root / "old/deep/only.py").read_bytes() == b"only\n"
+    assert not list(repository.root.rglob(".areal-new-*"))
+
+
 def test_an_interrupted_run_must_be_taken_back_before_the_next_apply(repository):
     child = os.fork()
     if child == 0:

@@ -131,6 +131,8 @@ def load(repository: Repository) -> Journal:
     path = folder_of(repository) / _NAME
     try:
         journal = _parsed(json.loads(path.read_bytes()))
+        for place in (*(entry.path for entry in journal.entries), *journal.created, *journal.emptied):
+            refuse_links(repository.root, place)
         _check_backups(repository, journal)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConflictError(
@@ -142,17 +144,34 @@ def load(repository: Repository) -> Journal:
     return journal
 
 
-def content_hash(path: Path) -> str | None:
-    """SHA-256 of a file, None when there is none. Raises ConflictError for a link or a folder in its place."""
-    if not os.path.lexists(path):
+def content_hash(root: Path, path: str) -> str | None:
+    """SHA-256 of the file `root/path`, None when there is none. Raises ConflictError for a link or a folder in its
+    place, and for a link in the place of a folder above it: that would lead elsewhere."""
+    refuse_links(root, path)
+    target = root / path
+    if not os.path.lexists(target):
         return None
-    if path.is_symlink() or not path.is_file():
-        raise ConflictError(
-            "is no regular file any more, so an interrupted run cannot be rolled back",
-            where=os.fspath(path),
-            fix="move it away, then run `areal-new recover`",
-        )
-    return sha256(path.read_bytes())
+    if not target.is_file():
+        raise _not_regular(target)
+    return sha256(target.read_bytes())
+
+
+def refuse_links(root: Path, path: str) -> None:
+    """Raise ConflictError when `root/path`, or a folder between the two, has become a symbolic link since the plan was
+    made: what is written there would land somewhere else."""
+    place = root
+    for part in PurePosixPath(path).parts:
+        place = place / part
+        if place.is_symlink():
+            raise _not_regular(place)
+
+
+def _not_regular(place: Path) -> ConflictError:
+    return ConflictError(
+        "is no regular file any more, or a folder became a link: nothing is written or rolled back there",
+        where=os.fspath(place),
+        fix="move it away, then run `areal-new recover`",
+    )
 
 
 def _entry(number: int, change: Change) -> Entry:
@@ -191,8 +210,8 @@ def _check_backups(repository: Repository, journal: Journal) -> None:
             raise UsageError("names no old content", where=entry.path)
         if entry.backup is None:
             continue
-        backup = content_hash(folder_of(repository) / safe_path(entry.backup))
+        backup = content_hash(folder_of(repository), safe_path(entry.backup))
         # A backup that is gone was moved back by a recovery that was itself interrupted.
-        needed = backup is not None or content_hash(repository.root / entry.path) == entry.after
+        needed = backup is not None or content_hash(repository.root, entry.path) == entry.after
         if needed and backup != entry.before:
             raise UsageError("its old content is not what was recorded", where=entry.path)

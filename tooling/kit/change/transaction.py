@@ -7,6 +7,7 @@
 The order is what makes it safe. Old content and the journal reach the medium first; new content is written beside its
 targets; only then are targets replaced and removed, one atomic step each; removing the journal ends the apply. Whoever
 finds a journal takes everything back. The index of git is never touched, and no file whose bytes were not read.
+A folder that becomes a link on the way is noticed before each write, but not between that look and the write itself.
 Files are replaced, not written into: mode and owner are kept, extended attributes are not, and hard links to the old
 file keep the old content.
 """
@@ -125,6 +126,7 @@ def _stage(root: Path, journal: Journal, changes: Sequence[Change], disk: Disk) 
     for number, change in enumerate(changes):
         if change.after is not None:
             target = root / change.path
+            record.refuse_links(root, change.path)
             with _about(target):
                 like = None if change.before is None else target.lstat()
                 disk.create(journal.temporary(root, number), change.after, like=like)
@@ -135,7 +137,7 @@ def _swap(root: Path, journal: Journal, disk: Disk, touched: list[int]) -> None:
     for number, entry in enumerate(journal.entries):
         target = root / entry.path
         with _about(target):
-            if record.content_hash(target) != entry.before:
+            if record.content_hash(root, entry.path) != entry.before:
                 raise ConflictError("changed while the plan was applied", where=entry.path, fix="make the plan again")
             touched.append(number)
             if entry.after is None:
@@ -183,6 +185,7 @@ def _roll_back(repository: Repository, journal: Journal, disk: Disk, touched: Se
     for number in range(len(journal.entries)):
         disk.remove(journal.temporary(root, number), missing_ok=True)
     for folder, mode in reversed(journal.emptied.items()):
+        record.refuse_links(root, folder)
         disk.make_folder(root / folder, mode=mode)
     rescue = _Rescue(repository, disk)
     for number in reversed(touched):
@@ -200,14 +203,14 @@ def _differs(repository: Repository, entry: Entry) -> bool:
     what the file holds since is not ours."""
     if entry.backup is not None and not (record.folder_of(repository) / entry.backup).exists():
         return False
-    return record.content_hash(repository.root / entry.path) != entry.before
+    return record.content_hash(repository.root, entry.path) != entry.before
 
 
 def _restore(repository: Repository, journal: Journal, number: int, disk: Disk, rescue: _Rescue) -> list[str]:
     entry = journal.entries[number]
     target = repository.root / entry.path
     lines = []
-    if record.content_hash(target) not in {entry.after, None}:
+    if record.content_hash(repository.root, entry.path) not in {entry.after, None}:
         lines.append(f"{entry.path}: edited since; your version was kept as {rescue.keep(entry.path)}")
     if entry.backup is None:
         disk.remove(target, missing_ok=True)
