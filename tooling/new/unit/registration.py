@@ -6,7 +6,7 @@ unit works without its line of prose. When a unit goes, what somebody changed si
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from tooling.kit.edits import (
@@ -80,9 +80,11 @@ def register(plan: Plan, entries: Iterable[RegistryEntry], documents: Iterable[D
             warnings.append(f"{entry.file}: {edit.note}")
         if edit.changed:
             before.setdefault(entry.file, source)
-            plan.write(entry.file, edit.source, reason=f"register {entry.key} in {entry.table or entry.shape}")
-            registered.append(Registered(entry, edit.line))
             made.append(entry)
+            keys_here = ", ".join(each.key for each in made if each.file == entry.file)
+            plan.write(entry.file, edit.source, reason=f"register {keys_here} in {entry.table or entry.shape}")
+            registered = [_below(item, entry, edit.line) for item in registered]
+            registered.append(Registered(entry, edit.line))
     warnings += _check_registries(plan, before)
     lines: list[DocumentEntry] = []
     for document in documents:
@@ -163,6 +165,12 @@ def move_entries(plan: Plan, receipt: Receipt, old: ResolvedManifest | None, new
         documents=(*documents, *removal.documents),
         warnings=done.warnings,
     )
+
+
+def _below(item: Registered, entry: RegistryEntry, line: int) -> Registered:
+    """An earlier entry where it stands once another one was put above it."""
+    moved = item.entry.file == entry.file and item.line >= line
+    return replace(item, line=item.line + 1) if moved else item
 
 
 def entry_state(plan: Plan, entry: RegistryEntry) -> EntryState:

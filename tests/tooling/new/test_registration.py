@@ -1,0 +1,21 @@
+"""Entries of one unit in one registry: each is reported where it stands in the end."""
+
+from __future__ import annotations
+
+from tooling.kit.change.plan import Plan
+from tooling.kit.kind import RegistryEntry
+from tooling.new.unit.registration import register
+
+TABLE = 'RULES = {\n    "free": "shop:free",\n    "zero": "shop:zero",\n}\n'
+
+
+def test_every_entry_is_reported_where_it_stands_in_the_end(tmp_path):
+    (tmp_path / "registry.py").write_text(TABLE, encoding="utf-8")
+    plan = Plan(tmp_path)
+    keys = ["tenth", "half", "third"]
+    entries = [RegistryEntry("registry.py", "mapping", "RULES", key, f"shop:{key}") for key in keys]
+    done = register(plan, entries, ())
+    lines = plan.read("registry.py").decode().splitlines()
+    assert [lines[item.line - 1].split('"')[1] for item in done.registered] == keys
+    (change,) = plan.changes
+    assert change.reason == "register tenth, half, third in RULES"
