@@ -1,4 +1,4 @@
-"""A dataset, a reward and a workflow, all generated, trained with in one real GRPO run, and undone without a trace."""
+"""Datasets, rewards and workflows, all generated, in real SFT and GRPO runs, and undone without a trace."""
 
 from __future__ import annotations
 
@@ -14,19 +14,31 @@ from tooling.new.matrix import Sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
 
-CONFIGURATION = """\
-kind: rl
-experiment_name: generated
-trial_name: together
+MODEL = """\
 num_threads: 1
-total_train_steps: 3
-eval_rows: 8
 model:
   init: {model_type: qwen3, vocab_size: 19, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2,
     num_attention_heads: 2, num_key_value_heads: 1, head_dim: 16, max_position_embeddings: 64, rms_norm_eps: 1e-6,
     initializer_range: 0.1, rope_theta: 10000.0, tie_word_embeddings: true, hidden_act: silu, eos_token_id: 1,
     pad_token_id: 0}
   tokenizer_path: "characters:0123456789+-*/=n\\n"
+actor: {lr: 0.001}
+"""
+CONFIGURATIONS = {
+    "sft": """\
+kind: sft
+experiment_name: generated
+trial_name: sft
+total_train_steps: 3
+batch_size: 8
+train_dataset: {name: sums_sft, options: {instruction: ""}}
+""",
+    "grpo": """\
+kind: rl
+experiment_name: generated
+trial_name: grpo
+total_train_steps: 3
+eval_rows: 8
 train_dataset: {name: sums_rl, options: {instruction: ""}}
 valid_dataset: {name: sums_rl, split: test, shuffle: false, options: {instruction: ""}}
 workflow: asking_twice
@@ -36,8 +48,14 @@ gconfig: {max_new_tokens: 2}
 rollout: {batch_size: 4, group_size: 4, max_head_offpolicyness: 1}
 engine: {max_batch_size: 64, max_seq_len: 64, num_threads: 1}
 objective: {preset: dapo}
-actor: {lr: 0.001}
-"""
+""",
+}
+RUNS = {
+    "sft": ("sft",),
+    "grpo": ("grpo",),
+    "one_answer": ("grpo", "workflow=asking_once", "workflow_options={}", "reward=sum_of_two"),
+}
+"""Configuration and changes of each run."""
 
 
 def command(sandbox, module, *arguments):
@@ -61,31 +79,40 @@ def command(sandbox, module, *arguments):
     return done.stdout
 
 
+def train(sandbox, folder, name):
+    """One short run; what its metrics and its rollouts say."""
+    configuration, *changes = RUNS[name]
+    config = folder / f"{name}.yaml"
+    config.write_text(MODEL + CONFIGURATIONS[configuration], encoding="utf-8")
+    command(sandbox, "areal", "train", str(config), f"output_dir={folder / name}", *changes)
+    return [
+        [json.loads(line) for line in (folder / name / file).read_text(encoding="utf-8").splitlines()]
+        for file in ("metrics.jsonl", "rollouts.jsonl")
+    ]
+
+
 @pytest.mark.slow
 def test_generated_units_train_together_and_are_undone_without_a_trace(tmp_path):
     rows = [{"question": f"{a}+{b}=", "answer": str(a + b)} for a in range(5) for b in range(5)]
     source = tmp_path / "sums.jsonl"
     source.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    config, runs = tmp_path / "run.yaml", tmp_path / "runs"
-    config.write_text(CONFIGURATION, encoding="utf-8")
     sandbox = Sandbox.copy_of(ROOT, tmp_path)
     before = sandbox.tree()
     units = (
-        ("dataset", "sums", "--kind", "rl", "--from", str(source)),
+        ("dataset", "sums", "--from", str(source)),
         ("reward", "last-digit", "--style", "exact"),
+        ("reward", "sum-of-two", "--style", "composite", "--parts", "last_digit=1.0,gsm8k=0.5"),
         ("workflow", "asking-twice", "--style", "multi_turn", "--max-turns", "2"),
+        ("workflow", "asking-once", "--style", "single_turn"),
     )
     for unit in units:
         command(sandbox, "tooling.new", *unit, "--no-test")
-    command(sandbox, "areal", "train", str(config), f"output_dir={runs}")
-    lines = next(runs.rglob("metrics.jsonl")).read_text(encoding="utf-8").splitlines()
-    assert len([line for line in lines if "loss" in line]) >= 3
-    rollouts = [
-        json.loads(line) for line in next(runs.rglob("rollouts.jsonl")).read_text(encoding="utf-8").splitlines()
-    ]
     prompts = {row["question"] for row in rows}
-    assert rollouts
-    assert all(any(prompt in json.dumps(rollout) for prompt in prompts) for rollout in rollouts)
+    for name in RUNS:
+        metrics, rollouts = train(sandbox, tmp_path, name)
+        assert sum("train/loss" in line for line in metrics) == 3, name
+        assert bool(rollouts) == (name != "sft")
+        assert all(any(prompt in json.dumps(rollout) for prompt in prompts) for rollout in rollouts)
     for kind, name, *_ in reversed(units):
         command(sandbox, "tooling.new", "undo", kind, name)
     assert sandbox.git("status", "--porcelain") == ""
