@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.errors import ChecksFailedError
 from tooling.kit.template.manifest import load_manifest
 from tooling.kit.template.questions import load_questions
 
@@ -118,7 +117,8 @@ def test_the_generated_tests_find_mistakes(repository, mistake):
 @pytest.mark.slow
 def test_the_repositorys_other_gates_pass(repository):
     modules = [f"areal/reward/{name}.py" for name in NAMES]
-    types = units.run(repository, "mypy", *modules)
+    # What the modules import is the same wherever the copy is: other kinds and later runs need not read it again.
+    types = units.run(repository, "mypy", "--cache-dir", str(units.ROOT / ".mypy_cache" / "generated"), *modules)
     assert types.returncode == 0, types.stdout
     rules = units.run(
         repository,
@@ -159,17 +159,8 @@ def test_long_names_still_fit_the_line(repository, name):
         answers["tests_column"] = COLUMN
     assert len(LONG) == 60
     assert len(COLUMN) == 32
-    unit = units.planned(repository, LONG, answers, register=False)  # the line of the registry gets too long
+    unit = units.planned(repository, LONG, answers)
     assert all(check.ok for check in unit.checks)
-
-
-def test_a_name_too_long_for_the_line_of_the_registry_is_refused(repository):
-    before = (repository / "areal/reward/registry.py").read_bytes()
-    with pytest.raises(ChecksFailedError, match="would not pass ruff-check any more") as caught:
-        units.planned(repository, LONG, units.UNITS["ours_exact"])
-    assert caught.value.where == "areal/reward/registry.py"
-    assert "E501" in caught.value.checks[0].detail
-    assert (repository / "areal/reward/registry.py").read_bytes() == before
 
 
 def test_the_manifest_reserves_every_module_of_the_framework():

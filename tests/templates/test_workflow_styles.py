@@ -216,7 +216,13 @@ def test_generated_tests_pass(sandbox):
 @pytest.mark.parametrize(
     "gate",
     [
-        ["-m", "mypy", *(f"areal/workflow/{name}.py" for name in UNITS)],
+        [
+            "-m",
+            "mypy",
+            "--cache-dir",
+            str(ROOT / ".mypy_cache" / "generated"),
+            *(f"areal/workflow/{name}.py" for name in UNITS),
+        ],
         ["-c", LINT_IMPORTS],
         ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_architecture.py"],
     ],
