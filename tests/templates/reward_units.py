@@ -55,14 +55,13 @@ def copied_repository(target: Path) -> Path:
     return target
 
 
-def planned(root: Path, name: str, answers: dict[str, Any], *, register: bool = True, **options: str) -> UnitPlan:
+def planned(root: Path, name: str, answers: dict[str, Any], **options: str) -> UnitPlan:
     """The plan of one reward. Options are written with underscores."""
     request = UnitRequest(
         kind="reward",
         name=name,
         answers=answers,
         options={option.replace("_", "-"): str(value) for option, value in options.items()},
-        register=register,
     )
     return plan_unit(open_workspace(root), request)
 
