@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from tooling.kit.errors import ToolError
     from tooling.kit.kind import CheckResult
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that steer a terminal; line feed and tab are harmless."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that steer a terminal or turn the direction of text, line feed and tab excepted; and halves of surrogate
+pairs, which no stream can write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,11 @@ def say(text: str) -> None:
 
 def printable(text: str) -> str:
     """The text with its control characters spelt out: "\\x1b"."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return _CONTROL.sub(lambda match: _spelt_out(ord(match[0])), text)
+
+
+def _spelt_out(number: int) -> str:
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> str:

@@ -138,6 +138,7 @@ def change_of(**fields):
         (change_of(after={"sha256": sha256(b"x"), "text": "\ud800"}), "surrogates"),
         (change_of(after={"sha256": sha256(b"x"), "base64": "e?A="}), "damaged"),
         (change_of(after={"text": "y"}), "exactly sha256, text"),
+        (change_of(after={"sha256": sha256(b"x"), "base64": "\xe9"}), "ASCII"),
         (change_of(after="y"), "exactly base64, sha256"),
     ],
 )

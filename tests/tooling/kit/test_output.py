@@ -73,6 +73,14 @@ def test_json_is_one_ascii_line_whatever_the_text():
 
 def test_control_characters_of_others_do_not_reach_the_terminal():
     assert printable("a\x1b[2Jb\tc\nd\x9b\r") == "a\\x1b[2Jb\tc\nd\\x9b\\x0d"
+    assert printable("\u202etxt.exe") == "\\u202etxt.exe"
+
+
+def test_half_a_surrogate_pair_is_spelt_out_where_no_stream_could_write_it():
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    write_report(Report(command="apply", next_steps=("say \ud800",), text="\udcff"), stream, as_json=False)
+    stream.seek(0)
+    assert stream.read().endswith("\\udcff\nnext:\n  say \\ud800\n")
     hostile = Report(command="apply", changes=(Change("\x1b]0;title\x07", None, b"", "\x1b[31m"),), text="\x1b[1m")
     assert "\x1b" not in shown(hostile)
 

@@ -10,7 +10,6 @@ A loaded plan is not compared with the disk here; applying it is what refuses wh
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import TYPE_CHECKING, Any
 
 from tooling.kit.change.plan import Change, Plan, safe_path, sha256
@@ -130,7 +129,7 @@ def _unpacked(packed: object, where: str) -> bytes | None:
     try:
         text = fields[kind]
         content = text.encode("utf-8") if kind == "text" else base64.b64decode(text, validate=True)
-    except (AttributeError, TypeError, UnicodeEncodeError, binascii.Error) as error:
+    except (AttributeError, TypeError, ValueError) as error:  # base64 and Unicode errors are ValueErrors
         raise _damaged(where, str(error)) from error
     if sha256(content) != fields["sha256"]:
         raise _damaged(where, "the content does not have the recorded sha256")
