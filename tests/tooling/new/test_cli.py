@@ -68,6 +68,19 @@ def test_words_after_two_dashes_are_no_options():
     assert (found.word, found.help) == ("explain", False)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rule", "--", "--json"], "the name '--json' begins or ends with a separator"),
+        (["undo", "--", "rule", "--force"], "no rule '--force'"),
+        (["undo", "rule", "x", "--", "--force"], "--force"),
+    ],
+)
+def test_words_after_two_dashes_are_names(capsys, world, words, said):
+    assert main(["--repo", str(world.root), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_options_may_stand_anywhere(capsys, world):
     for words in (
         ["--json", "rule", "half_off", "--percent", "50", "--dry-run"],
@@ -100,6 +113,9 @@ def test_options_may_stand_anywhere(capsys, world):
         (["rule", "class"], "a word of Python; use e.g. 'custom_class'"),
         (["rule"], "write `areal-new rule NAME`"),
         ([], "areal-new --help"),
+        (["--json=1", "list"], "--json"),
+        (["--versoin"], "unknown option '--versoin'; did you mean '--version'?"),
+        (["--dry-run"], "no command and no kind was given"),
     ],
 )
 def test_wrong_words_are_refused_with_what_to_do(capsys, world, words, said):

@@ -27,6 +27,20 @@ DEFAULT_WAIT: Final = 10.0
 """Seconds to wait for another process that changes the same repository."""
 VALUE_OPTIONS: Final = ("--repo", "--wait", "--test", "--answers", "--plan-out")
 """Shared options that are followed by a value; they may stand before the command."""
+_FLAGS: Final = (
+    "--diff",
+    "--dry-run",
+    "--force",
+    "--help",
+    "--json",
+    "--no-test",
+    "--verbose",
+    "--version",
+    "-V",
+    "-h",
+    "-v",
+)
+"""Shared options without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +92,18 @@ def split(words: Sequence[str]) -> Call:
     )
 
 
+def no_command(call: Call) -> UsageError:
+    """What is wrong with a call that names neither command nor kind."""
+    from tooling.kit.suggest import did_you_mean
+
+    see = f"see `{PROGRAM} --help`"
+    for word in before_dashes(call.rest):
+        option = word.partition("=")[0]
+        if option.startswith("-") and option not in (*VALUE_OPTIONS, *_FLAGS):
+            return UsageError(f"unknown option {option!r}", fix=did_you_mean(option, ("--help", "--version")) or see)
+    return UsageError("no command and no kind was given", fix=see)
+
+
 def before_dashes(words: Sequence[str]) -> Sequence[str]:
     """The words up to "--", after which nothing is an option."""
     return words[: words.index("--")] if "--" in words else words
@@ -97,8 +123,11 @@ class Parser(argparse.ArgumentParser):
         )
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse; options may stand before, between and after the positional words."""
-        arguments, unknown = self.parse_known_intermixed_args(list(words))
+        """Parse; options may stand before, between and after the positional words, and none after "--"."""
+        # The mixed way reads positional words a second time, and would find options among those after "--".
+        parse = self.parse_known_args if "--" in words else self.parse_known_intermixed_args
+        arguments, unknown = parse(list(words))
+        unknown = [word for word in unknown if word != "--"]
         if unknown:
             raise self._unknown(unknown[0])
         return arguments

@@ -10,8 +10,8 @@ import gc
 import sys
 from typing import TYPE_CHECKING, ClassVar, Final, TextIO
 
-from tooling.kit.errors import ToolError, UsageError
-from tooling.new.cli.arguments import PROGRAM, before_dashes, split
+from tooling.kit.errors import ToolError
+from tooling.new.cli.arguments import PROGRAM, before_dashes, no_command, split
 from tooling.new.cli.command_table import COMMANDS
 from tooling.new.cli.lookup import find_kinds
 
@@ -144,7 +144,7 @@ def _answer(call: Call, *, as_json: bool) -> Report:
         page = top_help(find_kinds(call.repo)) if call.word is None else call_parser(call).format_help()
         return Report(command="help", changing=False, text=page, data={"help": page})
     if call.word is None:
-        raise UsageError("no command and no kind was given", fix=f"see `{PROGRAM} --help`")
+        raise no_command(call)
     return invoke(call, as_json=as_json)
 
 
