@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tooling.kit.errors import UsageError
 from tooling.kit.template.kinds import discover
 from tooling.new.matrix import MATRIX, Sandbox
+from tooling.new.unit.generate import plan_unit
 from tooling.new.unit.records import UnitRequest
 from tooling.new.unit.testing_run import run_tests
 
@@ -66,3 +68,24 @@ def test_the_tests_that_come_with_a_new_kind_pass(tmp_path):
     sandbox.commit()
     result = run_tests(sandbox.root, list(made.tests), python=sandbox.workspace.python)
     assert result.ok, result.detail
+
+
+@pytest.mark.parametrize(
+    ("folder", "missing"),
+    [("areal/widget", "areal/widget/__init__.py"), ("areal/new/widget", "areal/new/__init__.py")],
+)
+def test_a_kind_whose_units_would_be_part_of_no_package_is_refused(tmp_path, folder, missing):
+    sandbox = Sandbox.copy_of(ROOT, tmp_path)
+    request = UnitRequest(kind="template", name="widget", answers={"folder": folder})
+    with pytest.raises(UsageError, match=missing) as caught:
+        plan_unit(sandbox.workspace, request)
+    assert caught.value.where == "folder"
+    for package in ("areal/new", folder):
+        (sandbox.root / package).mkdir(exist_ok=True, parents=True)
+        (sandbox.root / package / "__init__.py").write_text('"""Widgets."""\n')
+    assert plan_unit(sandbox.workspace, request).plan
+
+
+def test_a_folder_outside_any_package_is_fine(tmp_path):
+    sandbox = Sandbox.copy_of(ROOT, tmp_path)
+    assert plan_unit(sandbox.workspace, UnitRequest(kind="template", name="recipe", answers={"folder": "recipes"})).plan
