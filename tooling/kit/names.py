@@ -220,11 +220,13 @@ def check_free(
             parse_name(candidate, reserved=reserved)
         except NameRefusedError:
             return False
-        renamed = [path.replace(names.snake, candidate) for path in planned_paths]
+        renamed = [_renamed(path, names.snake, candidate) for path in planned_paths]
         new_keys = [key.replace(names.key, candidate) for key in planned_keys]
-        return not any(fold(key) in folded_keys for key in new_keys) and not any(
+        free = not any(fold(key) in folded_keys for key in new_keys) and not any(
             _path_collision(path, candidate, folded_paths) for path in renamed
         )
+        new_symbols = [_respelt(symbol, names, spell(candidate, candidate)) for symbol in symbols]
+        return free and _first_defined(new_symbols, repository, below) is None
 
     taken = _first_taken(names, planned_keys, keys, folded_keys)
     taken = taken or _first_in_the_way(names, planned_paths, folded_paths)
@@ -234,6 +236,19 @@ def check_free(
         fix = f"use e.g. {free!r}" if free else "choose another name"
         fix += f"; `areal-new list` shows generated {kind}s, `areal-new update` brings one up to date"
         raise taken.error(f"the name {names.raw!r} {taken.reason}", where=taken.where, fix=fix)
+
+
+def _renamed(path: str, old: str, new: str) -> str:
+    """The path with another name; not inside of other words ("al" in "areal/reward/al.py")."""
+    return re.sub(rf"(?<![A-Za-z0-9]){re.escape(old)}(?![A-Za-z0-9])", new, path)
+
+
+def _respelt(symbol: str, old: Names, new: Names) -> str:
+    """The symbol that a unit of the other name would define: "digits_reward" -> "digits_v2_reward"."""
+    for before, after in ((old.snake, new.snake), (old.pascal, new.pascal), (old.const, new.const)):
+        if before in symbol:
+            return symbol.replace(before, after, 1)
+    return symbol
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -90,6 +92,27 @@ def test_packages_around_a_file_are_seen(tmp_path):
     assert elsewhere == {"checks/x.py": b"import zlib\n\nimport requests\n\nimport mine.inner\nimport single\n"}
     assert details(tmp_path, {"mine/inner/x.py": b"x = 1\n"})["ruff-check"] == ""
     assert "INP001" in details(tmp_path, {"other/x.py": b"x = 1\n"})["ruff-check"]
+
+
+def test_folders_that_the_configuration_calls_sources_are_seen(tmp_path):
+    root = repository(tmp_path, '[tool.ruff]\nsrc = ["packages/a/src", "packages/b/src"]\nlint.select = ["I"]\n')
+    for package in ("packages/a/src/one", "packages/b/src/two"):
+        (root / package).mkdir(parents=True)
+        (root / package / "__init__.py").write_bytes(b"")
+    path = "packages/a/src/one/new.py"
+    formatted = format_files(root, {path: b"import two\nimport yaml\n\nprint(two, yaml)\n"})[path]
+    assert formatted == b"import yaml\n\nimport two\n\nprint(two, yaml)\n"
+    (root / path).write_bytes(formatted)
+    command = [sys.executable, "-m", "ruff", "check", "--no-cache", path]
+    assert subprocess.run(command, cwd=root, check=False, capture_output=True).returncode == 0
+
+
+def test_a_nested_project_file_of_another_shape_is_the_project_s_mistake(tmp_path):
+    root = repository(tmp_path)
+    (root / "sub").mkdir()
+    (root / "sub/pyproject.toml").write_text("tool = 3\n")
+    with pytest.raises(UsageError, match="ruff refuses to work"):
+        check_files(root, {"sub/x.py": b"x = 1\n"})
 
 
 def test_imports_are_left_alone_where_the_project_does_not_sort_them(tmp_path):

@@ -185,6 +185,13 @@ def test_suggestions_skip_what_is_taken_as_well():
     assert suggestion(caught.value) == "digits_v4"
 
 
+def test_suggestions_are_not_mistaken_by_a_name_inside_another_word():
+    taken = ["areal/reward/al.py", "areal/reward/al_v2.py"]
+    with pytest.raises(ConflictError) as caught:
+        check_free(parse_name("al"), paths=taken, planned_paths=["areal/reward/al.py"])
+    assert "'al_v3'" in caught.value.fix
+
+
 def test_a_file_in_the_way_is_a_conflict():
     with pytest.raises(ConflictError, match=r"areal/reward/digits\.py exists") as caught:
         check_free(
@@ -261,3 +268,11 @@ def test_a_defined_symbol_is_taken(repository):
     with pytest.raises(NameRefusedError, match=r"'digits_reward' is defined at areal/a\.py:4"):
         check_free(parse_name("digits"), symbols=["digits_reward"], repository=repository)
     check_free(parse_name("letters"), symbols=["letters_reward"], repository=repository)
+
+
+def test_suggestions_define_no_symbol_that_is_taken(repository):
+    (repository.root / "areal/more.py").write_text("def digits_v2_reward(): ...\nclass DigitsV3: ...\n")
+    (repository.root / "areal/digits.py").write_text("def digits_reward(): ...\n")
+    with pytest.raises(NameRefusedError) as caught:
+        check_free(parse_name("digits"), symbols=["digits_reward", "Digits"], repository=repository, below="areal")
+    assert "'digits_v4'" in caught.value.fix

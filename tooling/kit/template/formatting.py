@@ -122,12 +122,12 @@ def _stage(root: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
     with TemporaryDirectory(prefix="areal-new-", ignore_cleanup_errors=True) as temporary:
         stage = Path(temporary).resolve()
         folders = sorted({"", *(parent for path in files for parent in _parents(path))})
-        imported = _imported_words(files)
+        imported = set(_imported_words(files))
         for folder in folders:
             (stage / folder).mkdir(parents=True, exist_ok=True)
-        for folder in folders:
             for name in _CONFIGURATIONS:
-                _copy_configuration(root, stage, PurePosixPath(folder, name))
+                imported |= _copy_configuration(root, stage, PurePosixPath(folder, name))
+        for folder in folders:
             _link_neighbours(root / folder, stage / folder, imported if folder else None)
         if not any(_configures_ruff(stage / name) for name in _CONFIGURATIONS):
             (stage / "ruff.toml").write_bytes(b"")  # else ruff would look above the folder, and in the home folder
@@ -166,28 +166,36 @@ def _link_neighbours(place: Path, stage: Path, wanted: Container[str] | None) ->
             (stage / entry.name).symlink_to(entry.path)
 
 
-def _copy_configuration(root: Path, stage: Path, path: PurePosixPath) -> None:
-    """One configuration file, and those of the repository that it extends."""
+def _copy_configuration(root: Path, stage: Path, path: PurePosixPath) -> set[str]:
+    """One configuration file, and those of the repository that it extends; names of the folders that they call
+    sources of first-party modules."""
     source, target = root / path, stage / path
     if target.exists() or not source.is_file():
-        return
+        return set()
     content = source.read_bytes()
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(content)
-    extended = _ruff_table(content, path.name).get("extend")
+    table = _ruff_table(content, path.name)
+    sources, extended = table.get("src"), table.get("extend")
+    places = [place for place in sources if isinstance(place, str)] if isinstance(sources, list) else []
+    folders = {part for place in places for part in PurePosixPath(place).parts}
     if isinstance(extended, str):
         inside = os.path.normpath(path.parent / extended)
         if not os.path.isabs(extended) and not inside.startswith(".."):
-            _copy_configuration(root, stage, PurePosixPath(Path(inside).as_posix()))
+            folders |= _copy_configuration(root, stage, PurePosixPath(Path(inside).as_posix()))
+    return folders
 
 
-def _ruff_table(content: bytes, name: str) -> dict[str, Any]:
+def _ruff_table(content: bytes, name: str) -> Mapping[str, Any]:
     try:
         table = parse_toml(content)
     except TOMLError:
         return {}  # ruff says what is wrong with it
-    table = table.get("tool", {}).get("ruff", {}) if name == "pyproject.toml" else table
-    return table if isinstance(table, dict) else {}
+    for key in ("tool", "ruff") if name == "pyproject.toml" else ():
+        table = table.get(key, {})
+        if not isinstance(table, dict):
+            return {}
+    return table
 
 
 def _configures_ruff(path: Path) -> bool:
