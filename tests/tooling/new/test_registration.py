@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tooling.kit.change.plan import Plan
+from tooling.kit.errors import ChecksFailedError
 from tooling.kit.kind import RegistryEntry
 from tooling.new.unit.registration import register
 
@@ -19,3 +22,12 @@ def test_every_entry_is_reported_where_it_stands_in_the_end(tmp_path):
     assert [lines[item.line - 1].split('"')[1] for item in done.registered] == keys
     (change,) = plan.changes
     assert change.reason == "register tenth, half, third in RULES"
+
+
+def test_an_entry_that_the_registrys_gates_would_refuse_is_not_made(world):
+    before = world.tree()
+    with pytest.raises(ChecksFailedError, match="would not pass ruff-check") as caught:
+        world.plan("rule_" + "x" * 50)
+    assert caught.value.where == "shop/rules/registry.py"
+    assert "E501" in caught.value.checks[0].detail
+    assert world.tree() == before
