@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 
 from tooling.kit.receipts import read_receipt
+from tooling.kit.template.questions import load_questions
+from tooling.new.cli.answering import ask_missing
 from tooling.new.cli.main import main
 
 QUESTIONS = "templates/rule/copier.yml"
@@ -84,6 +87,19 @@ def test_a_unit_with_hidden_answers_is_generated_again_updated_and_renamed(capsy
     asking.edit(asking.module_template, "percent off.", "percent away.")
     assert call(capsys, asking, "update", "rule", "x")[0] == 0
     assert call(capsys, asking, "rename", "rule", "x", "y")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "answers"),
+    [
+        ({"style": "rounded"}, {"style": "rounded", "currency": "EUR"}),
+        ({}, {}),
+        ({"style": "plain"}, {"style": "plain"}),
+    ],
+)
+def test_a_person_is_asked_what_the_other_answers_make_necessary(asking, monkeypatch, given, answers):
+    monkeypatch.setattr("sys.stdin", io.StringIO("EUR\n"))
+    assert ask_missing(load_questions(asking.root / "templates/rule"), given) == answers
 
 
 def test_explain_takes_answers_only_for_what_is_not_generated(capsys, asking):

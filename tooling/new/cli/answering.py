@@ -112,9 +112,20 @@ def ask_missing(questions: Sequence[Question], answers: Mapping[str, Any]) -> di
     """Ask the required questions that have no answer yet; all answers. Raises UsageError when there is none."""
     found = dict(answers)
     for question in asked(questions):
-        if question.required and question.when is True and question.name not in found:
+        if question.required and question.name not in found and _applies(question, questions, found):
             found[question.name] = _ask_question(question)
     return found
+
+
+def _applies(question: Question, questions: Sequence[Question], answers: Mapping[str, Any]) -> bool:
+    """Whether a question is asked, as far as answers and plain defaults tell; else the template's own check will."""
+    from tooling.kit.template.expressions import holds
+
+    defaults = {other.name: other.default for other in questions if not other.required}
+    try:
+        return holds(question.when, {**defaults, **answers}, where=f"{question.name}: when")
+    except UsageError:
+        return False
 
 
 def _ask_question(question: Question) -> Any:
