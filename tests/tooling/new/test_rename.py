@@ -143,6 +143,28 @@ def test_unmistakable_references_are_rewritten_on_request(world):
     assert unit.references == ("notes.txt:1: half_off_rule is used here", "shop/run.yaml:1: rule: half_off")
 
 
+def test_what_an_undo_took_out_does_not_come_back_under_the_new_name(world):
+    world.generate()
+    registry, page = world.read("shop/rules/registry.py"), world.read("docs/extensions.md")
+    world.edit("shop/rules/half_off.py", "return result", "return result + 0.0")
+    world.carry_out(plan_undo(world.workspace, "rule", "half_off"))
+    before = world.read("shop/rules/registry.py"), world.read("docs/extensions.md")
+    assert before != (registry, page)
+    unit = plan_rename(world.workspace, "rule", "half_off", "third_off")
+    world.carry_out(unit)
+    assert (world.read("shop/rules/registry.py"), world.read("docs/extensions.md")) == before
+    assert (unit.registered, unit.receipt.entries, unit.receipt.documents) == ((), (), ())
+
+
+def test_an_entry_that_stood_there_before_gets_one_beside_it(world):
+    line = '    "half_off": "shop.rules.half_off:half_off_rule",\n'
+    world.edit("shop/rules/registry.py", '    "zero"', line + '    "zero"')
+    world.generate()
+    world.carry_out(plan_rename(world.workspace, "rule", "half_off", "third_off"))
+    assert line in world.read("shop/rules/registry.py"), "it is not ours to remove"
+    assert '"third_off": "shop.rules.third_off:third_off_rule"' in world.read("shop/rules/registry.py")
+
+
 def test_an_entry_that_somebody_changed_is_kept_and_reported(world):
     world.generate()
     world.edit(REGISTRY, "shop.rules.half_off:half_off_rule", "shop.other:rule")

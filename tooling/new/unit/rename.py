@@ -25,12 +25,13 @@ from tooling.new.unit.merging import Merger, check_merged
 from tooling.new.unit.produce import Produced, checked, produce, template_tree
 from tooling.new.unit.records import UnitPlan
 from tooling.new.unit.references import Rewriting, find_references, rewrite_references, rewriting
-from tooling.new.unit.registration import move_entries
+from tooling.new.unit.registration import document_state, entry_state, move_entries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from tooling.kit.kind import ResolvedManifest
     from tooling.kit.names import Names
     from tooling.kit.project import Settings
     from tooling.kit.receipts import Receipt
@@ -112,7 +113,7 @@ def _merge(workspace: Workspace, bases: Bases, produced: Produced, *, references
         merger.merge(old, new, produced.files[new], purposes[new])
     merger.drop(path for path in sorted(receipt.files) if path not in merger.seen)
     checks += check_merged(workspace, merger)
-    entries = move_entries(plan, receipt, None, produced.manifest)
+    entries = move_entries(plan, receipt, None, _wanted(bases, produced.manifest))
     described = produced.receipt_files()
     renamed = replace(
         produced.receipt(receipt.kind, receipt.template, register=receipt.register),
@@ -134,6 +135,21 @@ def _merge(workspace: Workspace, bases: Bases, produced: Produced, *, references
         conflicts=tuple(merger.conflicts),
         references=places,
         next_steps=_next_steps(receipt, places, references=references),
+    )
+
+
+def _wanted(bases: Bases, new: ResolvedManifest) -> ResolvedManifest:
+    """The new manifest without entries and lines that somebody took out under the old name: they are not put back."""
+    receipt, plan = bases.receipt, bases.plan
+    old = new if bases.rendered is None else bases.rendered.manifest
+    if (len(old.registry), len(old.documents)) != (len(new.registry), len(new.documents)):
+        return new
+    entries = zip(old.registry, new.registry, strict=True)
+    lines = zip(old.documents, new.documents, strict=True)
+    return replace(
+        new,
+        registry=tuple(n for o, n in entries if o in receipt.entries or entry_state(plan, o) != "absent"),
+        documents=tuple(n for o, n in lines if o in receipt.documents or document_state(plan, o) != "absent"),
     )
 
 
