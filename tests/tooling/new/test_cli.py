@@ -321,6 +321,13 @@ def test_a_plan_whose_ground_moved_is_refused_and_names_the_files(world, tmp_pat
     assert world.tree() == before
 
 
+def test_a_dry_run_that_should_save_its_plan_says_that_it_does_not(world, tmp_path, capsys):
+    code, _, err = call(capsys, world, "rule", "half_off", "--dry-run", "--plan-out", str(tmp_path / "plan.json"))
+    assert code == 2
+    assert "--plan-out" in err
+    assert not (tmp_path / "plan.json").exists()
+
+
 def test_an_existing_plan_file_is_replaced_only_with_force(capsys, world, tmp_path):
     file = tmp_path / "plan.json"
     file.write_text("mine")

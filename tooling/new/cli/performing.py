@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.errors import ChecksFailedError, ConflictError, EditedSinceError, MergeConflictError
+from tooling.kit.errors import ChecksFailedError, ConflictError, EditedSinceError, MergeConflictError, UsageError
 from tooling.kit.kind import RegistryEntry
 from tooling.kit.output import Registration, Report, say
 from tooling.new.cli.arguments import PROGRAM
@@ -121,13 +121,18 @@ def run_staged_tests(invocation: Invocation, plan: Plan, paths: Sequence[str]) -
 
 
 def _preview(invocation: Invocation, make: Maker, advice: Advice) -> Report:
+    saves = invocation.option("plan_out") is not None
+    if saves and invocation.option("dry_run"):
+        raise UsageError(
+            "a dry run saves no plan", where="--plan-out", fix="leave --dry-run out: --plan-out applies nothing either"
+        )
     refuse_interrupted(invocation)
     with invocation.phase("planning"):
         work = make(invocation.workspace)
     done = Done(applied=False, checks=_staged_checks(invocation, work.unit))
     if not all(check.ok for check in done.checks):
         return _report(invocation, work, done, _tests_failed("nothing was written"))
-    if invocation.option("plan_out") is not None and not invocation.option("dry_run"):
+    if saves:
         from tooling.new.cli.plan_file import save_plan
 
         save_plan(work, invocation.command, invocation.arguments.plan_out, force=invocation.arguments.force)
