@@ -230,11 +230,13 @@ def check_free(
 
     taken = _first_taken(names, planned_keys, keys, folded_keys)
     taken = taken or _first_in_the_way(names, planned_paths, folded_paths)
+    may_be_a_unit = taken is not None
     taken = taken or _first_defined(symbols, repository, below)
     if taken is not None:
         free = suggest(names.snake, is_free)
         fix = f"use e.g. {free!r}" if free else "choose another name"
-        fix += f"; `areal-new list` shows generated {kind}s, `areal-new update` brings one up to date"
+        if may_be_a_unit:
+            fix += f"; `areal-new list` shows generated {kind}s, `areal-new update` brings one up to date"
         raise taken.error(f"the name {names.raw!r} {taken.reason}", where=taken.where, fix=fix)
 
 

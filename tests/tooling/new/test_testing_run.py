@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import venv
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,11 @@ def test_a_repository_too_large_to_copy_is_refused(repository, monkeypatch):
     monkeypatch.setattr(testing_run, "MAX_OVERLAY_BYTES", 10)
     with pytest.raises(UsageError, match="GiB of files"):
         staged_tests(repository, Plan(repository.root), ["tests/test_price.py"], python=PYTHON)
+
+
+def test_an_environment_without_pytest_is_told_from_failing_tests(repository, tmp_path):
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False)
+    result = run_tests(repository.root, ["tests/test_price.py"], python=bare / "bin/python")
+    assert not result.ok
+    assert result.detail == f"pytest is not installed for {bare / 'bin/python'}: install it there, or use --no-test"

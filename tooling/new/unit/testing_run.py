@@ -71,6 +71,9 @@ def run_tests(
     seconds = round(time.monotonic() - started, 3)
     if status == 0:
         return CheckResult(name, ok=True, seconds=seconds)
+    if f"{command[0]}: No module named pytest" in output:
+        detail = f"pytest is not installed for {command[0]}: install it there, or use --no-test"
+        return CheckResult(name, ok=False, seconds=seconds, detail=detail)
     return CheckResult(name, ok=False, seconds=seconds, detail=_explain(status, output, timeout))
 
 
