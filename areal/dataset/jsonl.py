@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from areal.api import ConfigError, DataError
-from areal.dataset.encoding import as_messages, encode_prompt, has_chat_template, sft_row, to_dataset
+from areal.api import ConfigError
+from areal.dataset.building import rl_dataset, sft_dataset
+from areal.dataset.encoding import as_messages
 from areal.dataset.reading import RawRows, read_rows
 from areal.dataset.schema import complain, messages_problem, missing_column, require_texts, require_unique
 
@@ -54,8 +55,7 @@ def get_jsonl_rl_dataset(
         messages = row[messages_column] if uses_chat else as_messages(text, tokenizer, system=system)
         answer = {"answer": row[answer_column]} if answer_column in row else {}
         rows.append({**rest, **answer, "messages": messages})
-    lengths = [_prompt_length(raw, index, row["messages"], tokenizer) for index, row in enumerate(rows)]
-    return to_dataset(rows, raw.source, lengths, max_length)
+    return rl_dataset(raw, rows, tokenizer, max_length)
 
 
 def get_jsonl_sft_dataset(
@@ -87,13 +87,7 @@ def get_jsonl_sft_dataset(
             )
             for row in raw.rows
         ]
-    rows = []
-    for index, (messages, answer) in enumerate(pairs):
-        try:
-            rows.append(sft_row(messages, answer, tokenizer))
-        except DataError as error:
-            raise DataError(f"{raw.source}: {raw.where(index)}: {error}") from error
-    return to_dataset(rows, raw.source, (len(row["input_ids"]) for row in rows), max_length)
+    return sft_dataset(raw, pairs, tokenizer, max_length)
 
 
 def _read(path: str, split: str, id_column: str) -> RawRows:
@@ -138,15 +132,3 @@ def _chat_problem(row: dict[str, Any], column: str) -> str:
 
 def _with_instruction(prompt: str, instruction: str) -> str:
     return f"{prompt}\n{instruction}" if instruction else prompt
-
-
-def _prompt_length(raw: RawRows, index: int, messages: Any, tokenizer: Any) -> int:
-    """Tokens of the prompt; encoding every prompt now finds unusable rows before any model is loaded."""
-    if not isinstance(messages, str) and not has_chat_template(tokenizer):
-        raise ConfigError(
-            f"{raw.source} holds chats but the tokenizer has no chat template; use prompt strings or set one"
-        )
-    try:
-        return len(encode_prompt(messages, tokenizer))
-    except DataError as error:
-        raise DataError(f"{raw.source}: {raw.where(index)}: {error}") from error
