@@ -521,7 +521,12 @@ with repository_lock(repository, wait_seconds=0):
     assert dry.returncode == 3
     assert "areal-new recover" in dry.stderr
     assert "interrupted run" in run(world.root, "status").stderr
+    half_done = world.tree()
+    preview = run(world.root, "recover", "--dry-run")
+    assert "shop/new.py: would be removed again" in preview.stdout
+    assert world.tree() == half_done
     done = run(world.root, "recover")
     assert (done.returncode, "shop/new.py" in done.stdout) == (0, True)
     assert world.tree() == before
     assert "nothing to recover" in run(world.root, "recover").stdout
+    assert "nothing to recover" in run(world.root, "recover", "--dry-run").stdout

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tooling.kit.change.plan import Change, Plan
     from tooling.kit.repository import Repository
 
-__all__ = ["apply_plan", "pending", "recover", "transaction"]
+__all__ = ["apply_plan", "pending", "preview_recovery", "recover", "transaction"]
 
 _REMEDIES = {
     errno.ENOSPC: "free some space and run it again",
@@ -98,13 +98,29 @@ def recover(repository: Repository, *, observe: Observe = ignore) -> list[str]:
             record.clear(repository, disk)
             return []
         journal = record.load(repository)
-        staged = {
-            number for number in range(len(journal.entries)) if journal.temporary(repository.root, number).exists()
-        }
-        touched = [number for number in range(len(journal.entries)) if number not in staged]
-        return _roll_back(repository, journal, disk, touched)
+        return _roll_back(repository, journal, disk, _touched(repository, journal))
     except OSError as error:
         raise _refusal(repository.root, error, "an interrupted run could not be rolled back") from error
+
+
+def preview_recovery(repository: Repository) -> list[str]:
+    """What `recover` would do now, one line per file; nothing is written and no lock is taken, so that a run which is
+    still going on looks like an interrupted one. Raises ConflictError when the journal is damaged."""
+    if not pending(repository):
+        return []
+    journal = record.load(repository)
+    entries = [journal.entries[number] for number in _touched(repository, journal)]
+    return [
+        f"{entry.path}: would be {'removed again' if entry.backup is None else 'put back'}"
+        for entry in entries
+        if _differs(repository, entry)
+    ]
+
+
+def _touched(repository: Repository, journal: Journal) -> list[int]:
+    """Entries whose new content is not waiting beside its target any more."""
+    numbers = range(len(journal.entries))
+    return [number for number in numbers if not journal.temporary(repository.root, number).exists()]
 
 
 def _check(root: Path, changes: Iterable[Change]) -> None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 def configure(parser: Parser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be rolled back; write nothing, take no lock"
+    )
+    parser.add_argument(
         "--wait",
         metavar="SECONDS",
         type=seconds,
@@ -29,10 +32,17 @@ def configure(parser: Parser) -> None:
 
 def run(invocation: Invocation) -> Report:
     """Roll back what is pending."""
-    from tooling.kit.change.transaction import transaction
+    from tooling.kit.change.transaction import preview_recovery, transaction
 
+    if invocation.arguments.dry_run:
+        lines = preview_recovery(invocation.repository)
+        return _report("would roll back:", lines, dry_run=True)
     rolled_back: list[str] = []
     with transaction(invocation.repository, wait_seconds=invocation.arguments.wait, note=rolled_back.append):
         pass  # entering it is what rolls back
-    text = "\n".join(["rolled back:", *(f"  {line}" for line in rolled_back)]) if rolled_back else "nothing to recover"
-    return Report(command="recover", changing=False, text=text, data={"recovered": rolled_back})
+    return _report("rolled back:", rolled_back, dry_run=False)
+
+
+def _report(title: str, lines: list[str], *, dry_run: bool) -> Report:
+    text = "\n".join([title, *(f"  {line}" for line in lines)]) if lines else "nothing to recover"
+    return Report(command="recover", changing=False, dry_run=dry_run, text=text, data={"recovered": lines})
