@@ -1,7 +1,7 @@
 """Native decoder families: read from and written to Hugging Face checkpoints, with logits equal to `transformers`.
 
 A family is a folder of six files (`args`, `model`, `state_dict_adapter`, `parallelize`, `spec`, `__init__`), put
-together from the building blocks beside it (`attention`, `rotary`, `norms`, `mlp`, `moe`, `decoder`), and one line in
+together from the layers in `blocks`, and one line in
 `registry`.
 
 Importing this package does not import torch; calling its functions does.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from areal.models.decoder import DecoderModel
+    from areal.models.blocks.decoder import DecoderModel
 
 __all__ = ["from_config", "from_pretrained", "save_pretrained"]
 

@@ -166,7 +166,7 @@ def linear(prefix: str, *, bias: bool) -> list[Entry]:
 
 
 def stacked_experts(ours: str, on_disk: str, num_experts: int) -> list[Entry]:
-    """The three parameters of `areal.models.moe.Experts`; names are those of the experts' container on each side."""
+    """The three parameters of `blocks.moe.Experts`; names are those of the experts' container on each side."""
 
     def entry(projection: str, fused: str, part: int, parts: int) -> StackedExperts:
         names = tuple(f"{on_disk}.{expert}.{projection}.weight" for expert in range(num_experts))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from areal.models.moe import Experts, Router
-from areal.models.norms import RMSNorm
+from areal.models.blocks.moe import Experts, Router
+from areal.models.blocks.norms import RMSNorm
 
 
 @torch.no_grad()

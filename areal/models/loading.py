@@ -21,7 +21,7 @@ from areal.models.saving import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
 
 if TYPE_CHECKING:
     from areal.api import BaseModelArgs, ModelSpec
-    from areal.models.decoder import DecoderModel
+    from areal.models.blocks.decoder import DecoderModel
 
 
 def from_pretrained(

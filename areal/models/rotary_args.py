@@ -1,7 +1,7 @@
 """Rotary position settings of a config.json, in both spellings that are in use, as one record. No tensors here.
 
 transformers 5 writes `rope_parameters` (rope_theta and rope_type inside); older checkpoints have `rope_theta` beside an
-optional `rope_scaling`, whose type key was once called `type`. `areal.models.rotary` turns the record into frequencies.
+optional `rope_scaling`, whose type key was once called `type`. `blocks.rotary` turns the record into frequencies.
 """
 
 from __future__ import annotations

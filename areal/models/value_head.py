@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.api import AttentionBackend
-    from areal.models.decoder import DecoderModel
+    from areal.models.blocks.decoder import DecoderModel
 
 
 class ValueModel(nn.Module):

@@ -13,7 +13,7 @@ from areal.dataset.tokenizers import check_tokenizer, load_tokenizer
 if TYPE_CHECKING:
     from areal.api import DatasetKind
     from areal.dataset.config import DatasetConfig
-    from areal.models.decoder import DecoderModel
+    from areal.models.blocks.decoder import DecoderModel
     from areal.trainer.config import ModelConfig, RunConfig
 
 

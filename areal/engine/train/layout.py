@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from areal.models.shared_prefix import Branch, SharedPrefixAttention
+from areal.models.blocks.shared_prefix import Branch, SharedPrefixAttention
 
 if TYPE_CHECKING:
     from torch import Tensor

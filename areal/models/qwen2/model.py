@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from areal.models.attention import SelfAttention
-from areal.models.decoder import DecoderModel, PreNormBlock
-from areal.models.mlp import SwiGLU
-from areal.models.norms import RMSNorm
-from areal.models.rotary import Rotary
+from areal.models.blocks.attention import SelfAttention
+from areal.models.blocks.decoder import DecoderModel, PreNormBlock
+from areal.models.blocks.mlp import SwiGLU
+from areal.models.blocks.norms import RMSNorm
+from areal.models.blocks.rotary import Rotary
 
 if TYPE_CHECKING:
     from areal.models.qwen2.args import Qwen2Args

@@ -10,7 +10,7 @@ import torch
 
 from areal.api import ModelError
 from areal.models import from_config
-from areal.models.attention import PackedAttention
+from areal.models.blocks.attention import PackedAttention
 
 CONFIG = {
     "vocab_size": 128,

@@ -9,8 +9,8 @@ import torch
 
 from areal.api import ModelError
 from areal.models import from_config
-from areal.models.attention import PackedAttention
-from areal.models.shared_prefix import Branch, SharedPrefixAttention
+from areal.models.blocks.attention import PackedAttention
+from areal.models.blocks.shared_prefix import Branch, SharedPrefixAttention
 
 CPU = torch.device("cpu")
 # Roots and branches: one group of equal pieces; unequal roots and an empty branch; a root that nothing continues;
@@ -87,7 +87,7 @@ def test_large_masks_are_avoided_by_attending_unequal_roots_apart(monkeypatch):
     rows, total = unrolled(roots, branches)
     inputs = [heads(total, 2, 4, seed) for seed in range(3)]
     expected = separately(*inputs, rows, scale=0.5)
-    monkeypatch.setattr("areal.models.shared_prefix.MAX_ROW_MASK_CELLS", 1)
+    monkeypatch.setattr("areal.models.blocks.shared_prefix.MAX_ROW_MASK_CELLS", 1)
     sizes = []
     attend = torch.nn.functional.scaled_dot_product_attention
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 
 from areal.api import ModelError
-from areal.models.attention import PackedAttention
-from areal.models.rectangles import (
+from areal.models.blocks.attention import PackedAttention
+from areal.models.blocks.rectangles import (
     MAX_PADDING_RATIO,
     Rectangle,
     attend,

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from areal.api import ModelError
-from areal.models.rectangles import MAX_PADDING_RATIO, attend, causal_mask, make_rectangle, restoring_order
-from areal.models.rotary import rotate
+from areal.models.blocks.rectangles import MAX_PADDING_RATIO, attend, causal_mask, make_rectangle, restoring_order
+from areal.models.blocks.rotary import rotate
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.api import AttentionBackend, BaseModelArgs
-    from areal.models.rotary import Rotation
+    from areal.models.blocks.rotary import Rotation
 
 
 class SelfAttention(nn.Module):

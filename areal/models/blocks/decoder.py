@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from areal.api import ModelError
-from areal.models.attention import PackedAttention
+from areal.models.blocks.attention import PackedAttention
 from areal.models.saving import save_pretrained
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.api import AttentionBackend
+    from areal.models.blocks.rotary import Rotary, Rotation
     from areal.models.decoder_args import DecoderArgs
-    from areal.models.rotary import Rotary, Rotation
 
 
 class PreNormBlock(nn.Module):
