@@ -1,0 +1,254 @@
+"""What all configs of a model type compute: slots of a spec as expressions over config fields. The report's core.
+
+A slot is a place in `ArchitectureSpec`, written "layer.attention.scale" ("layer" stands for every layer), e.g.
+
+    {"hidden_size": Field("hidden_size"),
+     "layer.attention.scale": Product(1.0, {"query_pre_attn_scalar": -0.5}),
+     "layer.window": PerLayer(Listed("layer_types", ["sliding_attention"]), Field("sliding_window"), Constant(None))}
+
+Everything here has a JSON form (`to_json`), which is all that the tools see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+# ------------------------------------------------------------------------------------------------------ expressions
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same for every config. JSON: {"kind": "constant", "value": ...}."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Field:
+    """The value of a field. JSON: {"kind": "field", "name": ...}. A dot reaches into an object: "ffn_config.top_k"."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Product:
+    """factor times fields to their powers. JSON: {"kind": "product", "factor": 1.0, "powers": {"head_dim": -0.5},
+    "integer": false}; integer: rounded down, as `//` and `int()` do."""
+
+    factor: float
+    powers: tuple[tuple[str, float], ...]
+    integer: bool = False
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Of expressions. JSON: {"kind": "sum", "terms": [...]}."""
+
+    terms: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class WhenNull:
+    """The field, or something else where it is null or absent. JSON: {"kind": "when_null", "field", "otherwise"}."""
+
+    field: str
+    otherwise: Expression
+
+
+@dataclass(frozen=True)
+class WhenEqual:
+    """Depends on the value of a field (a flag: True). JSON: {"kind": "when_equal", "field", "value", "then",
+    "otherwise"}."""
+
+    field: str
+    value: Any
+    then: Expression
+    otherwise: Expression
+
+
+@dataclass(frozen=True)
+class PerLayer:
+    """Depends on the layer. JSON: {"kind": "per_layer", "condition", "then", "otherwise"}."""
+
+    condition: Condition
+    then: Expression
+    otherwise: Expression
+
+
+@dataclass(frozen=True)
+class RotaryField:
+    """Everything of a `RotarySpec` but `dim` and `interleaved`, read as transformers reads rope_parameters and its
+    older spellings. JSON: {"kind": "rotary", "layer_type": null, "types": ["default", "yarn"]}.
+
+    layer_type: the entry to take where rope_parameters has one per layer type. types: the rotary types that were
+    proven; others are refused at load."""
+
+    layer_type: str | None
+    types: tuple[str, ...]
+
+
+Expression = Constant | Field | Product | Sum | WhenNull | WhenEqual | PerLayer | RotaryField
+
+# ------------------------------------------------------------------------------------------------ conditions on layers
+
+
+@dataclass(frozen=True)
+class Listed:
+    """field[layer] is one of `values`. JSON: {"kind": "listed", "field", "values"}."""
+
+    field: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """layer >= field. JSON: {"kind": "at_least", "field"}."""
+
+    field: str
+
+
+@dataclass(frozen=True)
+class Multiple:
+    """(layer + shift) is a multiple of `of`, a field or a number. JSON: {"kind": "multiple", "of", "shift"}."""
+
+    of: str | int
+    shift: int
+
+
+@dataclass(frozen=True)
+class Member:
+    """layer is in the list `field`. JSON: {"kind": "member", "field"}."""
+
+    field: str
+
+
+@dataclass(frozen=True)
+class Flag:
+    """field equals value, whatever the layer. JSON: {"kind": "flag", "field", "value"}."""
+
+    field: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Not:
+    """JSON: {"kind": "not", "condition"}."""
+
+    condition: Condition
+
+
+@dataclass(frozen=True)
+class All:
+    """Every condition holds. JSON: {"kind": "all", "conditions"}."""
+
+    conditions: tuple[Condition, ...]
+
+
+Condition = Listed | AtLeast | Multiple | Member | Flag | Not | All
+
+# ---------------------------------------------------------------------------------------------------- config accounting
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldUse:
+    """What becomes of one config field."""
+
+    name: str
+    status: Literal["used", "fixed", "ignored"]
+    """used: some slot's expression reads it. fixed: only `allowed` values are proven, others are refused at load.
+    ignored: cannot change a logit; `reason` says how that is known."""
+    type: Literal["int", "float", "bool", "str", "list", "dict", "any"] = "any"
+    nullable: bool = False
+    required: bool = False
+    """Whether a config.json without it is refused, since no default is known."""
+    default: Any = None
+    """What transformers takes when it is absent (an expression is in the slots as WhenNull)."""
+    default_rule: Expression | None = None
+    """For lists of one entry per layer that are absent: how transformers fills them; evaluated for each layer."""
+    allowed: tuple[Any, ...] = ()
+    aliases: tuple[str, ...] = ()
+    """Other spellings that transformers accepts (attribute_map)."""
+    reason: str = ""
+    example: Any = None
+    """A value that was proven."""
+
+
+# ------------------------------------------------------------------------------------------------------- names on disk
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutEntry:
+    """One row of the adapter's table; `*` in names stands for the layer number.
+
+    kind, with `ours` (canonical module or parameter names) and `on_disk`:
+      renamed            one module or parameter, same tensors (".weight" and ".bias" follow)
+      transposed         the matrix is stored [in, out] (the bias follows unchanged)
+      query_key_value    ours = (q_proj, k_proj, v_proj) stored as one matrix; arrangement:
+                         "concat"     [q; k; v]
+                         "per_head"   for every head: its q, k, v rows (query heads = key heads)
+                         "per_group"  for every kv head: its query heads' rows, then k, then v
+                         "strided"    GPT-NeoX-like: as per_head; others may be added with a docstring in adapter.py
+      rows               ours = modules stacked along dimension 0 in one matrix; arrangement "concat" or "interleaved"
+      experts            ours = one stacked parameter; on_disk has {expert}: one matrix per expert
+      stacked_experts    ours = one or two (gate, up) stacked parameters, on_disk one tensor [experts, ...];
+                         arrangement "concat" or "interleaved" for two
+    transposed: matrices are stored [in, out]. in_memory: the name transformers 5 holds it under in `state_dict()` when
+    that layout differs; accepted on reading (entry of its own kind in `alternative`)."""
+
+    kind: Literal["renamed", "transposed", "query_key_value", "rows", "experts", "stacked_experts"]
+    ours: tuple[str, ...]
+    on_disk: str
+    arrangement: str = ""
+    transposed: bool = False
+    alternative: LayoutEntry | None = None
+
+
+# -------------------------------------------------------------------------------------------------------------- report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A config that differs from the tiny one, proven by parity: the generated test runs it again."""
+
+    name: str
+    overrides: dict[str, Any]
+    parity: float
+    tolerance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchitectureReport:
+    """The result of an analysis. `status`: "proven", or "unsupported" with `missing`, or "static" (source not run)."""
+
+    status: Literal["proven", "unsupported", "static", "unproven"]
+    model_type: str
+    architecture: str
+    """Class name in transformers, "LlamaForCausalLM"."""
+    source: str
+    """"transformers 5.23.0", or the folder."""
+    title: str = ""
+    """One sentence on what the family is, from its features."""
+    tiny_config: dict[str, Any] = field(default_factory=dict)
+    """A whole config.json of the tiny instance."""
+    spec: dict[str, Any] = field(default_factory=dict)
+    """`ArchitectureSpec` of the tiny instance as nested JSON."""
+    slots: dict[str, Any] = field(default_factory=dict)
+    """Slot to the JSON of its expression."""
+    fields: list[dict[str, Any]] = field(default_factory=list)
+    """`FieldUse` of every field of the config class, as JSON."""
+    layout: list[dict[str, Any]] = field(default_factory=list)
+    """`LayoutEntry`s as JSON, sorted; modules whose name on disk is "model." + ours (or equal, for lm_head) included.
+    """
+    skipped: list[str] = field(default_factory=list)
+    """Regular expressions of names on disk that hold nothing to load."""
+    variants: list[dict[str, Any]] = field(default_factory=list)
+    evidence: list[dict[str, Any]] = field(default_factory=list)
+    missing: list[dict[str, Any]] = field(default_factory=list)
+    """Unsupported features: {"feature", "where", "detail"}."""
+    nearest: list[dict[str, Any]] = field(default_factory=list)
+    """For unknown types: [{"model_type", "differences": [{"field", "theirs", "ours"}]}]."""
+    reference: dict[str, Any] = field(default_factory=dict)
+    """For types that the installed transformers lacks: what a test compares with instead of the live model:
+    {"shapes": {name on disk: [..]}, "seed", "tokens": [[..]], "logits": [[[..]]]}."""
+    seconds: dict[str, float] = field(default_factory=dict)

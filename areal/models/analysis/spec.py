@@ -1,0 +1,213 @@
+"""What one config of a decoder architecture computes, as plain values: the hypothesis that parity judges.
+
+A spec is independent of names on disk and of config fields. `reference.build(spec)` makes the model of it out of
+`areal.models.blocks`, with the parameter names that are written here beside each part ("canonical names").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormSpec:
+    """A normalisation over the last dimension. Canonical names: `weight`, `bias`."""
+
+    kind: Literal["rms", "layer"]
+    eps: float
+    weight: bool = True
+    """Whether it has a scale."""
+    bias: bool = False
+    offset: float = 0.0
+    """Added to the weight before scaling; 1.0 in the Gemma families."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotarySpec:
+    """One table of rotations. The first `dim` dimensions of a head are rotated, the others kept."""
+
+    dim: int
+    theta: float
+    type: str = "default"
+    """"default", "linear", "llama3", "yarn" or "longrope"."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Of the type, as in a config's rope_parameters, null entries left out."""
+    interleaved: bool = False
+    """Whether dimension 2j is paired with 2j + 1 (GPT-J) instead of j with j + dim / 2 (GPT-NeoX)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionSpec:
+    """Grouped-query attention. Canonical names: q_proj, k_proj, v_proj, o_proj (weight, bias), q_norm, k_norm, sinks
+    ([num_heads]), gate_proj.weight."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    value_dim: int
+    query_bias: bool = False
+    key_bias: bool = False
+    value_bias: bool = False
+    output_bias: bool = False
+    query_norm: NormSpec | None = None
+    key_norm: NormSpec | None = None
+    norm_scope: Literal["head", "each_head", "full"] = "head"
+    """"head": one weight [head_dim] for all heads; "each_head": weights [heads, head_dim], statistics per head;
+    "full": over all heads together, weight [heads * head_dim]."""
+    norm_after_rotary: bool = False
+    scale: float
+    """Factor on query-key products."""
+    softcap: float | None = None
+    sinks: bool = False
+    clip: float | None = None
+    """Queries, keys and values are clamped to [-clip, clip] after projection."""
+    gate: Literal["none", "elementwise", "headwise"] = "none"
+    """Attended values times sigmoid(gate_proj(layer input)) before o_proj: one gate per element, or per head."""
+    alibi: bool = False
+    """Adds -slope * distance to the scores (arXiv 2108.12409), slopes as in the paper for any number of heads."""
+    alibi_scale: float = 1.0
+    """Factor on these biases (Falcon scales them together with the scores)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentAttentionSpec:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434). Canonical names: q_proj, or q_a_proj, q_a_norm,
+    q_b_proj; kv_a_proj, kv_a_norm, kv_b_proj; o_proj."""
+
+    num_heads: int
+    query_rank: int | None
+    """None: one q_proj."""
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    query_norm: NormSpec | None
+    """Of the compressed query."""
+    kv_norm: NormSpec
+    query_bias: bool = False
+    kv_bias: bool = False
+    """Bias of the compressing projections q_a_proj (query_bias) and kv_a_proj."""
+    output_bias: bool = False
+    scale: float
+    softcap: float | None = None
+    query_latent_scale: float = 1.0
+    kv_latent_scale: float = 1.0
+    """Factors on the normed compressed query and key-value (LongCat)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlpSpec:
+    """A feed-forward layer. Canonical names: gate_proj, up_proj, down_proj when gated, else up_proj, down_proj."""
+
+    gated: bool
+    activation: str
+    """Name in `areal.models.blocks.activations`."""
+    intermediate_size: int
+    bias: bool = False
+    """Of gate and up."""
+    output_bias: bool = False
+    clamp: float | None = None
+    """gpt-oss: gate is clamped from above, up to [-clamp, clamp]."""
+    up_offset: float = 0.0
+    """Added to up before the product; 1.0 in gpt-oss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterSpec:
+    """Which experts a token uses and with which weights. Canonical names: weight [experts, hidden], bias,
+    selection_bias [experts]."""
+
+    num_experts: int
+    top_k: int
+    score: Literal["softmax", "sigmoid"]
+    order: Literal["score_first", "select_first"]
+    """"select_first": the top-k logits are chosen and only those are scored."""
+    selection_bias: bool = False
+    """Added to scores for the choice only."""
+    bias: bool = False
+    """Bias of the linear layer."""
+    groups: int = 1
+    top_groups: int = 1
+    group_score: Literal["max", "top2_sum"] = "top2_sum"
+    """How a group of experts is judged; only the best `top_groups` take part."""
+    normalize: bool = False
+    """Rescale the chosen weights to sum to 1."""
+    scale: float = 1.0
+    """Factor on the weights, after normalising."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoeSpec:
+    """Experts in place of a feed-forward layer. Canonical names: router.*, experts.{gate,up,down}_proj
+    [experts, out, in] and experts.{gate,up,down}_bias [experts, out], shared_experts.*, shared_gate.weight."""
+
+    router: RouterSpec
+    experts: MlpSpec
+    shared: MlpSpec | None = None
+    """One feed-forward layer for all tokens, added to the experts' output."""
+    shared_gate: bool = False
+    """Its output is multiplied by sigmoid(shared_gate(x))."""
+
+
+BlockKind = Literal["pre", "post", "sandwich", "parallel", "parallel_two_norms", "post_residual"]
+"""How norms, attention and feed-forward are wired, with r = residual multiplier and canonical norm names:
+
+pre                 h = x + r attn(input_layernorm(x));  h + r mlp(post_attention_layernorm(h))
+post                h = x + r post_attention_layernorm(attn(x));  h + r post_feedforward_layernorm(mlp(h))
+sandwich            h = x + r post_attention_layernorm(attn(input_layernorm(x)));
+                    h + r post_feedforward_layernorm(mlp(pre_feedforward_layernorm(h)))
+parallel            n = input_layernorm(x);  x + r attn(n) + r mlp(n)
+parallel_two_norms  x + r attn(input_layernorm(x)) + r mlp(post_attention_layernorm(x))
+post_residual       h = input_layernorm(x + attn(x));  post_attention_layernorm(h + mlp(h))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSpec:
+    """One block. Canonical names: layers.N.{self_attn, mlp, norms of the block kind}.*"""
+
+    block: BlockKind
+    norms: dict[str, NormSpec]
+    """Canonical norm name to its spec, exactly those of the block kind."""
+    attention: AttentionSpec | LatentAttentionSpec
+    feed_forward: MlpSpec | MoeSpec
+    residual_multiplier: float = 1.0
+    rotary: int | None = None
+    """Index into `ArchitectureSpec.rotaries`; None: no rotation in this layer."""
+    window: int | None = None
+    """A token sees itself and window - 1 tokens before it; None: all."""
+    chunk: int | None = None
+    """A token sees only tokens of its own chunk of this many positions; None: all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionSpec:
+    """Absolute positions added to token embeddings. Canonical name: embed_positions.weight when learned."""
+
+    kind: Literal["learned", "sinusoidal"]
+    num_positions: int
+    offset: int = 0
+    """Row of position 0 (2 in OPT)."""
+    interleaved: bool = False
+    """Sinusoidal: sine and cosine alternate instead of standing in halves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchitectureSpec:
+    """A whole decoder. Canonical names: embed_tokens.weight, embed_positions.weight, embed_norm.*, norm.*,
+    lm_head.{weight, bias} (no weight when tied)."""
+
+    vocab_size: int
+    hidden_size: int
+    layers: tuple[LayerSpec, ...]
+    final_norm: NormSpec | None
+    tied: bool
+    rotaries: tuple[RotarySpec, ...] = ()
+    embedding_multiplier: float = 1.0
+    positions: PositionSpec | None = None
+    embedding_norm: NormSpec | None = None
+    head_bias: bool = False
+    logit_multiplier: float = 1.0
+    logit_softcap: float | None = None
+    """After the multiplier."""
