@@ -6,6 +6,21 @@ A slot is a place in `ArchitectureSpec`, written "layer.attention.scale" ("layer
      "layer.attention.scale": Product(1.0, {"query_pre_attn_scalar": -0.5}),
      "layer.window": PerLayer(Listed("layer_types", ["sliding_attention"]), Field("sliding_window"), Constant(None))}
 
+The slots of a report are the paths of all plain values in `ArchitectureSpec`, with "layer" for every layer, norms by
+their canonical names, and these additions:
+
+    num_layers              number of layers
+    layer.rotary            a RotaryField, or Constant(None) for layers without rotation, or a choice between such; with
+                            layer.rotary.dim and layer.rotary.interleaved (absent where no layer rotates)
+    layer.attention         Constant("attention") or Constant("latent"); below it the values of that record
+    layer.feed_forward      Constant("mlp"), Constant("moe"), or a choice between them (usually PerLayer); below it the
+                            values of MlpSpec (layer.feed_forward.intermediate_size) and of MoeSpec
+                            (layer.feed_forward.router.top_k, layer.feed_forward.experts.intermediate_size)
+    a record that may be missing (final_norm, embedding_norm, positions, layer.attention.query_norm,
+    layer.feed_forward.shared, ...)
+                            has a slot of its own path: Constant(True), Constant(False), or a choice (WhenEqual)
+
+Values below a record that is never there are left out. A missing number (`softcap`, `window`) is Constant(None).
 Everything here has a JSON form (`to_json`), which is all that the tools see.
 """
 
