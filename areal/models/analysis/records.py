@@ -103,6 +103,9 @@ class LayerRoles:
     """Module that is called with the (normed) hidden states; "" where the block itself holds the two matrices."""
     norms: tuple[str, ...]
     """Norms that the block calls itself, in calling order (those inside attention and feed_forward are not here)."""
+    shared_feed_forward: str | None = None
+    """A second module with the same input as `feed_forward`, whose output is added to its: shared experts that stand
+    beside the module of the routed ones (granitemoeshared)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +133,8 @@ class LayerContext:
     config: Mapping[str, Any]
     """`config.to_dict()` of the instance."""
     trace: Trace
+    shared: str | None = None
+    """For a feed-forward layer: `LayerRoles.shared_feed_forward`."""
 
     @property
     def call(self) -> ModuleCall:
