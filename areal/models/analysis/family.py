@@ -94,13 +94,15 @@ class PerLayer:
 @dataclass(frozen=True)
 class RotaryField:
     """Everything of a `RotarySpec` but `dim` and `interleaved`, read as transformers reads rope_parameters and its
-    older spellings. JSON: {"kind": "rotary", "layer_type": null, "types": ["default", "yarn"]}.
+    older spellings. JSON: {"kind": "rotary", "layer_type": null, "types": ["default", "yarn"], "theta": null}.
 
     layer_type: the entry to take where rope_parameters has one per layer type. types: the rotary types that were
-    proven; others are refused at load."""
+    proven; others are refused at load. theta: only for configs without rope_parameters (types is ("default",) then):
+    where theta comes from, e.g. Field("rotary_base")."""
 
     layer_type: str | None
     types: tuple[str, ...]
+    theta: Expression | None = None
 
 
 Expression = Constant | Field | Product | Sum | WhenNull | WhenEqual | PerLayer | RotaryField
@@ -180,7 +182,9 @@ class FieldUse:
     default: Any = None
     """What transformers takes when it is absent (an expression is in the slots as WhenNull)."""
     default_rule: Expression | None = None
-    """For lists of one entry per layer that are absent: how transformers fills them; evaluated for each layer."""
+    """How transformers fills it when it is null or absent with a default of null; a list of one entry per layer is
+    evaluated for each layer. Expressions that cannot say WhenNull themselves (powers of a Product, conditions) mean the
+    filled value. A slot that is this field alone says WhenNull with the same expression."""
     allowed: tuple[Any, ...] = ()
     aliases: tuple[str, ...] = ()
     """Other spellings that transformers accepts (attribute_map)."""
