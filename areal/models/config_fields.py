@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from areal.api import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
+V = TypeVar("V", int, str)
 T = TypeVar("T", int, float, bool, str)
 
 HARMLESS_FIELDS: Final[dict[str, str]] = {
@@ -59,11 +60,26 @@ TOKEN_FIELDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 class ConfigFields:
-    """The fields of one config.json, taken one by one. All errors are ModelError and name the field and its value."""
+    """The fields of one config.json, taken one by one. All errors are ModelError and name the field and its value.
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    Everywhere `default` is what an absent field means (required when there is none), `null` what an explicit null
+    means (the same as absent when it is not given).
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, aliases: Mapping[str, str] | None = None) -> None:
+        """aliases: further spelling of a field to the one that is taken, e.g. {"n_embd": "hidden_size"}."""
         self._values = dict(config)
+        self._prefix = ""
         self.model_type: str = self.text("model_type")
+        for other, name in (aliases or {}).items():
+            self._take_alias(other, name)
+
+    def _take_alias(self, other: str, name: str) -> None:
+        if other not in self._values:
+            return
+        value = self._values.pop(other)
+        if self._values.setdefault(name, value) != value:
+            raise self.error(other, value, f"the same as {name}, which is {self._values[name]!r}")
 
     def has(self, name: str) -> bool:
         """Whether the field is present and not null."""
@@ -76,40 +92,100 @@ class ConfigFields:
             return True
         return False
 
-    def integer(self, name: str, default: int | None = None, *, minimum: int = 1) -> int:
-        """A whole number of at least `minimum`; required when there is no default (null counts as absent)."""
-        value = self._typed(name, default, int)
+    def integer(self, name: str, default: int | None = None, *, null: int | None = None, minimum: int = 1) -> int:
+        """A whole number of at least `minimum`."""
+        value = self._typed(name, default, int, null)
         if value < minimum:
             raise self.error(name, value, f"a whole number >= {minimum}")
         return value
 
-    def number(self, name: str, default: float | None = None, *, above: float = 0.0) -> float:
-        """A float greater than `above`; required when there is no default."""
-        value = float(self._typed(name, default, float))
+    def number(
+        self, name: str, default: float | None = None, *, null: float | None = None, above: float = 0.0
+    ) -> float:
+        """A float greater than `above`."""
+        value = float(self._typed(name, default, float, null))
         if not value > above:
             raise self.error(name, value, f"a number > {above}")
         return value
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str, default: bool | None = None, *, null: bool | None = None) -> bool:
         """True or false."""
-        return self._typed(name, default, bool)
+        return self._typed(name, default, bool, null)
 
-    def text(self, name: str, default: str | None = None) -> str:
-        """A string; required when there is no default."""
-        return self._typed(name, default, str)
+    def text(
+        self, name: str, default: str | None = None, *, null: str | None = None, allowed: Collection[str] = ()
+    ) -> str:
+        """A string; one of `allowed` if that says anything."""
+        value = self._typed(name, default, str, null)
+        if allowed and value not in allowed:
+            raise self.error(name, value, _alternatives(allowed))
+        return value
+
+    def optional_integer(self, name: str, default: int | None = None, *, minimum: int = 1) -> int | None:
+        """A whole number, or None where the field is null."""
+        return None if self._is_missing(name, default) else self.integer(name, default, minimum=minimum)
+
+    def optional_number(self, name: str, default: float | None = None, *, above: float = 0.0) -> float | None:
+        """A float greater than `above`, or None where the field is null."""
+        return None if self._is_missing(name, default) else self.number(name, default, above=above)
+
+    def optional_flag(self, name: str, default: bool | None = None) -> bool | None:
+        """True or false, or None where the field is null."""
+        return None if self._is_missing(name, default) else self.flag(name, default)
+
+    def optional_text(self, name: str, default: str | None = None, *, allowed: Collection[str] = ()) -> str | None:
+        """A string, or None where the field is null."""
+        return None if self._is_missing(name, default) else self.text(name, default, allowed=allowed)
+
+    def per_layer(
+        self, name: str, num_layers: int, default: Sequence[V] | None = None, *, allowed: Collection[V]
+    ) -> tuple[V, ...]:
+        """One of `allowed` for each layer; null means absent."""
+        values = self._values.pop(name, None)
+        if values is None:
+            if default is None:
+                raise self._absent(name)
+            return tuple(default)
+        if not isinstance(values, (list, tuple)) or len(values) != num_layers:
+            raise self.error(name, values, f"a list of {num_layers} entries, one per layer")
+        unknown = [value for value in values if not any(_same(value, known) for known in allowed)]
+        if unknown:
+            raise self.error(name, list(dict.fromkeys(map(str, unknown))), _alternatives(allowed, quoted=False))
+        return tuple(values)
+
+    def integers(self, name: str, default: Collection[int] | None = ()) -> tuple[int, ...]:
+        """A list of whole numbers, e.g. of layers; null means absent."""
+        values = self._values.pop(name, None)
+        if values is None:
+            values = default
+        if values is None:
+            raise self._absent(name)
+        if not isinstance(values, (list, tuple)) or not all(type(value) is int for value in values):
+            raise self.error(name, values, "a list of whole numbers")
+        return tuple(values)
 
     def optional(self, name: str) -> Any:
         """The raw value, or None when it is absent or null."""
         return self._values.pop(name, None)
 
-    def require(self, name: str, supported: Collection[Any]) -> None:
-        """If the field is present, its value must be one of `supported`."""
-        if name in self._values:
-            value = self._values.pop(name)
-            if not any(
-                value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in supported
-            ):
-                raise self.error(name, value, " or ".join(repr(allowed) for allowed in supported))
+    def section(self, name: str) -> ConfigFields:
+        """The fields of an object inside the config, which need a `finish` of their own. Absent means empty."""
+        values = self._values.pop(name, None)
+        if values is not None and not isinstance(values, dict):
+            raise self.error(name, values, "an object")
+        inner = ConfigFields({"model_type": self.model_type})
+        # What transformers adds to the configs inside another says nothing about the computation.
+        inner._values = {key: value for key, value in (values or {}).items() if key != "model_type"}
+        inner._prefix = f"{self._prefix}{name}."
+        return inner
+
+    def require(self, name: str, supported: Collection[Any], *, default: Any = None) -> None:
+        """The value must be one of `supported`. default: what transformers takes when the field is absent, needed only
+        where that is not supported either."""
+        if name in self._values or default is not None:
+            value = self._values.pop(name, default)
+            if not any(_same(value, allowed) for allowed in supported):
+                raise self.error(name, value, _alternatives(supported))
 
     def token_ids(self) -> dict[str, Any]:
         """The special token ids that are set, to be written back unchanged."""
@@ -119,12 +195,13 @@ class ConfigFields:
     def finish(self, harmless: Collection[str] = ()) -> None:
         """Refuse every field that was neither taken nor declared harmless."""
         for name, supported in MUST_BE_OFF.items():
-            self.require(name, supported)
+            if name not in harmless:
+                self.require(name, supported)
         unknown = {
             name: value for name, value in self._values.items() if name not in HARMLESS_FIELDS and name not in harmless
         }
         if unknown:
-            listed = ", ".join(f"{name}={value!r}" for name, value in sorted(unknown.items()))
+            listed = ", ".join(f"{self._prefix}{name}={value!r}" for name, value in sorted(unknown.items()))
             raise ModelError(
                 f"config of model_type {self.model_type!r} has fields this family does not implement: {listed}; "
                 "a field that changes the maths must be implemented, one that cannot must be declared in "
@@ -133,19 +210,38 @@ class ConfigFields:
 
     def error(self, name: str, value: object, expected: str) -> ModelError:
         """The error for a field with an unusable value."""
-        return ModelError(f"config of model_type {self.model_type!r}: {name} is {value!r}, supported is {expected}")
+        return ModelError(
+            f"config of model_type {self.model_type!r}: {self._prefix}{name} is {value!r}, supported is {expected}"
+        )
 
-    def _typed(self, name: str, default: T | None, kind: type[T]) -> T:
+    def _absent(self, name: str) -> ModelError:
+        owner = getattr(self, "model_type", None)
+        return ModelError(
+            f"config{f' of model_type {owner!r}' if owner else ''} has no {self._prefix}{name}, which is required"
+        )
+
+    def _is_missing(self, name: str, default: object) -> bool:
+        """Whether the field says None; consumes it if it is an explicit null."""
+        return self.is_null(name) or (default is None and not self.has(name))
+
+    def _typed(self, name: str, default: T | None, kind: type[T], null: T | None = None) -> T:
+        fallback = null if null is not None and name in self._values else default
         value = self._values.pop(name, None)
         if value is None:
-            if default is None:
-                owner = getattr(self, "model_type", None)
-                raise ModelError(
-                    f"config{f' of model_type {owner!r}' if owner else ''} has no {name}, which is required"
-                )
-            return default
+            if fallback is None:
+                raise self._absent(name)
+            return fallback
         accepted = (int, float) if kind is float else (kind,)
         # bool is an int in Python, but "hidden_size": true is a mistake.
         if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
             raise self.error(name, value, f"of type {kind.__name__}")
         return value  # type: ignore[return-value]  # narrowed by `accepted`, which mypy cannot see
+
+
+def _same(value: Any, allowed: Any) -> bool:
+    """Equal, and not true for 1."""
+    return bool(value == allowed) and isinstance(value, bool) == isinstance(allowed, bool)
+
+
+def _alternatives(values: Collection[Any], *, quoted: bool = True) -> str:
+    return " or ".join(repr(value) if quoted else str(value) for value in values)

@@ -15,32 +15,42 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class DecoderArgs(BaseModelArgs, ABC):
+    """What the arguments of every family add to `BaseModelArgs`. Nothing here says what a layer computes."""
+
+    initializer_range: float = 0.02
+    """Standard deviation of random weights."""
+    token_ids: dict[str, Any] = field(default_factory=dict)
+    """Special token ids of the checkpoint, written back on export; no part of the computation."""
+
+    def __post_init__(self) -> None:
+        """Refuse head counts that no attention can have."""
+        if self.num_heads % self.num_kv_heads:
+            raise ModelError(
+                f"a config of model_type {self.model_type!r} asks for num_heads={self.num_heads} query heads and "
+                f"num_kv_heads={self.num_kv_heads}; expected query heads in equal groups per key-value head"
+            )
+
+
+@dataclass(kw_only=True)
+class RotaryDecoderArgs(DecoderArgs, ABC):
     """Arguments of a pre-norm decoder with rotary positions. Sizes are in elements."""
 
     intermediate_size: int
     """Width of the feed-forward layers."""
     norm_eps: float
     """Added to the mean square inside every norm."""
-    initializer_range: float
-    """Standard deviation of random weights."""
     rotary: RotaryArgs
     """Positions."""
-    token_ids: dict[str, Any] = field(default_factory=dict)
-    """Special token ids of the checkpoint, written back on export; no part of the computation."""
 
     def __post_init__(self) -> None:
         """Refuse shapes that no attention can have."""
-        if self.num_heads % self.num_kv_heads:
-            raise ModelError(
-                f"num_attention_heads is {self.num_heads} and num_key_value_heads {self.num_kv_heads}; "
-                "expected query heads in equal groups per key-value head"
-            )
+        super().__post_init__()
         if self.head_dim % 2:
             raise ModelError(f"head_dim is {self.head_dim}; rotary embedding pairs dimensions, expected an even number")
 
 
 def take_decoder_fields(fields: ConfigFields, *, default_head_dim: int | None) -> dict[str, Any]:
-    """Constructor arguments of `DecoderArgs` from the fields of the same meaning.
+    """Constructor arguments of `RotaryDecoderArgs` from the fields of the same meaning.
 
     default_head_dim: what the family means by an absent head_dim; None for hidden_size / num_attention_heads.
     """
@@ -73,7 +83,7 @@ def take_decoder_fields(fields: ConfigFields, *, default_head_dim: int | None) -
     }
 
 
-def decoder_fields_to_hf(args: DecoderArgs, architecture: str) -> dict[str, Any]:
+def decoder_fields_to_hf(args: RotaryDecoderArgs, architecture: str) -> dict[str, Any]:
     """The fields that `take_decoder_fields` reads back; architecture: class name in transformers."""
     return {
         "architectures": [architecture],

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from areal.models.config_fields import ConfigFields
-from areal.models.decoder_args import DecoderArgs, decoder_fields_to_hf, take_decoder_fields
+from areal.models.decoder_args import RotaryDecoderArgs, decoder_fields_to_hf, take_decoder_fields
 from areal.models.layer_windows import layer_windows_to_hf, take_layer_windows
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Qwen2Args(DecoderArgs):
+class Qwen2Args(RotaryDecoderArgs):
     """Arguments of a Qwen2 model."""
 
     windows: tuple[int | None, ...]

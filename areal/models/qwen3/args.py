@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from areal.models.config_fields import ConfigFields
-from areal.models.decoder_args import DecoderArgs, decoder_fields_to_hf, take_decoder_fields
+from areal.models.decoder_args import RotaryDecoderArgs, decoder_fields_to_hf, take_decoder_fields
 from areal.models.layer_windows import layer_windows_to_hf, take_layer_windows, take_window
 from areal.models.moe_args import MoeArgs, moe_to_hf, take_moe
 
@@ -18,7 +18,7 @@ DENSE_HEAD_DIM = 128
 
 
 @dataclass(kw_only=True)
-class Qwen3Args(DecoderArgs):
+class Qwen3Args(RotaryDecoderArgs):
     """Arguments of a Qwen3 model."""
 
     attention_bias: bool

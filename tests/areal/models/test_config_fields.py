@@ -181,7 +181,7 @@ REFUSED = {
     "layer type": ({"layer_types": ["chunked_attention"] * 28}, r"layer_types is \['chunked_attention'\]"),
     "layer types length": ({"layer_types": ["full_attention"]}, r"a list of 28 entries"),
     "sliding without window": ({"layer_types": ["sliding_attention"] * 28}, r"sliding_window is unset"),
-    "group sizes": ({"num_key_value_heads": 3}, r"num_key_value_heads 3; expected query heads in equal groups"),
+    "group sizes": ({"num_key_value_heads": 3}, r"num_kv_heads=3; expected query heads in equal groups"),
     "odd head": ({"head_dim": 127}, r"head_dim is 127"),
     "bool as number": ({"hidden_size": True}, r"hidden_size is True, supported is of type int"),
     "text as number": ({"hidden_size": "1024"}, r"hidden_size is '1024'"),
