@@ -1,11 +1,12 @@
 """The decoder that families assemble: embedding, blocks, final norm and vocabulary projection over packed tokens.
 
-A family passes its blocks, norm and rotary embedding to `DecoderModel`; what happens inside a block is the family's. No
-loop over documents, mask or cache is here: those belong to the attention backend.
+A family passes its blocks, norm and positions to `DecoderModel`; what happens inside a block is the family's. No loop
+over documents, mask or cache is here: those belong to the attention backend.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,44 +25,65 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.api import AttentionBackend
-    from areal.models.blocks.rotary import Rotary, Rotation
-    from areal.models.decoder_args import DecoderArgs
+    from areal.models.blocks.rotary import Rotary
 
 
-class PreNormBlock(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
+class VocabularyHead(nn.Module):
+    """Weight and bias of the projection to the vocabulary, as far as they are not the embedding's."""
 
-    def __init__(
-        self,
-        *,
-        input_layernorm: nn.Module,
-        self_attn: nn.Module,
-        post_attention_layernorm: nn.Module,
-        mlp: nn.Module,
-    ) -> None:
+    def __init__(self, hidden_size: int, vocab_size: int, *, weight: bool, bias: bool) -> None:
         super().__init__()
-        self.input_layernorm = input_layernorm
-        self.self_attn = self_attn
-        self.post_attention_layernorm = post_attention_layernorm
-        self.mlp = mlp
+        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size)) if weight else None
+        self.bias = nn.Parameter(torch.empty(vocab_size)) if bias else None
 
-    def forward(self, hidden: Tensor, rotation: Rotation, attention: AttentionBackend) -> Tensor:
-        """[T, hidden_size] -> [T, hidden_size]."""
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, attention)
-        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+    def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
+        """[..., hidden_size] -> [..., vocab_size]; embedding: used when the head has no weight."""
+        return functional.linear(hidden, embedding if self.weight is None else self.weight, self.bias)
 
 
 class DecoderModel(nn.Module):
     """A `CausalModel`. With tied embeddings there is no lm_head: the projection uses the embedding's weight."""
 
-    def __init__(self, args: DecoderArgs, *, layers: Iterable[nn.Module], norm: nn.Module, rotary: Rotary) -> None:
+    lm_head: VocabularyHead | None
+
+    def __init__(
+        self,
+        args: Any,
+        *,
+        layers: Iterable[nn.Module],
+        norm: nn.Module | None,
+        rotary: Rotary | None | Sequence[Rotary | None],
+        embedding_multiplier: float = 1.0,
+        embed_positions: nn.Module | None = None,
+        embed_norm: nn.Module | None = None,
+        head_bias: bool = False,
+        logit_multiplier: float = 1.0,
+        logit_softcap: float | None = None,
+    ) -> None:
+        """args: a `BaseModelArgs`; used are vocab_size, hidden_size, num_layers and tie_word_embeddings.
+
+        rotary: of all layers, or one entry per layer (None: no rotation), in which layers share objects. The embedding
+        is multiplied, then positions (a module from positions [T] to [T, hidden_size]) are added, then it is normed.
+        Logits are multiplied, then bounded: softcap * tanh(logits / softcap). A head bias is "lm_head.bias", also
+        where the head has no weight of its own.
+        """
         super().__init__()
         self.args = args
         self.embed_tokens = nn.Embedding(args.vocab_size, args.hidden_size)
+        self.embed_positions = embed_positions
+        self.embed_norm = embed_norm
         self.layers = nn.ModuleList(layers)
         self.norm = norm
-        self.rotary = rotary
-        self.lm_head = None if args.tie_word_embeddings else nn.Linear(args.hidden_size, args.vocab_size, bias=False)
+        self.rotaries = _per_layer(rotary, len(self.layers))
+        self.embedding_multiplier = embedding_multiplier
+        self.logit_multiplier = logit_multiplier
+        self.logit_softcap = logit_softcap
+        has_weight = not args.tie_word_embeddings
+        self.lm_head = (
+            VocabularyHead(args.hidden_size, args.vocab_size, weight=has_weight, bias=head_bias)
+            if has_weight or head_bias
+            else None
+        )
         self._gradient_checkpointing = False
 
     def forward(
@@ -96,19 +118,25 @@ class DecoderModel(nn.Module):
         # A cache must not see the same keys twice, so only attention that says it has no memory is recomputed.
         stateless = getattr(attention, "stateless", False)
         recompute = self._gradient_checkpointing and stateless and torch.is_grad_enabled()
-        hidden = self.embed_tokens(tokens)
-        rotation = self.rotary(positions, hidden.dtype)
-        for layer in self.layers:
+        hidden = self._embed(tokens, positions)
+        rotations = {rotary: rotary(positions, hidden.dtype) for rotary in self.rotaries if rotary is not None}
+        for layer, rotary in zip(self.layers, self.rotaries, strict=True):
+            rotation = None if rotary is None else rotations[rotary]
             if recompute:
                 hidden = checkpoint(layer, hidden, rotation, attention, use_reentrant=False)
             else:
                 hidden = layer(hidden, rotation, attention)
-        return self.norm(hidden)
+        return hidden if self.norm is None else self.norm(hidden)
 
     def project(self, hidden: Tensor) -> Tensor:
-        """Vocabulary logits, [..., hidden_size] -> [..., vocab_size]."""
-        head = self.embed_tokens if self.lm_head is None else self.lm_head
-        return functional.linear(hidden, head.weight)
+        """Vocabulary logits, [..., hidden_size] -> [..., vocab_size]; includes logit scaling and softcap."""
+        embedding = self.embed_tokens.weight
+        logits = functional.linear(hidden, embedding) if self.lm_head is None else self.lm_head(hidden, embedding)
+        if self.logit_multiplier != 1.0:
+            logits = logits * self.logit_multiplier
+        if self.logit_softcap is not None:
+            logits = (logits / self.logit_softcap).tanh() * self.logit_softcap
+        return logits
 
     def set_gradient_checkpointing(self, enabled: bool) -> None:
         """Whether blocks drop their activations and recompute them in the backward pass."""
@@ -117,3 +145,19 @@ class DecoderModel(nn.Module):
     def save_pretrained(self, path: str | Path, *, max_shard_bytes: int | None = None) -> None:
         """Write a checkpoint folder that `transformers` loads; see `areal.models.saving.save_pretrained`."""
         save_pretrained(self, path, max_shard_bytes=max_shard_bytes)
+
+    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        hidden: Tensor = self.embed_tokens(tokens)
+        if self.embedding_multiplier != 1.0:
+            # In the dtype of the hidden states: Gemma rounds its multiplier to bfloat16, and so did its training.
+            hidden = hidden * torch.tensor(self.embedding_multiplier, dtype=hidden.dtype)
+        if self.embed_positions is not None:
+            hidden = hidden + self.embed_positions(positions)
+        return hidden if self.embed_norm is None else self.embed_norm(hidden)
+
+
+def _per_layer(rotary: Rotary | None | Sequence[Rotary | None], num_layers: int) -> tuple[Rotary | None, ...]:
+    if isinstance(rotary, Sequence):
+        assert len(rotary) == num_layers, f"{len(rotary)} rotaries for {num_layers} layers"
+        return tuple(rotary)
+    return (rotary,) * num_layers

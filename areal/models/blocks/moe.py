@@ -1,71 +1,228 @@
 """Mixture of experts: a router picks a few feed-forward experts per token and mixes their outputs.
 
-Experts are stacked along the first dimension of three parameters, so that sharding over experts is a slice. The
+Experts are stacked along the first dimension of their parameters, so that sharding over experts is a slice. The
 auxiliary balancing loss of pre-training is not computed: it would fight the policy gradient.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final, Literal
+
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
+
+from areal.api import ModelError
+from areal.models.blocks.activations import activation as find_activation
+from areal.models.blocks.mlp import gated_product
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SMALLEST_SUM: Final = 1e-20
+"""Keeps the rescaling of weights from dividing by zero; far below any sum that scores can have."""
 
 
 class Router(nn.Module):
-    """Softmax over all experts in float32, then the `top_k` largest, optionally rescaled to sum to 1."""
+    """Scores all experts for each token, chooses `top_k`, and returns the weights to mix them with.
 
-    def __init__(self, hidden_size: int, num_experts: int, top_k: int, *, normalize: bool) -> None:
+    The choice is by score plus `selection_bias`, among the best `top_groups` of `groups` equal runs of experts
+    (DeepSeek-V3, arXiv 2412.19437); the weights are the scores themselves. Scores and weights are float32. Routers of
+    that line compute the logits in float32 as well; plain softmax routers compute them, and hand out the weights, in
+    the dtype of the hidden states, as the reference implementations do.
+    """
+
+    selection_bias: Tensor | None
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_experts: int,
+        top_k: int,
+        *,
+        score: Literal["softmax", "sigmoid"] = "softmax",
+        order: Literal["score_first", "select_first"] = "score_first",
+        normalize: bool = False,
+        scale: float = 1.0,
+        bias: bool = False,
+        selection_bias: bool = False,
+        groups: int = 1,
+        top_groups: int = 1,
+        group_score: Literal["max", "top2_sum"] = "top2_sum",
+    ) -> None:
+        """score: of a logit; a softmax runs over all experts, or with order "select_first" over the chosen ones.
+
+        normalize: rescale the weights of the chosen to sum to 1; scale: factor on them after that. bias: of the logits.
+        group_score: how a group is judged, by its best expert or by the sum of its two best. Raises ModelError when
+        groups are not equal, or hold too few experts to choose from.
+        """
         super().__init__()
+        if num_experts % groups or not 1 <= top_groups <= groups or top_k > num_experts // groups * top_groups:
+            raise ModelError(
+                f"router: {num_experts} experts in {groups} groups, of which {top_groups} take part, cannot give "
+                f"top_k={top_k} experts; expected equal groups that together hold at least top_k"
+            )
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
+        self.bias = nn.Parameter(torch.empty(num_experts)) if bias else None
+        # A buffer: it is moved by the balance of the experts' load while pre-training, not by a gradient.
+        self.register_buffer("selection_bias", torch.zeros(num_experts, dtype=torch.float32) if selection_bias else None)
         self.top_k = top_k
+        self.score = score
+        self.order = order
         self.normalize = normalize
+        self.scale = scale
+        self.groups = groups
+        self.top_groups = top_groups
+        self.group_score = group_score
+        self._in_float32 = score == "sigmoid" or selection_bias or groups > 1
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """[T, hidden_size] -> mixing weights [T, top_k] in the same dtype and expert numbers, int64 [T, top_k]."""
-        probabilities = functional.linear(hidden, self.weight).softmax(-1, dtype=torch.float32)
-        weights, experts = probabilities.topk(self.top_k, -1)
+        """[T, hidden_size] -> mixing weights [T, top_k] and expert numbers, int64 [T, top_k]."""
+        logits = self._logits(hidden)
+        scores = self._score(logits) if self.order == "score_first" else logits
+        choice = scores if self.selection_bias is None else scores + self.selection_bias
+        if self.groups > 1:
+            choice = self._only_best_groups(choice)
+        experts = choice.topk(self.top_k, -1).indices
+        weights = scores.gather(-1, experts)
+        if self.order == "select_first":
+            weights = self._score(weights)
         if self.normalize:
-            weights = weights / weights.sum(-1, keepdim=True)
-        return weights.to(hidden.dtype), experts
+            weights = weights / (weights.sum(-1, keepdim=True) + _SMALLEST_SUM)
+        if self.scale != 1.0:
+            weights = weights * self.scale
+        return weights if self._in_float32 else weights.to(hidden.dtype), experts
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        if not self._in_float32 or hidden.dtype == torch.float64:
+            logits = functional.linear(hidden, self.weight, self.bias)
+            return logits if logits.dtype == torch.float64 else logits.float()
+        bias = None if self.bias is None else self.bias.float()
+        return functional.linear(hidden.float(), self.weight.float(), bias)
+
+    def _score(self, logits: Tensor) -> Tensor:
+        return logits.softmax(-1) if self.score == "softmax" else logits.sigmoid()
+
+    def _only_best_groups(self, choice: Tensor) -> Tensor:
+        """[T, num_experts] with -inf outside the best groups."""
+        grouped = choice.unflatten(-1, (self.groups, -1))
+        if self.group_score == "max":
+            judged = grouped.amax(-1)
+        else:
+            judged = grouped.topk(min(2, grouped.shape[-1]), -1).values.sum(-1)
+        best = judged.topk(self.top_groups, -1).indices
+        excluded = torch.ones_like(judged, dtype=torch.bool).scatter(-1, best, False)
+        return grouped.masked_fill(excluded[..., None], -torch.inf).flatten(-2)
 
 
 class Experts(nn.Module):
-    """`num_experts` SwiGLU layers in three stacked parameters."""
+    """`num_experts` feed-forward layers in stacked parameters: [experts, out, in], biases [experts, out].
 
-    def __init__(self, hidden_size: int, intermediate_size: int, num_experts: int) -> None:
+    Each is a `GatedMLP`, or with gated=False an `MLP`; the options mean the same.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        num_experts: int,
+        *,
+        activation: str = "silu",
+        gated: bool = True,
+        bias: bool = False,
+        clamp: float | None = None,
+        up_offset: float = 0.0,
+    ) -> None:
+        """bias: of all matrices. ModelError for an unknown activation."""
         super().__init__()
-        self.gate_proj = nn.Parameter(torch.empty(num_experts, intermediate_size, hidden_size))
+
+        def stacked(*shape: int, present: bool = True) -> nn.Parameter | None:
+            return nn.Parameter(torch.empty(num_experts, *shape)) if present else None
+
+        self.gate_proj = stacked(intermediate_size, hidden_size, present=gated)
         self.up_proj = nn.Parameter(torch.empty(num_experts, intermediate_size, hidden_size))
         self.down_proj = nn.Parameter(torch.empty(num_experts, hidden_size, intermediate_size))
+        self.gate_bias = stacked(intermediate_size, present=gated and bias)
+        self.up_bias = stacked(intermediate_size, present=bias)
+        self.down_bias = stacked(hidden_size, present=bias)
+        self.activation = find_activation(activation)
+        self.clamp = clamp
+        self.up_offset = up_offset
 
     def forward(self, hidden: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
         """Weighted sum of each token's experts: [T, hidden_size], [T, top_k], [T, top_k] -> [T, hidden_size]."""
         top_k = experts.shape[1]
+        num_experts = self.up_proj.shape[0]
         # Sorting brings the tokens of one expert together; `order` indexes (token, choice) pairs.
         order = experts.flatten().argsort(stable=True)
         tokens = order // top_k
-        counts = experts.flatten().bincount(minlength=self.gate_proj.shape[0]).tolist()
+        counts = experts.flatten().bincount(minlength=num_experts).tolist()
         # unbind: its backward stacks the experts' gradients, where that of indexing adds a full-size one per expert.
-        stacked = zip(self.gate_proj.unbind(), self.up_proj.unbind(), self.down_proj.unbind(), strict=True)
+        stacked = [
+            [None] * num_experts if parameter is None else parameter.unbind()
+            for parameter in (
+                self.gate_proj,
+                self.gate_bias,
+                self.up_proj,
+                self.up_bias,
+                self.down_proj,
+                self.down_bias,
+            )
+        ]
         outputs = [
-            functional.linear(functional.silu(functional.linear(rows, gate)) * functional.linear(rows, up), down)
-            for rows, (gate, up, down) in zip(hidden[tokens].split(counts), stacked, strict=True)
+            self._expert(rows, *parameters)
+            for rows, *parameters in zip(hidden[tokens].split(counts), *stacked, strict=True)
             if rows.shape[0]
         ]
         mixed = torch.cat(outputs) * weights.flatten()[order, None]
-        return torch.zeros_like(hidden).index_add(0, tokens, mixed)
+        return torch.zeros_like(hidden).index_add(0, tokens, mixed.to(hidden.dtype))
+
+    def _expert(
+        self,
+        rows: Tensor,
+        gate: Tensor | None,
+        gate_bias: Tensor | None,
+        up: Tensor,
+        up_bias: Tensor | None,
+        down: Tensor,
+        down_bias: Tensor | None,
+    ) -> Tensor:
+        widened = functional.linear(rows, up, up_bias)
+        if gate is None:
+            return functional.linear(self.activation(widened), down, down_bias)
+        gated = functional.linear(rows, gate, gate_bias)
+        product = gated_product(gated, widened, self.activation, clamp=self.clamp, up_offset=self.up_offset)
+        return functional.linear(product, down, down_bias)
 
 
 class MixtureOfExperts(nn.Module):
-    """Router and experts in the place of a feed-forward layer."""
+    """Router and experts in the place of a feed-forward layer.
+
+    shared_experts: a layer for all tokens, whose output is added; shared_gate: after a gate of its own, one number
+    between 0 and 1 per token.
+    """
 
     def __init__(
-        self, hidden_size: int, intermediate_size: int, num_experts: int, top_k: int, *, normalize: bool
+        self,
+        *,
+        router: Router,
+        experts: Experts,
+        shared_experts: nn.Module | None = None,
+        shared_gate: bool = False,
     ) -> None:
         super().__init__()
-        self.router = Router(hidden_size, num_experts, top_k, normalize=normalize)
-        self.experts = Experts(hidden_size, intermediate_size, num_experts)
+        assert shared_experts is not None or not shared_gate, "a gate needs shared experts"
+        self.router = router
+        self.experts = experts
+        self.shared_experts = shared_experts
+        self.shared_gate = nn.Linear(router.weight.shape[1], 1, bias=False) if shared_gate else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]."""
-        return self.experts(hidden, *self.router(hidden))
+        mixed: Tensor = self.experts(hidden, *self.router(hidden))
+        if self.shared_experts is None:
+            return mixed
+        shared: Tensor = self.shared_experts(hidden)
+        if self.shared_gate is not None:
+            shared = shared * self.shared_gate(hidden).sigmoid()
+        return mixed + shared

@@ -1,4 +1,4 @@
-"""Normalisation layers."""
+"""Normalisation layers over the last dimension, with one weight per element or per head and element."""
 
 from __future__ import annotations
 
@@ -11,17 +11,56 @@ class RMSNorm(nn.Module):
     """Divide by the root mean square over the last dimension, then scale: x / sqrt(mean(x^2) + eps) * weight.
 
     Source: arXiv 1910.07467. Statistics are float32, or float64 for float64; a narrower input is rounded back *before*
-    the scaling, as the reference implementations do, so that bfloat16 logits agree with theirs.
+    the scaling, as the reference implementations do, so that bfloat16 logits agree with theirs. With an `offset` the
+    factor is offset + weight, and rounding comes after it, as in Gemma.
     """
 
-    def __init__(self, size: int, eps: float) -> None:
+    def __init__(self, shape: int | tuple[int, ...], eps: float, *, offset: float = 0.0, weight: bool = True) -> None:
+        """shape: of the weight; (heads, dim) gives each head its own. weight: False for a norm without parameters."""
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
+        self.shape = (shape,) if isinstance(shape, int) else shape
+        self.weight = nn.Parameter(torch.ones(self.shape)) if weight else None
+        self.eps = eps
+        self.offset = offset
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[..., *shape] -> the same."""
+        is_wide = inputs.dtype in (torch.float32, torch.float64)
+        size = self.shape[-1:]
+        if is_wide and len(self.shape) == 1 and not self.offset:
+            return functional.rms_norm(inputs, size, self.weight, self.eps)
+        normed = functional.rms_norm(inputs if is_wide else inputs.float(), size, None, self.eps)
+        if self.weight is None:
+            return normed.to(inputs.dtype)
+        if not self.offset:
+            return self.weight * normed.to(inputs.dtype)
+        return (normed * (self.offset + self.weight.to(normed.dtype))).to(inputs.dtype)
+
+
+class LayerNorm(nn.Module):
+    """Subtract the mean over the last dimension, divide by the standard deviation, scale and shift (arXiv 1607.06450).
+
+    Statistics are float32 for narrower inputs, or float64 for float64.
+    """
+
+    def __init__(
+        self, shape: int | tuple[int, ...], eps: float, *, weight: bool = True, bias: bool = True
+    ) -> None:
+        """shape: of weight and bias; (heads, dim) gives each head its own."""
+        super().__init__()
+        self.shape = (shape,) if isinstance(shape, int) else shape
+        self.weight = nn.Parameter(torch.ones(self.shape)) if weight else None
+        self.bias = nn.Parameter(torch.zeros(self.shape)) if bias else None
         self.eps = eps
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[..., size] -> [..., size]."""
-        if inputs.dtype in (torch.float32, torch.float64):
-            return functional.rms_norm(inputs, self.weight.shape, self.weight, self.eps)
-        normed = functional.rms_norm(inputs.float(), self.weight.shape, None, self.eps)
-        return self.weight * normed.to(inputs.dtype)
+        """[..., *shape] -> the same."""
+        if len(self.shape) == 1:
+            return functional.layer_norm(inputs, self.shape, self.weight, self.bias, self.eps)
+        wide = inputs if inputs.dtype == torch.float64 else inputs.float()
+        normed = functional.layer_norm(wide, self.shape[-1:], None, None, self.eps)
+        if self.weight is not None:
+            normed = normed * self.weight.to(normed.dtype)
+        if self.bias is not None:
+            normed = normed + self.bias.to(normed.dtype)
+        return normed.to(inputs.dtype)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from areal.models.blocks.attention import SelfAttention
-from areal.models.blocks.decoder import DecoderModel, PreNormBlock
-from areal.models.blocks.mlp import SwiGLU
+from areal.models.blocks.block import PreNormBlock
+from areal.models.blocks.decoder import DecoderModel
+from areal.models.blocks.mlp import GatedMLP
 from areal.models.blocks.norms import RMSNorm
 from areal.models.blocks.rotary import Rotary
 
@@ -39,5 +40,5 @@ def _block(args: Qwen2Args, layer: int) -> PreNormBlock:
             window=args.windows[layer],
         ),
         post_attention_layernorm=RMSNorm(args.hidden_size, args.norm_eps),
-        mlp=SwiGLU(args.hidden_size, args.intermediate_size),
+        mlp=GatedMLP(args.hidden_size, args.intermediate_size),
     )

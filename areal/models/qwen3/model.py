@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from areal.models.blocks.attention import SelfAttention
-from areal.models.blocks.decoder import DecoderModel, PreNormBlock
-from areal.models.blocks.mlp import SwiGLU
-from areal.models.blocks.moe import MixtureOfExperts
+from areal.models.blocks.block import PreNormBlock
+from areal.models.blocks.decoder import DecoderModel
+from areal.models.blocks.mlp import GatedMLP
+from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
 from areal.models.blocks.norms import RMSNorm
 from areal.models.blocks.rotary import Rotary
 
@@ -46,10 +47,11 @@ def _block(args: Qwen3Args, layer: int) -> PreNormBlock:
     )
 
 
-def _feed_forward(args: Qwen3Args, layer: int) -> SwiGLU | MixtureOfExperts:
+def _feed_forward(args: Qwen3Args, layer: int) -> GatedMLP | MixtureOfExperts:
     moe = args.moe
     if moe is None or not moe.has_experts(layer):
-        return SwiGLU(args.hidden_size, args.intermediate_size)
+        return GatedMLP(args.hidden_size, args.intermediate_size)
     return MixtureOfExperts(
-        args.hidden_size, moe.intermediate_size, moe.num_experts, moe.top_k, normalize=moe.normalize
+        router=Router(args.hidden_size, moe.num_experts, moe.top_k, normalize=moe.normalize),
+        experts=Experts(args.hidden_size, moe.intermediate_size, moe.num_experts),
     )

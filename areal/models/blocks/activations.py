@@ -1,0 +1,89 @@
+"""Element-wise activations under the names that configs use for them. Those with parameters of their own are not here.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch.nn import functional
+
+from areal.api import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    Activation = Callable[[Tensor], Tensor]
+
+
+def gelu_tanh(inputs: Tensor) -> Tensor:
+    """GELU by a hyperbolic tangent (arXiv 1606.08415), within 1e-3 of the exact one."""
+    return functional.gelu(inputs, approximate="tanh")
+
+
+def clipped_gelu(inputs: Tensor) -> Tensor:
+    """GELU, at most 10."""
+    return functional.gelu(inputs).clamp(-10, 10)
+
+
+def quick_gelu(inputs: Tensor) -> Tensor:
+    """GELU by a logistic function: x * sigmoid(1.702 x)."""
+    return inputs * torch.sigmoid(1.702 * inputs)
+
+
+def squared_relu(inputs: Tensor) -> Tensor:
+    """max(0, x) squared (arXiv 2109.08668)."""
+    return functional.relu(inputs).square()
+
+
+def laplace(inputs: Tensor) -> Tensor:
+    """Cumulative Laplace-like function of MEGA (arXiv 2209.10655), close to a squared ReLU but bounded."""
+    return 0.5 * (1.0 + torch.erf((inputs - 0.707107) / (0.282095 * math.sqrt(2.0))))
+
+
+def sqrt_softplus(inputs: Tensor) -> Tensor:
+    """Square root of log(1 + exp(x))."""
+    return functional.softplus(inputs).sqrt()
+
+
+def linear(inputs: Tensor) -> Tensor:
+    """The inputs."""
+    return inputs
+
+
+ACTIVATIONS: Final[dict[str, Activation]] = {
+    "gelu": functional.gelu,
+    "gelu_10": clipped_gelu,
+    "gelu_accurate": gelu_tanh,
+    "gelu_fast": gelu_tanh,
+    "gelu_new": gelu_tanh,
+    "gelu_python": functional.gelu,
+    "gelu_python_tanh": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "hardswish": functional.hardswish,
+    "laplace": laplace,
+    "leaky_relu": partial(functional.leaky_relu, negative_slope=0.01),
+    "linear": linear,
+    "mish": functional.mish,
+    "quick_gelu": quick_gelu,
+    "relu": functional.relu,
+    "relu2": squared_relu,
+    "relu6": functional.relu6,
+    "sigmoid": torch.sigmoid,
+    "silu": functional.silu,
+    "sqrtsoftplus": sqrt_softplus,
+    "swish": functional.silu,
+    "tanh": torch.tanh,
+}
+"""Name in a config to the function. Several names stand for one function: they differ by rounding only."""
+
+
+def activation(name: str) -> Activation:
+    """The activation of that name. Raises ModelError for an unknown one."""
+    if name not in ACTIVATIONS:
+        raise ModelError(f"activation {name!r} is not implemented; implemented are {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]

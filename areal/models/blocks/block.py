@@ -1,0 +1,161 @@
+"""Decoder blocks: how norms, attention and feed-forward layer are wired. All map [T, hidden_size] to the same shape.
+
+Children are keyword-only and keep the names that checkpoints of the Llama line use. `residual_multiplier` scales what a
+branch adds to the residual stream.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from areal.api import AttentionBackend
+    from areal.models.blocks.rotary import Rotation
+
+
+class PreNormBlock(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(
+        self,
+        *,
+        input_layernorm: nn.Module,
+        self_attn: nn.Module,
+        post_attention_layernorm: nn.Module,
+        mlp: nn.Module,
+        residual_multiplier: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.input_layernorm = input_layernorm
+        self.self_attn = self_attn
+        self.post_attention_layernorm = post_attention_layernorm
+        self.mlp = mlp
+        self.residual_multiplier = residual_multiplier
+
+    def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
+        """[T, hidden_size] -> [T, hidden_size]."""
+        attended = self.self_attn(self.input_layernorm(hidden), rotation, attention)
+        hidden = _add(hidden, attended, self.residual_multiplier)
+        return _add(hidden, self.mlp(self.post_attention_layernorm(hidden)), self.residual_multiplier)
+
+
+class PostNormBlock(nn.Module):
+    """x + norm(attention(x)), then x + norm(mlp(x)): what branches add is normed, what they read is not (OLMo 2)."""
+
+    def __init__(
+        self,
+        *,
+        self_attn: nn.Module,
+        post_attention_layernorm: nn.Module,
+        mlp: nn.Module,
+        post_feedforward_layernorm: nn.Module,
+        residual_multiplier: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.self_attn = self_attn
+        self.post_attention_layernorm = post_attention_layernorm
+        self.mlp = mlp
+        self.post_feedforward_layernorm = post_feedforward_layernorm
+        self.residual_multiplier = residual_multiplier
+
+    def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
+        """[T, hidden_size] -> [T, hidden_size]."""
+        attended = self.post_attention_layernorm(self.self_attn(hidden, rotation, attention))
+        hidden = _add(hidden, attended, self.residual_multiplier)
+        return _add(hidden, self.post_feedforward_layernorm(self.mlp(hidden)), self.residual_multiplier)
+
+
+class SandwichBlock(nn.Module):
+    """x + norm(attention(norm(x))), then x + norm(mlp(norm(x))) (Gemma 2)."""
+
+    def __init__(
+        self,
+        *,
+        input_layernorm: nn.Module,
+        self_attn: nn.Module,
+        post_attention_layernorm: nn.Module,
+        pre_feedforward_layernorm: nn.Module,
+        mlp: nn.Module,
+        post_feedforward_layernorm: nn.Module,
+        residual_multiplier: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.input_layernorm = input_layernorm
+        self.self_attn = self_attn
+        self.post_attention_layernorm = post_attention_layernorm
+        self.pre_feedforward_layernorm = pre_feedforward_layernorm
+        self.mlp = mlp
+        self.post_feedforward_layernorm = post_feedforward_layernorm
+        self.residual_multiplier = residual_multiplier
+
+    def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
+        """[T, hidden_size] -> [T, hidden_size]."""
+        attended = self.self_attn(self.input_layernorm(hidden), rotation, attention)
+        hidden = _add(hidden, self.post_attention_layernorm(attended), self.residual_multiplier)
+        fed = self.mlp(self.pre_feedforward_layernorm(hidden))
+        return _add(hidden, self.post_feedforward_layernorm(fed), self.residual_multiplier)
+
+
+class ParallelBlock(nn.Module):
+    """x + attention(norm(x)) + mlp(norm(x)): both branches read the block's input (GPT-J).
+
+    With a `post_attention_layernorm` the feed-forward layer reads through that norm, else through the attention's.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_layernorm: nn.Module,
+        self_attn: nn.Module,
+        mlp: nn.Module,
+        post_attention_layernorm: nn.Module | None = None,
+        residual_multiplier: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.input_layernorm = input_layernorm
+        self.self_attn = self_attn
+        self.post_attention_layernorm = post_attention_layernorm
+        self.mlp = mlp
+        self.residual_multiplier = residual_multiplier
+
+    def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
+        """[T, hidden_size] -> [T, hidden_size]."""
+        normed = self.input_layernorm(hidden)
+        attended = self.self_attn(normed, rotation, attention)
+        if self.post_attention_layernorm is not None:
+            normed = self.post_attention_layernorm(hidden)
+        return _add(hidden, attended + self.mlp(normed), self.residual_multiplier)
+
+
+class PostResidualBlock(nn.Module):
+    """norm(x + attention(x)), then norm(x + mlp(x)): the residual stream itself is normed (GPT, Transformer 2017)."""
+
+    def __init__(
+        self,
+        *,
+        self_attn: nn.Module,
+        input_layernorm: nn.Module,
+        mlp: nn.Module,
+        post_attention_layernorm: nn.Module,
+        residual_multiplier: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.self_attn = self_attn
+        self.input_layernorm = input_layernorm
+        self.mlp = mlp
+        self.post_attention_layernorm = post_attention_layernorm
+        self.residual_multiplier = residual_multiplier
+
+    def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
+        """[T, hidden_size] -> [T, hidden_size]."""
+        attended = self.self_attn(hidden, rotation, attention)
+        hidden = self.input_layernorm(_add(hidden, attended, self.residual_multiplier))
+        return self.post_attention_layernorm(_add(hidden, self.mlp(hidden), self.residual_multiplier))
+
+
+def _add(hidden: Tensor, branch: Tensor, multiplier: float) -> Tensor:
+    return hidden + branch if multiplier == 1.0 else hidden + branch * multiplier
