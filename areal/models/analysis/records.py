@@ -57,6 +57,11 @@ class ModuleCall:
     """First tensor argument (positional, else `hidden_states`, else the first keyword that is a tensor)."""
     output: Tensor
     """First tensor of what it returned."""
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    """Every tensor argument by name: "0" for the first positional one, "position_embeddings.1" for the second of a
+    tuple."""
+    outputs: tuple[Tensor, ...] = ()
+    """Every tensor that it returned, in order (a router: logits, weights, indices)."""
 
 
 @dataclass(frozen=True)
