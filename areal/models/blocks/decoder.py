@@ -52,7 +52,7 @@ class DecoderModel(nn.Module):
         *,
         layers: Iterable[nn.Module],
         norm: nn.Module | None,
-        rotary: Rotary | None | Sequence[Rotary | None],
+        rotary: Rotary | Sequence[Rotary | None] | None,
         embedding_multiplier: float = 1.0,
         embed_positions: nn.Module | None = None,
         embed_norm: nn.Module | None = None,
@@ -156,7 +156,7 @@ class DecoderModel(nn.Module):
         return hidden if self.embed_norm is None else self.embed_norm(hidden)
 
 
-def _per_layer(rotary: Rotary | None | Sequence[Rotary | None], num_layers: int) -> tuple[Rotary | None, ...]:
+def _per_layer(rotary: Rotary | Sequence[Rotary | None] | None, num_layers: int) -> tuple[Rotary | None, ...]:
     if isinstance(rotary, Sequence):
         assert len(rotary) == num_layers, f"{len(rotary)} rotaries for {num_layers} layers"
         return tuple(rotary)

@@ -65,7 +65,9 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
         self.bias = nn.Parameter(torch.empty(num_experts)) if bias else None
         # A buffer: it is moved by the balance of the experts' load while pre-training, not by a gradient.
-        self.register_buffer("selection_bias", torch.zeros(num_experts, dtype=torch.float32) if selection_bias else None)
+        self.register_buffer(
+            "selection_bias", torch.zeros(num_experts, dtype=torch.float32) if selection_bias else None
+        )
         self.top_k = top_k
         self.score = score
         self.order = order

@@ -43,9 +43,7 @@ class LayerNorm(nn.Module):
     Statistics are float32 for narrower inputs, or float64 for float64.
     """
 
-    def __init__(
-        self, shape: int | tuple[int, ...], eps: float, *, weight: bool = True, bias: bool = True
-    ) -> None:
+    def __init__(self, shape: int | tuple[int, ...], eps: float, *, weight: bool = True, bias: bool = True) -> None:
         """shape: of weight and bias; (heads, dim) gives each head its own."""
         super().__init__()
         self.shape = (shape,) if isinstance(shape, int) else shape
