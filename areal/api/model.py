@@ -27,14 +27,19 @@ class AttentionBackend(Protocol):
         *,
         scale: float,
         window: int | None = None,
+        chunk: int | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        alibi: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of `query` over everything its sequence holds so far, the given keys included.
 
         query: [T, num_heads, head_dim]; key: [T, num_kv_heads, head_dim]; value: [T, num_kv_heads, value_dim]; rotary
-        embedding already applied. window: a token sees itself and window - 1 tokens before it. sinks: [num_heads] extra
-        logits that take probability mass and give no value. Returns [T, num_heads, value_dim].
+        embedding already applied. window: a token sees itself and window - 1 tokens before it. chunk: a token sees only
+        tokens of its own chunk, of this many positions from the start of the sequence on. softcap: scores become
+        softcap * tanh(scores / softcap), before masks and biases. sinks: [num_heads] extra logits that take probability
+        mass and give no value. alibi: [num_heads] constant slopes; alibi * (key position - query position) is added to
+        the scaled scores. Returns [T, num_heads, value_dim].
         A backend that lacks an asked-for feature raises ModelError; it never ignores one.
         """
         ...

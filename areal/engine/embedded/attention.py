@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from areal.api import ModelError
+
 _MIN_LENGTH = 64
 _MIN_SLOTS = 8
 # Fresh sequences are padded to a common length per chunk: a chunk holds at most this many padded tokens, and no
@@ -140,10 +142,14 @@ class StepAttention:
         *,
         scale: float,
         window: int | None = None,
+        chunk: int | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        alibi: Tensor | None = None,
     ) -> Tensor:
         """See `areal.api.AttentionBackend`: query [T, H, D], key [T, K, D], value [T, K, V] to [T, H, V]."""
+        if chunk is not None or alibi is not None:
+            raise ModelError("the embedded engine has neither chunked attention nor linear biases")
         keys, values = self._cache.layer(layer, key, value)
         extras = _Extras(scale=scale, softcap=softcap, sinks=sinks)
         flat_keys, flat_values = keys.flatten(0, 1), values.flatten(0, 1)
@@ -158,9 +164,9 @@ class StepAttention:
         split = self._num_decode
         if split:
             outputs.append(self._decode(query[:split], keys, values, extras, window))
-        for chunk in self._chunks:
-            span = slice(split + chunk.start, split + chunk.end)
-            outputs.append(self._prefill(chunk, query[span], key[span], value[span], extras, window))
+        for part in self._chunks:
+            span = slice(split + part.start, split + part.end)
+            outputs.append(self._prefill(part, query[span], key[span], value[span], extras, window))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _decode(self, query: Tensor, keys: Tensor, values: Tensor, extras: _Extras, window: int | None) -> Tensor:

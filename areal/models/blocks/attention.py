@@ -7,13 +7,21 @@ here, `PackedAttention`, uses only PyTorch operations that run on every device a
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 from torch import nn
 
 from areal.api import ModelError
-from areal.models.blocks.rectangles import MAX_PADDING_RATIO, attend, causal_mask, make_rectangle, restoring_order
+from areal.models.blocks.alibi import alibi_slopes
+from areal.models.blocks.rectangles import (
+    MAX_PADDING_RATIO,
+    AttentionOptions,
+    Visibility,
+    attend,
+    make_rectangle,
+    restoring_order,
+)
 from areal.models.blocks.rotary import rotate
 
 if TYPE_CHECKING:
@@ -26,47 +34,108 @@ if TYPE_CHECKING:
 class SelfAttention(nn.Module):
     """Grouped-query attention (arXiv 2305.13245): query heads share `num_kv_heads` keys and values in equal groups.
 
-    query_norm, key_norm: applied to each head before the rotation, e.g. RMSNorm(head_dim); None for families without.
+    Parameters: q_proj, k_proj, v_proj, o_proj, and what is asked for of q_norm, k_norm, sinks [num_heads], gate_proj.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per feature of the families
         self,
         layer: int,
         args: BaseModelArgs,
         *,
-        qkv_bias: bool,
-        output_bias: bool,
-        window: int | None,
+        num_heads: int | None = None,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        qkv_bias: bool = False,
+        key_bias: bool | None = None,
+        value_bias: bool | None = None,
+        output_bias: bool = False,
+        scale: float | None = None,
         query_norm: nn.Module | None = None,
         key_norm: nn.Module | None = None,
+        full_width_norms: bool = False,
+        norm_after_rotary: bool = False,
+        window: int | None = None,
+        chunk: int | None = None,
+        softcap: float | None = None,
+        sinks: bool = False,
+        clip: float | None = None,
+        gate: Literal["none", "elementwise", "headwise"] = "none",
+        alibi: float | None = None,
     ) -> None:
+        """Sizes that are None: those of args; value_dim: head_dim. key_bias, value_bias: None means qkv_bias.
+
+        scale: factor on query-key products, head_dim**-0.5 if None. query_norm, key_norm: of each head, before the
+        rotation; full_width_norms: of all heads together; norm_after_rotary: after the rotation. window, chunk,
+        softcap, sinks: see `AttentionBackend`. clip: queries, keys and values are clamped to [-clip, clip], after norms
+        that come before the rotation. gate: the attended values times sigmoid(gate_proj(hidden)), one gate per element
+        or per head. alibi: factor on the position biases of `alibi_slopes`; None for none.
+        """
         super().__init__()
-        hidden_size, head_dim = args.hidden_size, args.head_dim
         self.layer = layer
-        self.head_dim = head_dim
-        self.window = window
-        self.scale = head_dim**-0.5
-        self.q_proj = nn.Linear(hidden_size, args.num_heads * head_dim, bias=qkv_bias)
-        self.k_proj = nn.Linear(hidden_size, args.num_kv_heads * head_dim, bias=qkv_bias)
-        self.v_proj = nn.Linear(hidden_size, args.num_kv_heads * head_dim, bias=qkv_bias)
-        self.o_proj = nn.Linear(args.num_heads * head_dim, hidden_size, bias=output_bias)
+        self.num_heads = args.num_heads if num_heads is None else num_heads
+        num_kv_heads = args.num_kv_heads if num_kv_heads is None else num_kv_heads
+        self.head_dim = args.head_dim if head_dim is None else head_dim
+        self.value_dim = self.head_dim if value_dim is None else value_dim
+        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.full_width_norms, self.norm_after_rotary = full_width_norms, norm_after_rotary
+        self.window, self.chunk, self.softcap, self.clip, self.alibi = window, chunk, softcap, clip, alibi
+        hidden_size, attended_size = args.hidden_size, self.num_heads * self.value_dim
+        key_bias = qkv_bias if key_bias is None else key_bias
+        value_bias = qkv_bias if value_bias is None else value_bias
+        self.q_proj = nn.Linear(hidden_size, self.num_heads * self.head_dim, bias=qkv_bias)
+        self.k_proj = nn.Linear(hidden_size, num_kv_heads * self.head_dim, bias=key_bias)
+        self.v_proj = nn.Linear(hidden_size, num_kv_heads * self.value_dim, bias=value_bias)
+        self.o_proj = nn.Linear(attended_size, hidden_size, bias=output_bias)
         self.q_norm = query_norm
         self.k_norm = key_norm
+        self.sinks = nn.Parameter(torch.zeros(self.num_heads)) if sinks else None
+        self.gate_proj: nn.Linear | None = None
+        if gate != "none":
+            gates = attended_size if gate == "elementwise" else self.num_heads
+            self.gate_proj = nn.Linear(hidden_size, gates, bias=False)
+        self._headwise = gate == "headwise"
 
-    def forward(self, hidden: Tensor, rotation: Rotation, attention: AttentionBackend) -> Tensor:
-        """[T, hidden_size] -> [T, hidden_size]."""
-        # -1: under tensor parallelism a rank holds only some of the heads.
-        query = self.q_proj(hidden).unflatten(-1, (-1, self.head_dim))
-        key = self.k_proj(hidden).unflatten(-1, (-1, self.head_dim))
-        value = self.v_proj(hidden).unflatten(-1, (-1, self.head_dim))
-        if self.q_norm is not None:
-            query = self.q_norm(query)
-        if self.k_norm is not None:
-            key = self.k_norm(key)
+    def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
+        """[T, hidden_size] -> [T, hidden_size]. rotation: None where positions do not turn queries and keys."""
+        query = self._heads(self.q_proj(hidden), self.q_norm, rotation)
+        key = self._heads(self.k_proj(hidden), self.k_norm, rotation)
+        value = self.v_proj(hidden)
+        if self.clip is not None:
+            value = value.clamp(-self.clip, self.clip)
         attended = attention(
-            self.layer, rotate(query, rotation), rotate(key, rotation), value, scale=self.scale, window=self.window
+            self.layer,
+            query,
+            key,
+            value.unflatten(-1, (-1, self.value_dim)),
+            scale=self.scale,
+            window=self.window,
+            chunk=self.chunk,
+            softcap=self.softcap,
+            sinks=self.sinks,
+            alibi=None if self.alibi is None else alibi_slopes(self.num_heads, self.alibi, hidden.device),
         )
-        return self.o_proj(attended.flatten(1))
+        if self.gate_proj is None:
+            return self.o_proj(attended.flatten(1))
+        gates = self.gate_proj(hidden).sigmoid()
+        return self.o_proj((attended * gates[:, :, None]).flatten(1) if self._headwise else attended.flatten(1) * gates)
+
+    def _heads(self, projected: Tensor, norm: nn.Module | None, rotation: Rotation | None) -> Tensor:
+        """[T, num_heads * head_dim] -> [T, num_heads, head_dim], normed, clipped and rotated."""
+        # -1: under tensor parallelism a rank holds only some of the heads.
+        split = (-1, self.head_dim)
+        if norm is None or self.norm_after_rotary:
+            heads = projected.unflatten(-1, split)
+        elif self.full_width_norms:
+            heads = norm(projected).unflatten(-1, split)
+        else:
+            heads = norm(projected.unflatten(-1, split))
+        if self.clip is not None:
+            heads = heads.clamp(-self.clip, self.clip)
+        heads = rotate(heads, rotation)
+        if norm is None or not self.norm_after_rotary:
+            return heads
+        return norm(heads.flatten(1)).unflatten(-1, split) if self.full_width_norms else norm(heads)
 
 
 class PackedAttention:
@@ -88,11 +157,10 @@ class PackedAttention:
                 f"cu_seqlens must rise from 0 to the number of tokens, which is {num_tokens} (at least 1), "
                 f"got {bounds if len(bounds) < 9 else [*bounds[:4], '...', *bounds[-4:]]}"
             )
-        self._device = device
         groups = _group([span for span in spans if span[1]])
-        self._batches = [make_rectangle(group, num_tokens, device) for group in groups]
+        batches = [make_rectangle(group, num_tokens, device) for group in groups]
+        self._batches = [(batch, Visibility(batch.length, 0, device)) for batch in batches]
         self._restore = restoring_order(groups, device)
-        self._masks: dict[tuple[int, int | None], Tensor] = {}
 
     def __call__(
         self,
@@ -103,25 +171,18 @@ class PackedAttention:
         *,
         scale: float,
         window: int | None = None,
+        chunk: int | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        alibi: Tensor | None = None,
     ) -> Tensor:
         """See `AttentionBackend`; every feature is supported. Returns [T, num_heads, value_dim]."""
+        options = AttentionOptions(scale, window, chunk, softcap, sinks, alibi)
         outputs = []
-        for batch in self._batches:
+        for batch, visibility in self._batches:
             q, k, v = (batch.gather(heads).transpose(1, 2) for heads in (query, key, value))
-            causal = softcap is None and sinks is None and (window is None or window >= batch.length)
-            visible = None if causal else self._visible(batch.length, window)
-            outputs.append(batch.scatter(attend(q, k, v, visible, scale, softcap=softcap, sinks=sinks)))
+            outputs.append(batch.scatter(attend(q, k, v, visibility, options)))
         return outputs[0] if self._restore is None else torch.cat(outputs).index_select(0, self._restore)
-
-    def _visible(self, length: int, window: int | None) -> Tensor:
-        """bool [length, length]: whether the query of a row sees the key of a column."""
-        mask = self._masks.get((length, window))
-        if mask is None:
-            mask = causal_mask(length, 0, window, self._device)
-            self._masks[length, window] = mask
-        return mask
 
 
 def _group(spans: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:

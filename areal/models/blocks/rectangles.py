@@ -65,65 +65,114 @@ def restoring_order(groups: Sequence[Sequence[tuple[int, int]]], device: torch.d
     return packed.argsort().to(device)
 
 
-def causal_mask(queries: int, earlier: int, window: int | None, device: torch.device) -> Tensor:
-    """bool [queries, earlier + queries]: whether the query of a row sees the key of a column.
+class AttentionOptions(NamedTuple):
+    """What a layer asks of attention; see `areal.api.AttentionBackend`."""
 
-    The keys are `earlier` tokens and then the queries' own; window: a token sees itself and window - 1 before it.
+    scale: float
+    window: int | None
+    chunk: int | None
+    softcap: float | None
+    sinks: Tensor | None
+    alibi: Tensor | None
+
+
+class Visibility:
+    """Which keys each query of a rectangle sees. The keys are `earlier` tokens, and then the queries' own.
+
+    Tables are made when they are first asked for, and kept: the layers of a model share one of these.
     """
-    mask = torch.ones(queries, earlier + queries, dtype=torch.bool, device=device).tril(earlier)
-    return mask if window is None else mask.triu(earlier + 1 - window)
+
+    def __init__(self, queries: int, earlier: int, device: torch.device, *, real: Tensor | None = None) -> None:
+        """real: bool [rows, 1, 1, keys], which keys are not padding on the left; None without any."""
+        self._queries = queries
+        self._earlier = earlier
+        self._device = device
+        self._real = real
+        self._masks: dict[tuple[int | None, int | None], Tensor] = {}
+        self._biases: dict[tuple[int | None, int | None, int, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+    def is_causal(self, window: int | None, chunk: int | None) -> bool:
+        """Whether each query sees just the keys up to its own."""
+        return not self._earlier and all(limit is None or limit >= self._queries for limit in (window, chunk))
+
+    def mask(self, window: int | None, chunk: int | None) -> Tensor:
+        """bool, broadcast over [rows, num_heads, queries, keys]. No query is without keys: each sees itself."""
+        mask = self._masks.get((window, chunk))
+        if mask is None:
+            mask = torch.ones(self._queries, self._num_keys, dtype=torch.bool, device=self._device).tril(self._earlier)
+            if window is not None:
+                mask = mask.triu(self._earlier + 1 - window)
+            if chunk is not None:
+                mask = mask & self._same_chunk(chunk)
+            mask = mask if self._real is None else mask & self._real
+            self._masks[window, chunk] = mask
+        return mask
+
+    def bias(self, window: int | None, chunk: int | None, alibi: Tensor, dtype: torch.dtype) -> Tensor:
+        """Linear biases, -inf where a query sees nothing, broadcast over [rows, num_heads, queries, keys]."""
+        # Layers share the slopes' tensor as well; it is kept here, so that its id is not given to another one.
+        found = self._biases.get((window, chunk, id(alibi), dtype))
+        if found is None:
+            bias = self.distances(dtype) * alibi.to(dtype)[:, None, None]
+            found = alibi, bias.masked_fill(~self.mask(window, chunk), float("-inf"))
+            self._biases[window, chunk, id(alibi), dtype] = found
+        return found[1]
+
+    def distances(self, dtype: torch.dtype) -> Tensor:
+        """[queries, keys]: position of the key, counted from that of the query."""
+        keys = torch.arange(self._num_keys, dtype=dtype, device=self._device)
+        return keys - keys[self._earlier :, None]
+
+    @property
+    def _num_keys(self) -> int:
+        return self._earlier + self._queries
+
+    def _same_chunk(self, chunk: int) -> Tensor:
+        """bool [queries, keys], or [rows, 1, queries, keys] where rows differ in how much of them is padding."""
+        position = torch.arange(self._num_keys, device=self._device)
+        if self._real is not None:
+            position = position - (~self._real).sum(-1)
+        number = position.div(chunk, rounding_mode="floor")
+        return number[..., self._earlier :, None] == number[..., None, :]
 
 
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    visible: Tensor | None,
-    scale: float,
-    *,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
-    """Attention of [rows, num_heads, length, dim] over keys and values with a divisor of that many heads.
-
-    visible: bool, broadcast over [rows, num_heads, queries, keys]; None: causal, which softcap and sinks do not offer.
-    """
-    if softcap is None and sinks is None:
-        return functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=visible,
-            is_causal=visible is None,
-            scale=scale,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
-    if visible is None:
-        raise ValueError("attend: softcap and sinks need the mask spelled out, got visible=None")
-    return _explicit(query, key, value, visible, scale, softcap=softcap, sinks=sinks)
+def attend(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, options: AttentionOptions) -> Tensor:
+    """Attention of [rows, num_heads, length, dim] over keys and values with a divisor of that many heads."""
+    window, chunk, alibi = options.window, options.chunk, options.alibi
+    # Distances beyond 256 are no numbers of bfloat16, and the fused kernel wants biases in the dtype of the queries.
+    wide = query.dtype in (torch.float32, torch.float64)
+    if options.softcap is not None or options.sinks is not None or not (alibi is None or wide):
+        return _explicit(query, key, value, visibility, options)
+    mask = None
+    if alibi is not None:
+        mask = visibility.bias(window, chunk, alibi, query.dtype)
+    elif not visibility.is_causal(window, chunk):
+        mask = visibility.mask(window, chunk)
+    return functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=options.scale,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
 
 
-def _explicit(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    visible: Tensor,
-    scale: float,
-    *,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
+def _explicit(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, options: AttentionOptions) -> Tensor:
     """Attention spelled out, for what the fused kernel lacks; scores and softmax at least in float32."""
     queries_per_key = query.shape[1] // key.shape[1]
     if queries_per_key > 1:
         key, value = key.repeat_interleave(queries_per_key, 1), value.repeat_interleave(queries_per_key, 1)
     scores = query @ key.transpose(-1, -2)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    scores = scores.masked_fill(~visible, float("-inf"))
-    if sinks is not None:
-        extra = sinks.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * options.scale
+    if options.softcap is not None:
+        scores = torch.tanh(scores / options.softcap) * options.softcap
+    if options.alibi is not None:
+        scores = scores + visibility.distances(scores.dtype) * options.alibi.to(scores.dtype)[:, None, None]
+    scores = scores.masked_fill(~visibility.mask(options.window, options.chunk), float("-inf"))
+    if options.sinks is not None:
+        extra = options.sinks.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, extra), -1)
     weights = scores.softmax(-1)[..., : key.shape[2]]
     return weights.to(value.dtype) @ value

@@ -1,119 +1,131 @@
 """Rotary position embedding: positions to rotations, and rotations applied to queries and keys.
 
-Dimension j of a head is paired with dimension j + head_dim / 2. Angles are float32 whatever the model's dtype: in
-bfloat16 neighbouring positions beyond 256 would be the same. `Rotary` is not an nn.Module, so that no cast and no meta
-device reaches its frequencies.
-
-Sources: RoFormer (arXiv 2104.09864); YaRN (arXiv 2309.00071), sections 3.2 and 3.4; the Llama 3.1 release for "llama3".
+A table rotates the first `dim` dimensions of a head and keeps the others. Dimension j is paired with j + dim / 2, or,
+interleaved, dimension 2j with 2j + 1. Angles are float32 whatever the model's dtype: in bfloat16 neighbouring positions
+beyond 256 would be the same. `Rotary` is not an nn.Module, so that no cast and no meta device reaches its frequencies.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from areal.api import ModelError
+from areal.models.blocks.frequencies import attention_magnitude, inverse_frequencies
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import Tensor
 
     from areal.models.rotary_args import RotaryArgs
 
 
 class Rotation(NamedTuple):
-    """Rotation of each token, computed once per forward and shared by all layers."""
+    """Rotation of each token, computed once per forward and shared by all layers with the same table."""
 
     cos: Tensor
-    """[T, 1, head_dim]: cosine of the angle, each half the same."""
+    """[T, 1, dim]: cosine of the angle, the same for both dimensions of a pair."""
     signed_sin: Tensor
-    """[T, 1, head_dim]: sine of the angle, negative in the first half."""
+    """[T, 1, dim]: sine of the angle, negative for the first dimension of a pair."""
+    interleaved: bool = False
+    """Whether neighbours are paired, instead of dimensions half of `dim` apart."""
+
+    @property
+    def dim(self) -> int:
+        """How many dimensions of a head are rotated, from the first on."""
+        return self.cos.shape[-1]
 
 
 class Rotary:
-    """Rotations of one model."""
+    """One table of rotations.
 
-    def __init__(self, args: RotaryArgs, head_dim: int) -> None:
+    length_limit: documents of up to this many tokens are rotated in one way and longer ones in another, so that the
+    keys of a short document are of no use once it has grown; None when its length does not matter.
+    """
+
+    def __init__(self, args: RotaryArgs, dim: int, *, interleaved: bool = False) -> None:
+        """dim: dimensions to rotate; an odd number is rounded up, as the reference implementations do."""
         self._args = args
-        self._head_dim = head_dim
-        self._frequencies: dict[torch.device, Tensor] = {}
+        self._dim = dim
+        self._interleaved = interleaved
+        self._frequencies: dict[torch.device, tuple[Tensor, ...]] = {}
         self._magnitude = attention_magnitude(args)
+        self.length_limit: int | None = None
+        if args.rotary_type == "longrope":
+            self.length_limit = int(args.parameters["original_max_position_embeddings"])
 
-    def __call__(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
-        """Rotations at positions [T] (integers; each sequence counts from 0), in the dtype of the hidden states."""
-        frequencies = self._frequencies.get(positions.device)
-        if frequencies is None:
-            with torch.device("cpu"):
-                frequencies = inverse_frequencies(self._args, self._head_dim)
-            frequencies = frequencies.to(positions.device)
-            self._frequencies[positions.device] = frequencies
+    def __call__(self, positions: Tensor, dtype: torch.dtype, cu_seqlens: Tensor | None = None) -> Rotation:
+        """Rotations at positions [T] (integers; each document counts from 0), in the dtype of the hidden states.
+
+        cu_seqlens: bounds of the documents; without them, one ends where positions stop to rise by one. Raises
+        ModelError where the length of a document matters and only a part of it is here.
+        """
+        frequencies = self._select(positions, cu_seqlens)
         angles = positions.to(torch.float32)[:, None, None] * frequencies
         cos, sin = angles.cos(), angles.sin()
         if self._magnitude != 1.0:
             cos, sin = cos * self._magnitude, sin * self._magnitude
-        return Rotation(torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
+        if self._interleaved:
+            pairs = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
+        else:
+            pairs = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+        return Rotation(pairs[0].to(dtype), pairs[1].to(dtype), self._interleaved)
+
+    def _select(self, positions: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+        """Frequencies [dim / 2] of all tokens, or [T, 1, dim / 2] where documents differ."""
+        tables = self._frequencies.get(positions.device)
+        if tables is None:
+            with torch.device("cpu"):
+                tables = inverse_frequencies(self._args, self._dim)
+            tables = tuple(table.to(positions.device) for table in tables)
+            self._frequencies[positions.device] = tables
+        limit = self.length_limit
+        if limit is None or not positions.numel() or int(positions.max()) < limit:
+            return tables[0]
+        is_long = _documents_longer_than(limit, positions, cu_seqlens)
+        return torch.where(is_long[:, None, None], tables[1], tables[0])
 
 
-def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
-    """Apply the rotation to [T, num_heads, head_dim].
+def rotate(heads: Tensor, rotation: Rotation | None) -> Tensor:
+    """Apply the rotation to the first `rotation.dim` dimensions of [T, num_heads, head_dim]; None changes nothing.
 
-    (a, b) becomes (a cos - b sin, b cos + a sin): with the sign inside the sine, both halves are one multiply-add.
+    (a, b) becomes (a cos - b sin, b cos + a sin): with the sign inside the sine, both are one multiply-add.
     """
-    swapped = heads.roll(heads.shape[-1] // 2, -1)
+    if rotation is None:
+        return heads
+    if rotation.dim < heads.shape[-1]:
+        rotated, kept = heads.split((rotation.dim, heads.shape[-1] - rotation.dim), -1)
+        return torch.cat((rotate(rotated, rotation), kept), -1)
+    if rotation.interleaved:
+        swapped = heads.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    else:
+        swapped = heads.roll(rotation.dim // 2, -1)
     return torch.addcmul(heads * rotation.cos, swapped, rotation.signed_sin)
 
 
-def inverse_frequencies(args: RotaryArgs, head_dim: int) -> Tensor:
-    """Radians per position of each pair of dimensions: float32 [head_dim / 2]."""
-    base = 1.0 / (args.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
-    if args.rotary_type == "linear":
-        return base / args.parameters["factor"]
-    if args.rotary_type == "llama3":
-        return _llama3(base, args)
-    if args.rotary_type == "yarn":
-        return _yarn(base, args, head_dim)
-    assert args.rotary_type == "default", args.rotary_type
-    return base
+def shortest_limit(rotaries: Iterable[Rotary | None]) -> int | None:
+    """Number of tokens up to which all of these rotate every document alike; None when lengths do not matter."""
+    limits = [rotary.length_limit for rotary in rotaries if rotary is not None and rotary.length_limit is not None]
+    return min(limits, default=None)
 
 
-def attention_magnitude(args: RotaryArgs) -> float:
-    """Factor on cosine and sine. Only YaRN has one: it sharpens attention over stretched positions (section 3.4)."""
-    if args.rotary_type != "yarn":
-        return 1.0
-    parameters = args.parameters
-    if "attention_factor" in parameters:
-        return parameters["attention_factor"]
-
-    def temperature(weight: float) -> float:
-        factor = parameters["factor"]
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-    if parameters.get("mscale") and parameters.get("mscale_all_dim"):
-        return temperature(parameters["mscale"]) / temperature(parameters["mscale_all_dim"])
-    return temperature(1.0)
-
-
-def _llama3(base: Tensor, args: RotaryArgs) -> Tensor:
-    """Keep short wavelengths, stretch long ones by `factor`, blend linearly between the two."""
-    factor, low, high = (args.parameters[name] for name in ("factor", "low_freq_factor", "high_freq_factor"))
-    turns = args.parameters["original_max_position_embeddings"] * base / (2 * math.pi)
-    share_kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
-    return (1 - share_kept) * base / factor + share_kept * base
-
-
-def _yarn(base: Tensor, args: RotaryArgs, head_dim: int) -> Tensor:
-    """Keep dimensions that turn more than beta_fast times in the original context, stretch those below beta_slow."""
-    parameters = args.parameters
-    original = parameters["original_max_position_embeddings"]
-
-    def dimension_turning(times: float) -> float:
-        return head_dim * math.log(original / (times * 2 * math.pi)) / (2 * math.log(args.theta))
-
-    first = dimension_turning(parameters.get("beta_fast") or 32)
-    last = dimension_turning(parameters.get("beta_slow") or 1)
-    if parameters.get("truncate", True):
-        first, last = math.floor(first), math.ceil(last)
-    first, last = max(first, 0), min(last, head_dim - 1)
-    if first == last:
-        last += 0.001  # the ramp becomes a step instead of a division by zero
-    ramp = ((torch.arange(head_dim // 2, dtype=torch.float32) - first) / (last - first)).clamp(0.0, 1.0)
-    return base * (1 - ramp) + base / parameters["factor"] * ramp
+def _documents_longer_than(limit: int, positions: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    """bool [T]: whether the document of each token has more than `limit` tokens."""
+    starts = torch.ones_like(positions, dtype=torch.bool)
+    if cu_seqlens is None:
+        starts[1:] = positions[1:] != positions[:-1] + 1
+    else:
+        bounds = cu_seqlens.to(positions.device, torch.int64)
+        starts = torch.zeros_like(starts).index_fill_(0, bounds[:-1][bounds[:-1] < bounds[1:]], True)
+    partial = positions[starts] != 0
+    if partial.any():
+        raise ModelError(
+            f"rotary type 'longrope' rotates documents of more than {limit} tokens differently, but a document of this "
+            f"forward begins at position {int(positions[starts][partial][0])}: whether the whole of it is longer "
+            f"cannot be known; pass whole documents (no shared prefixes, no decoding beyond {limit} tokens)"
+        )
+    document = starts.cumsum(0) - 1
+    last = torch.zeros_like(positions).scatter_reduce_(0, document, positions, "amax")
+    return last[document] >= limit

@@ -17,9 +17,10 @@ from areal.api import ModelError
 from areal.models.blocks.attention import PackedAttention
 from areal.models.blocks.rectangles import (
     MAX_PADDING_RATIO,
+    AttentionOptions,
     Rectangle,
+    Visibility,
     attend,
-    causal_mask,
     make_rectangle,
     restoring_order,
 )
@@ -58,8 +59,7 @@ class _BranchBatch(NamedTuple):
     key, and the distance of a query and a key is the same in all rows."""
     root_of_row: Tensor
     """int64 [rows]: row of `roots` that a branch continues."""
-    real: Tensor | None
-    """bool [rows, 1, 1, keys]: keys that are not padding on the left; None without any."""
+    visibility: Visibility
 
 
 class SharedPrefixAttention:
@@ -85,14 +85,12 @@ class SharedPrefixAttention:
             for branch, end in zip(branches, ends, strict=True)
             if branch.length
         ]
-        self._device = device
         self._num_root_tokens = starts[-1]
         self._num_tokens = starts[-1] + sum(span.length for span in spans)
         self._roots = PackedAttention(torch.tensor(starts), self._num_root_tokens, device)
         groups = _group(spans, root_lengths)
         self._batches = [_make_batch(group, starts, self._num_tokens - starts[-1], device) for group in groups]
         self._restore = restoring_order([[span[:2] for span in group] for group in groups], device) if groups else None
-        self._masks: dict[tuple[int, int | None], Tensor] = {}
 
     def __call__(
         self,
@@ -103,8 +101,10 @@ class SharedPrefixAttention:
         *,
         scale: float,
         window: int | None = None,
+        chunk: int | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        alibi: Tensor | None = None,
     ) -> Tensor:
         """See `AttentionBackend`; every feature is supported. Returns [T, num_heads, value_dim]."""
         if query.shape[0] != self._num_tokens:
@@ -112,39 +112,18 @@ class SharedPrefixAttention:
                 f"got {query.shape[0]} packed tokens, but roots and branches have {self._num_tokens}; make one "
                 f"SharedPrefixAttention per forward"
             )
+        options = AttentionOptions(scale, window, chunk, softcap, sinks, alibi)
         first = self._num_root_tokens
-        attended = self._roots(
-            layer, query[:first], key[:first], value[:first], scale=scale, window=window, softcap=softcap, sinks=sinks
-        )
+        attended = self._roots(layer, query[:first], key[:first], value[:first], **options._asdict())
         outputs = []
-        for index, batch in enumerate(self._batches):
+        for batch in self._batches:
+            queries = batch.own.gather(query[first:])
             keys, values = (_with_roots(heads, first, batch) for heads in (key, value))
-            outputs.append(
-                batch.own.scatter(
-                    attend(
-                        batch.own.gather(query[first:]).transpose(1, 2),
-                        keys.transpose(1, 2),
-                        values.transpose(1, 2),
-                        self._visible(index, window),
-                        scale,
-                        softcap=softcap,
-                        sinks=sinks,
-                    )
-                )
-            )
+            heads = (tensor.transpose(1, 2) for tensor in (queries, keys, values))
+            outputs.append(batch.own.scatter(attend(*heads, batch.visibility, options)))
         if self._restore is not None:
             outputs = [torch.cat(outputs).index_select(0, self._restore)]
         return torch.cat((attended, *outputs))
-
-    def _visible(self, index: int, window: int | None) -> Tensor:
-        """bool, broadcast over [rows, num_heads, queries, keys]. No query is without keys: each sees itself."""
-        mask = self._masks.get((index, window))
-        if mask is None:
-            batch = self._batches[index]
-            mask = causal_mask(batch.own.length, batch.roots.length, window, self._device)
-            mask = mask if batch.real is None else mask & batch.real
-            self._masks[index, window] = mask
-        return mask
 
 
 def _with_roots(heads: Tensor, first: int, batch: _BranchBatch) -> Tensor:
@@ -190,4 +169,5 @@ def _make_batch(spans: list[_Span], root_starts: list[int], num_own: int, device
         real = torch.cat((is_real[root_of_row], torch.ones(len(spans), own.length, dtype=torch.bool)), 1)
         real = real[:, None, None].to(device)
     roots = Rectangle(len(distinct), longest, source.to(device), None)
-    return _BranchBatch(own, roots, root_of_row.to(device), real)
+    visibility = Visibility(own.length, longest, device, real=real)
+    return _BranchBatch(own, roots, root_of_row.to(device), visibility)

@@ -117,9 +117,8 @@ class Cache:
     def __init__(self):
         self.keys, self.values = {}, {}
 
-    def __call__(self, layer, query, key, value, *, scale, window=None, softcap=None, sinks=None):
-        assert softcap is None
-        assert sinks is None
+    def __call__(self, layer, query, key, value, *, scale, window=None, **features):
+        assert all(feature is None for feature in features.values())
         self.keys.setdefault(layer, []).append(key)
         self.values.setdefault(layer, []).append(value)
         first = 0 if window is None else -window
