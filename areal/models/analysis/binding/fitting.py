@@ -1,0 +1,350 @@
+"""Finds the simplest expression over config fields that explains what was observed of one slot, without exception.
+
+Names of fields mean nothing here but an order among equals: an architecture may call its width what it likes. A field
+is a candidate because the slot changed when it was changed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.models.analysis.binding.conditions import atoms, mask
+from areal.models.analysis.binding.expressions import (
+    EvaluationError,
+    complexity,
+    evaluate,
+    look_up,
+    same,
+)
+from areal.models.analysis.binding.slots import ABSENT, LayerValues
+from areal.models.analysis.family import All, Constant, Field, Not, PerLayer, Product, Sum, WhenEqual, WhenNull
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from areal.models.analysis.family import Condition, Expression
+
+MOST_CHOICES: Final = 3
+"""How deeply choices (WhenEqual, WhenNull, PerLayer) may be nested."""
+
+POWERS: Final = (1.0, -1.0, 0.5, -0.5)
+SWITCHES: Final = (None, True, False, 0, 1, -1)
+"""Values of a field, besides texts, that may decide between two expressions. Sizes do not decide."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a slot was for one config. value: `LayerValues` for slots of layers."""
+
+    config: Mapping[str, Any]
+    value: Any
+    depth: int
+    """Number of layers."""
+
+
+def fit(slot: str, samples: Sequence[Sample], names: Iterable[str]) -> Expression | None:
+    """The simplest expression for all samples, or None. names: fields that may be read (`causes` narrows them).
+
+    Samples of configs that lack the slot's part must be left out.
+    """
+    assert samples, f"nothing was observed of {slot}"
+    ordered = sorted(names, key=lambda name: (-_likeness(slot, name), name))
+    search = _Search(ordered)
+    for choices in range(MOST_CHOICES + 1):
+        found = search.fit(list(samples), choices)
+        if found is not None:
+            return found
+    return None
+
+
+def explains(expression: Expression, sample: Sample) -> bool:
+    """Whether the expression gives the value of the sample; for layers, wherever a layer has one."""
+    try:
+        if isinstance(sample.value, LayerValues):
+            return all(
+                value is ABSENT or same(evaluate(expression, sample.config, layer), value)
+                for layer, value in enumerate(sample.value)
+            )
+        return same(evaluate(expression, sample.config), sample.value)
+    except (EvaluationError, OverflowError):
+        return False
+
+
+def causes(samples: Sequence[Sample], differences: Mapping[tuple[int, int], Iterable[str]]) -> set[str]:
+    """Fields that differ between two samples that were one change apart and have different values.
+
+    differences: for pairs of indices of samples that are one change apart, the fields in which they differ.
+    """
+    return {
+        name
+        for (first, second), names in differences.items()
+        if not same(samples[first].value, samples[second].value)
+        for name in names
+    }
+
+
+def _likeness(slot: str, name: str) -> float:
+    last = slot.rpartition(".")[2]
+    return difflib.SequenceMatcher(a=last, b=name.rpartition(".")[2]).ratio()
+
+
+class _Search:
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+
+    def fit(self, samples: list[Sample], choices: int) -> Expression | None:
+        if not any(isinstance(sample.value, LayerValues) for sample in samples):
+            return self._scalar(samples, choices)
+        collapsed = _collapse(samples)
+        if collapsed is not None:
+            return self._scalar(collapsed, choices)
+        found = self._per_layer(samples, choices) if choices else None
+        return found or self._choice(samples, choices)
+
+    # -------------------------------------------------------------------------------------------- one value per config
+
+    def _scalar(self, samples: list[Sample], choices: int) -> Expression | None:
+        first = samples[0].value
+        if all(same(sample.value, first) and type(sample.value) is type(first) for sample in samples):
+            return Constant(first)
+        for name in self.names:
+            if all(same(look_up(sample.config, name), sample.value) for sample in samples):
+                return Field(name)
+        if all(_is_number(sample.value) for sample in samples):
+            found = self._arithmetic(samples)
+            if found is not None:
+                return found
+        return self._choice(samples, choices)
+
+    def _arithmetic(self, samples: list[Sample]) -> Expression | None:
+        numbers = {
+            name: values
+            for name in self.names
+            if all(map(_is_number, values := [look_up(sample.config, name) for sample in samples]))
+        }
+        varying = {name: values for name, values in numbers.items() if len(set(values)) > 1}
+        positive = {name: values for name, values in varying.items() if min(values) > 0}
+        targets = [sample.value for sample in samples]
+        whole = all(isinstance(target, int) for target in targets)
+        for size in (1, 2):
+            for names in itertools.combinations(positive, size):
+                for powers in itertools.product(POWERS, repeat=size):
+                    found = _product(names, powers, [positive[name] for name in names], targets, whole)
+                    if found is not None:
+                        return found
+        return _sum(varying, targets)
+
+    # ------------------------------------------------------------------------------------------------- choices by field
+
+    def _choice(self, samples: list[Sample], choices: int) -> Expression | None:
+        """The simplest split of the samples by the value of one field whose halves can both be explained."""
+        if not choices:
+            return None
+        best: Expression | None = None
+        for name in self.names:
+            for found in self._splits(name, samples, choices):
+                if best is None or complexity(found) < complexity(best):
+                    best = found
+        return best
+
+    def _splits(self, name: str, samples: list[Sample], choices: int) -> Iterator[Expression]:
+        values: list[Any] = []
+        for sample in samples:
+            value = look_up(sample.config, name)
+            if _is_switch(value) and not any(same(value, other) for other in values):
+                values.append(value)
+        if len(values) == 2 and {True, False} == set(values):
+            values = [True]
+        for value in values:
+            inside = [sample for sample in samples if same(look_up(sample.config, name), value)]
+            outside = [sample for sample in samples if not same(look_up(sample.config, name), value)]
+            if not inside or not outside:
+                continue
+            otherwise = self.fit(outside, choices - 1)
+            if otherwise is None:
+                continue
+            then = self.fit(inside, choices - 1)
+            if then is None:
+                continue
+            if value is None and otherwise == Field(name):
+                yield WhenNull(name, then)
+            else:
+                yield WhenEqual(name, value, then, otherwise)
+
+    # ------------------------------------------------------------------------------------------------ choices by layer
+
+    def _per_layer(self, samples: list[Sample], choices: int) -> Expression | None:
+        configs, depths = [sample.config for sample in samples], [sample.depth for sample in samples]
+        masks: dict[Condition, int] = {}
+        for condition in atoms(configs, depths, self.names):
+            bits = mask(condition, configs, depths)
+            if bits is not None and bits not in masks.values():
+                masks[condition] = bits
+        layout = _Layers(samples)
+        for conditions in (masks, _pairs(masks, layout.all_bits)):
+            best: Expression | None = None
+            for condition, bits in conditions.items():
+                found = self._divided(layout, condition, bits, choices)
+                if found is not None and (best is None or complexity(found) < complexity(best)):
+                    best = found
+            if best is not None:
+                return best
+        return None
+
+    def _divided(self, layout: _Layers, condition: Condition, bits: int, choices: int) -> Expression | None:
+        if not bits & layout.present or not ~bits & layout.present:
+            return None
+        inside, outside = layout.select(bits), layout.select(layout.all_bits & ~bits)
+        if not layout.uniform(bits):
+            return None
+        if not layout.uniform(layout.all_bits & ~bits) and choices < 2:
+            return None
+        then = self.fit(inside, choices - 1)
+        if then is None:
+            return None
+        otherwise = self.fit(outside, choices - 1)
+        return None if otherwise is None else PerLayer(condition, then, otherwise)
+
+
+class _Layers:
+    """All layers of all samples as positions in one row of bits."""
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self.samples = samples
+        self.all_bits = (1 << sum(sample.depth for sample in samples)) - 1
+        self.groups: list[list[int]] = []
+        self.present = 0
+        position = 0
+        for sample in samples:
+            distinct: list[tuple[Any, int]] = []
+            for offset, value in enumerate(sample.value):
+                if value is ABSENT:
+                    continue
+                bit = 1 << (position + offset)
+                self.present |= bit
+                index = next((i for i, (other, _) in enumerate(distinct) if same(other, value)), None)
+                if index is None:
+                    distinct.append((value, bit))
+                else:
+                    distinct[index] = (value, distinct[index][1] | bit)
+            self.groups.append([bits for _, bits in distinct])
+            position += sample.depth
+
+    def uniform(self, bits: int) -> bool:
+        """Whether the chosen layers of each sample all have the same value."""
+        return all(sum(1 for group in groups if group & bits) <= 1 for groups in self.groups)
+
+    def select(self, bits: int) -> list[Sample]:
+        """The samples with all other layers taken out; those without any layer left are dropped."""
+        chosen, position = [], 0
+        for sample in self.samples:
+            values = LayerValues(
+                value if bits >> (position + offset) & 1 else ABSENT for offset, value in enumerate(sample.value)
+            )
+            position += sample.depth
+            if any(value is not ABSENT for value in values):
+                chosen.append(Sample(sample.config, values, sample.depth))
+        return chosen
+
+
+def _pairs(masks: Mapping[Condition, int], all_bits: int) -> dict[Condition, int]:
+    """Two conditions at once, each possibly negated."""
+    single: list[tuple[Condition, int]] = []
+    for condition, bits in masks.items():
+        single += [(condition, bits), (Not(condition), all_bits & ~bits)]
+    pairs: dict[Condition, int] = {}
+    seen = set(masks.values())
+    for (first, first_bits), (second, second_bits) in itertools.combinations(single, 2):
+        bits = first_bits & second_bits
+        if bits not in seen and bits not in (first_bits, second_bits):
+            seen.add(bits)
+            pairs[All((first, second))] = bits
+    return pairs
+
+
+def _collapse(samples: list[Sample]) -> list[Sample] | None:
+    """One value per config where no config has layers that differ; else None."""
+    collapsed = []
+    for sample in samples:
+        if not isinstance(sample.value, LayerValues):
+            collapsed.append(sample)
+            continue
+        values = [value for value in sample.value if value is not ABSENT]
+        if not all(same(value, values[0]) for value in values):
+            return None
+        collapsed.append(Sample(sample.config, values[0], sample.depth))
+    return collapsed
+
+
+# ----------------------------------------------------------------------------------------------------------- arithmetic
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_switch(value: Any) -> bool:
+    return isinstance(value, str) or any(same(value, switch) for switch in SWITCHES)
+
+
+def _product(
+    names: Sequence[str],
+    powers: Sequence[float],
+    columns: Sequence[Sequence[float]],
+    targets: Sequence[float],
+    whole: bool,
+) -> Product | None:
+    """factor * fields to powers, if one factor does for all samples (for whole numbers: after rounding down)."""
+    products = [
+        math.prod(value**power for value, power in zip(row, powers, strict=True)) for row in zip(*columns, strict=True)
+    ]
+    if len({round(product, 9) for product in products}) < 2:
+        return None
+    pairs = tuple(sorted(zip(names, powers, strict=True)))
+    exact = _simple(targets[0] / products[0])
+    if all(same(exact * product, target) for product, target in zip(products, targets, strict=True)):
+        needed = 2 if _is_plain(exact) else 3
+        return Product(exact, pairs, integer=whole) if len(set(products)) >= needed else None
+    rounded = whole and len(set(targets)) > 1 and set(powers) <= {1.0, -1.0}
+    if rounded and all(math.floor(a + 1e-9) == b for a, b in zip(products, targets, strict=True)):
+        return Product(1.0, pairs, integer=True)
+    return None
+
+
+def _sum(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Expression | None:
+    """A field and a number, or two fields, each at most doubled or negated."""
+    for name, column in columns.items():
+        for factor in (1.0, -1.0, 2.0):
+            rest = targets[0] - factor * column[0]
+            if all(same(factor * value + rest, target) for value, target in zip(column, targets, strict=True)):
+                return Sum((_scaled(name, factor), Constant(round(rest, 9) if isinstance(rest, float) else rest)))
+    for first, second in itertools.combinations(columns, 2):
+        for factors in itertools.product((1.0, -1.0, 2.0), repeat=2):
+            totals = [factors[0] * a + factors[1] * b for a, b in zip(columns[first], columns[second], strict=True)]
+            if all(map(same, totals, targets)):
+                return Sum((_scaled(first, factors[0]), _scaled(second, factors[1])))
+    return None
+
+
+def _scaled(name: str, factor: float) -> Expression:
+    return Field(name) if factor == 1 else Product(factor, ((name, 1.0),))
+
+
+def _simple(number: float) -> float:
+    """The short number that this one is, but for its last digits."""
+    if not math.isfinite(number) or number == 0:
+        return number
+    fraction = Fraction(number).limit_denominator(64)
+    if fraction and math.isclose(fraction, number, rel_tol=1e-6):
+        return float(fraction)
+    return float(f"{number:.7g}")
+
+
+def _is_plain(number: float) -> bool:
+    fraction = Fraction(number).limit_denominator(16)
+    return fraction.numerator <= 16 and math.isclose(fraction, number, rel_tol=1e-9)
