@@ -1,190 +1,217 @@
-"""Parameter names and layouts between ours and the checkpoint on disk, as tables that each family fills.
+"""Parameter names and layouts between ours and the checkpoint on disk, as a table that each family fills.
 
-A family lists, per layer, one entry for each of its parameters; reading, writing and the accounting of missing and
-left-over names follow from the table. "On disk" is what is in the safetensors files, which for mixtures of experts is
-not what `transformers` holds in memory; the in-memory layout is accepted on reading, since some tools dump it.
+Which parameters there are is asked of the model itself; the table says only what is not stored under "model." and our
+name. "On disk" is what is in the safetensors files, which for mixtures of experts is not what `transformers` holds in
+memory; a row's `alternative` lets that layout be read as well, since some tools dump it.
 """
 
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 
 from areal.api import ModelError, StateDictAdapter
+from areal.models.adapter_rows import (
+    Experts,
+    QueryKeyValue,
+    Renamed,
+    Reshaped,
+    Row,
+    Rows,
+    StackedExperts,
+    Transposed,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from areal.api import BaseModelArgs
 
+__all__ = [
+    "Experts",
+    "QueryKeyValue",
+    "Renamed",
+    "Reshaped",
+    "Rows",
+    "StackedExperts",
+    "TableAdapter",
+    "Transposed",
+]
+
 HEAD: Final = "lm_head.weight"
 EMBEDDING: Final = "embed_tokens.weight"
-SKIPPED: Final = (r"(^|\.)rotary_emb\.inv_freq$",)
-"""Names on disk that hold nothing to load, as regular expressions. Rotary frequencies are computed from the config."""
-
-
-class Entry(Protocol):
-    """One parameter of ours and where it is on disk."""
-
-    @property
-    def ours(self) -> str:
-        """Name in `model.state_dict()`."""
-        ...
-
-    def sources(self, available: Mapping[str, Tensor]) -> tuple[str, ...]:
-        """Names on disk it is read from, given what the checkpoint has."""
-        ...
-
-    def read(self, tensors: list[Tensor]) -> Tensor:
-        """Our tensor from those of `sources`."""
-        ...
-
-    def write(self, tensor: Tensor) -> dict[str, Tensor]:
-        """The tensors on disk."""
-        ...
+ALWAYS_SKIPPED: Final = (r"(^|\.)rotary_emb\.inv_freq$",)
+"""Names on disk that never hold anything to load. Rotary frequencies are computed from the config."""
 
 
 @dataclass(frozen=True)
-class Renamed:
-    """The same tensor under another name."""
+class Unit:
+    """Parameters that are stored together: one application of a row."""
 
-    ours: str
-    on_disk: str
-
-    def sources(self, available: Mapping[str, Tensor]) -> tuple[str, ...]:
-        """See Entry."""
-        return (self.on_disk,)
-
-    def read(self, tensors: list[Tensor]) -> Tensor:
-        """See Entry."""
-        return tensors[0]
-
-    def write(self, tensor: Tensor) -> dict[str, Tensor]:
-        """See Entry."""
-        return {self.on_disk: tensor}
-
-
-@dataclass(frozen=True)
-class StackedExperts:
-    """A matrix per expert on disk, stacked along dimension 0 with us; or a part of one fused tensor of all experts."""
-
-    ours: str
+    row: Row
+    ours: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
     on_disk: tuple[str, ...]
-    """Name of each expert's matrix, in order."""
-    fused: str
-    """Name of the in-memory layout: [num_experts, parts * rows, columns]."""
-    part: int = 0
-    """Which of the fused tensor's parts along dimension 1 this parameter is."""
-    parts: int = 1
+    head_dim: int
 
-    def sources(self, available: Mapping[str, Tensor]) -> tuple[str, ...]:
-        """See Entry."""
-        return (self.fused,) if self.fused in available else self.on_disk
+    def read(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Our tensors. Raises ModelError when one on disk has another shape than the config says."""
+        stored = [state_dict[name] for name in self.on_disk]
+        with torch.device("meta"):
+            blanks = self.row.write([torch.empty(shape) for shape in self.shapes], self.head_dim)
+        for name, tensor, blank in zip(self.on_disk, stored, blanks, strict=True):
+            if tensor.shape != blank.shape:
+                raise ModelError(
+                    f"{', '.join(self.ours)} ({name}) is {list(tensor.shape)}, expected {list(blank.shape)}"
+                )
+        return dict(zip(self.ours, self.row.read(stored, self.shapes, self.head_dim), strict=True))
 
-    def read(self, tensors: list[Tensor]) -> Tensor:
-        """See Entry."""
-        if len(tensors) == 1 and tensors[0].dim() == 3:
-            return tensors[0].chunk(self.parts, 1)[self.part]
-        if len({tensor.shape for tensor in tensors}) > 1:
-            raise ModelError(f"experts {self.on_disk[0]} .. {self.on_disk[-1]} have different shapes in the checkpoint")
-        return torch.stack(tensors)
-
-    def write(self, tensor: Tensor) -> dict[str, Tensor]:
-        """See Entry."""
-        return dict(zip(self.on_disk, tensor.unbind(), strict=True))
+    def write(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors on disk."""
+        stored = self.row.write([state_dict[name] for name in self.ours], self.head_dim)
+        return dict(zip(self.on_disk, stored, strict=True))
 
 
-class DecoderAdapter(StateDictAdapter):
-    """Adapter of a `DecoderModel`; a family implements `layer_entries`."""
+class TableAdapter(StateDictAdapter):
+    """Adapter of a `DecoderModel` by a table.
 
-    skipped: ClassVar[tuple[str, ...]] = SKIPPED
+    class LlamaStateDictAdapter(TableAdapter):
+        model_class = LlamaModel
+        table = (Renamed("layers.*.mlp.router", "model.layers.*.mlp.gate"),)
+
+    Of several rows that match a parameter, the one with the longest name of ours applies.
+    """
+
+    model_class: ClassVar[type[Any]]
+    """The family's model, made of its arguments."""
+    table: ClassVar[tuple[Row, ...]] = ()
+    skipped: ClassVar[tuple[str, ...]] = ()
+    """Regular expressions of names on disk that hold nothing of this model, beside `ALWAYS_SKIPPED`."""
 
     def __init__(self, args: BaseModelArgs) -> None:
         super().__init__(args)
-        entries: list[Entry] = [same(EMBEDDING), same("norm.weight")]
-        for layer in range(args.num_layers):
-            entries += self.layer_entries(layer)
-        if not args.tie_word_embeddings:
-            entries.append(Renamed(HEAD, HEAD))
-        self.entries: dict[str, Entry] = {entry.ours: entry for entry in entries}
-
-    @abstractmethod
-    def layer_entries(self, layer: int) -> Iterable[Entry]:
-        """Every parameter of one layer; names start with "layers.<layer>."."""
+        with torch.device("meta"):
+            self._model: nn.Module = self.model_class(args)
+        self._shapes = {name: tensor.shape for name, tensor in self._model.state_dict().items()}
+        self._rows = {target: row for row in self.table for target in row.targets}
+        self._units: dict[str, Unit] = {}
+        """Unit of each of our names; names that are stored together have the same."""
+        for name in self._shapes:
+            if name not in self._units:
+                unit = self._unit(self._row(name), name)
+                self._units.update(dict.fromkeys(unit.ours, unit))
 
     def from_hf(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """On-disk names to ours. Raises ModelError naming all missing and all unexpected keys."""
+        """On-disk names to ours. Raises ModelError naming all missing, unexpected and misshapen tensors."""
         used: set[str] = set()
         missing: list[str] = []
+        wrong: list[str] = []
         ours: dict[str, Tensor] = {}
-        for name, entry in self.entries.items():
-            sources = entry.sources(state_dict)
-            absent = [source for source in sources if source not in state_dict]
+        done: set[str] = set()
+        for name in self._shapes:
+            if name in done:
+                continue
+            unit = self._stored_unit(name, state_dict)
+            done.update(unit.ours)
+            used.update(unit.on_disk)
+            absent = [source for source in unit.on_disk if source not in state_dict]
             missing += absent
-            used.update(sources)
             if not absent:
-                ours[name] = entry.read([state_dict[source] for source in sources])
+                try:
+                    ours |= unit.read(state_dict)
+                except ModelError as error:
+                    wrong.append(str(error))
         unexpected = [key for key in state_dict if key not in used and not self._is_skipped(key)]
-        if self.args.tie_word_embeddings and HEAD in unexpected and EMBEDDING in ours:
-            _check_tied(state_dict[HEAD], ours[EMBEDDING])
-            unexpected.remove(HEAD)
+        if HEAD not in self._shapes:
+            self._take_tied_head(state_dict, ours, unexpected)
         if missing or unexpected:
             raise ModelError(
                 f"checkpoint does not hold a model of type {self.args.model_type!r} with this config: "
                 f"missing {_listing(missing)}; unexpected {_listing(unexpected)}"
             )
-        return ours
+        if wrong:
+            raise ModelError(f"shapes do not fit config.json: {'; '.join(wrong[:8])}")
+        return {name: ours[name] for name in self._shapes}
 
     def to_hf(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our names to those on disk, also for a subset of the model. Raises ModelError for a foreign name."""
-        foreign = [name for name in state_dict if name not in self.entries]
+        """Our names to those on disk, also for a part of the model. Raises ModelError for a foreign name, and when
+        only some of the parameters that are stored in one tensor are given."""
+        foreign = [name for name in state_dict if name not in self._units]
         if foreign:
             raise ModelError(f"not parameters of a model of type {self.args.model_type!r}: {_listing(foreign)}")
         on_disk: dict[str, Tensor] = {}
-        for name, tensor in state_dict.items():
-            on_disk.update(self.entries[name].write(tensor))
+        for name in state_dict:
+            unit = self._units[name]
+            absent = [other for other in unit.ours if other not in state_dict]
+            if absent:
+                raise ModelError(f"{name} is stored in one tensor with {_listing(absent)}; give them together")
+            if name == unit.ours[0]:
+                on_disk |= unit.write(state_dict)
         return on_disk
 
-    def _is_skipped(self, key: str) -> bool:
-        return any(re.search(pattern, key) for pattern in self.skipped)
+    def _row(self, name: str) -> Row:
+        """The row for one of our names: the longest that names it or a module around it, or the usual one."""
+        pattern = re.sub(r"^layers\.\d+", "layers.*", name)
+        parts = pattern.split(".")
+        for length in range(len(parts), 0, -1):
+            row = self._rows.get(".".join(parts[:length]))
+            if row is not None:
+                return row
+        return Renamed(pattern, pattern if parts[0] == "lm_head" else f"model.{pattern}")
 
+    def _unit(self, row: Row, name: str) -> Unit:
+        """Application of `row` to the layer of `name`, one of our names."""
+        layer = name.split(".")[1] if name.startswith("layers.") else ""
+        targets = [target.replace("*", layer) for target in row.targets]
+        suffix = next(name[len(target) :] for target in targets if name == target or name.startswith(f"{target}."))
+        ours = tuple(target + suffix for target in targets)
+        absent = [other for other in ours if other not in self._shapes]
+        if absent:
+            raise ModelError(
+                f"{type(self).__name__}: {name} would be stored with {_listing(absent)}, which this model lacks"
+            )
+        shapes = tuple(self._shapes[other] for other in ours)
+        on_disk = row.names(row.on_disk.replace("*", layer) + suffix, shapes)
+        return Unit(row, ours, shapes, on_disk, self._head_dim(name))
 
-def same(name: str) -> Renamed:
-    """The usual case: on disk the name has "model." in front."""
-    return Renamed(name, f"model.{name}")
-
-
-def linear(prefix: str, *, bias: bool) -> list[Entry]:
-    """Weight, and bias if there is one, of a linear layer with the same name on both sides."""
-    return [same(f"{prefix}.{kind}") for kind in (("weight", "bias") if bias else ("weight",))]
-
-
-def stacked_experts(ours: str, on_disk: str, num_experts: int) -> list[Entry]:
-    """The three parameters of `blocks.moe.Experts`; names are those of the experts' container on each side."""
-
-    def entry(projection: str, fused: str, part: int, parts: int) -> StackedExperts:
-        names = tuple(f"{on_disk}.{expert}.{projection}.weight" for expert in range(num_experts))
-        return StackedExperts(f"{ours}.{projection}", names, f"{on_disk}.{fused}", part, parts)
-
-    return [
-        entry("gate_proj", "gate_up_proj", 0, 2),
-        entry("up_proj", "gate_up_proj", 1, 2),
-        entry("down_proj", "down_proj", 0, 1),
-    ]
-
-
-def _check_tied(head: Tensor, embedding: Tensor) -> None:
-    if head.shape != embedding.shape or not torch.equal(head, embedding):
-        raise ModelError(
-            f"config says tie_word_embeddings, but {HEAD} in the checkpoint differs from the embedding; "
-            "set tie_word_embeddings to false, or remove the tensor"
+    def _head_dim(self, name: str) -> int:
+        """Of the attention layer that one of our names belongs to; 0 elsewhere."""
+        owner = (
+            self._model.get_submodule(name.rpartition("self_attn.")[0] + "self_attn") if "self_attn." in name else None
         )
+        return getattr(owner, "head_dim", 0)
+
+    def _stored_unit(self, name: str, state_dict: Mapping[str, Tensor]) -> Unit:
+        """The unit in whose layout `name` is stored: the row's, or its alternative if only that is complete."""
+        unit = self._units[name]
+        row = unit.row.alternative
+        if row is None or all(source in state_dict for source in unit.on_disk):
+            return unit
+        alternative = self._unit(row, name)
+        return alternative if all(source in state_dict for source in alternative.on_disk) else unit
+
+    def _take_tied_head(
+        self, state_dict: Mapping[str, Tensor], ours: Mapping[str, Tensor], unexpected: list[str]
+    ) -> None:
+        """A head that is stored although it is the embedding may be there, but must be equal to it."""
+        on_disk = self._row(HEAD).on_disk.removesuffix(".weight") + ".weight"
+        if on_disk not in unexpected or EMBEDDING not in ours:
+            return
+        head, embedding = state_dict[on_disk], ours[EMBEDDING]
+        if head.shape != embedding.shape or not torch.equal(head, embedding):
+            raise ModelError(
+                f"config says tie_word_embeddings, but {on_disk} in the checkpoint differs from the embedding; "
+                "set tie_word_embeddings to false, or remove the tensor"
+            )
+        unexpected.remove(on_disk)
+
+    def _is_skipped(self, key: str) -> bool:
+        return any(re.search(pattern, key) for pattern in (*ALWAYS_SKIPPED, *self.skipped))
 
 
 def _listing(names: list[str], limit: int = 8) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def from_pretrained(
     path: str | Path, *, dtype: torch.dtype | None = None, device: str | torch.device = "cpu"
 ) -> DecoderModel:
-    """Load a checkpoint folder; parameters are converted to `dtype` (default float32) on `device`.
+    """Load a checkpoint folder; parameters are converted to `dtype` (default float32) on `device`, buffers keep theirs.
 
     Raises ModelError when the folder is not a checkpoint, its model_type or a config field is not implemented, a file
     is damaged, or names and shapes in it do not fit the config.
@@ -37,21 +37,15 @@ def from_pretrained(
     spec, args = _resolve(config)
     model = _empty(spec, args)
     adapter = spec.state_dict_adapter(args)
-    expected = model.state_dict()
     try:
         loaded = adapter.from_hf(SafetensorsFolder(folder))
     except ModelError as error:
         raise ModelError(f"{folder}: {error}") from error
-    wrong = [
-        f"{name} ({', '.join(adapter.to_hf({name: expected[name]}))}) is {list(tensor.shape)}, "
-        f"expected {list(expected[name].shape)}"
-        for name, tensor in loaded.items()
-        if tensor.shape != expected[name].shape
-    ]
-    if wrong:
-        raise ModelError(f"{folder}: shapes do not fit config.json: {'; '.join(wrong[:8])}")
     # A copy, never an alias: the tensors read are views into the mapped file.
-    own = {name: tensor.to(device, dtype or torch.float32, copy=True) for name, tensor in loaded.items()}
+    kept = {name: buffer.dtype for name, buffer in model.named_buffers()}
+    own = {
+        name: tensor.to(device, kept.get(name, dtype or torch.float32), copy=True) for name, tensor in loaded.items()
+    }
     model.load_state_dict(own, strict=True, assign=True)
     return model
 
@@ -70,7 +64,8 @@ def from_config(
     """
     spec, args = _resolve(config)
     model = _empty(spec, args).to_empty(device=device)
-    model.to(dtype or torch.float32)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype or torch.float32)
     initialize(model, std=model.args.initializer_range, seed=seed)
     return model
 

@@ -1,0 +1,220 @@
+"""Rows of an adapter's table: how parameters of ours are stored on disk. Each kind of row is exactly invertible.
+
+Names hold `*` for the layer number. A name may be that of a module or parameter: what follows it (".weight", ".bias")
+is the same on both sides. Tensors [out, in] are ours; `transposed` says that a file has them as [in, out]; vectors are
+never transposed.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from areal.api import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Row(ABC):
+    """One row of a table. `alternative`: another layout of the same parameters that is accepted on reading."""
+
+    ours: str | tuple[str, ...]
+    """Name or names with us; several are stored as one tensor, in this order."""
+    on_disk: str
+    alternative: Row | None = field(default=None, kw_only=True)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """`ours` as a tuple."""
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+    def names(self, name: str, shapes: Sequence[torch.Size]) -> tuple[str, ...]:
+        """Names on disk, from the one that `on_disk` gives for a layer, and the shapes with us."""
+        return (name,)
+
+    @abstractmethod
+    def read(self, stored: Sequence[Tensor], shapes: Sequence[torch.Size], head_dim: int) -> list[Tensor]:
+        """Our tensors, of `shapes`, from those stored; head_dim: of the attention they belong to, 0 elsewhere."""
+
+    @abstractmethod
+    def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
+        """The inverse of `read`."""
+
+
+@dataclass(frozen=True)
+class Renamed(Row):
+    """The same tensor under another name."""
+
+    def read(self, stored: Sequence[Tensor], shapes: Sequence[torch.Size], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        return list(stored)
+
+    def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        return list(tensors)
+
+
+@dataclass(frozen=True)
+class Reshaped(Row):
+    """The same numbers in another shape, e.g. (1, -1) for a vector that is stored as one row; -1: what is left."""
+
+    shape: tuple[int, ...]
+
+    def read(self, stored: Sequence[Tensor], shapes: Sequence[torch.Size], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        return [stored[0].reshape(shapes[0])]
+
+    def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        return [tensors[0].reshape(self.shape)]
+
+
+@dataclass(frozen=True)
+class Transposed(Row):
+    """A matrix that is stored as [in, out]."""
+
+    def read(self, stored: Sequence[Tensor], shapes: Sequence[torch.Size], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        return [_transposed(stored[0], True)]
+
+    def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        return [_transposed(tensors[0], True)]
+
+
+@dataclass(frozen=True)
+class Rows(Row):
+    """Modules stacked along their output features in one matrix.
+
+    arrangement: "concat", all rows of the first, then of the second; "interleaved", a row of each in turn.
+    """
+
+    arrangement: str = "concat"
+    transposed: bool = False
+
+    def read(self, stored: Sequence[Tensor], shapes: Sequence[torch.Size], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        whole = _transposed(stored[0], self.transposed)
+        rows = [shape[0] for shape in shapes]
+        return _split(whole, rows, self._groups(rows, head_dim), 0)
+
+    def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        groups = self._groups([tensor.shape[0] for tensor in tensors], head_dim)
+        return [_transposed(_merge(tensors, groups, 0), self.transposed)]
+
+    def _groups(self, rows: Sequence[int], head_dim: int) -> int:
+        """Number of equal runs in which every part has its share of rows."""
+        return _groups(self, self.arrangement, rows[0])
+
+
+@dataclass(frozen=True)
+class QueryKeyValue(Rows):
+    """Query, key and value projections in one matrix; `ours` names them in the order of their rows in a group.
+
+    arrangement: "concat", one group; "per_head", a group for each query head, where there are as many key heads (the
+    GPT-NeoX way); "per_group", one for each key-value head with all query heads that share it (Falcon, InternLM 2);
+    "N_blocks", N equal groups whatever the heads are ("4_blocks" in CodeGen, whose order is query, value, key);
+    "interleaved", a row of each in turn.
+    """
+
+    def _groups(self, rows: Sequence[int], head_dim: int) -> int:
+        if self.arrangement == "per_head":
+            return rows[self._index("q_proj")] // head_dim
+        if self.arrangement == "per_group":
+            return rows[self._index("k_proj")] // head_dim
+        blocks = re.fullmatch(r"(\d+)_blocks", self.arrangement)
+        return int(blocks[1]) if blocks else super()._groups(rows, head_dim)
+
+    def _index(self, projection: str) -> int:
+        return next(index for index, name in enumerate(self.targets) if projection in name)
+
+
+@dataclass(frozen=True)
+class Experts(Row):
+    """A matrix per expert on disk, `{expert}` in its name; ours are stacked along dimension 0.
+
+    Two of ours (gate and up) are one matrix per expert; arrangement as in Rows.
+    """
+
+    arrangement: str = "concat"
+    transposed: bool = False
+
+    def names(self, name: str, shapes: Sequence[torch.Size]) -> tuple[str, ...]:
+        """See Row."""
+        return tuple(name.replace("{expert}", str(expert)) for expert in range(shapes[0][0]))
+
+    def read(self, stored: Sequence[Tensor], shapes: Sequence[torch.Size], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        return _split_experts(self, torch.stack(list(stored)), shapes)
+
+    def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        return list(_merge_experts(self, tensors).unbind())
+
+
+@dataclass(frozen=True)
+class StackedExperts(Row):
+    """One tensor of all experts on disk: [experts, out, in], or [experts, in, out] when transposed.
+
+    Two of ours (gate and up) share it, arrangement as in Rows. "flattened": one of ours, experts and the next dimension
+    are one, [experts * out, in] or when transposed [experts * in, out] (DBRX).
+    """
+
+    arrangement: str = "concat"
+    transposed: bool = False
+
+    def read(self, stored: Sequence[Tensor], shapes: Sequence[torch.Size], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        whole = stored[0].unflatten(0, (shapes[0][0], -1)) if self.arrangement == "flattened" else stored[0]
+        return _split_experts(self, whole, shapes)
+
+    def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        whole = _merge_experts(self, tensors)
+        return [whole.flatten(0, 1) if self.arrangement == "flattened" else whole]
+
+
+def _merge(parts: Sequence[Tensor], groups: int, dim: int) -> Tensor:
+    """Stack along `dim`: the first of `groups` shares of each part, then the second of each, and so on."""
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([part.unflatten(dim, (groups, -1)) for part in parts], dim + 1).flatten(dim, dim + 1)
+
+
+def _split(whole: Tensor, sizes: Sequence[int], groups: int, dim: int) -> list[Tensor]:
+    """Inverse of `_merge` for parts of `sizes` along `dim`."""
+    if len(sizes) == 1:
+        return [whole]
+    pieces = whole.unflatten(dim, (groups, -1)).split([size // groups for size in sizes], dim + 1)
+    return [piece.flatten(dim, dim + 1) for piece in pieces]
+
+
+def _transposed(matrix: Tensor, transposed: bool) -> Tensor:
+    return matrix.T if transposed and matrix.dim() == 2 else matrix
+
+
+def _merge_experts(row: Experts | StackedExperts, tensors: Sequence[Tensor]) -> Tensor:
+    whole = _merge(tensors, _groups(row, row.arrangement, tensors[0].shape[1]), 1)
+    return whole.transpose(1, 2) if row.transposed and whole.dim() == 3 else whole
+
+
+def _split_experts(row: Experts | StackedExperts, whole: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    ours = whole.transpose(1, 2) if row.transposed and whole.dim() == 3 else whole
+    sizes = [shape[1] for shape in shapes]
+    return _split(ours, sizes, _groups(row, row.arrangement, sizes[0]), 1)
+
+
+def _groups(row: Row, arrangement: str, size: int) -> int:
+    known = {"concat": 1, "flattened": 1, "interleaved": size}
+    if arrangement not in known:
+        raise ModelError(f"row {row.on_disk!r} of an adapter's table has the unknown arrangement {arrangement!r}")
+    return known[arrangement]
