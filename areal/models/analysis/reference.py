@@ -1,4 +1,4 @@
-"""The model that a spec describes, out of `areal.models.blocks`: what parity judges, and what generated families contain.
+"""The model that a spec describes, put together from `areal.models.blocks`: what parity judges.
 
 Parameter names are the canonical ones that `spec.py` writes beside each part. Nothing here knows a family or a config.
 """
@@ -15,9 +15,11 @@ from areal.models.analysis.spec import LatentAttentionSpec, MlpSpec
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import ParallelBlock, PostNormBlock, PostResidualBlock, PreNormBlock, SandwichBlock
 from areal.models.blocks.decoder import DecoderModel
+from areal.models.blocks.latent_attention import LatentAttention
 from areal.models.blocks.mlp import MLP, GatedMLP
 from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
 from areal.models.blocks.norms import LayerNorm, RMSNorm
+from areal.models.blocks.positions import LearnedPositions, SinusoidalPositions
 from areal.models.blocks.rotary import Rotary
 from areal.models.rotary_args import RotaryArgs
 
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
         PositionSpec,
         RotarySpec,
     )
-    from areal.models.blocks.latent_attention import LatentAttention
 
 BLOCK_NORMS: Final[dict[BlockKind, tuple[str, ...]]] = {
     "pre": ("input_layernorm", "post_attention_layernorm"),
@@ -157,13 +158,9 @@ def rotary(spec: RotarySpec) -> Rotary:
 
 def positions(spec: PositionSpec, hidden_size: int) -> nn.Module:
     """Absolute positions, from positions [T] to [T, hidden_size]."""
-    from areal.models.blocks import positions as position_blocks
-
     if spec.kind == "learned":
-        return position_blocks.LearnedPositions(spec.num_positions, hidden_size, offset=spec.offset)
-    return position_blocks.SinusoidalPositions(
-        spec.num_positions, hidden_size, offset=spec.offset, interleaved=spec.interleaved
-    )
+        return LearnedPositions(spec.num_positions, hidden_size, offset=spec.offset)
+    return SinusoidalPositions(spec.num_positions, hidden_size, offset=spec.offset, interleaved=spec.interleaved)
 
 
 def attention(
@@ -177,10 +174,6 @@ def attention(
     """An attention layer; window and chunk as in `LayerSpec`."""
     if isinstance(spec, LatentAttentionSpec):
         return _latent_attention(spec, hidden_size, layer, window, chunk)
-    if spec.query_bias != spec.key_bias:
-        raise UnsupportedError(
-            "bias of only one of query and key", where="attention", detail=f"query {spec.query_bias}"
-        )
     heads = {"query": spec.num_heads, "key": spec.num_kv_heads}
     norms = {}
     for part, part_norm in (("query", spec.query_norm), ("key", spec.key_norm)):
@@ -190,16 +183,16 @@ def attention(
             "full": heads[part] * spec.head_dim,
         }
         norms[part] = None if part_norm is None else norm(part_norm, shapes[spec.norm_scope])
-    return _present(
+    args: Any = ReferenceArgs(hidden_size=hidden_size)
+    return SelfAttention(
         layer,
-        ReferenceArgs(
-            hidden_size=hidden_size, num_heads=spec.num_heads, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim
-        ),
+        args,
         num_heads=spec.num_heads,
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
         value_dim=spec.value_dim,
         qkv_bias=spec.query_bias,
+        key_bias=spec.key_bias,
         value_bias=spec.value_bias,
         output_bias=spec.output_bias,
         scale=spec.scale,
@@ -217,39 +210,24 @@ def attention(
     )
 
 
-def _present(layer: int, args: ReferenceArgs, **options: Any) -> SelfAttention:
-    """SelfAttention with the options that it has by now."""
-    import inspect
-
-    known = inspect.signature(SelfAttention.__init__).parameters
-    if set(options) <= set(known):
-        return SelfAttention(layer, args, **options)
-    neutral = {"value_dim": args.head_dim, "value_bias": options["qkv_bias"], "scale": args.head_dim**-0.5}
-    neutral |= {"num_heads": args.num_heads, "num_kv_heads": args.num_kv_heads, "head_dim": args.head_dim}
-    neutral |= {"gate": "none"}
-    for name, value in options.items():
-        if name not in known and value not in (None, False) and value != neutral.get(name):
-            raise UnsupportedError(name, where="attention", detail="not built yet")
-    return SelfAttention(layer, args, **{name: value for name, value in options.items() if name in known})
-
-
 def _latent_attention(
     spec: LatentAttentionSpec, hidden_size: int, layer: int, window: int | None, chunk: int | None
 ) -> LatentAttention:
-    from areal.models.blocks.latent_attention import LatentAttention
-
     if chunk is not None:
         raise UnsupportedError("latent attention in chunks", where="attention", detail=f"chunks of {chunk} tokens")
-    compressed = spec.query_rank is not None and spec.query_norm is not None
+    args: Any = ReferenceArgs(hidden_size=hidden_size, num_heads=spec.num_heads)
+    query_norm = None
+    if spec.query_rank is not None and spec.query_norm is not None:
+        query_norm = norm(spec.query_norm, spec.query_rank)
     return LatentAttention(
         layer,
-        ReferenceArgs(hidden_size=hidden_size, num_heads=spec.num_heads),
+        args,
         query_rank=spec.query_rank,
         kv_rank=spec.kv_rank,
         nope_dim=spec.nope_dim,
         rope_dim=spec.rope_dim,
         value_dim=spec.value_dim,
-        query_norm=norm(spec.query_norm, spec.query_rank) if compressed else None,
+        query_norm=query_norm,
         kv_norm=norm(spec.kv_norm, spec.kv_rank),
         query_bias=spec.query_bias,
         kv_bias=spec.kv_bias,

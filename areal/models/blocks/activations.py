@@ -1,4 +1,4 @@
-"""Element-wise activations under the names that configs use for them. Those with parameters of their own are not here."""
+"""Element-wise activations under the names that configs use for them; none has parameters of its own."""
 
 from __future__ import annotations
 

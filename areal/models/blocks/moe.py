@@ -34,7 +34,7 @@ class Router(nn.Module):
 
     selection_bias: Tensor | None
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per feature of the families
         self,
         hidden_size: int,
         num_experts: int,
