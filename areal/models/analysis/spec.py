@@ -191,6 +191,8 @@ class PositionSpec:
     """Row of position 0 (2 in OPT)."""
     interleaved: bool = False
     """Sinusoidal: sine and cosine alternate instead of standing in halves."""
+    endpoint: bool = False
+    """Sinusoidal: the last frequency is 1/10000 itself (tensor2tensor, XGLM) instead of one step before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
