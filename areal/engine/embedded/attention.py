@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from areal.api import ModelError
+from areal.models.blocks.rectangles import AttentionOptions
 
 _MIN_LENGTH = 64
 _MIN_SLOTS = 8
@@ -24,6 +24,9 @@ _MIN_SLOTS = 8
 # sequence longer than _MAX_STRETCH times its shortest (plus a few tokens), which bounds both memory and wasted work.
 _CHUNK_TOKENS = 8192
 _MAX_STRETCH = 1.5
+
+_MaskName = tuple[str, int, int | None, int | None, int, torch.dtype]
+"""Kind, length, window, chunk, id of the slopes, dtype of the queries."""
 
 
 class KVCache:
@@ -122,7 +125,8 @@ class StepAttention:
         device = lengths.device
         rows = torch.arange(self._num_decode, device=device)
         self._decode_index = torch.add(lengths, rows, alpha=cache.capacity)
-        self._masks: dict[tuple[str, int, int | None, torch.dtype], Tensor | None] = {}
+        # With the slopes of each, so that their id is not given to other ones.
+        self._masks: dict[_MaskName, tuple[Tensor, Tensor | None]] = {}
         self._chunks: list[_Chunk] = []
         if fresh_lengths:
             self._fresh_index = torch.cat(
@@ -148,129 +152,143 @@ class StepAttention:
         alibi: Tensor | None = None,
     ) -> Tensor:
         """See `areal.api.AttentionBackend`: query [T, H, D], key [T, K, D], value [T, K, V] to [T, H, V]."""
-        if chunk is not None or alibi is not None:
-            raise ModelError("the embedded engine has neither chunked attention nor linear biases")
         keys, values = self._cache.layer(layer, key, value)
-        extras = _Extras(scale=scale, softcap=softcap, sinks=sinks)
+        options = AttentionOptions(scale, window, chunk, softcap, sinks, alibi)
         flat_keys, flat_values = keys.flatten(0, 1), values.flatten(0, 1)
         if not self._chunks:
             flat_keys.index_copy_(0, self._decode_index, key)
             flat_values.index_copy_(0, self._decode_index, value)
-            return self._decode(query, keys, values, extras, window)
+            return self._decode(query, keys, values, options)
         index = torch.cat((self._decode_index, self._fresh_index)) if self._num_decode else self._fresh_index
         flat_keys.index_copy_(0, index, key)
         flat_values.index_copy_(0, index, value)
         outputs = []
         split = self._num_decode
         if split:
-            outputs.append(self._decode(query[:split], keys, values, extras, window))
+            outputs.append(self._decode(query[:split], keys, values, options))
         for part in self._chunks:
             span = slice(split + part.start, split + part.end)
-            outputs.append(self._prefill(part, query[span], key[span], value[span], extras, window))
+            outputs.append(self._prefill(part, query[span], key[span], value[span], options))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _decode(self, query: Tensor, keys: Tensor, values: Tensor, extras: _Extras, window: int | None) -> Tensor:
+    def _decode(self, query: Tensor, keys: Tensor, values: Tensor, options: AttentionOptions) -> Tensor:
         rows, heads, head_dim = query.shape
         kv_heads = keys.shape[2]
         # Query heads that share a key head stand in for query positions, so keys are never repeated in memory.
         grouped = query.reshape(rows, kv_heads, heads // kv_heads, head_dim)
         key = keys[:rows, : self._longest].transpose(1, 2)
         value = values[:rows, : self._longest].transpose(1, 2)
-        mask = self._decode_mask(window, query)
-        if extras.plain:
-            out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=extras.scale)
+        mask = self._decode_mask(options, grouped)
+        if _is_fused(options, query):
+            mask = None if mask is None else mask.squeeze(3)
+            out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=options.scale)
         else:
-            out = _attend(grouped.unsqueeze(3), key, value, mask, extras).squeeze(3)
+            out = _attend(grouped.unsqueeze(3), key, value, mask, options).squeeze(3)
         return out.reshape(rows, heads, -1)
 
-    def _prefill(
-        self, chunk: _Chunk, query: Tensor, key: Tensor, value: Tensor, extras: _Extras, window: int | None
-    ) -> Tensor:
+    def _prefill(self, chunk: _Chunk, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         heads, kv_heads = query.shape[1], key.shape[1]
         query, key, value = (_pad(chunk, tensor) for tensor in (query, key, value))
-        mask = self._prefill_mask(chunk.length, window, query)
-        if extras.plain:
+        grouped = query.unflatten(1, (kv_heads, heads // kv_heads))
+        if _is_fused(options, query):
+            mask = self._prefill_mask(chunk.length, options, grouped)
+            mask = None if mask is None else mask.flatten(1, 2)
             if heads > kv_heads:
                 key, value = (tensor.repeat_interleave(heads // kv_heads, 1) for tensor in (key, value))
             # Padding stands on the right, so the causal rule alone hides it from every real token.
             out = F.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, is_causal=mask is None, scale=extras.scale
+                query, key, value, attn_mask=mask, is_causal=mask is None, scale=options.scale
             )
         else:
-            grouped = query.unflatten(1, (kv_heads, heads // kv_heads))
-            if mask is None:
-                mask = _causal_mask(chunk.length, None, query)
-            out = _attend(grouped, key, value, mask, extras).flatten(1, 2)
+            mask = self._prefill_mask(chunk.length, options, grouped, causal=True)
+            out = _attend(grouped, key, value, mask, options).flatten(1, 2)
         flat = out.transpose(1, 2).flatten(0, 1)
         return flat if chunk.scatter is None else flat.index_select(0, chunk.scatter)
 
-    def _decode_mask(self, window: int | None, like: Tensor) -> Tensor | None:
-        """Additive [N, 1, 1, longest]; None when every row sees every entry."""
-        if window is not None and window >= self._longest:
-            window = None
-        if self._uniform and window is None:
+    def _decode_mask(self, options: AttentionOptions, grouped: Tensor) -> Tensor | None:
+        """Additive [N, K or 1, G or 1, 1, longest]; None when every row sees every entry alike.
+
+        grouped: the queries, [N, K, G, D].
+        """
+        window, chunk = _binding(options.window, self._longest), _binding(options.chunk, self._longest)
+        if self._uniform and window is None and chunk is None and options.alibi is None:
             return None
-        name = ("decode", 0, window, like.dtype)
+        name = ("decode", 0, window, chunk, id(options.alibi), grouped.dtype)
         if name not in self._masks:
-            entries = torch.arange(self._longest, device=like.device)
-            hidden = entries > self._lengths[:, None]
+            entries = torch.arange(self._longest, device=grouped.device)
+            distance = entries - self._lengths[:, None]
+            hidden = distance > 0
             if window is not None:
-                hidden = hidden.logical_or_(entries <= self._lengths[:, None] - window)
-            mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
-            self._masks[name] = mask.masked_fill_(hidden, float("-inf"))[:, None, None, :]
-        return self._masks[name]
+                hidden |= distance <= -window
+            if chunk is not None:
+                hidden |= entries < (self._lengths - self._lengths % chunk)[:, None]
+            self._masks[name] = _additive(hidden[:, None], distance[:, None], options.alibi, grouped), options.alibi
+        return self._masks[name][0]
 
-    def _prefill_mask(self, length: int, window: int | None, like: Tensor) -> Tensor | None:
-        """Additive [length, length]; None for plain causal."""
-        if window is None or window >= length:
+    def _prefill_mask(
+        self, length: int, options: AttentionOptions, grouped: Tensor, *, causal: bool = False
+    ) -> Tensor | None:
+        """Additive [1, K or 1, G or 1, length, length]; None for plain causal, unless that is to be spelled out.
+
+        grouped: the queries, [S, K, G, length, D].
+        """
+        window, chunk = _binding(options.window, length), _binding(options.chunk, length)
+        if not causal and window is None and chunk is None and options.alibi is None:
             return None
-        name = ("prefill", length, window, like.dtype)
+        name = ("prefill", length, window, chunk, id(options.alibi), grouped.dtype)
         if name not in self._masks:
-            self._masks[name] = _causal_mask(length, window, like)
-        return self._masks[name]
+            position = torch.arange(length, device=grouped.device)
+            distance = position - position[:, None]
+            hidden = distance > 0
+            if window is not None:
+                hidden |= distance <= -window
+            if chunk is not None:
+                number = position.div(chunk, rounding_mode="floor")
+                hidden |= number != number[:, None]
+            self._masks[name] = _additive(hidden[None], distance[None], options.alibi, grouped), options.alibi
+        return self._masks[name][0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Extras:
-    """What a layer asks for besides plain softmax attention."""
-
-    scale: float
-    softcap: float | None
-    sinks: Tensor | None
-
-    @property
-    def plain(self) -> bool:
-        return self.softcap is None and self.sinks is None
+def _binding(limit: int | None, length: int) -> int | None:
+    """The window or chunk, or None if nothing of that length is beyond it."""
+    return None if limit is not None and limit >= length else limit
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, extras: _Extras) -> Tensor:
+def _is_fused(options: AttentionOptions, query: Tensor) -> bool:
+    """Whether PyTorch's kernel does it all; it wants biases in the dtype of the queries, and they need float32."""
+    if options.softcap is not None or options.sinks is not None:
+        return False
+    return options.alibi is None or query.dtype in (torch.float32, torch.float64)
+
+
+def _additive(hidden: Tensor, distance: Tensor, alibi: Tensor | None, grouped: Tensor) -> Tensor:
+    """[B, K or 1, G or 1, Q, L] of hidden and distance [B, Q, L]: -inf where hidden, else the linear bias or 0."""
+    hidden = hidden[:, None, None]
+    if alibi is None:
+        return torch.zeros(hidden.shape, dtype=grouped.dtype, device=grouped.device).masked_fill_(hidden, float("-inf"))
+    dtype = torch.promote_types(grouped.dtype, torch.float32)
+    slopes = alibi.to(dtype).view(grouped.shape[1], grouped.shape[2], 1, 1)
+    return (slopes * distance[:, None, None].to(dtype)).masked_fill_(hidden, float("-inf"))
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: AttentionOptions) -> Tensor:
     """Attention written out, for what the fused kernel cannot do.
 
-    query: [B, K, G, Q, D]; key: [B, K, L, D]; value: [B, K, L, V]; mask: additive, [Q, L] or [B, 1, 1, L].
+    query: [B, K, G, Q, D]; key: [B, K, L, D]; value: [B, K, L, V]; mask: additive, broadcast over [B, K, G, Q, L].
     Formula: softmax(concat(softcap(scale * q k) + mask, sinks)) without the sink column, times v. Returns [B, K, G, Q,
     V].
     """
-    scores = torch.matmul(query, key.unsqueeze(2).transpose(3, 4)).float() * extras.scale
-    if extras.softcap is not None:
-        scores = torch.tanh(scores / extras.softcap) * extras.softcap
+    scores = torch.matmul(query, key.unsqueeze(2).transpose(3, 4)).float() * options.scale
+    if options.softcap is not None:
+        scores = torch.tanh(scores / options.softcap) * options.softcap
     if mask is not None:
-        scores = scores + (mask.unsqueeze(1) if mask.dim() == 4 else mask)
-    if extras.sinks is not None:
-        sink = extras.sinks.float().view(1, query.shape[1], query.shape[2], 1, 1).expand(*scores.shape[:-1], 1)
+        scores = scores + mask
+    if options.sinks is not None:
+        sink = options.sinks.float().view(1, query.shape[1], query.shape[2], 1, 1).expand(*scores.shape[:-1], 1)
         weights = torch.softmax(torch.cat((scores, sink), dim=-1), dim=-1)[..., :-1]
     else:
         weights = torch.softmax(scores, dim=-1)
     return torch.matmul(weights.to(value.dtype), value.unsqueeze(2))
-
-
-def _causal_mask(length: int, window: int | None, like: Tensor) -> Tensor:
-    """Additive [length, length]: token i sees tokens max(0, i - window + 1) .. i."""
-    position = torch.arange(length, device=like.device)
-    distance = position[:, None] - position[None, :]
-    hidden = distance < 0
-    if window is not None:
-        hidden |= distance >= window
-    return torch.zeros(length, length, dtype=like.dtype, device=like.device).masked_fill_(hidden, float("-inf"))
 
 
 def _pad(chunk: _Chunk, tensor: Tensor) -> Tensor:

@@ -117,10 +117,9 @@ class SharedPrefixAttention:
         attended = self._roots(layer, query[:first], key[:first], value[:first], **options._asdict())
         outputs = []
         for batch in self._batches:
-            queries = batch.own.gather(query[first:])
-            keys, values = (_with_roots(heads, first, batch) for heads in (key, value))
-            heads = (tensor.transpose(1, 2) for tensor in (queries, keys, values))
-            outputs.append(batch.own.scatter(attend(*heads, batch.visibility, options)))
+            queries = batch.own.gather(query[first:]).transpose(1, 2)
+            keys, values = (_with_roots(heads, first, batch).transpose(1, 2) for heads in (key, value))
+            outputs.append(batch.own.scatter(attend(queries, keys, values, batch.visibility, options)))
         if self._restore is not None:
             outputs = [torch.cat(outputs).index_select(0, self._restore)]
         return torch.cat((attended, *outputs))

@@ -71,7 +71,7 @@ def test_a_token_changes_only_its_own_document_and_only_later_tokens(run):
     assert difference[8 + 9 :].max() < 1e-5
 
 
-def naive_attention(query, key, value, bounds, *, scale, window, softcap, sinks):
+def naive_attention(query, key, value, bounds, *, scale, window, chunk, softcap, sinks, alibi):
     """Attention by its definition, one query at a time, in float64."""
     query, key, value = (tensor.double() for tensor in (query, key, value))
     group = query.shape[1] // key.shape[1]
@@ -79,27 +79,34 @@ def naive_attention(query, key, value, bounds, *, scale, window, softcap, sinks)
     for start, end in itertools.pairwise(bounds):
         for token in range(start, end):
             first = start if window is None else max(start, token - window + 1)
+            first = first if chunk is None else max(first, token - (token - start) % chunk)
             for head in range(query.shape[1]):
                 scores = key[first : token + 1, head // group] @ query[token, head] * scale
                 if softcap is not None:
                     scores = softcap * torch.tanh(scores / softcap)
+                if alibi is not None:
+                    scores = scores + alibi[head].double() * torch.arange(first - token, 1)
                 total = scores.exp().sum() + (0 if sinks is None else math.exp(sinks[head]))
                 output[token, head] = (scores.exp() / total) @ value[first : token + 1, head // group]
     return output
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 100])
+@pytest.mark.parametrize(
+    ("window", "chunk"), [(None, None), (1, None), (3, None), (100, None), (None, 4), (None, 100), (3, 4)]
+)
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("with_sinks", [False, True])
+@pytest.mark.parametrize("with_alibi", [False, True])
 @pytest.mark.parametrize("value_dim", [8, 6])
-def test_packed_attention_equals_its_definition(window, softcap, with_sinks, value_dim):
+def test_packed_attention_equals_its_definition(window, chunk, softcap, with_sinks, with_alibi, value_dim):
     generator = torch.Generator().manual_seed(4)
     bounds = [0, 1, 12, 12, 14, 25]  # lengths 1, 11, 0, 2, 11
     query = torch.randn(25, 6, 8, generator=generator)
     key = torch.randn(25, 2, 8, generator=generator)
     value = torch.randn(25, 2, value_dim, generator=generator)
     sinks = torch.randn(6, generator=generator) if with_sinks else None
-    options = {"scale": 0.7, "window": window, "softcap": softcap, "sinks": sinks}
+    alibi = torch.rand(6, generator=generator) if with_alibi else None
+    options = {"scale": 0.7, "window": window, "chunk": chunk, "softcap": softcap, "sinks": sinks, "alibi": alibi}
     backend = PackedAttention(torch.tensor(bounds, dtype=torch.int32), 25, torch.device("cpu"))
     expected = naive_attention(query, key, value, bounds, **options)
     torch.testing.assert_close(backend(0, query, key, value, **options).double(), expected, rtol=1e-5, atol=1e-5)

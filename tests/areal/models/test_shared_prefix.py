@@ -53,18 +53,21 @@ def separately(query, key, value, rows, **options):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("window", [None, 1, 3, 100])
-@pytest.mark.parametrize("softcap", [None, 2.0])
-@pytest.mark.parametrize("with_sinks", [False, True])
-@pytest.mark.parametrize(("num_kv_heads", "value_dim"), [(6, 8), (2, 8), (1, 6)])
+@pytest.mark.parametrize(("window", "chunk"), [(None, None), (1, None), (3, None), (100, None), (None, 3), (3, 2)])
+@pytest.mark.parametrize(
+    ("softcap", "with_sinks", "with_alibi"),
+    [(None, False, False), (2.0, False, False), (None, True, False), (None, False, True), (2.0, True, True)],
+)
+@pytest.mark.parametrize(("num_kv_heads", "value_dim"), [(2, 8), (1, 6)])
 def test_results_and_gradients_equal_those_of_repeated_beginnings(
-    layout, window, softcap, with_sinks, num_kv_heads, value_dim
+    layout, window, chunk, softcap, with_sinks, with_alibi, num_kv_heads, value_dim
 ):
     roots, branches = LAYOUTS[layout]
     rows, total = unrolled(roots, branches)
     inputs = [heads(total, 6, 8, 1), heads(total, num_kv_heads, 8, 2), heads(total, num_kv_heads, value_dim, 3)]
     sinks = torch.linspace(-1, 1, 6, dtype=torch.float64, requires_grad=True) if with_sinks else None
-    options = {"scale": 0.7, "window": window, "softcap": softcap, "sinks": sinks}
+    alibi = torch.linspace(0.1, 0.9, 6) if with_alibi else None
+    options = {"scale": 0.7, "window": window, "chunk": chunk, "softcap": softcap, "sinks": sinks, "alibi": alibi}
     backend = SharedPrefixAttention(roots, [Branch(*branch) for branch in branches], CPU)
 
     found = backend(0, *inputs, **options)
