@@ -213,8 +213,6 @@ def attention(
 def _latent_attention(
     spec: LatentAttentionSpec, hidden_size: int, layer: int, window: int | None, chunk: int | None
 ) -> LatentAttention:
-    if chunk is not None:
-        raise UnsupportedError("latent attention in chunks", where="attention", detail=f"chunks of {chunk} tokens")
     args: Any = ReferenceArgs(hidden_size=hidden_size, num_heads=spec.num_heads)
     query_norm = None
     if spec.query_rank is not None and spec.query_norm is not None:
@@ -235,6 +233,7 @@ def _latent_attention(
         scale=spec.scale,
         softcap=spec.softcap,
         window=window,
+        chunk=chunk,
         query_latent_scale=spec.query_latent_scale,
         kv_latent_scale=spec.kv_latent_scale,
     )

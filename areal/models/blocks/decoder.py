@@ -152,7 +152,7 @@ class DecoderModel(nn.Module):
             # In the dtype of the hidden states: Gemma rounds its multiplier to bfloat16, and so did its training.
             hidden = hidden * torch.tensor(self.embedding_multiplier, dtype=hidden.dtype)
         if self.embed_positions is not None:
-            hidden = hidden + self.embed_positions(positions)
+            hidden = hidden + self.embed_positions(positions).to(hidden.dtype)
         return hidden if self.embed_norm is None else self.embed_norm(hidden)
 
 
