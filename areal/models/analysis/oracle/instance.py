@@ -150,7 +150,7 @@ def _random_value(name: str, initial: Tensor, seed: int, *, embedding: bool) -> 
     start = float(initial.flatten()[0]) if initial.numel() and bool((initial == initial.flatten()[0]).all()) else 0.0
     if initial.ndim < 2 or start != 0.0:  # vectors, and scales of shape [heads, dim], which start as ones
         return start + VECTOR_STD * noise
-    return noise * initial.shape[-1] ** -0.5
+    return noise * max(1, initial.shape[-1]) ** -0.5
 
 
 def _learned_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -1,0 +1,93 @@
+"""Turns a config that a class refuses into one that it takes, by changing as few fields as possible."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+MAX_ROUNDS = 6
+MAX_CHECKS = 250
+
+
+class Repair:
+    """A search over single changes; a change that leads to another complaint is kept, and the search goes on."""
+
+    def __init__(
+        self,
+        check: Callable[[dict[str, Any]], str | None],
+        *,
+        original: Mapping[str, Any],
+        kept: frozenset[str] = frozenset(),
+    ) -> None:
+        """check: the complaint about a config, or None. original: what fields were before they were shrunk.
+        kept: fields that must not change."""
+        self.check = check
+        self.original = original
+        self.kept = kept
+        self.checks = 0
+
+    def run(self, config: dict[str, Any]) -> dict[str, Any] | str:
+        """A config that passes, or the last complaint."""
+        complaint = self.check(config)
+        seen = {_plain(complaint)}
+        for _ in range(MAX_ROUNDS):
+            if complaint is None:
+                return config
+            step = self._step(config, complaint, seen)
+            if step is None:
+                return complaint
+            config, complaint = step
+            seen.add(_plain(complaint))
+        return config if complaint is None else complaint
+
+    def _step(self, config: dict[str, Any], complaint: str, seen: set[str]) -> tuple[dict[str, Any], str | None] | None:
+        """The first change that satisfies the class, else the first that changes the complaint."""
+        progress: tuple[dict[str, Any], str | None] | None = None
+        for changed in self._changes(config, complaint):
+            if self.checks >= MAX_CHECKS:
+                break
+            self.checks += 1
+            answer = self.check(changed)
+            if answer is None:
+                return changed, None
+            if progress is None and _plain(answer) not in seen:
+                progress = changed, answer
+        return progress
+
+    def _changes(self, config: dict[str, Any], complaint: str) -> Iterator[dict[str, Any]]:
+        fields = [name for name in {**self.original, **config} if name not in self.kept]
+        named = [name for name in fields if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", complaint)]
+        shrunk = [name for name in config if name in fields and name not in named]
+        for name in (*named, *reversed(shrunk)):
+            for value in self._alternatives(name, config):
+                if value is None and name in config and config[name] is None:
+                    continue
+                yield {**config, name: value}
+        for name in (*named, *reversed(shrunk)):
+            if name in config:
+                yield {key: value for key, value in config.items() if key != name}
+
+    def _alternatives(self, name: str, config: Mapping[str, Any]) -> list[Any]:
+        """Values to try for a field: what it was, then small ones of its kind."""
+        before = self.original.get(name)
+        now = config.get(name, before)
+        options: list[Any] = [] if _is_large(before) else [before]
+        if isinstance(now, bool):
+            options += [not now]
+        elif isinstance(now, int) or (now is None and isinstance(before, int)):
+            options += [4, 2, 8, 1, 16, 32, 64]
+        elif isinstance(now, list) and now:
+            options += [now * 2, now[: len(now) // 2]]
+        return [value for place, value in enumerate(options) if value != now and value not in options[:place]]
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 1024
+
+
+def _plain(complaint: str | None) -> str:
+    """A complaint without its numbers: "16 is too small" after "8 is too small" is no progress."""
+    return re.sub(r"\d+", "#", complaint or "")

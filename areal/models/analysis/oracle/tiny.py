@@ -1,0 +1,213 @@
+"""A tiny config of any architecture that builds, runs, and lets every feature show in the logits.
+
+Fields get values by what their names usually mean (`meanings`), large numbers that remain are shrunk, patterns over
+layers are completed, and what the class then refuses is repaired field by field.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import PreTrainedConfig
+
+from areal.models.analysis.oracle.instance import build, construct, logits, make_tokens, read
+from areal.models.analysis.oracle.meanings import LAYERS, TOKENS, known, meaning
+from areal.models.analysis.oracle.repair import Repair
+from areal.models.analysis.records import SubjectError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from areal.models.analysis.oracle.library import Subject
+
+SMALL = 16
+MAX_PARAMETERS = 30_000_000
+SEQUENCE = 24
+UNIMPORTANT = frozenset(
+    {"transformers_version", "_name_or_path", "dtype", "torch_dtype", "auto_map", "_attn_implementation"}
+)
+
+
+def tiny_config(subject: Subject) -> dict[str, Any]:
+    """Content of a config.json for a tiny instance that builds and runs, whole: defaults are written out.
+
+    Raises `SubjectError` when nothing small enough works, or when the model is not causal.
+    """
+    return complete(subject, {})
+
+
+def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """`kwargs` plus values for all other fields, shrunk. Fields of `kwargs` keep their values.
+
+    Raises `SubjectError` when the result does not build or run, or when the model is not causal.
+    """
+    defaults = default_fields(subject)
+    aliases = _aliases(subject)
+    depth = _depth(defaults, aliases)
+    chosen = _shrink(defaults, aliases, depth, given=frozenset(kwargs)) | dict(kwargs)
+    chosen = _with_patterns(subject, defaults, chosen, depth, given=frozenset(kwargs))
+    repaired = Repair(lambda config: check(subject, config), original=defaults, kept=frozenset(kwargs)).run(chosen)
+    if isinstance(repaired, str):
+        raise SubjectError(f"no tiny config of {subject.architecture} works: {repaired}")
+    config = whole(subject, repaired)
+    if check(subject, config) is not None:  # a class that does not read back its own output
+        config = {**repaired, "model_type": subject.model_type, "architectures": [subject.architecture]}
+    refuse_not_causal(subject, config)
+    return config
+
+
+def default_fields(subject: Subject) -> dict[str, Any]:
+    """Every field with its value in the source's config.json, or its default."""
+    fields: dict[str, Any] = dict(subject.raw_config or {})
+    try:
+        fields = read(subject, fields).to_dict() | fields
+    except SubjectError:  # defaults that contradict each other; the class still says what its fields are
+        fields = subject.config_class(**fields).to_dict() | fields
+    common = set(PreTrainedConfig().to_dict()) - {*TOKENS, "tie_word_embeddings"}
+    return {name: value for name, value in fields.items() if name not in common | UNIMPORTANT}
+
+
+def whole(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
+    """The config with every field written out, as `save_pretrained` would."""
+    content = read(subject, config).to_dict()
+    common = set(PreTrainedConfig().to_dict()) - {*TOKENS, "tie_word_embeddings"}
+    kept = {name: value for name, value in content.items() if name not in common | UNIMPORTANT}
+    kept |= {name: value for name, value in config.items() if name not in kept and name not in UNIMPORTANT}
+    return {**kept, "model_type": subject.model_type, "architectures": [subject.architecture]}
+
+
+def check(subject: Subject, config: dict[str, Any]) -> str | None:
+    """Why an instance of the config cannot be used, or None."""
+    try:
+        hf_config = read(subject, config)
+        complaint = _wrong_size(subject, hf_config)
+        if complaint:
+            return complaint
+        instance = build(subject, config)
+        found = logits(instance, make_tokens(instance, batch=2, length=SEQUENCE, seed=1))
+    except SubjectError as error:
+        return str(error)
+    return None if bool(torch.isfinite(found).all()) else "logits are not finite"
+
+
+def refuse_not_causal(subject: Subject, config: dict[str, Any]) -> None:
+    """Raises `SubjectError` when a later token changes the logits of an earlier one: no decoder."""
+    instance = build(subject, config)
+    tokens = make_tokens(instance, batch=1, length=SEQUENCE, seed=1)
+    other = tokens.clone()
+    other[:, SEQUENCE // 2 :] = make_tokens(instance, batch=1, length=SEQUENCE, seed=2)[:, SEQUENCE // 2 :]
+    before, after = (logits(instance, each)[:, : SEQUENCE // 2] for each in (tokens, other))
+    difference = float((before - after).abs().max())
+    if difference > 1e-3 * max(1.0, float(before.std())):
+        raise SubjectError(
+            f"{subject.architecture} is not causal: later tokens change the logits of earlier ones by "
+            f"{difference:.2g}; only decoders can be analysed."
+        )
+
+
+def _wrong_size(subject: Subject, hf_config: Any) -> str | None:
+    try:
+        with torch.device("meta"):
+            model = construct(subject, hf_config)
+    except SubjectError:  # not every class builds without data; the real attempt decides
+        return None
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    empty = [name for name, size in sizes.items() if size == 0]
+    if empty:
+        return f"{empty[0]} is empty"
+    size = sum(sizes.values())
+    return f"{size:,} parameters are too many" if size > MAX_PARAMETERS else None
+
+
+def _aliases(subject: Subject) -> dict[str, tuple[str, ...]]:
+    """Field to its other names, which often say more about what it means."""
+    aliases: dict[str, tuple[str, ...]] = {}
+    for alias, name in (getattr(subject.config_class, "attribute_map", None) or {}).items():
+        aliases[name] = (*aliases.get(name, ()), alias)
+    return aliases
+
+
+def _shrink(
+    fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]], depth: int | None, *, given: frozenset[str]
+) -> dict[str, Any]:
+    """Small values for all fields that need one; lists over layers come later."""
+    chosen: dict[str, Any] = {}
+    for name, default in fields.items():
+        names = (name, *aliases.get(name, ()))
+        if given & set(names) or isinstance(default, list):
+            continue
+        value = _small(default, names, depth)
+        if value != default or type(value) is not type(default):
+            chosen[name] = value
+    return chosen
+
+
+def _with_patterns(
+    subject: Subject, fields: Mapping[str, Any], chosen: dict[str, Any], depth: int | None, *, given: frozenset[str]
+) -> dict[str, Any]:
+    """Adds lists over layers where the class does not fill them, or fills them without every kind of layer."""
+    lists = {name: value for name, value in fields.items() if isinstance(value, list) and name not in given}
+    try:
+        filled = read(subject, chosen).to_dict()
+    except SubjectError:
+        filled = {}
+    added: dict[str, Any] = {}
+    for name, values in lists.items():
+        wanted = cut(values, depth)
+        found = filled.get(name)
+        right = isinstance(found, list) and len(found) == len(wanted) and all(kind in found for kind in kinds(values))
+        if wanted != values and not right:
+            added[name] = wanted
+    return chosen | added
+
+
+def _small(default: Any, names: tuple[str, ...], depth: int | None) -> Any:
+    if isinstance(default, dict):
+        inner = {key: _small(value, (str(key),), depth) for key, value in default.items()}
+        return {key: value for key, value in inner.items() if key not in UNIMPORTANT}
+    if isinstance(default, list):
+        return cut(default, depth)
+    value = meaning(names, default)
+    if isinstance(value, int) and not isinstance(value, bool) and value > SMALL and not known(names, default):
+        return SMALL
+    return value
+
+
+def cut(values: list[Any], depth: int | None) -> list[Any]:
+    """A list of one entry per layer, or of layer numbers, for a model of few layers that still has every entry."""
+    if depth is None:
+        return values
+    if len(values) == depth and depth > LAYERS:
+        return _cover(values)
+    if (
+        values
+        and all(type(value) is int for value in values)
+        and max(values) < depth
+        and len(set(values)) == len(values)
+    ):
+        return [value for value in values if value < LAYERS]
+    return values
+
+
+def kinds(values: list[Any]) -> list[Any]:
+    """Distinct entries in order of appearance."""
+    return [value for place, value in enumerate(values) if value not in values[:place]]
+
+
+def _cover(values: list[Any]) -> list[Any]:
+    """The first entries when they hold every kind of entry there is, else all kinds in turn."""
+    first, distinct = values[:LAYERS], kinds(values)
+    if all(kind in first for kind in distinct):
+        return first
+    return [distinct[place % len(distinct)] for place in range(LAYERS)]
+
+
+def _depth(fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]]) -> int | None:
+    """Number of layers of the original."""
+    for name, value in fields.items():
+        names = (name, *aliases.get(name, ()))
+        if type(value) is int and meaning(names, value) == LAYERS and re.search(r"layer|block|depth", " ".join(names)):
+            return value
+    return None
