@@ -207,20 +207,23 @@ class LayoutEntry:
                          "concat"     [q; k; v]
                          "per_head"   for every head: its q, k, v rows (query heads = key heads)
                          "per_group"  for every kv head: its query heads' rows, then k, then v
-                         "strided"    GPT-NeoX-like: as per_head; others may be added with a docstring in adapter.py
+                         others in `areal.models.adapter_rows.QueryKeyValue`; `ours` may be in another order, or some
+                         of the three, or query and gate
       rows               ours = modules stacked along dimension 0 in one matrix; arrangement "concat" or "interleaved"
-      experts            ours = one stacked parameter; on_disk has {expert}: one matrix per expert
+      experts            ours = one or two (gate, up) stacked parameters; on_disk has {expert}: one matrix per expert
       stacked_experts    ours = one or two (gate, up) stacked parameters, on_disk one tensor [experts, ...];
-                         arrangement "concat" or "interleaved" for two
+                         arrangement "concat" or "interleaved" for two, "flattened" for [experts * out, in]
+      reshaped           the same numbers, on disk in `shape` (-1: what is left)
     transposed: matrices are stored [in, out]. in_memory: the name transformers 5 holds it under in `state_dict()` when
     that layout differs; accepted on reading (entry of its own kind in `alternative`)."""
 
-    kind: Literal["renamed", "transposed", "query_key_value", "rows", "experts", "stacked_experts"]
+    kind: Literal["renamed", "transposed", "query_key_value", "rows", "experts", "stacked_experts", "reshaped"]
     ours: tuple[str, ...]
     on_disk: str
     arrangement: str = ""
     transposed: bool = False
     alternative: LayoutEntry | None = None
+    shape: tuple[int, ...] = ()
 
 
 # -------------------------------------------------------------------------------------------------------------- report
