@@ -1,0 +1,61 @@
+"""What an attention module computes, found from the operands of its products and judged by its output.
+
+Steps: which rows of which matrices are queries, keys and values (equal numbers at position 0); how they turn with the
+position; what makes scores out of products; which keys are visible; what happens to attended values. The finding counts
+only if `reference.attention` with the found weights reproduces the traced output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from areal.models.analysis.inference import capture as captures
+from areal.models.analysis.inference import grouped, latent
+from areal.models.analysis.inference.judging import judge
+from areal.models.analysis.inference.operands import check_weights, find_core, read
+from areal.models.analysis.inference.view import View
+from areal.models.analysis.records import Inferred
+
+if TYPE_CHECKING:
+    from areal.models.analysis.records import LayerContext
+    from areal.models.analysis.spec import AttentionSpec, LatentAttentionSpec, RotarySpec
+
+PROBE_TOKENS = 96
+"""Sequences of one token whose numbers identify rows of projections."""
+
+
+@dataclass(frozen=True)
+class AttentionFinding:
+    """One attention layer. `window` and `chunk` as in `LayerSpec`."""
+
+    attention: AttentionSpec | LatentAttentionSpec
+    rotary: RotarySpec | None
+    window: int | None
+    chunk: int | None
+
+
+def infer_attention(context: LayerContext) -> Inferred[AttentionFinding]:
+    """Infer the attention layer of a context. Raises UnsupportedError for what no spec says, naming it.
+
+    Tensors have canonical names relative to the layer ("q_proj.weight").
+    """
+    view = look(context)
+    found = latent.infer(view) if latent.is_latent(view) else grouped.infer(view)
+    finding = AttentionFinding(found.attention, found.rotary, found.window, found.chunk)
+    evidence = judge(view, found)
+    return Inferred(spec=finding, tensors=found.tensors, evidence=(*found.evidence, evidence))
+
+
+def look(context: LayerContext) -> View:
+    """Capture the module on the trace's tokens and on single tokens."""
+    vocabulary = context.trace.logits.shape[-1]
+    single = torch.arange(min(PROBE_TOKENS, vocabulary))[:, None]
+    run = captures.capture(context.model, context.name, context.trace.tokens)
+    core = find_core(run)
+    operands = read(run, core)
+    check_weights(run, core, operands)
+    probe = captures.capture(context.model, context.name, single)
+    return View(context=context, run=run, probe=probe, core=core, operands=operands, single=read(probe, core))

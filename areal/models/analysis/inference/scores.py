@@ -1,0 +1,154 @@
+"""From query-key products to attention scores: scale, softcap, ALiBi; and what follows the softmax: sinks and gates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from areal.models.analysis.records import UnsupportedError
+from areal.models.blocks.alibi import alibi_slopes
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+SCORE_TOLERANCE = 5e-5
+"""Of the largest visible score."""
+
+
+@dataclass(frozen=True)
+class ScoreRule:
+    """scores = softcap * tanh(scale * product / softcap) - alibi * slope[head] * distance."""
+
+    scale: float
+    softcap: float | None = None
+    alibi: float | None = None
+    margin: float | None = None
+    """Error without softcap or ALiBi over the tolerance, where there is one."""
+
+
+def explain_scores(
+    product: Tensor, scores: Tensor, visible: Tensor, *, hints: Iterable[float], where: str
+) -> ScoreRule:
+    """product: query-key products [B, H, T, T]; scores: what went into the softmax, up to a constant per row.
+
+    Raises UnsupportedError for scores that are neither scaled nor capped products, with linear biases or without.
+    """
+    product, scores = product.double(), scores.double()
+    hints = [hint for hint in hints if hint > 0]
+    largest = float((scores * visible).abs().amax()) or 1.0
+    tolerance = SCORE_TOLERANCE * largest
+    p = (product - product.diagonal(dim1=-2, dim2=-1)[..., None]) * visible
+    s = torch.where(visible, scores - scores.diagonal(dim1=-2, dim2=-1)[..., None], 0.0)
+    scale = float((p * s).sum() / p.square().sum())
+    plain = float((s - scale * p).abs().max())
+    if plain <= tolerance:
+        return ScoreRule(snap(scale, hints))
+    distance = _distance(product.shape[-1]) * visible
+    slopes = alibi_slopes(product.shape[1], 1.0, product.device).double()
+    for factor in _alibi_factors(p, s, distance, slopes):
+        bias = factor * slopes[:, None, None] * distance
+        left = s + bias
+        scale = float((p * left).sum() / p.square().sum())
+        if float((left - scale * p).abs().max()) <= tolerance:
+            scale = snap(scale, hints)
+            return ScoreRule(scale, alibi=snap(factor, [scale, 1.0, 2.0, *hints]), margin=plain / tolerance)
+    raw, seen = product[visible], scores[visible]
+    for cap in _caps(raw, seen, hints):
+        linear = torch.atanh((seen / cap).clamp(-1 + 1e-12, 1 - 1e-12)) * cap
+        weight = 1 - (seen / cap).square()
+        scale = float((raw * linear * weight).sum() / (raw.square() * weight).sum())
+        if float((cap * torch.tanh(scale * raw / cap) - seen).abs().max()) <= tolerance:
+            return ScoreRule(snap(scale, hints), softcap=cap, margin=plain / tolerance)
+    raise UnsupportedError(
+        "attention scores",
+        where=where,
+        detail=f"scores are no scaled query-key products (off by {plain / largest:.1e} of the largest), with neither a "
+        "softcap nor ALiBi",
+    )
+
+
+def snap(value: float, hints: Iterable[float]) -> float:
+    """The simplest number that explains a measured one: a hint, its inverse or (inverse) root, or few digits."""
+    for hint in hints:
+        for known in (hint, 1 / hint, hint**-0.5, hint**0.5):
+            if abs(known / value - 1) < 3e-6:
+                return known
+    for digits in (1, 2, 3, 4):
+        rounded = float(f"{value:.{digits}g}")
+        if abs(rounded / value - 1) < 3e-6:
+            return rounded
+    return value
+
+
+def numbers_of(module: nn.Module, config: Mapping[str, Any]) -> list[float]:
+    """Numbers that constants inside the module may be made of: its own attributes first, then the config."""
+    own = [value for value in vars(module).values() if isinstance(value, int | float) and not isinstance(value, bool)]
+    return [float(value) for value in (*own, *_flat(config)) if value > 0 and math.isfinite(value)]
+
+
+def sinks_beside(scores: Tensor, length: int, *, where: str) -> Tensor | None:
+    """Sink of each head [H] in scores [B, H, T, K] of `length` keys: a last column that is the same everywhere."""
+    if scores.shape[-1] == length:
+        return None
+    sinks = scores[..., -1]
+    if scores.shape[-1] != length + 1 or float((sinks - sinks[:1, :, :1]).abs().max()) > 1e-5:
+        raise UnsupportedError(
+            "attention over extra keys", where=where, detail=f"{scores.shape[-1]} scores for {length} tokens"
+        )
+    return sinks[0, :, 0]
+
+
+def sinks_after(scores: Tensor, ratio: Tensor) -> Tensor | None:
+    """Sinks [H] applied as a factor sigmoid(logsumexp(scores) - sink); ratio: that factor [B, H, T], if it is one."""
+    if not bool(((ratio > 0) & (ratio < 1)).all()):
+        return None
+    sinks = scores.double().logsumexp(-1) - torch.logit(ratio.double())
+    spread = float((sinks - sinks[:1, :, :1]).abs().max())
+    return sinks.median(2).values.median(0).values.float() if spread < 1e-3 else None
+
+
+def _flat(config: Mapping[str, Any]) -> Iterable[float]:
+    for value in config.values():
+        if isinstance(value, Mapping):
+            yield from _flat(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield value
+
+
+def _distance(length: int) -> Tensor:
+    position = torch.arange(length, dtype=torch.float64)
+    return position[:, None] - position[None, :]
+
+
+def _alibi_factors(p: Tensor, s: Tensor, distance: Tensor, slopes: Tensor) -> list[float]:
+    """What each head's least squares says the common factor on its slope is, if heads agree."""
+    factors = []
+    for head in range(p.shape[1]):
+        basis = torch.stack([p[:, head].flatten(), distance[:, head].flatten()], 1)
+        solution = torch.linalg.lstsq(basis, s[:, head].flatten()[:, None]).solution
+        factors.append(-float(solution[1]) / float(slopes[head]))
+    mean = sum(factors) / len(factors)
+    return [mean] if all(abs(factor / mean - 1) < 1e-3 for factor in factors) and mean > 0 else []
+
+
+def _caps(raw: Tensor, seen: Tensor, hints: list[float]) -> list[float]:
+    """Caps to try: numbers of the config above every score, then the best fit."""
+    largest = float(seen.abs().max())
+    caps = [hint for hint in dict.fromkeys(hints) if hint > largest]
+
+    def misfit(cap: float) -> float:
+        linear = torch.atanh((seen / cap).clamp(-1 + 1e-12, 1 - 1e-12)) * cap
+        weight = 1 - (seen / cap).square()
+        scale = (raw * linear * weight).sum() / (raw.square() * weight).sum()
+        return float((cap * torch.tanh(scale * raw / cap) - seen).square().sum())
+
+    low, high = math.log(largest * (1 + 1e-9)), math.log(largest * 1e3)
+    for _ in range(80):
+        first, second = low + 0.382 * (high - low), low + 0.618 * (high - low)
+        low, high = (low, second) if misfit(math.exp(first)) < misfit(math.exp(second)) else (first, high)
+    fitted = math.exp((low + high) / 2)
+    return [*caps, *(float(f"{fitted:.{digits}g}") for digits in (1, 2, 3, 4)), fitted]

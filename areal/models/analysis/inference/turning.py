@@ -1,0 +1,99 @@
+"""Rotation of one attention module: measured on queries and keys, confirmed at other lengths, explained as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from areal.models.analysis.inference import rotary as tables
+from areal.models.analysis.inference.rotation import Turning, measure
+from areal.models.analysis.records import Evidence, UnsupportedError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from areal.models.analysis.inference.view import View
+    from areal.models.analysis.spec import RotarySpec
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The rotation of a module's heads."""
+
+    rotary: RotarySpec | None
+    order: Tensor
+    """Dimensions of a head such that rotated ones stand first, in the layout of the table."""
+    evidence: tuple[Evidence, ...]
+
+
+def explain_turning(before: dict[str, Tensor], after: dict[str, Tensor], view: View) -> Explained:
+    """before and after: "q" and "k", [B, T, H, D] around the rotation, dimensions in the order of their rows."""
+    width = before["q"].shape[-1]
+    query = measure(before["q"], after["q"], where=view.name)
+    key = measure(before["k"], after["k"], where=view.name)
+    if query is None and key is None:
+        evidence = Evidence(
+            feature="attention.rotary",
+            value="none",
+            source="probe",
+            detail=f"positions change no query or key of {view.name}",
+        )
+        return Explained(None, torch.arange(width), (evidence,))
+    if query is None or key is None or not _same(query, key):
+        raise UnsupportedError(
+            "rotation of queries that keys do not share", where=view.name, detail="measured tables differ"
+        )
+    order, interleaved, dim = arrange(query, width)
+    spec, evidence_of_table = tables.explain(
+        [tables.Measured(view.run.length, in_order(query, order, interleaved))],
+        dim=dim,
+        interleaved=interleaved,
+        config=view.context.config,
+        model=view.context.model,
+        head_dim=width,
+        key_magnitude=key.magnitude,
+        where=view.name,
+    )
+    return Explained(spec, order, evidence_of_table)
+
+
+def arrange(turning: Turning, width: int) -> tuple[Tensor, bool, int]:
+    """Order of dimensions that a table can say, whether it pairs neighbours, and how many dimensions it rotates."""
+    real, imaginary = turning.real, turning.imaginary
+    count = len(real)
+    rest = [index for index in range(width) if index not in {*real.tolist(), *imaginary.tolist()}]
+    first = int(min(real.min(), imaginary.min()))
+    steps = torch.arange(count) + first
+    if torch.equal(real, steps) and torch.equal(imaginary, steps + count):
+        return torch.tensor([*real.tolist(), *imaginary.tolist(), *rest]), False, 2 * count
+    pairs = 2 * torch.arange(count) + first
+    if torch.equal(real, pairs) and torch.equal(imaginary, pairs + 1):
+        return torch.tensor([*range(first, first + 2 * count), *rest]), True, 2 * count
+    fastest = turning.frequencies.argsort(descending=True)
+    return torch.tensor([*real[fastest].tolist(), *imaginary[fastest].tolist(), *rest]), False, 2 * count
+
+
+def in_order(turning: Turning, order: Tensor, interleaved: bool) -> Turning:
+    """The turning with pairs in the order of the table."""
+    count = len(turning.real)
+    leading = order[: 2 * count : 2] if interleaved else order[:count]
+    place = {dimension: index for index, dimension in enumerate(turning.real.tolist())}
+    chosen = torch.tensor([place[dimension] for dimension in leading.tolist()])
+    return Turning(
+        turning.real[chosen],
+        turning.imaginary[chosen],
+        turning.frequencies[chosen],
+        turning.precision,
+        turning.magnitude,
+        turning.relative,
+    )
+
+
+def _same(first: Turning, second: Turning) -> bool:
+    return (
+        torch.equal(first.real, second.real)
+        and torch.equal(first.imaginary, second.imaginary)
+        and float((first.frequencies - second.frequencies).abs().max()) <= 1e-5
+    )
