@@ -16,6 +16,7 @@ from areal.models.analysis.inference import capture as captures
 from areal.models.analysis.inference import grouped, latent
 from areal.models.analysis.inference.judging import judge
 from areal.models.analysis.inference.operands import check_weights, find_core, read
+from areal.models.analysis.inference.sources import resolve
 from areal.models.analysis.inference.view import View
 from areal.models.analysis.records import Inferred
 
@@ -43,7 +44,11 @@ def infer_attention(context: LayerContext) -> Inferred[AttentionFinding]:
     Tensors have canonical names relative to the layer ("q_proj.weight").
     """
     view = look(context)
-    found = latent.infer(view) if latent.is_latent(view) else grouped.infer(view)
+    query = resolve(view.single.query[:, 0], view.probe, view.run, part="queries")
+    key = resolve(view.single.key[:, 0], view.probe, view.run, part="keys")
+    value = resolve(view.single.value[:, 0], view.probe, view.run, part="values")
+    explain = latent.infer if latent.is_latent(view, value) else grouped.infer
+    found = explain(view, query, key, value)
     finding = AttentionFinding(found.attention, found.rotary, found.window, found.chunk)
     evidence = judge(view, found)
     return Inferred(spec=finding, tensors=found.tensors, evidence=(*found.evidence, evidence))

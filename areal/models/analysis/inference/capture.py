@@ -76,6 +76,8 @@ class Capture:
     """[B, T, hidden]."""
     output: Tensor
     """[B, T, hidden]."""
+    others: tuple[Tensor, ...]
+    """Further arguments of the size of the output: a residual that the module adds itself would be among them."""
     events: tuple[Event, ...]
     """In the order in which they ended."""
 
@@ -201,6 +203,7 @@ def capture(model: nn.Module, name: str, tokens: Tensor) -> Capture:
         for handle in _watch(child, f"{name}.{key}", recording)
     ]
     found: dict[str, Tensor] = {}
+    others: list[Tensor] = []
     original = module.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -208,6 +211,7 @@ def capture(model: nn.Module, name: str, tokens: Tensor) -> Capture:
         given = kwargs.get("hidden_states") if given is None else given
         given = first_tensor(tuple(kwargs.values())) if given is None else given
         found["input"] = given.detach().clone()  # type: ignore[union-attr]  # a layer without input is no attention
+        others.extend(value.detach().clone() for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
         with _ExplicitAttention(), _Operations(recording):
             result = original(*args, **kwargs)
         found["output"] = first_tensor(result).detach().clone()  # type: ignore[union-attr]  # and one without output
@@ -228,7 +232,8 @@ def capture(model: nn.Module, name: str, tokens: Tensor) -> Capture:
         raise UnsupportedError("attention that is not called", where=name, detail="the model never ran this module")
     batch, length = tokens.shape
     shapes = {key: tensor.reshape(batch, length, -1) for key, tensor in found.items()}
-    return Capture(name=name, batch=batch, length=length, events=tuple(recording.events), **shapes)
+    residuals = tuple(other.reshape(batch, length, -1) for other in others if other.shape == found["output"].shape)
+    return Capture(name=name, batch=batch, length=length, others=residuals, events=tuple(recording.events), **shapes)
 
 
 def _run(model: nn.Module, tokens: Tensor) -> None:

@@ -10,7 +10,7 @@ import torch
 from areal.models.analysis import reference
 from areal.models.analysis.inference import masks, output, scores
 from areal.models.analysis.inference.projections import rows, select
-from areal.models.analysis.inference.sources import Source, apply_norm, resolve
+from areal.models.analysis.inference.sources import Source, apply_norm
 from areal.models.analysis.inference.turning import explain_turning
 from areal.models.analysis.inference.view import Found
 from areal.models.analysis.records import Evidence, UnsupportedError
@@ -34,12 +34,9 @@ class Heads:
     """A query head [num_kv_heads] that uses each key head, in their order."""
 
 
-def infer(view: View) -> Found:
+def infer(view: View, query: Source, key: Source, value: Source) -> Found:
     """Explain the module as grouped-query attention. Raises UnsupportedError where something does not fit."""
     run, operands = view.run, view.operands
-    query = resolve(view.single.query[:, 0], view.probe, run, part="queries")
-    key = resolve(view.single.key[:, 0], view.probe, run, part="keys")
-    value = resolve(view.single.value[:, 0], view.probe, run, part="values")
     if value.norm is not None:
         raise UnsupportedError("a norm of values", where=value.norm.names[0], detail="values are normed per head")
     heads = share(key.ids(), value.ids(), view.name)
@@ -54,7 +51,6 @@ def infer(view: View) -> Found:
     product = _products(view, query, key, turning.order, turning.rotary, before)
     visible = masks.visible_keys(operands.scores[..., : run.length])
     window, chunk = masks.window_and_chunk(visible, where=view.name)
-    sinks = scores.sinks_beside(operands.scores, run.length, where=view.name)
     hints = scores.numbers_of(view.context.model.get_submodule(view.name), view.context.config)
     rule = scores.explain_scores(
         product,
@@ -63,6 +59,7 @@ def infer(view: View) -> Found:
         hints=[query.ids().shape[1] ** -0.5, *hints],
         where=view.name,
     )
+    sinks = scores.sinks_beside(product, operands.scores, rule, where=view.name)
     after_softmax = output.explain(view, operands, heads.order)
     if after_softmax.sinks is not None:
         sinks = after_softmax.sinks

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from areal.models.analysis import reference
+from areal.models.analysis.inference.output import output_projection
 from areal.models.analysis.records import Evidence, UnsupportedError
 from areal.models.blocks.attention import PackedAttention
 
@@ -21,7 +22,7 @@ LOCAL_TOLERANCE = 5e-5
 
 def judge(view: View, found: Found) -> Evidence:
     """Raise UnsupportedError unless the hypothesis reproduces the module's output."""
-    expected = view.run.output
+    expected = output_projection(view).output.view_as(view.run.output)
     actual = run(view, found)
     tolerance = LOCAL_TOLERANCE * float(expected.std())
     error = float((actual - expected).abs().max())

@@ -35,7 +35,7 @@ class AfterSoftmax:
 
 def explain(view: View, operands: Operands, order: Tensor) -> AfterSoftmax:
     """order: canonical order of the module's query heads. Raises UnsupportedError where something else happens."""
-    projection = _output_projection(view)
+    projection = output_projection(view)
     given = projection.input.reshape(view.run.batch * view.run.length, -1)
     attended = operands.attended
     _, _, heads, width = attended.shape
@@ -91,12 +91,15 @@ def norm_input(view: View, source: Source, operand: Tensor) -> Tensor:
     return orders[0].repeat_interleave(heads // unique, 2)
 
 
-def _output_projection(view: View) -> Projection:
-    expected = view.run.output.flatten()
-    for event in reversed(view.run.events):
-        if isinstance(event, Projection) and event.output.numel() == expected.numel():
-            if torch.allclose(event.output.flatten(), expected, rtol=1e-6, atol=1e-7):
-                return event
+def output_projection(view: View) -> Projection:
+    """The projection whose result the module returns, possibly after adding a residual that it was given."""
+    expected = view.run.output
+    for residual in (None, *view.run.others):
+        target = (expected if residual is None else expected - residual).flatten()
+        for event in reversed(view.run.events):
+            if isinstance(event, Projection) and event.output.numel() == target.numel():
+                if torch.allclose(event.output.flatten(), target, rtol=1e-5, atol=1e-6 * float(expected.abs().max())):
+                    return event
     raise UnsupportedError(
         "something after the output projection", where=view.name, detail="no projection returns the layer's output"
     )

@@ -15,6 +15,7 @@ from areal.models.blocks.alibi import alibi_slopes
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+SINK_TOLERANCE = 1e-3
 SCORE_TOLERANCE = 5e-5
 """Of the largest visible score."""
 
@@ -90,16 +91,23 @@ def numbers_of(module: nn.Module, config: Mapping[str, Any]) -> list[float]:
     return [float(value) for value in (*own, *_flat(config)) if value > 0 and math.isfinite(value)]
 
 
-def sinks_beside(scores: Tensor, length: int, *, where: str) -> Tensor | None:
-    """Sink of each head [H] in scores [B, H, T, K] of `length` keys: a last column that is the same everywhere."""
+def sinks_beside(product: Tensor, scores: Tensor, rule: ScoreRule, *, where: str) -> Tensor | None:
+    """Sink of each head [H] in scores [B, H, T, K] of T keys: a last column that is the same in every row, once a
+    constant that was taken off a whole row (its maximum) is put back."""
+    length = product.shape[-1]
     if scores.shape[-1] == length:
         return None
-    sinks = scores[..., -1]
-    if scores.shape[-1] != length + 1 or float((sinks - sinks[:1, :, :1]).abs().max()) > 1e-5:
+    if scores.shape[-1] != length + 1 or rule.alibi is not None:
         raise UnsupportedError(
             "attention over extra keys", where=where, detail=f"{scores.shape[-1]} scores for {length} tokens"
         )
-    return sinks[0, :, 0]
+    own = product.diagonal(dim1=-2, dim2=-1) * rule.scale
+    if rule.softcap is not None:
+        own = rule.softcap * torch.tanh(own / rule.softcap)
+    sinks = scores[..., -1] + own - scores.diagonal(dim1=-2, dim2=-1)
+    if float((sinks - sinks[:1, :, :1]).abs().max()) > SINK_TOLERANCE:
+        raise UnsupportedError("attention over extra keys", where=where, detail="the last score depends on the token")
+    return sinks.mean((0, 2))
 
 
 def sinks_after(scores: Tensor, ratio: Tensor) -> Tensor | None:

@@ -152,7 +152,8 @@ def _norm_use(
     if any(each.spec != spec for each in inferred):
         raise UnsupportedError("norms of several kinds for one part", where=calls[0].name, detail="heads differ")
     over = calls[0].input.shape[-1]
-    if over not in (width, width * heads):
+    distinct = len(torch.unique(normed.event * 1_000_000 + normed.column))
+    if over not in (width, distinct):
         raise UnsupportedError(
             "a norm over part of a head", where=calls[0].name, detail=f"statistics over {over}, heads have {width}"
         )
