@@ -168,6 +168,10 @@ class ConfigFields:
         """The raw value, or None when it is absent or null."""
         return self._values.pop(name, None)
 
+    def put_back(self, name: str, value: Any) -> None:
+        """Leave a field, or what is left of it, for somebody else to take."""
+        self._values[name] = value
+
     def section(self, name: str) -> ConfigFields:
         """The fields of an object inside the config, which need a `finish` of their own. Absent means empty."""
         values = self._values.pop(name, None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from areal.api import BaseModelArgs, ModelError
-from areal.models.rotary_args import RotaryArgs, take_rotary
+from areal.models.rotary_args import DEFAULT_ROTARY, RotaryArgs, take_rotary
 
 if TYPE_CHECKING:
     from areal.models.config_fields import ConfigFields
@@ -78,7 +78,7 @@ def take_decoder_fields(fields: ConfigFields, *, default_head_dim: int | None) -
         "intermediate_size": fields.integer("intermediate_size"),
         "norm_eps": fields.number("rms_norm_eps", 1e-6),
         "initializer_range": fields.number("initializer_range", 0.02),
-        "rotary": take_rotary(fields, max_position_embeddings),
+        "rotary": take_rotary(fields, max_position_embeddings, default=DEFAULT_ROTARY),
         "token_ids": fields.token_ids(),
     }
 

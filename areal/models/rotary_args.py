@@ -1,7 +1,8 @@
-"""Rotary position settings of a config.json, in both spellings that are in use, as one record. No tensors here.
+"""Rotary position settings of a config.json, in the spellings that are in use, as one record. No tensors here.
 
-transformers 5 writes `rope_parameters` (rope_theta and rope_type inside); older checkpoints have `rope_theta` beside an
-optional `rope_scaling`, whose type key was once called `type`. `blocks.rotary` turns the record into frequencies.
+transformers 5 writes `rope_parameters` (rope_theta, rope_type and partial_rotary_factor inside), flat or with one entry
+per layer type; older checkpoints have `rope_theta` beside an optional `rope_scaling`, whose type key was once called
+`type`. `blocks.rotary` turns the record into frequencies.
 """
 
 from __future__ import annotations
@@ -12,28 +13,27 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.api import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from areal.models.config_fields import ConfigFields
 
-DEFAULT_THETA: Final = 10000.0
+_ORIGINAL: Final = "original_max_position_embeddings"
 
 ROTARY_TYPES: Final[dict[str, tuple[frozenset[str], frozenset[str]]]] = {
     "default": (frozenset(), frozenset()),
     "linear": (frozenset({"factor"}), frozenset()),
-    "llama3": (
-        frozenset({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}),
-        frozenset(),
-    ),
+    "llama3": (frozenset({"factor", "low_freq_factor", "high_freq_factor", _ORIGINAL}), frozenset()),
+    "longrope": (frozenset({"factor", "short_factor", "long_factor", _ORIGINAL}), frozenset({"attention_factor"})),
     "yarn": (
-        frozenset({"factor", "original_max_position_embeddings"}),
+        frozenset({"factor", _ORIGINAL}),
         frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}),
     ),
 }
 """Rotary type to its required and its optional parameters."""
 
-LENGTH_DEPENDENT: Final = frozenset({"dynamic", "longrope"})
-"""Types whose frequencies change as a sequence grows: keys cached while decoding would disagree with training."""
+DEFAULT_THETA: Final = 10000.0
+DEFAULT_ROTARY: Final = {"rope_theta": DEFAULT_THETA, "rope_type": "default"}
+"""What most families mean by a config without rotary fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,62 +44,170 @@ class RotaryArgs:
     """Base of the geometric series of wavelengths."""
     rotary_type: str = "default"
     """A key of ROTARY_TYPES."""
-    parameters: dict[str, float | bool] = field(default_factory=dict)
-    """Parameters of the type, e.g. {"factor": 8.0}."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Parameters of the type, e.g. {"factor": 8.0}: numbers, flags, and lists of numbers for longrope."""
+    partial_factor: float = 1.0
+    """Part of a head's dimensions that is rotated."""
+
+    def rotated_dim(self, head_dim: int) -> int:
+        """How many dimensions of a head of `head_dim` are rotated."""
+        return int(head_dim * self.partial_factor)
 
     def to_hf_config(self) -> dict[str, Any]:
         """The fields of both spellings, so that transformers 4 and 5, and engines built on either, read the same."""
         scaling = {"rope_type": self.rotary_type, **self.parameters} if self.rotary_type != "default" else None
+        config = {"rope_parameters": self.to_entry(), "rope_scaling": scaling, "rope_theta": self.theta}
+        if self.partial_factor != 1.0:
+            config["partial_rotary_factor"] = self.partial_factor
+        # Where a config class has this field, it goes before the one inside.
+        if self.rotary_type == "longrope":
+            config[_ORIGINAL] = self.parameters[_ORIGINAL]
+        return config
+
+    def to_entry(self) -> dict[str, Any]:
+        """The content of `rope_parameters`. The part is always said: without it some config classes take another."""
         return {
-            "rope_parameters": {"rope_theta": self.theta, "rope_type": self.rotary_type, **self.parameters},
-            "rope_scaling": scaling,
+            "partial_rotary_factor": self.partial_factor,
             "rope_theta": self.theta,
+            "rope_type": self.rotary_type,
+            **self.parameters,
         }
 
 
-def take_rotary(fields: ConfigFields, max_position_embeddings: int) -> RotaryArgs:
-    """Consume the rotary fields. Raises ModelError for what is not implemented, and for a contradiction."""
-    theta = fields.number("rope_theta", DEFAULT_THETA) if fields.has("rope_theta") else None
-    found = []
-    for name in ("rope_parameters", "rope_scaling"):
-        raw = fields.optional(name)
-        if raw:
-            found.append(_parse(fields, name, raw, theta, max_position_embeddings))
-    if len(found) == 2 and found[0] != found[1]:
-        raise ModelError(
-            f"config of model_type {fields.model_type!r} contradicts itself: rope_parameters means {found[0]} but "
-            f"rope_scaling means {found[1]}; remove one of them"
-        )
-    return found[0] if found else RotaryArgs(theta=DEFAULT_THETA if theta is None else theta)
+def rotary_to_hf(tables: Mapping[str, RotaryArgs | None]) -> dict[str, Any]:
+    """Fields for configs with one entry per layer type; None for layer types that are not rotated."""
+    entries = {name: None if table is None else table.to_entry() for name, table in tables.items()}
+    return {"rope_parameters": entries}
 
 
-def _parse(
-    fields: ConfigFields, name: str, raw: Mapping[str, Any], outer_theta: float | None, max_position_embeddings: int
+def take_rotary(
+    fields: ConfigFields,
+    max_position_embeddings: int | None = None,
+    *,
+    layer_type: str | None = None,
+    types: Collection[str] = tuple(ROTARY_TYPES),
+    partial: bool = False,
+    default: Mapping[str, Any] | None = None,
 ) -> RotaryArgs:
-    if not isinstance(raw, dict):
-        raise fields.error(name, raw, "an object")
-    # A parameter that is null is one that is not set.
-    values = {key: value for key, value in raw.items() if value is not None}
-    legacy_type = values.pop("type", "default")
-    rotary_type = values.pop("rope_type", legacy_type)
-    if rotary_type not in ROTARY_TYPES:
-        reason = " (its frequencies depend on the sequence length)" if rotary_type in LENGTH_DEPENDENT else ""
-        raise fields.error(f"{name}.rope_type", rotary_type, f"one of {', '.join(sorted(ROTARY_TYPES))}{reason}")
-    if values.pop("partial_rotary_factor", 1.0) != 1.0:
-        raise fields.error(f"{name}.partial_rotary_factor", raw["partial_rotary_factor"], "1.0")
-    theta = values.pop("rope_theta", DEFAULT_THETA if outer_theta is None else outer_theta)
-    if outer_theta is not None and theta != outer_theta:
-        raise fields.error("rope_theta", outer_theta, f"the value of {name}.rope_theta, which is {theta!r}")
-    required, optional = ROTARY_TYPES[rotary_type]
-    if "original_max_position_embeddings" in required:
-        values.setdefault("original_max_position_embeddings", max_position_embeddings)
-    missing, unknown = required - values.keys(), values.keys() - required - optional
-    if missing or unknown:
-        raise ModelError(
-            f"config of model_type {fields.model_type!r}: {name} of type {rotary_type!r} lacks {sorted(missing)} and "
-            f"has unknown parameters {sorted(unknown)}; it takes {sorted(required)} and optionally {sorted(optional)}"
-        )
-    for key, value in values.items():
-        if not isinstance(value, (int, float)):
-            raise fields.error(f"{name}.{key}", value, "a number")
-    return RotaryArgs(theta=float(theta), rotary_type=rotary_type, parameters=values)
+    """Consume the rotary fields, or with `layer_type` those of one layer type. Raises ModelError for what is not
+    implemented, not said, or said twice and differently.
+
+    max_position_embeddings: of the config, which parameters that are not said are derived from. types: those that the
+    family can have. partial: whether it can rotate a part of each head. default: the content of rope_parameters (or the
+    entry of this layer type) that transformers takes for a config without rotary fields; its theta, part and original
+    length are also those of an entry without; None where that is not known, so that all must be said.
+    """
+    reader = _Reader(fields, max_position_embeddings, tuple(types), partial, dict(default or {}))
+    return reader.flat() if layer_type is None else reader.of_layer_type(layer_type)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    fields: ConfigFields
+    max_position_embeddings: int | None
+    types: tuple[str, ...]
+    can_be_partial: bool
+    default: dict[str, Any]
+
+    def flat(self) -> RotaryArgs:
+        """Of a config in which all layers are rotated alike, or by one entry."""
+        fields = self.fields
+        outer = {name: fields.optional(name) for name in ("rope_theta", "partial_rotary_factor")}
+        outer = {name: value for name, value in outer.items() if value is not None}
+        found = []
+        for name in ("rope_parameters", "rope_scaling"):
+            raw = fields.optional(name)
+            if raw:
+                found.append(self._parse(name, raw, outer))
+        if len(found) == 2 and found[0] != found[1]:
+            raise ModelError(
+                f"config of model_type {fields.model_type!r} contradicts itself: rope_parameters means {found[0]} but "
+                f"rope_scaling means {found[1]}; remove one of them"
+            )
+        return found[0] if found else self._parse("rope_parameters", self._absent(outer), outer)
+
+    def of_layer_type(self, layer_type: str) -> RotaryArgs:
+        """Of a config with one entry per layer type; the entries of others stay to be taken."""
+        fields, name = self.fields, "rope_parameters"
+        fields.require("rope_scaling", (None,))
+        raw = fields.optional(name)
+        if raw is not None and not isinstance(raw, dict):
+            raise fields.error(name, raw, "an object")
+        entries = dict(raw or {})
+        if raw and "rope_type" in raw:
+            raise fields.error(name, raw, f"an object with one entry per layer type, one of them {layer_type}")
+        entry = entries.pop(layer_type, {})
+        if entry is None:
+            raise fields.error(f"{name}.{layer_type}", None, "an object")
+        others = {key: value for key, value in entries.items() if value is not None}
+        if others:
+            fields.put_back(name, others)
+        return self._parse(f"{name}.{layer_type}", entry or self._absent({}), {})
+
+    def _absent(self, outer: Mapping[str, Any]) -> dict[str, Any]:
+        if "rope_type" not in self.default:
+            raise ModelError(
+                f"config of model_type {self.fields.model_type!r} does not say how positions are rotated, and what "
+                f"that means is not known; give rope_parameters with rope_type and rope_theta"
+            )
+        return {name: value for name, value in self.default.items() if name not in outer}
+
+    def _parse(self, name: str, raw: object, outer: Mapping[str, Any]) -> RotaryArgs:
+        """name: of the field, for errors. outer: theta and part as said beside it."""
+        fields = self.fields
+        if not isinstance(raw, dict):
+            raise fields.error(name, raw, "an object")
+        # A parameter that is null is one that is not set.
+        values = {key: value for key, value in raw.items() if value is not None}
+        legacy_type = values.pop("type", "default")
+        rotary_type = values.pop("rope_type", legacy_type)
+        if rotary_type not in self.types or rotary_type not in ROTARY_TYPES:
+            supported = sorted(set(self.types) & set(ROTARY_TYPES))
+            raise fields.error(f"{name}.rope_type", rotary_type, f"one of {', '.join(supported)}")
+        theta = self._either(name, "rope_theta", values, outer)
+        partial = self._either(name, "partial_rotary_factor", values, outer, otherwise=1.0)
+        if theta is None:
+            raise ModelError(f"config of model_type {fields.model_type!r} has no {name}.rope_theta, which is required")
+        self._complete(name, rotary_type, values, has_null_factor="factor" in raw)
+        for key, value in values.items():
+            listed = key in ("short_factor", "long_factor")
+            if not all(isinstance(each, (int, float)) for each in (value if isinstance(value, list) else [value])):
+                raise fields.error(f"{name}.{key}", value, "a list of numbers" if listed else "a number")
+            if isinstance(value, list) is not listed:
+                raise fields.error(f"{name}.{key}", value, "a list of numbers" if listed else "a number")
+        if partial != 1.0 and not self.can_be_partial:
+            raise fields.error(f"{name}.partial_rotary_factor", partial, "1.0")
+        if not (isinstance(partial, (int, float)) and 0 < partial <= 1):
+            raise fields.error(f"{name}.partial_rotary_factor", partial, "a number above 0, at most 1")
+        return RotaryArgs(theta=float(theta), rotary_type=rotary_type, parameters=values, partial_factor=float(partial))
+
+    def _either(
+        self, name: str, key: str, values: dict[str, Any], outer: Mapping[str, Any], otherwise: Any = None
+    ) -> Any:
+        """The value of `key` inside, which is taken out, or beside it, or by default."""
+        inside, beside = values.pop(key, None), outer.get(key)
+        if inside is not None and beside is not None and inside != beside:
+            raise self.fields.error(key, beside, f"the value of {name}.{key}, which is {inside!r}")
+        known = inside if inside is not None else beside
+        return known if known is not None else self.default.get(key, otherwise)
+
+    def _complete(self, name: str, rotary_type: str, values: dict[str, Any], *, has_null_factor: bool) -> None:
+        """Derive what transformers derives, and refuse what is missing or unknown."""
+        required, optional = ROTARY_TYPES[rotary_type]
+        if _ORIGINAL in required:
+            beside = self.fields.optional(_ORIGINAL)
+            beside = self.default.get(_ORIGINAL) if beside is None else beside
+            if beside is not None and values.setdefault(_ORIGINAL, beside) != beside:
+                raise self.fields.error(_ORIGINAL, beside, f"the value of {name}.{_ORIGINAL}, {values[_ORIGINAL]!r}")
+            if self.max_position_embeddings is not None:
+                values.setdefault(_ORIGINAL, self.max_position_embeddings)
+        derives_factor = rotary_type == "longrope" or (rotary_type == "yarn" and has_null_factor)
+        if derives_factor and "factor" not in values and _ORIGINAL in values and self.max_position_embeddings:
+            values["factor"] = self.max_position_embeddings / values[_ORIGINAL]
+        missing, unknown = required - values.keys(), values.keys() - required - optional
+        if missing or unknown:
+            raise ModelError(
+                f"config of model_type {self.fields.model_type!r}: {name} of type {rotary_type!r} lacks "
+                f"{sorted(missing)} and has unknown parameters {sorted(unknown)}; it takes {sorted(required)} and "
+                f"optionally {sorted(optional)}"
+            )
