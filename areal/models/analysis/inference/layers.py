@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from areal.models.analysis.inference.attention import infer_attention
-from areal.models.analysis.inference.matrices import inside, matrix_calls
+from areal.models.analysis.inference.matrices import MATRIX_DIMENSIONS, inside, matrix_calls
 from areal.models.analysis.inference.mlp import infer_mlp
 from areal.models.analysis.inference.moe import NotMoe, infer_moe
 from areal.models.analysis.inference.tensors import same
@@ -57,7 +57,7 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
             attention_output=attention_call.output,
             feed_forward_input=feed_forward_call.input,
             feed_forward_output=feed_forward_call.output,
-            output=_block_output(trace.calls[roles.block][0]),
+            output=trace.calls[roles.block][0].output,
             norms=[(call, around.model.get_submodule(name)) for name in roles.norms for call in trace.calls[name]],
             parameters=_loose_vectors(around, roles),
             epsilons=[number for number in numbers_of(around.config) if 0 < number < 0.1],
@@ -114,6 +114,7 @@ def _infer_feed_forward(
         edges = _at_edges(around, call)
         trace = _with_call(around.trace, edges)
         try:
+            _check_matrices(around, roles.feed_forward)
             return infer_mlp(_context(around, roles.feed_forward, number, trace)), edges
         except UnsupportedError as dense_error:
             try:
@@ -127,6 +128,20 @@ def _infer_feed_forward(
         detail = f"{roles.feed_forward} and {roles.shared_feed_forward} read the same input"
         raise UnsupportedError("two feed-forward layers side by side", where=roles.block, detail=detail) from None
     return found, replace(call, output=call.output.reshape(shared.output.shape) + shared.output)
+
+
+def _check_matrices(around: Surroundings, name: str) -> None:
+    """A dense layer is made of linear layers only; what else holds matrices (experts) is not to be overlooked."""
+    held = {
+        f"{name}.{inner}": value
+        for inner, value in around.model.get_submodule(name).named_parameters()
+        if value.ndim >= MATRIX_DIMENSIONS
+    }
+    called = {call.name for call in matrix_calls(around.model, around.trace, name)}
+    others = [inner for inner in held if inner.rpartition(".")[0] not in called]
+    if others:
+        detail = f"{', '.join(others)}: no linear layer that ran"
+        raise UnsupportedError("matrices of unknown use in feed-forward", where=name, detail=detail)
 
 
 def _infer_loose(around: Surroundings, roles: LayerRoles, number: int) -> tuple[Inferred[MlpSpec], ModuleCall]:
@@ -148,20 +163,15 @@ def _at_edges(around: Surroundings, call: ModuleCall) -> ModuleCall:
     first, last = matrices[0].input, matrices[-1].output
     if call.input.numel() != first.numel() or call.input.numel() != last.numel():
         return call
-    output = _block_output(call)
     return replace(
         call,
         input=call.input if same(first, call.input) else first,
-        output=output if same(last, output) else last,
+        output=call.output if same(last, call.output) else last,
     )
 
 
 def _with_call(trace: Trace, call: ModuleCall) -> Trace:
     return replace(trace, calls={**trace.calls, call.name: (call,)})
-
-
-def _block_output(call: ModuleCall) -> Tensor:
-    return call.output
 
 
 def _loose_vectors(around: Surroundings, roles: LayerRoles) -> dict[str, Tensor]:

@@ -95,7 +95,7 @@ def _embedding(model: nn.Module, trace: Trace, blocks: list[str]) -> str:
     for name, calls in trace.calls.items():
         if not calls[0].input.is_floating_point() and same_tokens(calls[0].input, trace.tokens):
             weight = getattr(model.get_submodule(name), "weight", None)
-            if isinstance(weight, torch.Tensor) and weight.ndim == MATRIX_DIMENSIONS:
+            if isinstance(weight, torch.Tensor) and _depends_on_tokens(calls[0], weight, trace):
                 found.append(name)
     declared = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
     main = [name for name in found if model.get_submodule(name) is declared] or found[:1]
@@ -110,6 +110,17 @@ def _embedding(model: nn.Module, trace: Trace, blocks: list[str]) -> str:
         detail = f"the tokens are embedded a second time, besides {main[0]}"
         raise UnsupportedError("further embeddings of the tokens", where=others[0], detail=detail)
     return main[0]
+
+
+def _depends_on_tokens(call: ModuleCall, weight: torch.Tensor, trace: Trace) -> bool:
+    """Whether a module with a table looks tokens up; tables of positions may be handed the tokens for their shape."""
+    if weight.ndim != MATRIX_DIMENSIONS or not call.output.is_floating_point():
+        return False
+    batch, length = trace.tokens.shape
+    if call.output.numel() % (batch * length):
+        return False
+    output = call.output.reshape(batch, length, -1)
+    return not same(output[0], output[1])
 
 
 def same_tokens(value: torch.Tensor, tokens: torch.Tensor) -> bool:
