@@ -128,14 +128,14 @@ class QueryKeyValue(Rows):
 
     def _groups(self, rows: Sequence[int], head_dim: int) -> int:
         if self.arrangement == "per_head":
-            return rows[self._index("q_proj")] // head_dim
+            return rows[self._index("q_proj")] // max(head_dim, 1)
         if self.arrangement == "per_group":
-            return rows[self._index("k_proj")] // head_dim
+            return rows[self._index("k_proj")] // max(head_dim, 1)
         blocks = re.fullmatch(r"(\d+)_blocks", self.arrangement)
         return int(blocks[1]) if blocks else super()._groups(rows, head_dim)
 
     def _index(self, projection: str) -> int:
-        return next(index for index, name in enumerate(self.targets) if projection in name)
+        return next((index for index, name in enumerate(self.targets) if projection in name), 0)
 
 
 @dataclass(frozen=True)
