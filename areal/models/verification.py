@@ -1,6 +1,6 @@
 """Tries to catch a registered model family being silently wrong; shares no code with the analysis that made it.
 
-    python scripts/verify_families.py [MODEL_TYPE ...] [--tiny FILE.json] [--trials 24] [--seed 0] [--json]
+    python -m areal.models.verification [MODEL_TYPE ...] [--tiny FILE.json] [--trials 24] [--seed 0] [--json]
 
 For every registered `model_type` that the installed transformers knows: configs are perturbed field by field and
 jointly, given random weights (drawn here), written by transformers, loaded by `areal.models.from_pretrained`, and
@@ -8,8 +8,8 @@ compared over packed documents of uneven lengths, one of them longer than every 
 ModelError is counted as refused; one that it loads must give the logits of transformers. What areal writes back must
 load in transformers with the same logits. Exit status 1 when anything was wrong or crashed.
 
---tiny FILE.json: {"models": [{"model_type", "tiny_kwargs"}], "synthetic": [{"name", "base", "overrides"}]}; types that
-are not in it start from the configs their generated tests use.
+--tiny FILE.json: {"models": [{"model_type", "tiny_kwargs"}], "synthetic": [{"name", "base", "overrides"}]}; the
+synthetic ones are checked by name. Types that are not in the file start from the config that the analysis makes up.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,6 +66,17 @@ SKIPPED: Final = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class Subject:
+    """A type to check."""
+
+    model_type: str
+    base: dict[str, Any]
+    """Keyword arguments of a tiny config."""
+    named: dict[str, dict[str, Any]]
+    """Changes to check besides those made up here."""
+
+
 def alternatives(name: str, value: Any, chance: random.Random) -> list[Any]:
     """Other values for a field, by its type only."""
     if "rope_parameters" in name and isinstance(value, dict):
@@ -88,9 +100,12 @@ def alternatives(name: str, value: Any, chance: random.Random) -> list[Any]:
     return [other for number, other in enumerate(found) if other != value and other not in found[:number]]
 
 
-def perturbed(base: dict[str, Any], trials: int, chance: random.Random) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The base config, every field changed alone, then `trials` joint changes of two to four fields."""
+def perturbed(
+    base: dict[str, Any], named: dict[str, dict[str, Any]], trials: int, chance: random.Random
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The base config, the named changes, every field changed alone, `trials` joint changes of two to four fields."""
     yield "base", {}
+    yield from named.items()
     single = [
         (name, value)
         for name in sorted(set(base) - SKIPPED)
@@ -125,7 +140,7 @@ class Refused(Exception):
     """transformers, or areal, does not take this config."""
 
 
-def reference(model_type: str, overrides: dict[str, Any], seed: int) -> nn.Module:
+def reference(model_type: str, overrides: dict[str, Any], seed: int) -> Any:
     """A transformers model of the config, with random weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -142,7 +157,7 @@ def reference(model_type: str, overrides: dict[str, Any], seed: int) -> nn.Modul
 
 
 @torch.no_grad()
-def expected_logits(model: nn.Module, documents: list[torch.Tensor]) -> torch.Tensor:
+def expected_logits(model: Any, documents: list[torch.Tensor]) -> torch.Tensor:
     """Each document alone, without padding: [sum of lengths, vocab]."""
     return torch.cat([model(document[None]).logits[0] for document in documents])
 
@@ -194,20 +209,24 @@ def check(model_type: str, config: dict[str, Any], seed: int) -> float:
         return max(worst, difference(expected_logits(again, documents), expected))
 
 
-def verify(model_type: str, base: dict[str, Any], *, trials: int, seed: int) -> dict[str, Any]:
-    """Counts, and every wrong config."""
+def verify(subject: Subject, *, trials: int, seed: int) -> dict[str, Any]:
+    """Counts, every named config's outcome, and every config that was wrong, crashed or was refused."""
     from transformers import AutoConfig
 
+    model_type, base = subject.model_type, subject.base
     chance = random.Random(f"{model_type} {seed}")
     full = AutoConfig.for_model(model_type, **copy.deepcopy(base)).to_dict()
     full = {name: value for name, value in full.items() if name in base or name not in SKIPPED}
     counts: Counter[str] = Counter()
     wrong, crashes, refusals = [], [], []
-    for number, (label, overrides) in enumerate(perturbed(full, trials, chance)):
+    named: dict[str, float | str] = {}
+    for number, (label, overrides) in enumerate(perturbed(full, subject.named, trials, chance)):
         try:
             ratio = check(model_type, {**base, **overrides}, seed + number)
         except Refused as error:
             by_areal = str(error).startswith("areal: ")
+            if label in subject.named:
+                named[label] = str(error)
             counts["refused" if by_areal else "impossible"] += 1
             if by_areal:
                 refusals.append({"config": label, "reason": str(error)[7:247]})
@@ -217,27 +236,38 @@ def verify(model_type: str, base: dict[str, Any], *, trials: int, seed: int) -> 
             crashes.append({"config": label, "reason": f"{type(error).__name__}: {str(error)[:240]}"})
             continue
         counts["equal" if ratio <= 1 else "wrong"] += 1
+        if label == "base" or label in subject.named:
+            named[label] = ratio
         if ratio > 1:
             wrong.append({"config": label, "overrides": overrides, "error_over_tolerance": ratio})
-    return {"model_type": model_type, **counts, "wrong_configs": wrong, "crashes": crashes, "refusals": refusals}
+    return {
+        "model_type": model_type,
+        **counts,
+        "named": named,
+        "wrong_configs": wrong,
+        "crashes": crashes,
+        "refusals": refusals,
+    }
 
 
-def bases(wanted: list[str], tiny: Path | None) -> dict[str, dict[str, Any]]:
-    """Tiny keyword arguments of each type to check."""
+def subjects(wanted: list[str], tiny: Path | None) -> list[Subject]:
+    """What to check: the wanted types, or every registered one that transformers knows."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     from areal.models.registry import MODELS
 
-    data = json.loads(tiny.read_text(encoding="utf-8")) if tiny else {"models": []}
-    given = {entry["model_type"]: entry["tiny_kwargs"] for entry in data["models"]}
-    found: dict[str, dict[str, Any]] = {}
+    data = json.loads(tiny.read_text(encoding="utf-8")) if tiny else {}
+    given = {entry["model_type"]: entry["tiny_kwargs"] for entry in data.get("models", ())}
+    found = []
     for model_type in wanted or [name for name in MODELS if name in CONFIG_MAPPING]:
-        kwargs = given.get(model_type) or _recorded(model_type)
-        found[model_type] = {name: value for name, value in kwargs.items() if name != "model_type"}
+        kwargs = given.get(model_type) or _made_up(model_type)
+        base = {name: value for name, value in kwargs.items() if name != "model_type"}
+        synthetic = (entry for entry in data.get("synthetic", ()) if entry["base"] == model_type)
+        found.append(Subject(model_type, base, {entry["name"]: entry["overrides"] for entry in synthetic}))
     return found
 
 
-def _recorded(model_type: str) -> dict[str, Any]:
+def _made_up(model_type: str) -> dict[str, Any]:
     from areal.models.analysis.oracle.subject import resolve
     from areal.models.analysis.oracle.tiny import tiny_config
 
@@ -260,14 +290,14 @@ def main() -> int:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     failed = False
-    for model_type, base in bases(arguments.model_types, arguments.tiny).items():
-        result = verify(model_type, base, trials=arguments.trials, seed=arguments.seed)
+    for subject in subjects(arguments.model_types, arguments.tiny):
+        result = verify(subject, trials=arguments.trials, seed=arguments.seed)
         failed |= bool(result["wrong_configs"] or result["crashes"])
         if arguments.json:
             sys.stdout.write(json.dumps(result) + "\n")
         else:
             counted = ", ".join(f"{result.get(name, 0)} {name}" for name in OUTCOMES)
-            sys.stdout.write(f"{model_type}: {counted}\n")
+            sys.stdout.write(f"{subject.model_type}: {counted}\n")
             for entry in result["crashes"]:
                 sys.stdout.write(f"  CRASH {entry['config']}: {entry['reason']}\n")
             for entry in result["wrong_configs"]:
@@ -277,4 +307,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())
