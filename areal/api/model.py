@@ -50,6 +50,12 @@ class CausalModel(Protocol):
 
     args: BaseModelArgs
 
+    @property
+    def length_limit(self) -> int | None:
+        """A sequence that grows beyond this many tokens is computed anew from its first token on, so that nothing of a
+        shorter one can be kept or shared; None, in nearly all families, if that never happens."""
+        ...
+
     def forward(
         self,
         tokens: Tensor,

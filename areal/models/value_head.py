@@ -46,6 +46,11 @@ class ValueModel(nn.Module):
         hidden = self.backbone.hidden(tokens, positions, cu_seqlens, max_seqlen, tree_attn_meta, attention=attention)
         return self.head(hidden).squeeze(-1).to(torch.float32)
 
+    @property
+    def length_limit(self) -> int | None:
+        """See `CausalModel.length_limit`."""
+        return self.backbone.length_limit
+
     def set_gradient_checkpointing(self, enabled: bool) -> None:
         """See `DecoderModel.set_gradient_checkpointing`."""
         self.backbone.set_gradient_checkpointing(enabled)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.api import EngineError, FaultError, ModelRequest, ModelResponse, StopReason, WeightUpdateMeta
+from areal.api import EngineError, FaultError, ModelError, ModelRequest, ModelResponse, StopReason, WeightUpdateMeta
 from areal.engine.embedded.batch import DecodeBatch
 from areal.engine.embedded.gate import StepGate
 from areal.engine.embedded.sequence import RequestLimits, Sequence, accept
@@ -65,8 +65,15 @@ class EmbeddedEngine:
             )
         self._model = model if share_weights else private_copy(model, dtype=config.dtype, device=config.device)
         self._config = config
+        context = min(config.max_seq_len, model.args.max_position_embeddings)
+        limit = getattr(model, "length_limit", None)
+        if limit is not None and context > limit:
+            raise ModelError(
+                f"this model computes sequences of more than {limit} tokens anew from their first token on, which a "
+                f"cache cannot follow; max_seq_len is {config.max_seq_len}, set it to at most {limit}"
+            )
         self._limits = RequestLimits(
-            context=min(config.max_seq_len, model.args.max_position_embeddings),
+            context=context,
             vocab_size=model.args.vocab_size,
             eos_token_id=eos_token_id,
             tokenizer=tokenizer,

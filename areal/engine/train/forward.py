@@ -88,7 +88,7 @@ def token_scores(
     When no token is predicted (all masked, or one-token sequences), the model is not run at all.
     """
     predicted_SL = predicted_tokens(batch, only_masked=only_masked)
-    layout = lay_out(batch, predicted_SL)
+    layout = lay_out(batch, predicted_SL, length_limit=_length_limit(model))
     if layout is None:
         return PredictedScores(None, predicted_SL, 0)
     run: Any = model.hidden
@@ -107,10 +107,15 @@ def token_scores(
 def token_values(critic: nn.Module, batch: PaddedBatch, *, only_masked: bool) -> PredictedValues:
     """Critic values of the states *before* the predicted tokens of one micro-batch."""
     predicted_SL = predicted_tokens(batch, only_masked=only_masked)
-    layout = lay_out(batch, predicted_SL)
+    layout = lay_out(batch, predicted_SL, length_limit=_length_limit(critic))
     if layout is None:
         return PredictedValues(None, predicted_SL, 0)
     return PredictedValues(_predicting_states(critic, layout), predicted_SL, layout.tokens.shape[0])
+
+
+def _length_limit(model: Any) -> int | None:
+    limit: int | None = model.length_limit
+    return limit
 
 
 def place(values_N: Tensor | None, predicted_SL: Tensor, *, dtype: torch.dtype) -> Tensor:

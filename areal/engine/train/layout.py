@@ -53,11 +53,11 @@ class _Row:
     end: int
 
 
-def lay_out(batch: PaddedBatch, predicted_SL: Tensor) -> TokenLayout | None:
+def lay_out(batch: PaddedBatch, predicted_SL: Tensor, *, length_limit: int | None = None) -> TokenLayout | None:
     """The layout that computes the tokens marked in predicted_SL (bool [S, L], never column 0); None without any.
 
     A beginning ends before the first token with loss_mask 1. Sequences share one when it is the same, token by token;
-    groups are not looked at.
+    groups are not looked at. length_limit: see `CausalModel.length_limit`; nothing is shared beyond it.
     """
     device = batch.tokens.device
     marked = predicted_SL.cpu()
@@ -66,7 +66,8 @@ def lay_out(batch: PaddedBatch, predicted_SL: Tensor) -> TokenLayout | None:
         return None
     members = _members(rows, batch.tokens.cpu())
     pieces = _Pieces(len(marked))
-    if pieces_are_shared := _pays(rows, members):
+    is_shareable = length_limit is None or max(row.end for row in rows) <= length_limit
+    if pieces_are_shared := is_shareable and _pays(rows, members):
         _add_shared(pieces, members)
     else:
         for row in rows:

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from areal.api import ModelError
 from areal.models.blocks.attention import PackedAttention
+from areal.models.blocks.rotary import shortest_limit
 from areal.models.saving import save_pretrained
 
 if TYPE_CHECKING:
@@ -119,7 +120,9 @@ class DecoderModel(nn.Module):
         stateless = getattr(attention, "stateless", False)
         recompute = self._gradient_checkpointing and stateless and torch.is_grad_enabled()
         hidden = self._embed(tokens, positions)
-        rotations = {rotary: rotary(positions, hidden.dtype) for rotary in self.rotaries if rotary is not None}
+        rotations = {
+            rotary: rotary(positions, hidden.dtype, cu_seqlens) for rotary in self.rotaries if rotary is not None
+        }
         for layer, rotary in zip(self.layers, self.rotaries, strict=True):
             rotation = None if rotary is None else rotations[rotary]
             if recompute:
@@ -137,6 +140,11 @@ class DecoderModel(nn.Module):
         if self.logit_softcap is not None:
             logits = (logits / self.logit_softcap).tanh() * self.logit_softcap
         return logits
+
+    @property
+    def length_limit(self) -> int | None:
+        """See `CausalModel.length_limit`."""
+        return shortest_limit(self.rotaries)
 
     def set_gradient_checkpointing(self, enabled: bool) -> None:
         """Whether blocks drop their activations and recompute them in the backward pass."""
