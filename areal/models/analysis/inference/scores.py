@@ -40,7 +40,8 @@ def explain_scores(
     """
     product, scores = product.double(), scores.double()
     hints = [hint for hint in hints if hint > 0]
-    largest = float((scores * visible).abs().amax()) or 1.0
+    # Masks of -inf times zero are no number.
+    largest = float(torch.where(visible, scores, 0.0).abs().amax()) or 1.0
     tolerance = SCORE_TOLERANCE * largest
     p = (product - product.diagonal(dim1=-2, dim2=-1)[..., None]) * visible
     s = torch.where(visible, scores - scores.diagonal(dim1=-2, dim2=-1)[..., None], 0.0)
