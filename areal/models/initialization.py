@@ -53,7 +53,7 @@ def _constant(module: nn.Module, name: str) -> float | None:
     if isinstance(module, RMSNorm):
         return 1.0 - module.offset
     if isinstance(module, LayerNorm):
-        return 1.0 if name == "weight" else 0.0
+        return 1.0 - module.offset if name == "weight" else 0.0
     if isinstance(module, Router) and name == "selection_bias":
         return 0.0
     # Sinks start as one more key with a score of zero.

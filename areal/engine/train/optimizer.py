@@ -124,7 +124,7 @@ class MasterAdamW:
 
 
 def _is_matrix(name: str, parameter: Tensor) -> bool:
-    """Whether weight decay applies. Biases of stacked experts and norms with a weight per head are tables of vectors."""
+    """Whether weight decay applies; biases of stacked experts and norms with a weight per head are only vectors."""
     owner = name.split(".")[-2:-1]
     return parameter.ndim >= 2 and not name.endswith("bias") and not any(part.endswith("norm") for part in owner)
 

@@ -139,9 +139,7 @@ def logits(spec: ArchitectureSpec, weights: Mapping[str, Tensor], tokens: Tensor
 def norm(spec: NormSpec, shape: int | tuple[int, ...]) -> RMSNorm | LayerNorm:
     """A norm with weights of `shape`."""
     if spec.kind == "layer":
-        if spec.offset:
-            raise UnsupportedError("offset of a LayerNorm's weight", where="norm", detail=f"offset {spec.offset}")
-        return LayerNorm(shape, spec.eps, weight=spec.weight, bias=spec.bias)
+        return LayerNorm(shape, spec.eps, offset=spec.offset, weight=spec.weight, bias=spec.bias)
     if spec.bias:
         raise UnsupportedError("bias of an RMSNorm", where="norm", detail="the norm adds a vector after scaling")
     return RMSNorm(shape, spec.eps, offset=spec.offset, weight=spec.weight)

@@ -40,25 +40,30 @@ class RMSNorm(nn.Module):
 class LayerNorm(nn.Module):
     """Subtract the mean over the last dimension, divide by the standard deviation, scale and shift (arXiv 1607.06450).
 
-    Statistics are float32 for narrower inputs, or float64 for float64.
+    Statistics are float32 for narrower inputs, or float64 for float64. With an `offset` the factor is offset + weight,
+    as in Nemotron.
     """
 
-    def __init__(self, shape: int | tuple[int, ...], eps: float, *, weight: bool = True, bias: bool = True) -> None:
+    def __init__(
+        self, shape: int | tuple[int, ...], eps: float, *, offset: float = 0.0, weight: bool = True, bias: bool = True
+    ) -> None:
         """shape: of weight and bias; (heads, dim) gives each head its own."""
         super().__init__()
         self.shape = (shape,) if isinstance(shape, int) else shape
         self.weight = nn.Parameter(torch.ones(self.shape)) if weight else None
         self.bias = nn.Parameter(torch.zeros(self.shape)) if bias else None
         self.eps = eps
+        self.offset = offset
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., *shape] -> the same."""
+        weight = self.weight + self.offset if self.weight is not None and self.offset else self.weight
         if len(self.shape) == 1:
-            return functional.layer_norm(inputs, self.shape, self.weight, self.bias, self.eps)
+            return functional.layer_norm(inputs, self.shape, weight, self.bias, self.eps)
         wide = inputs if inputs.dtype == torch.float64 else inputs.float()
         normed = functional.layer_norm(wide, self.shape[-1:], None, None, self.eps)
-        if self.weight is not None:
-            normed = normed * self.weight.to(normed.dtype)
+        if weight is not None:
+            normed = normed * weight.to(normed.dtype)
         if self.bias is not None:
             normed = normed + self.bias.to(normed.dtype)
         return normed.to(inputs.dtype)
