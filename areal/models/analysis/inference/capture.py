@@ -81,6 +81,11 @@ class Capture:
     events: tuple[Event, ...]
     """In the order in which they ended."""
 
+    @property
+    def calls(self) -> dict[int, Other]:
+        """Calls of submodules that are no projections, by their index among the events."""
+        return {index: event for index, event in enumerate(self.events) if isinstance(event, Other)}
+
     def of(self, kind: type[Any]) -> list[Any]:
         """Events of one kind, in order."""
         return [event for event in self.events if isinstance(event, kind)]
@@ -124,7 +129,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """As documented for torch.nn.functional.scaled_dot_product_attention, without dropout (modules are in eval mode)."""
+    """As documented for torch.nn.functional.scaled_dot_product_attention, in eval mode."""
     del dropout_p
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
@@ -187,9 +192,12 @@ class _Operations(TorchDispatchMode):
         ours = [part.untyped_storage().data_ptr() == recording.bare.untyped_storage().data_ptr() for part in args[:2]]
         vector = args[0] if ours[1] else args[1]
         if any(ours) and vector.dim() == 1 and vector.untyped_storage().data_ptr() in recording.parameters:
-            place = max(index for index, event in enumerate(recording.events) if isinstance(event, Projection))
-            projection = recording.events[place]
-            recording.events[place] = replace(projection, bias=vector.detach(), output=result.detach().clone())
+            for place in reversed(range(len(recording.events))):
+                projection = recording.events[place]
+                if isinstance(projection, Projection):
+                    changed = replace(projection, bias=vector.detach(), output=result.detach().clone())
+                    recording.events[place] = changed
+                    return
 
 
 def capture(model: nn.Module, name: str, tokens: Tensor) -> Capture:

@@ -9,7 +9,7 @@ import torch
 
 from areal.models.analysis import reference
 from areal.models.analysis.inference import masks, output, scores
-from areal.models.analysis.inference.projections import rows, select
+from areal.models.analysis.inference.projections import rows
 from areal.models.analysis.inference.sources import Source, apply_norm
 from areal.models.analysis.inference.turning import explain_turning
 from areal.models.analysis.inference.view import Found
@@ -67,6 +67,7 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
     tensors |= after_softmax.tensors
     if sinks is not None:
         tensors["sinks"] = output.parameter_like(view, sinks)[heads.order]
+    clip = next((source.clip for source in (query, key, value) if source.clip is not None), None)
     spec = AttentionSpec(
         num_heads=query.heads,
         num_kv_heads=len(heads.kv),
@@ -83,7 +84,7 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
         scale=rule.scale,
         softcap=rule.softcap,
         sinks=sinks is not None,
-        clip=next((source.clip for source in (query, key, value) if source.clip is not None), None),
+        clip=None if clip is None else scores.snap(clip, hints),
         gate=after_softmax.gate,
         alibi=rule.alibi is not None,
         alibi_scale=1.0 if rule.alibi is None else rule.alibi,

@@ -71,8 +71,9 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
     rope = rope[order]
     expanded = _latent(view, expand, compress)
     query_event = _only_event(view, query.match, "queries")
-    direct = reads_input(view, _projection(view, query_event))
-    compressed = None if direct else _latent(view, query_event, None)
+    traced = view.run.events[query_event]
+    assert isinstance(traced, Projection)
+    compressed = None if reads_input(view, traced) else _latent(view, query_event, None)
     positions = torch.arange(view.run.length).repeat(view.run.batch)
     rotation = None if turning.rotary is None else reference.rotary(turning.rotary)(positions, torch.float32)
     final = torch.cat((order, torch.arange(len(rope), len(start))))
@@ -193,7 +194,8 @@ def _latent(view: View, event: int, compress: int | None) -> Latent:
     norm, scale, compressed = None, 1.0, flat
     if normed.found and len(normed.events()) == 1 and torch.equal(normed.column, torch.arange(rank)):
         call, traced = view.probe.events[normed.events()[0]], view.run.events[normed.events()[0]]
-        assert isinstance(call, Other) and isinstance(traced, Other)
+        assert isinstance(call, Other)
+        assert isinstance(traced, Other)
         norm = infer_norm(call.module, traced.input, traced.output, name=call.name)
         scale = float(normed.factor.mean())
         given = per_token(call.input, view.probe)

@@ -15,6 +15,7 @@ from areal.models.analysis.records import UnsupportedError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from areal.models.analysis.inference.capture import Capture
     from areal.models.analysis.inference.operands import Operands
     from areal.models.analysis.inference.sources import Source
     from areal.models.analysis.inference.view import View
@@ -35,7 +36,7 @@ class AfterSoftmax:
 
 def explain(view: View, operands: Operands, order: Tensor) -> AfterSoftmax:
     """order: canonical order of the module's query heads. Raises UnsupportedError where something else happens."""
-    projection = output_projection(view)
+    projection = output_projection(view.run)
     given = projection.input.reshape(view.run.batch * view.run.length, -1)
     attended = operands.attended
     _, _, heads, width = attended.shape
@@ -91,17 +92,19 @@ def norm_input(view: View, source: Source, operand: Tensor) -> Tensor:
     return orders[0].repeat_interleave(heads // unique, 2)
 
 
-def output_projection(view: View) -> Projection:
+def output_projection(capture: Capture) -> Projection:
     """The projection whose result the module returns, possibly after adding a residual that it was given."""
-    expected = view.run.output
-    for residual in (None, *view.run.others):
+    expected = capture.output
+    tolerance = 1e-6 * float(expected.abs().max())
+    for residual in (None, *capture.others):
         target = (expected if residual is None else expected - residual).flatten()
-        for event in reversed(view.run.events):
-            if isinstance(event, Projection) and event.output.numel() == target.numel():
-                if torch.allclose(event.output.flatten(), target, rtol=1e-5, atol=1e-6 * float(expected.abs().max())):
-                    return event
+        for event in reversed(capture.of(Projection)):
+            flat = event.output.flatten()
+            if flat.shape == target.shape and torch.allclose(flat, target, rtol=1e-5, atol=tolerance):
+                found: Projection = event
+                return found
     raise UnsupportedError(
-        "something after the output projection", where=view.name, detail="no projection returns the layer's output"
+        "something after the output projection", where=capture.name, detail="no projection returns the layer's output"
     )
 
 

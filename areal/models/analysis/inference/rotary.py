@@ -104,16 +104,16 @@ def candidates(config: Mapping[str, Any]) -> Iterator[Candidate]:
     yield Candidate(RotaryArgs(theta=10000.0), "no field of the config")
 
 
-def longest_hint(config: Mapping[str, Any]) -> int | None:
-    """A length beyond which some field might change positions: a bit more than the largest small context length."""
-    lengths = [int(number) for name, number in _numbers(config) if _about(name, ("position", "context", "length"))]
-    return max((length for length in lengths if 8 <= length <= 256), default=None)
+def context_lengths(config: Mapping[str, Any]) -> list[int]:
+    """Lengths up to 256 tokens at which some field might say that positions change, in rising order."""
+    named = (number for name, number in _numbers(config) if _about(name, ("position", "context", "length")))
+    return sorted({int(number) for number in named if 4 <= number <= 256 and number == int(number)})
 
 
-def shortest_hint(config: Mapping[str, Any]) -> int | None:
-    """The smallest such length."""
-    lengths = [int(number) for name, number in _numbers(config) if _about(name, ("position", "context", "length"))]
-    return min((length for length in lengths if 4 <= length <= 256), default=None)
+def inverse_frequencies_of(spec: RotarySpec) -> tuple[Tensor, ...]:
+    """Its tables: two where long documents have their own."""
+    args = RotaryArgs(theta=spec.theta, rotary_type=spec.type, parameters=dict(spec.parameters))
+    return inverse_frequencies(args, spec.dim)
 
 
 def _about(name: str, words: Sequence[str]) -> bool:

@@ -69,6 +69,8 @@ def measure(before: Tensor, after: Tensor, *, where: str) -> Turning | None:
             "queries or keys scaled by position", where=where, detail="the length of rotated pairs changes by position"
         )
     frequencies = _frequencies(ratio.angle(), where)
+    if float(frequencies.sum()) < 0:  # the other sense of rotation is the same table with the parts exchanged
+        real, imaginary, frequencies = imaginary, real, -frequencies
     rest = [index for index in range(before.shape[-1]) if index not in {*real.tolist(), *imaginary.tolist()}]
     base = float(factor[rest].mean()) if rest else 1.0
     return Turning(real, imaginary, frequencies, 4e-6 / before.shape[1], float(magnitude.mean()) / base, bool(rest))

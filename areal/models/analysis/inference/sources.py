@@ -78,7 +78,7 @@ def resolve(heads: Tensor, probe: Capture, run: Capture, *, part: str) -> Source
     raise UnsupportedError(
         f"{part} that are not projections of this layer's input",
         where=probe.name,
-        detail=f"{missing} of {len(found.event)} elements are neither rows of a projection nor outputs of a norm of one",
+        detail=f"{missing} of {len(found.event)} elements are no rows of a projection, nor a norm of such rows",
     )
 
 
@@ -111,7 +111,7 @@ def _through_norm(normed: Match, shape: tuple[int, ...], probe: Capture, run: Ca
     events = normed.events()
     inputs = []
     for event in events:
-        flat = per_token(probe.events[event].input, probe)  # type: ignore[union-attr]  # all are calls of modules
+        flat = per_token(probe.calls[event].input, probe)
         assert flat is not None
         inputs.append(Columns(event, flat))
     picked = torch.stack(
@@ -122,13 +122,13 @@ def _through_norm(normed: Match, shape: tuple[int, ...], probe: Capture, run: Ca
         1,
     )
     source = match(picked, columns(probe))
-    names = tuple(probe.events[event].name for event in events)  # type: ignore[union-attr]
+    names = tuple(probe.calls[event].name for event in events)
     if not source.found:
         raise UnsupportedError(
             "a norm of something that is no projection", where=names[0], detail="its input is computed in another way"
         )
-    calls = [probe.events[event] for event in events]
-    run_calls = [run.events[event] for event in events]
+    calls = [probe.calls[event] for event in events]
+    run_calls = [run.calls[event] for event in events]
     after = not _sees(run_calls, source, run)
     use = _norm_use(calls, run_calls, normed, heads, width, after_rotary=after)
     # A constant between norm and product belongs to the scale, one before the norm does not exist for it.
