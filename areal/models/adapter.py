@@ -126,7 +126,7 @@ class TableAdapter(StateDictAdapter):
                     ours |= unit.read(state_dict)
                 except ModelError as error:
                     wrong.append(str(error))
-        unexpected = [key for key in state_dict if key not in used and not self._is_skipped(key)]
+        unexpected = [key for key in state_dict if key not in used and not self.is_skipped(key)]
         if HEAD not in self._shapes:
             self._take_tied_head(state_dict, ours, unexpected)
         if missing or unexpected:
@@ -210,7 +210,8 @@ class TableAdapter(StateDictAdapter):
             )
         unexpected.remove(on_disk)
 
-    def _is_skipped(self, key: str) -> bool:
+    def is_skipped(self, key: str) -> bool:
+        """Whether a name on disk holds nothing of this model."""
         return any(re.search(pattern, key) for pattern in (*ALWAYS_SKIPPED, *self.skipped))
 
 

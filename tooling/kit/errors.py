@@ -9,6 +9,7 @@
     +-- MergeConflictError        5     merge-conflict   conflict markers were left for a person
     +-- RegistryShapeError        6     registry-shape   a registry that cannot be edited safely; has the line to paste
     +-- ChecksFailedError         7     checks-failed    generated code failed its gates or tests
+    +-- UnsupportedError          8     unsupported      what was analysed needs a feature that cannot be generated
     +-- BusyError                 75    busy             another process holds the lock
 
 Anything else that escapes is a bug: exit 1, code "internal". Only the command line turns an error into an exit. An
@@ -20,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class ToolError(Exception):
@@ -99,6 +100,27 @@ class ChecksFailedError(ToolError):
         """checks: what was run, for the report (`CheckResult`; this page stands below all others and imports none)."""
         super().__init__(message, where=where, fix=fix)
         self.checks = tuple(checks)
+
+
+class UnsupportedError(ToolError):
+    """What was analysed needs a feature that cannot be generated; `text` and `details` say which and why."""
+
+    exit_code = 8
+    code = "unsupported"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str = "",
+        fix: str = "",
+        text: str = "",
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """text: the findings, for people; details: further fields of the JSON object."""
+        super().__init__(message, where=where, fix=fix)
+        self.text = text
+        self.details = dict(details or {})
 
 
 class BusyError(ToolError):

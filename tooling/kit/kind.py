@@ -68,7 +68,10 @@ class OptionEntry:
     name: str
     """Without dashes, e.g. "from-examples"."""
     metavar: str
+    """Name of its value in help texts; empty for an option that has none and is given or not."""
     help: str
+    reports: bool = False
+    """With this option nothing is generated: the page answers with `Findings`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +148,19 @@ class PrepareRequest:
     answers: Mapping[str, Any]
     """Given by the user so far (questions without a given answer are missing, not defaulted)."""
     options: Mapping[str, str]
-    """Given options of the manifest, by name without dashes ("from-examples")."""
+    """Given options of the manifest, by name without dashes ("from-examples"); "" for one without a value."""
     python: Path
     """Interpreter of the repository, for child processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a generator page found out, in place of a unit."""
+
+    text: str
+    """For people."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """For programs: further fields of the JSON object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +171,8 @@ class Prepared:
     """Further answers (JSON values); they are kept in the receipt, so that updates need neither option nor source."""
     warnings: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
+    findings: Findings | None = None
+    """Nothing is generated; this is the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ def test_the_schema_knows_exactly_the_documented_exit_codes():
     [
         {"ok": False},
         {"exit_code": 3},
-        {"exit_code": 8},
+        {"exit_code": 9},
         {"surprise": 1},
         {"plan": [{"path": "x", "action": "touch", "reason": ""}]},
         {"checks": [{"name": "tests"}]},

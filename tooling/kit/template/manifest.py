@@ -48,11 +48,11 @@ _KEYS: dict[str, type] = {
     "documents": list,
     "renames": dict,
 }
-_OPTION_KEYS: dict[str, type] = {"name": str, "metavar": str, "help": str}
+_OPTION_KEYS: dict[str, type] = {"name": str, "metavar": str, "help": str, "reports": bool}
 _FILE_KEYS: dict[str, type] = {"path": str, "purpose": str, "contract": str, "todo": list, "test": bool}
 _REGISTRY_KEYS: dict[str, type] = {"file": str, "shape": str, "table": str, "key": str, "value": str}
 _DOCUMENT_KEYS: dict[str, type] = {"file": str, "section": str, "key": str, "line": str}
-_OPTIONAL = frozenset({"contract", "todo", "test", "value", "when"})
+_OPTIONAL = frozenset({"contract", "reports", "test", "todo", "value", "when"})
 
 
 # ---------------------------------------------------------------------------------------------------------- reading

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping, Sequence
 
+    from tooling.kit.kind import OptionEntry
     from tooling.kit.template.kinds import KindSource
     from tooling.kit.template.questions import Question
 
@@ -68,9 +69,7 @@ def add_questions(group: argparse._ArgumentGroup, kind: KindSource) -> None:
             raise _name_taken(kind, f"question {question.name!r}", flag(question.name)) from error
     for option in load_manifest(kind.folder).options:
         try:
-            group.add_argument(
-                f"--{option.name}", dest=_OPTION + option.name, metavar=option.metavar, help=_escaped(option.help)
-            )
+            _add_option(group, option)
         except argparse.ArgumentError as error:
             raise _name_taken(kind, f"option {option.name!r}", f"--{option.name}") from error
 
@@ -168,6 +167,14 @@ def _add_question(group: argparse._ArgumentGroup, question: Question) -> None:
         group.add_argument(name, dest=destination, action=argparse.BooleanOptionalAction, default=None, help=text)
         return
     group.add_argument(name, dest=destination, metavar=_metavar(question), help=text)
+
+
+def _add_option(group: argparse._ArgumentGroup, option: OptionEntry) -> None:
+    name, destination, text = f"--{option.name}", _OPTION + option.name, _escaped(option.help)
+    if option.metavar:
+        group.add_argument(name, dest=destination, metavar=option.metavar, help=text)
+    else:
+        group.add_argument(name, dest=destination, action="store_const", const="", help=text)
 
 
 def _metavar(question: Question) -> str:

@@ -31,6 +31,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     5: "a merge left conflict markers",
     6: "a registry was not recognised; the message holds the line to paste",
     7: "generated code failed its checks or tests",
+    8: "what was analysed needs a feature that cannot be generated; the report names it",
     75: "another process is changing the repository",
     130: "interrupted (Ctrl-C); everything was rolled back",
 }
@@ -122,7 +123,14 @@ def _attempt(call: Call, *, as_json: bool) -> Report:
     except ToolError as error:
         if {"-v", "--verbose"} & set(call.rest):
             _show_traceback()
-        return Report(command=command, problem=error, checks=tuple(getattr(error, "checks", ())))
+        return Report(
+            command=command,
+            problem=error,
+            changing=False,
+            checks=tuple(getattr(error, "checks", ())),
+            text=getattr(error, "text", ""),
+            data=getattr(error, "details", {}),
+        )
     except KeyboardInterrupt:
         return Report(command=command, problem=_InterruptedError("interrupted", fix="nothing was left half done"))
     except Exception as error:  # noqa: BLE001 - the outermost frame: report with traceback instead of dying silently

@@ -156,6 +156,14 @@ def _done(outcome: Outcome, checks: tuple[CheckResult, ...]) -> Done:
 
 def _report(invocation: Invocation, work: Work, done: Done, problem: ToolError | None) -> Report:
     unit = work.unit
+    if unit.findings is not None:
+        return Report(
+            command=invocation.command,
+            changing=False,
+            warnings=unit.warnings,
+            text=unit.findings.text,
+            data=unit.findings.data,
+        )
     return Report(
         command=invocation.command,
         problem=problem,

@@ -33,6 +33,8 @@ def run(invocation: Invocation) -> Report:
     if kind is None:
         raise UsageError("no kind was given", fix="see `areal-new kinds`")
     name, answers, options = _request(invocation, kind)
+    if _only_reports(kind, options):
+        invocation.arguments.dry_run = True
 
     def make(workspace: Workspace) -> Work:
         from tooling.new.unit.generate import plan_unit
@@ -43,6 +45,13 @@ def run(invocation: Invocation) -> Report:
         return Work.of(plan_unit(workspace, request), kind.name, name)
 
     return perform(invocation, make, Advice(tests_failed=f"areal-new undo {kind.name} {shlex.quote(name)}"))
+
+
+def _only_reports(kind: KindSource, options: dict[str, str]) -> bool:
+    """Whether an option asks for findings only, so that nothing has to be locked."""
+    from tooling.kit.template.manifest import load_manifest
+
+    return any(option.name in options for option in load_manifest(kind.folder).options if option.reports)
 
 
 def _request(invocation: Invocation, kind: KindSource) -> tuple[str, dict[str, Any], dict[str, str]]:

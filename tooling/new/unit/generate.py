@@ -43,6 +43,8 @@ def plan_unit(workspace: Workspace, request: UnitRequest) -> UnitPlan:
     names = parse_name(request.name, reserved=manifest.reserved)
     existing = read_receipt(workspace.root, request.kind, names.snake)
     page, prepared = prepare(workspace, source, manifest, names, request.answers, request.options)
+    if prepared.findings is not None:
+        return UnitPlan(plan=Plan(workspace.root), receipt=None, findings=prepared.findings, warnings=prepared.warnings)
     answers = {**request.answers, **prepared.answers}
     produced = produce(workspace, source.folder, names, answers, kind=request.kind, page=page, given=request.answers)
     template = reference(workspace, source)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tooling.kit.change.plan import Plan
-    from tooling.kit.kind import CheckResult, DocumentEntry, RegistryEntry
+    from tooling.kit.kind import CheckResult, DocumentEntry, Findings, RegistryEntry
     from tooling.kit.receipts import Receipt
 
 EDITED_SINCE = 4
@@ -75,6 +75,8 @@ class UnitPlan:
     """Places elsewhere that name the unit, "path:line: text"."""
     backups: tuple[str, ...] = ()
     """Files that are copied into the git directory before the plan changes them."""
+    findings: Findings | None = None
+    """What the page found out, where nothing was to be generated."""
     templates: Mapping[str, str] = field(default_factory=dict)
     """Kind -> tree hash of the templates to store in git, so that a later update finds its base."""
 

@@ -1,0 +1,483 @@
+"""The code of a family's `model.py`: constructor calls of `areal.models.blocks`, only with what this family needs.
+
+A keyword is written where its slot is not the block's own default. Where a slot depends on the config or on the layer,
+the call says the attribute or the property of the arguments that decides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tooling.kit.errors import UsageError
+from tooling.new.generators.model_expressions import depends_on_layer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tooling.new.generators.model_arguments import Arguments
+
+BLOCKS: Final = {
+    "pre": ("PreNormBlock", ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")),
+    "post": ("PostNormBlock", ("self_attn", "post_attention_layernorm", "mlp", "post_feedforward_layernorm")),
+    "sandwich": (
+        "SandwichBlock",
+        (
+            "input_layernorm",
+            "self_attn",
+            "post_attention_layernorm",
+            "pre_feedforward_layernorm",
+            "mlp",
+            "post_feedforward_layernorm",
+        ),
+    ),
+    "parallel": ("ParallelBlock", ("input_layernorm", "self_attn", "mlp")),
+    "parallel_two_norms": ("ParallelBlock", ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")),
+    "post_residual": ("PostResidualBlock", ("self_attn", "input_layernorm", "mlp", "post_attention_layernorm")),
+}
+"""Kind of block to its class and its children, in the order in which they act."""
+
+MODULES: Final = {
+    "areal.models.blocks.attention": ("SelfAttention",),
+    "areal.models.blocks.block": (
+        "ParallelBlock",
+        "PostNormBlock",
+        "PostResidualBlock",
+        "PreNormBlock",
+        "SandwichBlock",
+    ),
+    "areal.models.blocks.decoder": ("DecoderModel",),
+    "areal.models.blocks.latent_attention": ("LatentAttention",),
+    "areal.models.blocks.mlp": ("MLP", "GatedMLP"),
+    "areal.models.blocks.moe": ("Experts", "MixtureOfExperts", "Router"),
+    "areal.models.blocks.norms": ("LayerNorm", "RMSNorm"),
+    "areal.models.blocks.positions": ("LearnedPositions", "SinusoidalPositions"),
+    "areal.models.blocks.rotary": ("Rotary",),
+    "areal.models.rotary_args": ("RotaryArgs",),
+}
+"""Where the classes in the code come from."""
+
+_HELPER_USES: Final = 3
+"""From so many equal norms on, the family gets a function for them."""
+
+
+class ModelCode:
+    """Writes the body of `model.py` from the slots of a report."""
+
+    def __init__(self, arguments: Arguments, pascal: str) -> None:
+        self.arguments = arguments
+        self.slots = arguments.slots
+        self.pascal = pascal
+        self._is_shared = False
+        """Whether two kinds of block are made of the same layers, which then get functions."""
+
+    # ------------------------------------------------------------------------------------------------- whole model
+
+    def decoder_keywords(self) -> list[str]:
+        """Keywords of `DecoderModel.__init__` behind the arguments."""
+        lines = ["layers=(_block(args, layer) for layer in range(args.num_layers))"]
+        lines.append(f"norm={self._optional_norm('final_norm', 'args.hidden_size')}")
+        lines.append(f"rotary={self._rotary()}")
+        lines += self._keywords("", {"embedding_multiplier": 1.0})
+        if self._is_possible("positions"):
+            lines.append(f"embed_positions={self._choice('positions', self._positions())}")
+        if self._is_possible("embedding_norm"):
+            lines.append(f"embed_norm={self._optional_norm('embedding_norm', 'args.hidden_size')}")
+        lines += self._keywords("", {"head_bias": False, "logit_multiplier": 1.0, "logit_softcap": None})
+        return lines
+
+    def functions(self) -> list[str]:
+        """The functions behind the class, as source."""
+        block = self._block_function()
+        parts = [block, *self._rotary_functions()]
+        if "_attention(" in block:
+            parts.append(self._function("_attention", f"return {self._attention()}", self._attention_type()))
+        if "_feed_forward(" in block:
+            parts.append(self._feed_forward_function())
+        return parts
+
+    # ------------------------------------------------------------------------------------------------------ blocks
+
+    def _block_function(self) -> str:
+        node = self.slots["layer.block"]
+        kinds = _constants(node)
+        names = sorted({BLOCKS[kind][0] for kind in kinds})
+        if node["kind"] == "constant":
+            body = f"return {self._block(kinds[0])}"
+        elif node["kind"] == "when_equal":
+            then, otherwise = node["then"], node["otherwise"]
+            condition = self.arguments.flag(node)
+            body = self._either_block(condition, _one(then), _one(otherwise))
+        else:
+            raise UsageError(
+                "the kind of block depends on the layer, which the template cannot write",
+                where="layer.block",
+                fix="write this family by hand, with `areal-new model NAME --analyze-only` as its checklist",
+            )
+        return self._function("_block", body, " | ".join(names))
+
+    def _either_block(self, condition: str, then: str, otherwise: str) -> str:
+        """The body of a function that makes one of two kinds of block."""
+        (first, children), (second, other_children) = BLOCKS[then], BLOCKS[otherwise]
+        if set(children) == set(other_children):
+            choice = f"block: type[{first} | {second}] = {first} if {condition} else {second}"
+            return f"{choice}\n    return {self._block(otherwise, 'block')}"
+        self._is_shared = True
+        return f"if {condition}:\n        return {self._block(then)}\n    return {self._block(otherwise)}"
+
+    def _block(self, kind: str, name: str = "") -> str:
+        name, children = name or BLOCKS[kind][0], BLOCKS[kind][1]
+        arguments = []
+        for child in children:
+            if child == "self_attn":
+                arguments.append(f"self_attn={self._attention_call()}")
+            elif child == "mlp":
+                arguments.append(f"mlp={self._feed_forward_call()}")
+            else:
+                arguments.append(f"{child}={self._norm(f'layer.norms.{child}', 'args.hidden_size')}")
+        arguments += self._keywords("layer.", {"residual_multiplier": 1.0})
+        return f"{name}({', '.join(arguments)})"
+
+    def _attention_call(self) -> str:
+        text = self._attention()
+        return text if text.count("=") <= _SHORT and not self._is_shared else "_attention(args, layer)"
+
+    def _feed_forward_call(self) -> str:
+        if self._kind("layer.feed_forward") == "mlp" and not self._is_shared:
+            return self._mlp("layer.feed_forward")
+        return f"_feed_forward(args{', layer' if self._feed_forward_needs_layer() else ''})"
+
+    # --------------------------------------------------------------------------------------------------- attention
+
+    def _attention_type(self) -> str:
+        return "LatentAttention" if self._kind("layer.attention") == "latent" else "SelfAttention"
+
+    def _attention(self) -> str:
+        return self._latent_attention() if self._kind("layer.attention") == "latent" else self._self_attention()
+
+    def _self_attention(self) -> str:
+        path = "layer.attention."
+        arguments = ["layer", "args"]
+        for name in ("num_heads", "num_kv_heads", "head_dim"):
+            if depends_on_layer(self.slots[path + name]):
+                arguments.append(f"{name}={self._text(path + name)}")
+        if not self._is_same(path + "value_dim", path + "head_dim"):
+            arguments.append(f"value_dim={self._text(path + 'value_dim')}")
+        arguments += self._biases()
+        if not self._is_usual_scale():
+            arguments.append(f"scale={self._text(path + 'scale')}")
+        arguments += self._query_key_norms()
+        arguments += self._keywords("layer.", {"window": None, "chunk": None})
+        arguments += self._keywords(path, {"softcap": None, "sinks": False, "clip": None, "gate": "none"})
+        arguments += self._alibi()
+        return f"SelfAttention({', '.join(arguments)})"
+
+    def _biases(self) -> list[str]:
+        path, found = "layer.attention.", []
+        query = self.slots[f"{path}query_bias"]
+        if query != _constant(False):
+            found.append(f"qkv_bias={self._text(f'{path}query_bias')}")
+        for name in ("key_bias", "value_bias"):
+            if self.slots[path + name] != query:
+                found.append(f"{name}={self._text(path + name)}")
+        if self.slots[f"{path}output_bias"] != _constant(False):
+            found.append(f"output_bias={self._text(f'{path}output_bias')}")
+        return found
+
+    def _is_usual_scale(self) -> bool:
+        """Whether the scale is that of the width of a head, which blocks take by default."""
+        scale, width = self.slots["layer.attention.scale"], self.slots["layer.attention.head_dim"]
+        if scale["kind"] == "constant" and width["kind"] == "constant":
+            return bool(abs(scale["value"] - width["value"] ** -0.5) < 1e-9)
+        filled = self._filled(width)
+        return scale["kind"] == "product" and filled is not None and _is_inverse_root(scale, filled)
+
+    def _filled(self, node: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """A width as one product; the field of one that is filled when it is null."""
+        if node["kind"] in ("field", "when_null"):
+            return {"factor": 1.0, "powers": {node.get("name") or node["field"]: 1.0}}
+        return node if node["kind"] == "product" else None
+
+    def _query_key_norms(self) -> list[str]:
+        path, found = "layer.attention.", []
+        scope = self._kind(f"{path}norm_scope") if f"{path}norm_scope" in self.slots else "head"
+        heads = {"query": "args.num_heads", "key": "args.num_kv_heads"}
+        for part in ("query", "key"):
+            shape = {
+                "head": "args.head_dim",
+                "each_head": f"({heads[part]}, args.head_dim)",
+                "full": f"{heads[part]} * args.head_dim",
+            }[scope]
+            if self._is_possible(f"{path}{part}_norm"):
+                found.append(f"{part}_norm={self._optional_norm(f'{path}{part}_norm', shape)}")
+        if found and scope == "full":
+            found.append("full_width_norms=True")
+        return found + (self._keywords(path, {"norm_after_rotary": False}) if found else [])
+
+    def _alibi(self) -> list[str]:
+        node = self.slots.get("layer.attention.alibi", _constant(False))
+        if node == _constant(False):
+            return []
+        scale = self._text("layer.attention.alibi_scale")
+        return [f"alibi={self._choice('layer.attention.alibi', scale)}"]
+
+    def _latent_attention(self) -> str:
+        path = "layer.attention."
+        arguments = ["layer", "args"]
+        for name in ("query_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
+            arguments.append(f"{name}={self._text(path + name)}")
+        compressed = self._optional_norm(f"{path}query_norm", self._text(f"{path}query_rank"))
+        arguments.append(f"query_norm={compressed}")
+        arguments.append(f"kv_norm={self._norm(f'{path}kv_norm', self._text(f'{path}kv_rank'))}")
+        arguments += self._keywords(path, {"query_bias": False, "kv_bias": False, "output_bias": False})
+        arguments.append(f"scale={self._text(f'{path}scale')}")
+        arguments += self._keywords(path, {"softcap": None})
+        arguments += self._keywords("layer.", {"window": None, "chunk": None})
+        arguments += self._keywords(path, {"query_latent_scale": 1.0, "kv_latent_scale": 1.0})
+        return f"LatentAttention({', '.join(arguments)})"
+
+    # ------------------------------------------------------------------------------------------------ feed-forward
+
+    def _feed_forward_function(self) -> str:
+        node = self.slots["layer.feed_forward"]
+        needs_layer = self._feed_forward_needs_layer()
+        if node["kind"] == "constant":
+            text = self._mixture() if node["value"] == "moe" else self._mlp("layer.feed_forward")
+            return self._function("_feed_forward", f"return {text}", text.partition("(")[0], needs_layer)
+        dense, is_dense = self._mlp("layer.feed_forward"), self._dense_condition(node)
+        body = f"if {is_dense}:\n        return {dense}\n    return {self._mixture()}"
+        kind = f"{dense.partition('(')[0]} | MixtureOfExperts"
+        return self._function("_feed_forward", body, kind, needs_layer)
+
+    def _dense_condition(self, node: Mapping[str, Any]) -> str:
+        """The text of "this layer has no experts", over a property that says that it has."""
+        experts = {**node, "then": _truth(node["then"], "moe"), "otherwise": _truth(node["otherwise"], "moe")}
+        text = self.arguments.write(experts, "layer.feed_forward")
+        return text.removeprefix("not ") if text.startswith("not ") else f"not {text}"
+
+    def _feed_forward_needs_layer(self) -> bool:
+        below = [node for slot, node in self.slots.items() if slot.startswith("layer.feed_forward")]
+        return any(map(depends_on_layer, below))
+
+    def _mlp(self, path: str) -> str:
+        gated = self._kind(f"{path}.gated")
+        activation = self.slots[f"{path}.activation"]
+        arguments = ["args.hidden_size", self._text(f"{path}.intermediate_size")]
+        if not gated or activation != _constant("silu"):
+            arguments.append(f"activation={self._text(f'{path}.activation')}")
+        bias, output = self.slots[f"{path}.bias"], self.slots[f"{path}.output_bias"]
+        arguments += self._keywords(f"{path}.", {"bias": False})
+        if output != bias:
+            arguments.append(f"output_bias={self._text(f'{path}.output_bias')}")
+        if gated:
+            arguments += self._keywords(f"{path}.", {"clamp": None, "up_offset": 0.0})
+        return f"{'GatedMLP' if gated else 'MLP'}({', '.join(arguments)})"
+
+    def _mixture(self) -> str:
+        path = "layer.feed_forward."
+        router = ["args.hidden_size", self._text(f"{path}router.num_experts"), self._text(f"{path}router.top_k")]
+        defaults: dict[str, Any] = {"score": "softmax", "order": "score_first", "normalize": False, "scale": 1.0}
+        defaults |= {"bias": False, "selection_bias": False, "groups": 1, "top_groups": 1}
+        router += self._keywords(f"{path}router.", defaults)
+        if self.slots[f"{path}router.groups"] != _constant(1):
+            router += self._keywords(f"{path}router.", {"group_score": "top2_sum"})
+        experts = ["args.hidden_size", self._text(f"{path}experts.intermediate_size"), router[1]]
+        experts += self._keywords(f"{path}experts.", {"activation": "silu", "gated": True, "bias": False})
+        experts += self._keywords(f"{path}experts.", {"clamp": None, "up_offset": 0.0})
+        arguments = [f"router=Router({', '.join(router)})", f"experts=Experts({', '.join(experts)})"]
+        if self._is_possible(f"{path}shared"):
+            arguments.append(f"shared_experts={self._choice(f'{path}shared', self._mlp(f'{path}shared'))}")
+            arguments += self._keywords(path, {"shared_gate": False})
+        return f"MixtureOfExperts({', '.join(arguments)})"
+
+    # ----------------------------------------------------------------------------------------- norms and positions
+
+    def _norm(self, path: str, shape: str) -> str:
+        arguments = [shape, self._text(f"{path}.eps")]
+        if self._kind(f"{path}.kind") == "rms":
+            arguments += self._keywords(f"{path}.", {"offset": 0.0, "weight": True})
+            return f"RMSNorm({', '.join(arguments)})"
+        arguments += self._keywords(f"{path}.", {"weight": True, "bias": True})
+        return f"LayerNorm({', '.join(arguments)})"
+
+    def _optional_norm(self, path: str, shape: str) -> str:
+        return self._choice(path, self._norm(path, shape)) if self._is_possible(path) else "None"
+
+    def _positions(self) -> str:
+        learned = self._kind("positions.kind") == "learned"
+        arguments = [self._text("positions.num_positions"), "args.hidden_size"]
+        more = {} if learned else {"interleaved": False, "endpoint": False}
+        arguments += self._keywords("positions.", {"offset": 0, **more})
+        return f"{'LearnedPositions' if learned else 'SinusoidalPositions'}({', '.join(arguments)})"
+
+    # ---------------------------------------------------------------------------------------------------- rotation
+
+    def _rotary(self) -> str:
+        tables = self.arguments.tables
+        if not tables:
+            return "None"
+        if self.slots["layer.rotary"]["kind"] == "rotary" and not depends_on_layer(self.slots["layer.rotary.dim"]):
+            return self._table(self.slots["layer.rotary"])
+        return "_rotary(args)"
+
+    def _rotary_functions(self) -> Iterator[str]:
+        if self._rotary() != "_rotary(args)":
+            return
+        node = self.slots["layer.rotary"]
+        names: dict[str, str] = {}
+        lines = []
+        for table in self.arguments.tables:
+            names[table.attribute] = table.attribute if len(self.arguments.tables) > 1 else "rotary"
+            leaf = {"kind": "rotary", "layer_type": table.layer_type, "types": list(table.types), "theta": table.theta}
+            lines.append(f"{names[table.attribute]} = {self._table(leaf)}")
+        choice = self._rotary_choice(node, names)
+        kind = "list[Rotary | None]" if "None" in choice else "list[Rotary]"
+        lines.append(f"return [{choice} for layer in range(args.num_layers)]")
+        body = "\n    ".join(lines)
+        yield f"def _rotary(args: {self.pascal}Args) -> {kind}:\n    {body}\n"
+
+    def _rotary_choice(self, node: Mapping[str, Any], names: Mapping[str, str]) -> str:
+        if node["kind"] == "rotary":
+            tables = self.arguments.tables
+            found = next(table for table in tables if table.layer_type == node.get("layer_type"))
+            return names[found.attribute]
+        if node["kind"] == "constant":
+            return "None"
+        then, otherwise = (self._rotary_choice(node[key], names) for key in ("then", "otherwise"))
+        if node["kind"] == "when_equal":
+            return f"{then} if {self.arguments.flag(node)} else {otherwise}"
+        slot = "layer.rotary" if "None" in (then, otherwise) else "layer.rotary.is_sliding"
+        if then == "None":
+            condition = self.arguments.condition({"kind": "not", "condition": node["condition"]}, slot)
+            return f"{otherwise} if {condition} else None"
+        return f"{then} if {self.arguments.condition(node['condition'], slot)} else {otherwise}"
+
+    def _table(self, node: Mapping[str, Any]) -> str:
+        table = next(table for table in self.arguments.tables if table.layer_type == node.get("layer_type"))
+        settings = f"args.{table.attribute}"
+        if table.theta is not None:
+            settings = f"RotaryArgs(theta={self.arguments.write(table.theta, 'layer.rotary.theta')})"
+        path = "layer.rotary."
+        dim = "args.head_dim" if self._is_same(f"{path}dim", "layer.attention.head_dim") else self._text(f"{path}dim")
+        arguments = [settings, dim, *self._keywords(path, {"interleaved": False})]
+        return f"Rotary({', '.join(arguments)})"
+
+    # ----------------------------------------------------------------------------------------------------- helpers
+
+    def _function(self, name: str, body: str, returns: str, needs_layer: bool = True) -> str:
+        parameters = f"args: {self.pascal}Args{', layer: int' if needs_layer else ''}"
+        return f"def {name}({parameters}) -> {returns}:\n    {body}\n"
+
+    def _text(self, slot: str) -> str:
+        return self.arguments.access(slot)
+
+    def _kind(self, slot: str) -> Any:
+        """The value of a slot that decides which code is written; "mixed" when it depends on the layer."""
+        node = self.slots[slot]
+        if node["kind"] == "constant":
+            return node["value"]
+        if slot == "layer.feed_forward":
+            return "mixed"
+        raise UsageError(
+            f"{slot} depends on the config, which the template cannot write",
+            where=slot,
+            fix="write this family by hand, with `areal-new model NAME --analyze-only` as its checklist",
+        )
+
+    def _is_possible(self, slot: str) -> bool:
+        """Whether the record of a slot is there for some config."""
+        node = self.slots.get(slot)
+        return node is not None and node not in (_constant(False), _constant(None))
+
+    def _is_same(self, first: str, second: str) -> bool:
+        return first not in self.slots or self.slots[first] == self.slots.get(second)
+
+    def _choice(self, slot: str, text: str) -> str:
+        """The text, or None where the slot of the record says that it is missing."""
+        node = self.slots[slot]
+        if node["kind"] == "constant":
+            return text
+        return f"{text} if {self._text(slot)} else None"
+
+    def _keywords(self, path: str, defaults: Mapping[str, Any]) -> list[str]:
+        """`name=value` for each slot that is not the block's default."""
+        return [
+            f"{name}={self._text(path + name)}"
+            for name, default in defaults.items()
+            if path + name in self.slots and not _is_constant(self.slots[path + name], default)
+        ]
+
+
+_SHORT: Final = 4
+"""An attention layer with more keywords than this gets a function of its own."""
+
+
+def with_norm_function(code: str, pascal: str) -> str:
+    """The code with a function for the norm that it has most often, where that is often."""
+    calls = [text for text in _norm_calls(code) if text.startswith(("RMSNorm(args.hidden_size", "LayerNorm(args.h"))]
+    if not calls:
+        return code
+    common = max(calls, key=calls.count)
+    if calls.count(common) < _HELPER_USES:
+        return code
+    function = f"def _norm(args: {pascal}Args) -> {common.partition('(')[0]}:\n    return {common}\n"
+    return f"{code.replace(common, '_norm(args)')}\n\n{function}"
+
+
+def _norm_calls(code: str) -> Iterator[str]:
+    """Calls of norms without calls inside."""
+    for name in ("RMSNorm(", "LayerNorm("):
+        start = code.find(name)
+        while start >= 0:
+            end = code.index(")", start)
+            if "(" not in code[start + len(name) : end]:
+                yield code[start : end + 1]
+            start = code.find(name, end)
+
+
+def _is_inverse_root(scale: Mapping[str, Any], width: Mapping[str, Any]) -> bool:
+    powers = {name: -2 * float(power) for name, power in scale["powers"].items()}
+    wanted = {name: float(power) for name, power in width["powers"].items()}
+    return powers == wanted and abs(float(scale["factor"]) - float(width["factor"]) ** -0.5) < 1e-9
+
+
+def _constants(node: Mapping[str, Any]) -> list[Any]:
+    if node["kind"] == "constant":
+        return [node["value"]]
+    return [value for key in ("then", "otherwise") for value in _constants(node[key])]
+
+
+def _one(node: Mapping[str, Any]) -> Any:
+    (value,) = _constants(node)
+    return value
+
+
+def _constant(value: Any) -> dict[str, Any]:
+    return {"kind": "constant", "value": value}
+
+
+def _truth(node: Mapping[str, Any], wanted: Any) -> dict[str, Any]:
+    """A choice between kinds as a choice between true and false."""
+    if node["kind"] == "constant":
+        return _constant(node["value"] == wanted)
+    return {**node, "then": _truth(node["then"], wanted), "otherwise": _truth(node["otherwise"], wanted)}
+
+
+def _is_constant(node: Mapping[str, Any], value: Any) -> bool:
+    return bool(
+        node["kind"] == "constant"
+        and node["value"] == value
+        and isinstance(node["value"], bool) == isinstance(value, bool)
+    )
+
+
+def imports_of(code: str, modules: Mapping[str, Sequence[str]] = MODULES) -> list[str]:
+    """The import lines for the names that stand in the code."""
+    import re
+
+    words = set(re.findall(r"\w+", code))
+    found = []
+    for module, names in modules.items():
+        used = sorted(name for name in names if name in words)
+        if used:
+            found.append(f"from {module} import {', '.join(used)}")
+    return found

@@ -1,0 +1,84 @@
+"""What the tests of a generated family run: its tiny config, the proven variants of it, and values that are refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tooling.new.generators.model_names import field_name, literal, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tooling.new.generators.model_fields import FieldPlans
+
+_OF_WRITERS: Final = frozenset({"_name_or_path", "dtype", "torch_dtype", "transformers_version"})
+"""Fields that say who wrote a config, not what it computes."""
+_MAX_REFUSED: Final = 8
+
+
+def checks(report: Mapping[str, Any], plans: FieldPlans) -> dict[str, Any]:
+    """Pieces of the test, as Python source."""
+    uses = {use["name"]: use for use in report["fields"]}
+    config = {name: value for name, value in report["tiny_config"].items() if _is_telling(name, value, uses)}
+    required = {name: config[name] for name in config if uses.get(name, {}).get("required")}
+    return {
+        "config": _items(_ordered(config)),
+        "variants": [
+            [literal(one_line(variant["name"], 60)), literal(dict(variant["overrides"]))]
+            for variant in report["variants"]
+        ],
+        "defaults": literal({"model_type": report["model_type"], **required}),
+        "refused": _refused(config, plans),
+        "recorded": bool(report.get("reference")),
+    }
+
+
+def _is_telling(name: str, value: Any, uses: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a field of the tiny config is not what its absence means."""
+    if name in _OF_WRITERS:
+        return False
+    use = uses.get(name)
+    if use is None or use.get("required") or "default" not in use:
+        return True
+    default = use["default"]
+    return not (default == value and isinstance(default, bool) == isinstance(value, bool))
+
+
+def _ordered(config: Mapping[str, Any]) -> dict[str, Any]:
+    first = {"model_type": config["model_type"]} if "model_type" in config else {}
+    return {**first, **{name: config[name] for name in sorted(config) if name not in first}}
+
+
+def _items(config: Mapping[str, Any]) -> list[list[str]]:
+    return [[literal(name), literal(value)] for name, value in config.items()]
+
+
+def _refused(config: Mapping[str, Any], plans: FieldPlans) -> list[list[str]]:
+    """Fields with a value that the family does not take, as source."""
+    found: list[list[str]] = []
+    for use in plans.fixed:
+        other = _other(use.get("allowed") or ())
+        if other is not None and "." not in use["name"]:
+            found.append([literal(field_name(use["name"])), literal(other)])
+    for plan in plans:
+        if "." in plan.name:
+            continue
+        if plan.attribute in ("hidden_size", "vocab_size"):
+            found.append([literal(plan.name), literal("many")])
+        elif plan.attribute == "num_layers":
+            found.append([literal(plan.name), "0"])
+        elif plan.per_layer:
+            found.append([literal(plan.name), literal(list(plan.allowed[:1]))])
+    return found[:_MAX_REFUSED]
+
+
+def _other(allowed: Any) -> Any:
+    """A value of the same type that is not allowed; None when none comes to mind."""
+    for value in allowed:
+        if isinstance(value, bool):
+            return None if (not value) in allowed else not value
+        if isinstance(value, int | float):
+            return max(number for number in allowed if isinstance(number, int | float)) + 1
+        if isinstance(value, str):
+            return "mystery"
+    return None
