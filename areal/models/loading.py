@@ -41,10 +41,13 @@ def from_pretrained(
         loaded = adapter.from_hf(SafetensorsFolder(folder))
     except ModelError as error:
         raise ModelError(f"{folder}: {error}") from error
-    # A copy, never an alias: the tensors read are views into the mapped file.
     kept = {name: buffer.dtype for name, buffer in model.named_buffers()}
     own = {
-        name: tensor.to(device, kept.get(name, dtype or torch.float32), copy=True) for name, tensor in loaded.items()
+        # A copy, never an alias: the tensors read are views into the mapped file, some of them transposed.
+        name: tensor.to(
+            device, kept.get(name, dtype or torch.float32), copy=True, memory_format=torch.contiguous_format
+        )
+        for name, tensor in loaded.items()
     }
     model.load_state_dict(own, strict=True, assign=True)
     return model

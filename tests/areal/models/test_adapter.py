@@ -80,6 +80,7 @@ def experts_spec(**changes):
 
 ATTENTION = tuple(f"layers.*.self_attn.{name}_proj" for name in "qkv")
 GATE_UP = ("layers.*.mlp.gate_proj", "layers.*.mlp.up_proj")
+EXPERT_BIASES = ("layers.*.mlp.experts.gate_bias", "layers.*.mlp.experts.up_bias")
 EXPERT_GATE_UP = ("layers.*.mlp.experts.gate_proj", "layers.*.mlp.experts.up_proj")
 
 
@@ -492,6 +493,38 @@ def test_fused_rows_are_exactly_invertible(row, changes):
     ours = random_weights(case)
     on_disk = adapter_of(case).to_hf(ours)
     assert sum("fused" in name for name in on_disk) == LAYERS * (2 if "query_bias" in changes else 1)
+    assert_equal(adapter_of(case).from_hf(on_disk), ours)
+
+
+EXPERT_ROUND_TRIPS = {
+    "gate and up in one matrix per expert": (
+        Experts(EXPERT_GATE_UP, "model.layers.*.experts.{expert}.gate_up.weight"),
+        Experts(EXPERT_BIASES, "model.layers.*.experts.{expert}.gate_up.bias"),
+    ),
+    "interleaved and transposed, per expert": (
+        Experts(EXPERT_GATE_UP, "model.layers.*.experts.{expert}.gate_up.weight", "interleaved", transposed=True),
+        Experts(EXPERT_BIASES, "model.layers.*.experts.{expert}.gate_up.bias", "interleaved"),
+    ),
+    "up before gate, stacked": (
+        StackedExperts(EXPERT_GATE_UP[::-1], "model.layers.*.up_gate"),
+        StackedExperts(EXPERT_BIASES[::-1], "model.layers.*.up_gate_bias"),
+    ),
+    "flattened with biases": (
+        *(StackedExperts(name, f"model.layers.*.w{part}", "flattened", transposed=part == 1)
+          for part, name in enumerate(EXPERT_GATE_UP)),
+        *(StackedExperts(name, f"model.layers.*.b{part}", "flattened") for part, name in enumerate(EXPERT_BIASES)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("table", EXPERT_ROUND_TRIPS.values(), ids=EXPERT_ROUND_TRIPS)
+def test_rows_of_experts_are_exactly_invertible(table):
+    mixture = experts_spec()
+    biased = replace(mixture, experts=replace(mixture.experts, bias=True, output_bias=True))
+    case = Case("test", {}, decoder(feed_forward=biased), table)
+    ours = random_weights(case)
+    on_disk = adapter_of(case).to_hf(ours)
+    assert not [name for name in on_disk if "mlp.experts.gate" in name or "mlp.experts.up" in name]
     assert_equal(adapter_of(case).from_hf(on_disk), ours)
 
 
