@@ -36,7 +36,7 @@ def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: It
 
 
 def _of_lists(name: str, values: Sequence[Sequence[Any]], depths: Sequence[int]) -> Iterator[Condition]:
-    if all(len(value) == depth for value, depth in zip(values, depths, strict=True)):
+    if all(len(value) >= depth for value, depth in zip(values, depths, strict=True)):
         entries: list[Any] = []
         for entry in (entry for value in values for entry in value):
             if isinstance(entry, str | bool | int | float | None) and entry not in entries:

@@ -148,8 +148,7 @@ class _Search:
         best: Expression | None = None
         for name in self.names:
             for found in self._splits(name, samples, choices):
-                if best is None or complexity(found) < complexity(best):
-                    best = found
+                best = _simpler(best, found)
         return best
 
     def _splits(self, name: str, samples: list[Sample], choices: int) -> Iterator[Expression]:
@@ -165,49 +164,64 @@ class _Search:
             outside = [sample for sample in samples if not same(look_up(sample.config, name), value)]
             if not inside or not outside:
                 continue
-            otherwise = self.fit(outside, choices - 1)
-            if otherwise is None:
-                continue
-            then = self.fit(inside, choices - 1)
-            if then is None:
+            then, otherwise = self._halves(inside, outside, choices)
+            if then is None or otherwise is None:
                 continue
             if value is None and otherwise == Field(name):
                 yield WhenNull(name, then)
             else:
                 yield WhenEqual(name, value, then, otherwise)
 
+    def _halves(
+        self, inside: list[Sample], outside: list[Sample], choices: int
+    ) -> tuple[Expression | None, Expression | None]:
+        """Explains both sides of a split. One of them must be simple: a chain of choices is found, a tree is not
+        looked for, which keeps the search short."""
+        then = self.fit(inside, 0)
+        if then is not None:
+            return then, self.fit(outside, choices - 1)
+        otherwise = self.fit(outside, 0)
+        if otherwise is not None:
+            return self.fit(inside, choices - 1), otherwise
+        if choices < 2:
+            return None, None
+        then = self.fit(inside, 1)
+        return then, None if then is None else self.fit(outside, 1)
+
     # ------------------------------------------------------------------------------------------------ choices by layer
 
     def _per_layer(self, samples: list[Sample], choices: int) -> Expression | None:
         configs, depths = [sample.config for sample in samples], [sample.depth for sample in samples]
+        layout = _Layers(samples)
         masks: dict[Condition, int] = {}
+        seen: set[int] = set()
         for condition in atoms(configs, depths, self.names):
             bits = mask(condition, configs, depths)
-            if bits is not None and bits not in masks.values():
+            if bits is not None and bits & layout.present not in seen:
+                seen.add(bits & layout.present)
                 masks[condition] = bits
-        layout = _Layers(samples)
-        for conditions in (masks, _pairs(masks, layout.all_bits)):
+        # Both sides uniform, by one condition or by two: no further choice between layers is needed.
+        for conditions in (masks, _pairs(masks, layout)):
             best: Expression | None = None
             for condition, bits in conditions.items():
-                found = self._divided(layout, condition, bits, choices)
-                if found is not None and (best is None or complexity(found) < complexity(best)):
-                    best = found
+                if layout.uniform(bits) and layout.uniform(layout.all_bits & ~bits):
+                    best = _simpler(best, self._divided(layout, condition, bits, choices))
             if best is not None:
                 return best
-        return None
+        if choices < 2:
+            return None
+        for condition, bits in masks.items():
+            if layout.uniform(bits):
+                best = _simpler(best, self._divided(layout, condition, bits, choices))
+        return best
 
     def _divided(self, layout: _Layers, condition: Condition, bits: int, choices: int) -> Expression | None:
         if not bits & layout.present or not ~bits & layout.present:
             return None
-        inside, outside = layout.select(bits), layout.select(layout.all_bits & ~bits)
-        if not layout.uniform(bits):
-            return None
-        if not layout.uniform(layout.all_bits & ~bits) and choices < 2:
-            return None
-        then = self.fit(inside, choices - 1)
+        then = self.fit(layout.select(bits), choices - 1)
         if then is None:
             return None
-        otherwise = self.fit(outside, choices - 1)
+        otherwise = self.fit(layout.select(layout.all_bits & ~bits), choices - 1)
         return None if otherwise is None else PerLayer(condition, then, otherwise)
 
 
@@ -252,19 +266,25 @@ class _Layers:
         return chosen
 
 
-def _pairs(masks: Mapping[Condition, int], all_bits: int) -> dict[Condition, int]:
-    """Two conditions at once, each possibly negated."""
+def _pairs(masks: Mapping[Condition, int], layout: _Layers) -> dict[Condition, int]:
+    """Two conditions at once, each possibly negated; those that say something about the layers that count."""
     single: list[tuple[Condition, int]] = []
     for condition, bits in masks.items():
-        single += [(condition, bits), (Not(condition), all_bits & ~bits)]
+        single += [(condition, bits), (Not(condition), layout.all_bits & ~bits)]
     pairs: dict[Condition, int] = {}
-    seen = set(masks.values())
+    seen = {bits & layout.present for _, bits in single}
     for (first, first_bits), (second, second_bits) in itertools.combinations(single, 2):
         bits = first_bits & second_bits
-        if bits not in seen and bits not in (first_bits, second_bits):
-            seen.add(bits)
+        if bits & layout.present and bits & layout.present not in seen:
+            seen.add(bits & layout.present)
             pairs[All((first, second))] = bits
     return pairs
+
+
+def _simpler(first: Expression | None, second: Expression | None) -> Expression | None:
+    if first is None or second is None:
+        return first or second
+    return first if complexity(first) <= complexity(second) else second
 
 
 def _collapse(samples: list[Sample]) -> list[Sample] | None:
