@@ -53,17 +53,21 @@ class SinusoidalPositions(nn.Module):
                 f"sinusoidal positions pair dimensions; hidden_size is {hidden_size}, expected an even one"
             )
         self.num_positions, self.offset, self.interleaved = num_positions, offset, interleaved
-        steps = hidden_size // 2 - 1 if endpoint else hidden_size // 2
-        # A list, not a buffer: no cast and no meta device reaches it.
-        self._frequencies = [math.exp(-math.log(10000.0) * index / steps) for index in range(hidden_size // 2)]
+        self._num_frequencies, self._endpoint = hidden_size // 2, endpoint
 
     def forward(self, positions: Tensor) -> Tensor:
         """int64 [T] -> float32 [T, hidden_size]. ModelError for positions beyond the last."""
         require_within(positions, self.num_positions)
-        frequencies = torch.tensor(self._frequencies, dtype=torch.float32, device=positions.device)
-        angles = (positions + self.offset).to(torch.float32)[:, None] * frequencies
+        angles = (positions + self.offset).to(torch.float32)[:, None] * self._frequencies(positions.device)
         parts = angles.sin(), angles.cos()
         return torch.stack(parts, -1).flatten(1) if self.interleaved else torch.cat(parts, -1)
+
+    def _frequencies(self, device: torch.device) -> Tensor:
+        """float32 [hidden_size / 2], rounded as in the code that models with each series were trained with."""
+        index = torch.arange(self._num_frequencies, dtype=torch.float32, device=device)
+        if self._endpoint:
+            return torch.exp(index * -(math.log(10000.0) / (self._num_frequencies - 1)))
+        return 1 / torch.pow(10000, 2 * index / (2 * self._num_frequencies))
 
 
 def require_within(positions: Tensor, num_positions: int) -> None:
