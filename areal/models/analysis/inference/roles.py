@@ -8,7 +8,7 @@ matrix of its own.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -97,7 +97,7 @@ def _embedding(model: nn.Module, trace: Trace, blocks: list[str]) -> str:
             weight = getattr(model.get_submodule(name), "weight", None)
             if isinstance(weight, torch.Tensor) and _depends_on_tokens(calls[0], weight, trace):
                 found.append(name)
-    declared = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    declared = cast("Any", model).get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
     main = [name for name in found if model.get_submodule(name) is declared] or found[:1]
     if not main:
         raise UnsupportedError(

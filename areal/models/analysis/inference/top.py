@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from areal.models.analysis.records import Roles, Trace
     from areal.models.analysis.spec import NormSpec
 
+ENDLESS = 2**20
+"""Positions of a sinusoid that no config field limits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TopFinding:
@@ -85,7 +88,7 @@ class _Top:
     # ------------------------------------------------------------------------------------------------------ embedding
 
     def _table(self) -> Tensor:
-        table: Tensor = self.model.get_submodule(self.roles.embedding).weight.detach()  # type: ignore[union-attr, operator]  # roles chose a module with a table
+        table: Tensor = self.model.get_submodule(self.roles.embedding).weight.detach()  # type: ignore[operator]  # roles chose a module with a table
         if table.shape[1] != self.start.shape[-1]:
             detail = f"{table.shape[1]} dimensions, but the layers have {self.start.shape[-1]}"
             raise UnsupportedError("projected embeddings", where=self.roles.embedding, detail=detail)
@@ -158,7 +161,8 @@ class _Top:
         """How long the config allows sequences to be; sinusoids themselves have no end."""
         config = getattr(self.model, "config", None)
         values = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx")]
-        return max([value for value in values if isinstance(value, int)], default=length)
+        known = [value for value in values if isinstance(value, int) and value >= length]
+        return max(known, default=ENDLESS)
 
     # ----------------------------------------------------------------------------------------------------------- head
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from areal.models.analysis.inference.norms import fit_norm, infer_norm
+from areal.models.analysis.inference.norms import apply_norm, fit_norm, infer_norm
 from areal.models.analysis.inference.tensors import EQUAL, combination, error, rows, same, snapped
 from areal.models.analysis.records import Evidence, Inferred, UnsupportedError
 
@@ -74,7 +75,7 @@ class _Wiring:
 
     def infer(self) -> Inferred[WiringFinding]:
         tensors = self.tensors
-        found = self._post_residual()
+        found = self._post_residual(functional=False)
         if found is not None:
             return found
         attention_norm = self._norm_of(tensors.attention_output)
@@ -101,28 +102,63 @@ class _Wiring:
         return snapped((attention + feed_forward) / 2, (1.0, *self.tensors.multipliers))
 
     def _functional_post(self, factors: tuple[float, ...], off: float) -> Inferred[WiringFinding]:
-        """Norms after attention and feed-forward that ran in the block's own forward."""
+        """Norms after attention and feed-forward, or after the sums, that ran in the block's own forward."""
         tensors = self.tensors
-        attended = rows(tensors.feed_forward_input) - rows(tensors.input)
-        fed = rows(tensors.output) - rows(tensors.feed_forward_input)
         if same(tensors.attention_input, tensors.input):
+            attended = rows(tensors.feed_forward_input) - rows(tensors.input)
+            fed = rows(tensors.output) - rows(tensors.feed_forward_input)
             first = self._functional(rows(tensors.attention_output), attended)
             second = self._functional(rows(tensors.feed_forward_output), fed)
             if first is not None and second is not None:
                 norms = {"post_attention_layernorm": first, "post_feedforward_layernorm": second}
                 return self._finding("post", norms, 1.0, error(second.output, fed))
+            found = self._post_residual(functional=True)
+        else:
+            found = self._functional_sandwich()
+        if found is not None:
+            return found
         detail = (
             f"the output is off by {off:.2g} (relative) from {factors[0]:.4g} input + {factors[1]:.4g} attention + "
             f"{factors[2]:.4g} feed-forward, the best sum of its parts"
         )
         raise UnsupportedError("an unknown residual wiring", where=self.where, detail=detail)
 
-    def _post_residual(self) -> Inferred[WiringFinding] | None:
+    def _functional_sandwich(self) -> Inferred[WiringFinding] | None:
+        """Norms of outputs whose results no module saw: like the norm before attention, with other weights."""
+        tensors = self.tensors
+        first = self._between(tensors.input, tensors.attention_input)
+        if first is None:
+            return None
+        names = [name for name, value in tensors.parameters.items() if value.shape == tensors.input.shape[-1:]]
+        ends = [
+            [self._like(first, name, source) for name in names]
+            for source in (tensors.attention_output, tensors.feed_forward_output)
+        ]
+        for attended, fed in itertools.product(*ends):
+            factors, off = combination(tensors.output, (tensors.input, attended.output, fed.output))
+            if off <= EXACT:
+                multiplier = self._multiplier(factors)
+                middle = rows(tensors.input) + multiplier * rows(attended.output)
+                return self._pre_norms(attended, fed, middle, multiplier, off)
+        return None
+
+    def _like(self, norm: _Norm, name: str, source: Tensor) -> _Norm:
+        """A norm of the kind of `norm` with the weight `name`, and with the vector beside it as bias if it has one."""
+        spec = norm.found.spec
+        found = {"weight": self.tensors.parameters[name]} if spec.weight else {}
+        if spec.bias:
+            owner = name.rpartition(".")[0]
+            others = [other for other in self.tensors.parameters if other.rpartition(".")[0] == owner and other != name]
+            found["bias"] = self.tensors.parameters[others[0] if others else name]
+        output = apply_norm(spec, found, rows(source))
+        return _Norm(Inferred(spec=spec, tensors=found, evidence=norm.found.evidence), "", output)
+
+    def _post_residual(self, *, functional: bool) -> Inferred[WiringFinding] | None:
         tensors = self.tensors
         summed = rows(tensors.feed_forward_input) + rows(tensors.feed_forward_output)
         if not same(tensors.attention_input, tensors.input):
             return None
-        second = self._between(summed, tensors.output, functional=False)
+        second = self._between(summed, tensors.output, functional=functional)
         if second is None:
             return None
         first = self._between(rows(tensors.input) + rows(tensors.attention_output), tensors.feed_forward_input)
