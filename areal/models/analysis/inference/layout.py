@@ -1,7 +1,7 @@
 """The table of names on disk: found by value in one instance or several, generalised over layers, and made short.
 
-A table is what `areal.models.adapter.TableAdapter` reads; parameters whose name on disk is "model." and the canonical one
-(or the canonical one, for the head) need no row and have none.
+A table is what `areal.models.adapter.TableAdapter` reads; parameters whose name on disk is "model." and the canonical
+one (or the canonical one, for the head) need no row and have none.
 """
 
 from __future__ import annotations

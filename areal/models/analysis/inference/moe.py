@@ -6,6 +6,7 @@ whether the reference layer made of the spec agrees with it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ import torch
 
 from areal.models.analysis import reference
 from areal.models.analysis.inference.experts import (
+    SCREENED_TOKENS,
     TOLERANCE,
     ExpertForm,
     Fit,
@@ -23,11 +25,12 @@ from areal.models.analysis.inference.experts import (
     solve,
     stacks_of,
 )
-from areal.models.analysis.inference.probe import probe, replaced
+from areal.models.analysis.inference.probe import probe, replaced, strings_of
 from areal.models.analysis.inference.router import Observed, Routing, infer_routing
 from areal.models.analysis.inference.shared_experts import Shared, infer_shared, shared_candidates
 from areal.models.analysis.records import Evidence, Inferred, UnsupportedError
 from areal.models.analysis.spec import MlpSpec, MoeSpec
+from areal.models.blocks.activations import ACTIVATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +49,7 @@ CLAMP_SCALE: Final = 30.0
 ROUTER_HINTS: Final = ("router", "gate", "classifier", "wg")
 
 
-class NotMoe(Exception):  # noqa: N818 - not an error: the layer is of another kind
+class NotMoe(Exception):
     """The module has no experts with a router."""
 
 
@@ -104,8 +107,14 @@ def _readings(context: LayerContext, hidden_size: int) -> list[_Parts]:
             biases = {other: vector for other, vector in stack.vectors.items() if other != name}
             unlikely = not any(hint in name.lower() for hint in ROUTER_HINTS)
             found.append((unlikely, _Parts(replace(stack, vectors=biases), name, matrix, vectors)))
-    if not found and any(stack.names for stack in stacks_of(tensors, hidden_size)) and short:
-        raise UnsupportedError("experts that compute nothing", where=context.name, detail="; ".join(short))
+    if not found and short:
+        feature = "a router of more than the routed experts"
+        raise UnsupportedError(feature, where=context.name, detail="; ".join(dict.fromkeys(short)))
+    stacked = {name: list(tensor.shape) for name, tensor in tensors.items() if tensor.dim() == 3}
+    counts = {shape[0] for shape in stacked.values()}
+    if not found and any(tensor.dim() == 2 and len(tensor) in counts for tensor in tensors.values()):
+        shapes = ", ".join(f"{name} {shape}" for name, shape in stacked.items())
+        raise UnsupportedError("experts of an unknown form", where=context.name, detail=f"stacked tensors {shapes}")
     if not found:
         raise NotMoe(f"{context.name} has no experts with a router")
     return [parts for _, parts in sorted(found, key=lambda item: item[0])]
@@ -178,8 +187,12 @@ def _unexplained(context: LayerContext, parts: _Parts, fit: Fit, seen: Probe, co
     hidden_size = seen.inputs.shape[1]
     logits = seen.inputs.double() @ parts.matrix.double().T
     vectors = {name: tensor for name, tensor in _tensors(context).items() if tensor.shape == (hidden_size,)}
-    for form in arrangements(parts.stack, hidden_size):
-        form = replace(form, activation=fit.form.activation)  # noqa: PLW2901 - the arrangement with the best function
+    rows = torch.linspace(0, len(seen.inputs) - 1, SCREENED_TOKENS).long()
+    seen = replace(seen, inputs=seen.inputs[rows], outputs=seen.outputs[rows])
+    logits, columns = logits[rows], columns[rows]
+    names = dict.fromkeys((*(name for name in strings_of(context.config) if name in ACTIVATIONS), "silu"))
+    for arranged, name in itertools.product(arrangements(parts.stack, hidden_size), names):
+        form = replace(arranged, activation=name)
         outputs = outputs_of(form, seen.inputs)
 
         def explains(*more: Tensor, experts: Tensor = outputs) -> bool:
@@ -188,9 +201,10 @@ def _unexplained(context: LayerContext, parts: _Parts, fit: Fit, seen: Probe, co
         if explains(seen.inputs.double()[:, None]):
             detail = "the hidden states themselves are part of what is mixed"
             return UnsupportedError("experts that compute nothing", where=context.name, detail=detail)
-        for name, vector in vectors.items():
+        for vector_name, vector in vectors.items():
             if explains(vector.double().expand(len(outputs), 1, hidden_size)):
-                return UnsupportedError("a bias on the mixture of experts", where=f"{context.name}.{name}", detail="")
+                detail = f"{vector_name} is part of what is mixed"
+                return UnsupportedError("a bias on the mixture of experts", where=context.name, detail=detail)
         for score, scores in (("sigmoid", logits.sigmoid()), ("softmax", logits.softmax(-1))):
             if explains(experts=outputs_of(form, seen.inputs, factors=scores)):
                 detail = f"{score} scores multiply what goes into the experts, not what comes out"
@@ -214,7 +228,7 @@ def _assemble(context: LayerContext, parts: _Parts, fit: Fit, routing: Routing, 
         feature="experts",
         value=f"{parts.stack.num_experts} of {fit.form.describe()}",
         source="probe",
-        detail=f"{context.name}: {', '.join(parts.stack.matrices)}; outputs of random tokens explained to {fit.error:.1e}",
+        detail=f"{context.name}: {', '.join(parts.stack.matrices)}; random outputs explained to {fit.error:.1e}",
         margin=margin,
     )
     spec = MoeSpec(router=routing.spec, experts=experts, shared=shared.spec, shared_gate=shared.gated)

@@ -101,39 +101,29 @@ def replaced(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
                 tensors[name].copy_(value)
 
 
-def numbers_of(config: Any) -> list[float]:
-    """Every number in a config, at any depth, in order, each once."""
+def numbers_of(config: Any, *, named: tuple[str, ...] = ()) -> list[float]:
+    """Every number in a config, at any depth, in order, each once; only those of fields with one of these words in
+    their name, if any are given."""
     found: dict[float, None] = {}
-
-    def visit(value: Any) -> None:
-        if isinstance(value, bool):
-            return
-        if isinstance(value, (int, float)):
+    for name, value in _leaves("", config):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if number and (not named or any(word in name.lower() for word in named)):
             found[float(value)] = None
-        elif isinstance(value, dict):
-            for item in value.values():
-                visit(item)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                visit(item)
-
-    visit(config)
     return list(found)
 
 
 def strings_of(config: Any) -> list[str]:
     """Every string in a config, at any depth, in order, each once."""
-    found: dict[str, None] = {}
+    return list(dict.fromkeys(value for _, value in _leaves("", config) if isinstance(value, str)))
 
-    def visit(value: Any) -> None:
-        if isinstance(value, str):
-            found[value] = None
-        elif isinstance(value, dict):
-            for item in value.values():
-                visit(item)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                visit(item)
 
-    visit(config)
-    return list(found)
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Field names and values; those of items of a list have the list's name."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(str(key), item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(name, item)
+    else:
+        yield name, value

@@ -1,4 +1,4 @@
-"""Names in published checkpoints that hold nothing of the model: declared by the class, or tables that code computes."""
+"""Names in published checkpoints that hold nothing of the model: declared by the class, or computed by code."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Where the canonical tensors of one instance are among stored ones: by value, never by name.
 
 Every candidate row of an adapter's table writes what it would store, and that is looked up among the stored tensors;
-weights are random, so that equal values mean the same tensor. Several rows may hold for one instance (with one key head,
-groups and concatenation are the same); all are kept, and further layers and configs decide.
+weights are random: equal values mean the same tensor. Several rows may hold for one instance (with one key head,
+groups and concatenation are the same); all are kept.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def row_of(entry: LayoutEntry) -> adapter_rows.Row:
     """The adapter's row that an entry stands for."""
     alternative = None if entry.alternative is None else row_of(entry.alternative)
     ours = entry.ours[0] if len(entry.ours) == 1 else entry.ours
-    arranged = {"arrangement": entry.arrangement or "concat", "transposed": entry.transposed}
     if entry.kind == "renamed":
         return adapter_rows.Renamed(ours, entry.on_disk, alternative=alternative)
     if entry.kind == "transposed":
         return adapter_rows.Transposed(ours, entry.on_disk, alternative=alternative)
     if entry.kind == "reshaped":
         return adapter_rows.Reshaped(ours, entry.on_disk, entry.shape, alternative=alternative)
-    classes = {
+    arrangement, transposed = entry.arrangement or "concat", entry.transposed
+    classes: dict[str, type[adapter_rows.Rows | adapter_rows.Experts | adapter_rows.StackedExperts]] = {
         "query_key_value": adapter_rows.QueryKeyValue,
         "rows": adapter_rows.Rows,
         "experts": adapter_rows.Experts,
         "stacked_experts": adapter_rows.StackedExperts,
     }
-    return classes[entry.kind](ours, entry.on_disk, alternative=alternative, **arranged)
+    return classes[entry.kind](ours, entry.on_disk, arrangement, transposed, alternative=alternative)
 
 
 class StoredTensors:
@@ -170,10 +170,9 @@ def _candidates(name: str, weights: Mapping[str, Tensor]) -> Iterator[tuple[tupl
         yield from _expert_candidates(name, weights)
         return
     yield (name,), [entry("renamed", (name,)), *([entry("transposed", (name,))] if tensor.dim() == 2 else [])]
-    owner, _, rest = name.rpartition("_proj")[0].rpartition(".")
+    owner = name.rpartition("_proj")[0].rpartition(".")[0]
     suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
     turned = (False, True) if tensor.dim() == 2 else (False,)
-    del rest
     if owner.endswith("self_attn"):
         for group in FUSED_ATTENTION:
             ours = tuple(f"{owner}.{part}{suffix}" for part in group)

@@ -68,9 +68,9 @@ def _module_rows(entries: Sequence[LayoutEntry]) -> list[LayoutEntry]:
         grouped.setdefault((whole.ours, whole.on_disk, whole.arrangement, whole.alternative), []).append(entry)
     rows: list[LayoutEntry] = []
     for members in grouped.values():
-        whole = [_of_module(entry) for entry in members]
+        modules = [_of_module(entry) for entry in members]
         # A bias is never transposed: the row of the weight, which may be, says both.
-        kinds = [entry for entry in whole if entry.kind != "renamed"] or whole
+        kinds = [entry for entry in modules if entry.kind != "renamed"] or modules
         rows.append(next((entry for entry in kinds if entry.transposed), kinds[0]))
     return rows
 
