@@ -7,6 +7,7 @@ only if `reference.attention` with the found weights reproduces the traced outpu
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,16 @@ from areal.models.analysis.inference.judging import judge
 from areal.models.analysis.inference.operands import check_weights, find_core, read
 from areal.models.analysis.inference.sources import resolve
 from areal.models.analysis.inference.view import View
-from areal.models.analysis.records import Inferred
+from areal.models.analysis.records import Inferred, UnsupportedError
+from areal.models.analysis.spec import AttentionSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
     from areal.models.analysis.records import LayerContext
-    from areal.models.analysis.spec import AttentionSpec, LatentAttentionSpec, RotarySpec
+    from areal.models.analysis.spec import LatentAttentionSpec, RotarySpec
 
 PROBE_TOKENS = 96
 """Sequences of one token whose numbers identify rows of projections."""
@@ -43,6 +49,19 @@ def infer_attention(context: LayerContext) -> Inferred[AttentionFinding]:
 
     Tensors have canonical names relative to the layer ("q_proj.weight").
     """
+    finding = _infer(context)
+    attention = finding.spec.attention
+    if not (isinstance(attention, AttentionSpec) and attention.alibi):
+        return finding
+    # Biases of scores are where eager attention has been seen to differ from the fused one, which is what people run.
+    try:
+        with fused_attention(context.model):
+            return _infer(context)
+    except UnsupportedError:
+        return finding  # it has no fused form: its masks are of another kind there
+
+
+def _infer(context: LayerContext) -> Inferred[AttentionFinding]:
     view = look(context)
     query = resolve(view.single.query[:, 0], view.probe, view.run, part="queries")
     key = resolve(view.single.key[:, 0], view.probe, view.run, part="keys")
@@ -52,6 +71,22 @@ def infer_attention(context: LayerContext) -> Inferred[AttentionFinding]:
     finding = AttentionFinding(found.attention, found.rotary, found.window, found.chunk)
     evidence = judge(view, found)
     return Inferred(spec=finding, tensors=found.tensors, evidence=(*found.evidence, evidence))
+
+
+@contextmanager
+def fused_attention(model: nn.Module) -> Iterator[None]:
+    """Lets a transformers model attend with scaled_dot_product_attention for a while; others are left as they are."""
+    configs = {id(config): config for part in model.modules() if (config := getattr(part, "config", None)) is not None}
+    before = {key: getattr(config, "_attn_implementation", None) for key, config in configs.items()}
+    try:
+        for key, config in configs.items():
+            if before[key] == "eager":
+                config._attn_implementation = "sdpa"
+        yield
+    finally:
+        for key, config in configs.items():
+            if before[key] == "eager":
+                config._attn_implementation = "eager"
 
 
 def look(context: LayerContext) -> View:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from areal.models.analysis.inference import scores
-from areal.models.analysis.inference.capture import Other, Projection
+from areal.models.analysis.inference.capture import Projection
 from areal.models.analysis.inference.projections import Columns, match, per_token
 from areal.models.analysis.records import UnsupportedError
 
@@ -83,8 +83,7 @@ def norm_input(view: View, source: Source, operand: Tensor) -> Tensor:
     """What enters a norm after the rotation, as [B, T, H, D] in the order of the operand."""
     assert source.norm is not None
     batch, length, heads, width = operand.shape
-    calls = [event for event in view.run.events if isinstance(event, Other) and event.name in source.norm.names]
-    given = calls[0].input
+    given = view.run.calls[source.norm.events[0]].input
     unique = given.numel() // (batch * length * width)
     orders = [given.reshape(batch, length, unique, width)]
     if given.dim() == 4 and given.shape[2] == length:

@@ -43,7 +43,7 @@ def explain_scores(
     # Masks of -inf times zero are no number.
     largest = float(torch.where(visible, scores, 0.0).abs().amax()) or 1.0
     tolerance = SCORE_TOLERANCE * largest
-    p = (product - product.diagonal(dim1=-2, dim2=-1)[..., None]) * visible
+    p = torch.where(visible, product - product.diagonal(dim1=-2, dim2=-1)[..., None], 0.0)
     s = torch.where(visible, scores - scores.diagonal(dim1=-2, dim2=-1)[..., None], 0.0)
     scale = float((p * s).sum() / p.square().sum())
     plain = float((s - scale * p).abs().max())

@@ -24,6 +24,8 @@ class NormUse:
     """A norm between projections and heads."""
 
     names: tuple[str, ...]
+    events: tuple[int, ...]
+    """Its calls, as indices into `Capture.events`: queries and keys may share one module."""
     spec: NormSpec
     scope: Literal["head", "each_head", "full"]
     weight: Tensor | None
@@ -168,5 +170,11 @@ def _norm_use(
     scope: Literal["head", "each_head", "full"]
     scope = "each_head" if own and over == width else "head" if over == width else "full"
     return NormUse(
-        tuple(call.name for call in calls), spec, scope, tensors.get("weight"), tensors.get("bias"), after_rotary
+        tuple(call.name for call in calls),
+        tuple(normed.events()),
+        spec,
+        scope,
+        tensors.get("weight"),
+        tensors.get("bias"),
+        after_rotary,
     )
