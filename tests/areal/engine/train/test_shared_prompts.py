@@ -305,6 +305,26 @@ def test_sharing_that_spares_little_is_left_out():
     assert lay_out(shared, predicted_tokens(shared, only_masked=True)).attention is not None
 
 
+def test_prompts_are_not_shared_where_the_length_of_a_sequence_changes_its_beginning(make_engine, naive_scores):
+    scaling = {
+        "rope_type": "longrope",
+        "short_factor": [1.0, 1.5],
+        "long_factor": [3.0, 6.0],
+        "original_max_position_embeddings": 15,
+        "factor": 2.0,
+    }
+    model = from_config({**CONFIG, "rope_scaling": scaling}).double()
+    short = batch_of(rows_of(9, [[3], [4]], seed=1))
+    mixed = batch_of(rows_of(9, [[3], [12]], seed=1))
+    for batch, is_shared in ((short, True), (mixed, False)):
+        predicted = predicted_tokens(batch, only_masked=True)
+        layout = lay_out(batch, predicted, length_limit=model.length_limit)
+        assert (layout.attention is not None) is is_shared
+        engine = make_engine(model)
+        expected = naive_scores(engine.model, batch)[0].detach()
+        torch.testing.assert_close(engine.forward_logp(batch), expected, rtol=1e-10, atol=1e-10)
+
+
 def test_nothing_predicted_needs_no_layout():
     batch = dataclasses.replace(CASES["turns"][0], loss_mask=torch.zeros_like(CASES["turns"][0].loss_mask))
     assert lay_out(batch, predicted_tokens(batch, only_masked=True)) is None

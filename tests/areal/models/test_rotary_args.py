@@ -1,0 +1,167 @@
+"""Rotary settings are read as transformers reads them, and what it would read otherwise is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from areal.api import ModelError
+from areal.models.config_fields import ConfigFields
+from areal.models.rotary_args import DEFAULT_ROTARY, RotaryArgs, rotary_to_hf, take_rotary
+
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1],
+    "long_factor": [2.0, 3.0],
+    "original_max_position_embeddings": 16,
+}
+PHI3 = {
+    "hidden_size": 32,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 64,
+    "original_max_position_embeddings": 16,
+    "pad_token_id": 0,
+}
+
+
+def fields_of(**config):
+    return ConfigFields({"model_type": "some", **config})
+
+
+def read(config, *arguments, **options):
+    fields = fields_of(**config)
+    result = take_rotary(fields, *arguments, **options)
+    fields.finish()
+    return result
+
+
+def test_both_spellings_mean_the_same():
+    expected = RotaryArgs(theta=500.0, rotary_type="linear", parameters={"factor": 2.0}, partial_factor=0.5)
+    inside = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0, "partial_rotary_factor": 0.5}
+    assert read({"rope_parameters": inside}, partial=True) == expected
+    legacy = {"rope_theta": 500, "partial_rotary_factor": 0.5, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    assert read(legacy, partial=True) == expected
+    assert read({**expected.to_hf_config()}, partial=True) == expected
+    assert expected.rotated_dim(24) == 12
+
+
+def test_longrope_is_read_and_written_as_phi3_does():
+    from transformers.models.phi3.configuration_phi3 import Phi3Config
+
+    config = Phi3Config(**PHI3, rope_parameters={**LONGROPE, "rope_theta": 10000.0})
+    written = config.to_dict()
+    names = ("rope_parameters", "original_max_position_embeddings")
+    args = read({name: written[name] for name in names}, 64, partial=True)
+    assert args.parameters == {**{k: v for k, v in LONGROPE.items() if k != "rope_type"}, "factor": 4.0}
+    sizes = {name: value for name, value in PHI3.items() if name != "original_max_position_embeddings"}
+    again = Phi3Config(**sizes, **args.to_hf_config()).to_dict()
+    assert read({name: again[name] for name in names}, 64, partial=True) == args
+
+
+def test_the_original_length_beside_the_parameters_counts_and_must_not_differ():
+    inner = {name: value for name, value in LONGROPE.items() if name != "original_max_position_embeddings"}
+    inner["rope_theta"] = 10000.0
+    beside = {"rope_parameters": inner, "original_max_position_embeddings": 16}
+    assert read(beside, 64).parameters["original_max_position_embeddings"] == 16
+    default = {"rope_type": "default", "original_max_position_embeddings": 8}
+    assert read({"rope_parameters": inner}, 64, default=default).parameters["factor"] == 8.0
+    with pytest.raises(ModelError, match=r"original_max_position_embeddings is 8, supported is the value of .*, 16"):
+        read({"rope_parameters": {**inner, "original_max_position_embeddings": 16}}, 64, default=default)
+
+
+def test_a_null_factor_is_the_ratio_of_lengths():
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": None, "original_max_position_embeddings": 16}
+    assert read({"rope_parameters": yarn}, 64).parameters["factor"] == 4.0
+    with pytest.raises(ModelError, match=r"lacks \['factor'\]"):
+        read({"rope_parameters": {name: value for name, value in yarn.items() if name != "factor"}}, 64)
+
+
+GLM = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}
+
+
+def test_what_is_not_said_is_what_the_family_means_by_that():
+    assert read({}, default=DEFAULT_ROTARY) == RotaryArgs()
+    assert read({}, default=GLM, partial=True) == RotaryArgs(theta=500.0, partial_factor=0.5)
+    assert read({"rope_theta": 7.0}, default=GLM, partial=True) == RotaryArgs(theta=7.0, partial_factor=0.5)
+    linear = {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}
+    assert read(linear, default=GLM, partial=True).partial_factor == 0.5
+    assert read(linear, default=GLM, partial=True).theta == 500.0
+
+
+LAYERED = {
+    "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10.0},
+    "no_attention": None,
+}
+
+
+def test_each_layer_type_has_its_own_entry():
+    fields = fields_of(rope_parameters=LAYERED)
+    full = take_rotary(fields, layer_type="full_attention")
+    sliding = take_rotary(fields, layer_type="sliding_attention")
+    fields.finish()
+    assert full == RotaryArgs(theta=500.0, rotary_type="linear", parameters={"factor": 2.0})
+    assert sliding == RotaryArgs(theta=10.0)
+    tables = {"full_attention": full, "sliding_attention": sliding, "no_attention": None}
+    fields = fields_of(**rotary_to_hf(tables))
+    assert [take_rotary(fields, layer_type=name) for name in ("sliding_attention", "full_attention")] == [sliding, full]
+    assert rotary_to_hf(tables)["rope_parameters"]["no_attention"] is None
+
+
+def test_an_entry_that_nobody_reads_is_refused():
+    fields = fields_of(rope_parameters=LAYERED)
+    take_rotary(fields, layer_type="full_attention")
+    with pytest.raises(ModelError, match=r"does not implement: rope_parameters=.*sliding_attention"):
+        fields.finish()
+
+
+DEFAULT = {"rope_type": "default", "rope_theta": 10.0}
+REFUSED = {
+    "nothing is said": ({}, {}, "does not say how positions are rotated"),
+    "no theta": ({"rope_parameters": {"rope_type": "default"}}, {}, "has no rope_parameters.rope_theta"),
+    "not proven": (
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10.0}},
+        {"types": ("default", "yarn")},
+        "rope_type is 'linear', supported is one of default, yarn",
+    ),
+    "partial": ({"rope_parameters": {**DEFAULT, "partial_rotary_factor": 0.5}}, {}, "factor is 0.5, supported is 1.0"),
+    "partial beside": (
+        {"rope_parameters": DEFAULT, "partial_rotary_factor": 0.5},
+        {"default": DEFAULT_ROTARY},
+        "factor is 0.5, supported is 1.0",
+    ),
+    "two parts": (
+        {"rope_parameters": {**DEFAULT, "partial_rotary_factor": 0.5}, "partial_rotary_factor": 0.25},
+        {"partial": True},
+        "partial_rotary_factor is 0.25, supported is the value of rope_parameters.partial_rotary_factor",
+    ),
+    "all and more": (
+        {"rope_parameters": {**DEFAULT, "partial_rotary_factor": 1.5}},
+        {"partial": True},
+        "above 0, at most 1",
+    ),
+    "flat for a layer type": ({"rope_parameters": DEFAULT}, {"layer_type": "full"}, "one entry per layer type"),
+    "no such entry": ({"rope_parameters": LAYERED}, {"layer_type": "other"}, "does not say how positions"),
+    "no rotation": ({"rope_parameters": LAYERED}, {"layer_type": "no_attention"}, "no_attention is None"),
+    "layered, but one is wanted": ({"rope_parameters": LAYERED}, {"default": DEFAULT}, "unknown parameters"),
+    "older spelling of layers": (
+        {"rope_parameters": LAYERED, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        {"layer_type": "full_attention"},
+        "rope_scaling is",
+    ),
+    "no list": (
+        {"rope_parameters": {**LONGROPE, "long_factor": 2.0, "rope_theta": 10.0, "factor": 2.0}},
+        {},
+        "long_factor is 2.0, supported is a list of numbers",
+    ),
+    "no number": (
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 10.0, "factor": [2.0]}},
+        {},
+        "factor is .2.0., supported is a number",
+    ),
+}
+
+
+@pytest.mark.parametrize(("config", "options", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_is_not_said_or_not_implemented_is_refused(config, options, message):
+    with pytest.raises(ModelError, match=message):
+        read(config, **options)
