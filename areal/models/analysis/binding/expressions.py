@@ -6,9 +6,11 @@ filled in; a dot in a field's name reaches into an object.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.api import ModelError
 from areal.models.analysis.family import (
     All,
     AtLeast,
@@ -26,6 +28,8 @@ from areal.models.analysis.family import (
     WhenEqual,
     WhenNull,
 )
+from areal.models.config_fields import ConfigFields
+from areal.models.rotary_args import take_rotary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
 ROTARY_FIELD: Final = "rope_parameters"
 """Where transformers keeps everything about rotary positions."""
 
-_ROTARY_OUTSIDE: Final = frozenset({"rope_theta", "rope_type", "type", "partial_rotary_factor"})
+_ROTARY_BESIDE: Final = ("original_max_position_embeddings",)
 _ROUNDING: Final = 1e-9
 """Keeps 24 * 0.125 from becoming 2 when it is rounded down."""
 
@@ -141,23 +145,25 @@ def _number(value: Any, name: str) -> float:
     return value
 
 
-def _rotary(expression: RotaryField, config: Mapping[str, Any]) -> dict[str, Any]:
+def _rotary(expression: RotaryField, config: Mapping[str, Any]) -> dict[str, Any] | None:
     if expression.theta is not None:
-        return {"theta": evaluate(expression.theta, config), "type": "default", "parameters": {}}
-    entries = look_up(config, ROTARY_FIELD)
-    if expression.layer_type is not None and isinstance(entries, dict):
-        entries = entries.get(expression.layer_type)
-    if not isinstance(entries, dict):
-        raise EvaluationError(f"{ROTARY_FIELD} has no entry {expression.layer_type}")
-    rotary_type = entries.get("rope_type", entries.get("type", "default"))
-    if rotary_type not in expression.types:
-        raise EvaluationError(f"{ROTARY_FIELD} is of type {rotary_type!r}, proven are {expression.types}")
-    known = {key: value for key, value in entries.items() if key not in _ROTARY_OUTSIDE and value is not None}
-    return {
-        "theta": entries.get("rope_theta"),
-        "type": rotary_type,
-        "parameters": known if rotary_type != "default" else {},
-    }
+        return {"theta": float(evaluate(expression.theta, config)), "type": "default", "parameters": {}}
+    entries = config.get(ROTARY_FIELD)
+    if isinstance(entries, dict) and expression.layer_type in entries and entries[expression.layer_type] is None:
+        return None
+    # The reader of every generated family, so that what is proven here is what it will do.
+    known = {name: config[name] for name in (ROTARY_FIELD, *_ROTARY_BESIDE) if config.get(name) is not None}
+    try:
+        found = take_rotary(
+            ConfigFields({"model_type": "analysed", **copy.deepcopy(known)}),
+            config.get("max_position_embeddings"),
+            layer_type=expression.layer_type,
+            types=expression.types,
+            partial=True,
+        )
+    except ModelError as error:
+        raise EvaluationError(str(error)) from error
+    return {"theta": found.theta, "type": found.rotary_type, "parameters": found.parameters}
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

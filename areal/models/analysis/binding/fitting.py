@@ -62,6 +62,22 @@ def fit(slot: str, samples: Sequence[Sample], names: Iterable[str]) -> Expressio
     return None
 
 
+def likely(slot: str, sample: Sample, names: Iterable[str]) -> Expression | None:
+    """A guess from a single config: the field of the same value whose name is most alike, else a constant; None for a
+    pattern over layers that no field shows. To be tested, not believed."""
+    search = _Search(sorted(names))
+    collapsed = _collapse([sample])
+    if collapsed is None:
+        return search.fit([sample], 1) or search.fit([sample], 2)
+    value = collapsed[0].value
+    telling = value is not None and not isinstance(value, bool) and value not in (0, 1)
+    equal = [name for name in search.names if same(look_up(sample.config, name), value)]
+    liked = [(_likeness(slot, name), name) for name in equal]
+    limit = 0.0 if telling else 0.7
+    score, name = max(liked, default=(-1.0, ""))
+    return Field(name) if score > limit or (telling and liked) else Constant(value)
+
+
 def explains(expression: Expression, sample: Sample) -> bool:
     """Whether the expression gives the value of the sample; for layers, wherever a layer has one."""
     try:

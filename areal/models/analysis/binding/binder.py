@@ -1,0 +1,323 @@
+"""Varies the fields of a config, one at a time and then many at once, until expressions predict what every config does.
+
+An expression is only believed while no observation contradicts it. What cannot be explained is taken out: the fields
+that are involved keep the values that were proven.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, look_up, same
+from areal.models.analysis.binding.fitting import Sample, explains, fit, likely
+from areal.models.analysis.binding.rotary import RotaryFit, is_layered, rotary_changes, with_rotary_values
+from areal.models.analysis.binding.slots import ABSENT, LayerValues, predict
+from areal.models.analysis.binding.variations import alternatives, changed, joint, resized
+from areal.models.analysis.records import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from areal.models.analysis.binding.observing import Observer, Outcome
+    from areal.models.analysis.binding.reading import ConfigReader
+    from areal.models.analysis.family import Expression
+    from areal.models.analysis.spec import ArchitectureSpec
+
+WANTED: Final = {"bool": 1, "int": 2, "float": 1, "str": 2, "list": 3, "null": 2}
+"""Values of a field that are looked at, by the kind of its base value."""
+NUM_JOINT: Final = 8
+NUM_ROUNDS: Final = 3
+ROTARY_SLOT: Final = "layer.rotary"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The slots of one config. values: as `slots_of` gives them."""
+
+    config: Mapping[str, Any]
+    """Completed: defaults and rules filled in."""
+    values: Mapping[str, Any]
+    changes: Mapping[str, Any]
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return int(self.values["num_layers"])
+
+
+@dataclass
+class Binder:
+    """Binds the slots of an observer's base config to fields. `run` does it all."""
+
+    observer: Observer
+    reader: ConfigReader
+    leave: frozenset[str] = frozenset()
+    """Fields that are not varied."""
+    expressions: dict[str, Expression] = field(default_factory=dict)
+    observations: list[Observation] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    restricted: dict[str, str] = field(default_factory=dict)
+    """Fields that keep proven values, with the reason."""
+    choices: dict[str, list[Any]] = field(default_factory=dict)
+    """Field to other values of it that were proven or without effect."""
+    rotary_types: dict[str | None, set[str]] = field(default_factory=dict)
+    """Layer type (None: all layers alike) to the rotary types that were proven."""
+    joint_outcomes: list[Outcome] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Observes until `expressions` hold. Raises UnsupportedError where even the base is not explained."""
+        self._add(self.observer.base, self.observer.values, {})
+        self._guess()
+        for name in self.reader.names:
+            if name not in self.leave and name != ROTARY_FIELD:
+                self._vary(name)
+        self._vary_rotary()
+        self._settle()
+        self._predict_jointly()
+
+    def predict(self, config: dict[str, Any]) -> ArchitectureSpec:
+        """The spec of a config.json by the expressions so far. Raises EvaluationError."""
+        return predict(self.expressions, self._completed(config))
+
+    def _completed(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        return with_rotary_values(self.reader.complete(config))
+
+    def _add(self, config: Mapping[str, Any], values: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+        self.observations.append(Observation(self._completed(config), values, changes))
+
+    # -------------------------------------------------------------------------------------------------------- guessing
+
+    def _guess(self) -> None:
+        """First expressions by equal values in the base config alone: predictions that save inferences."""
+        base = self.observations[0]
+        entries = look_up(self.observer.base, ROTARY_FIELD)
+        if isinstance(entries, dict):
+            layered = is_layered(entries)
+            for name, entry in entries.items() if layered else [(None, entries)]:
+                if entry is not None:
+                    self.rotary_types[name] = {str(entry.get("rope_type", "default"))}
+        rotary = self._rotary_fit()
+        for slot, value in base.values.items():
+            sample = Sample(base.config, value, base.depth)
+            found = rotary.fit([sample]) if slot == ROTARY_SLOT else likely(slot, sample, self._names())
+            if found is None:
+                raise UnsupportedError("a pattern over layers", where=slot, detail=f"its values are {value}")
+            self.expressions[slot] = found
+
+    def _names(self) -> list[str]:
+        return [
+            *self.reader.names,
+            *(name for name in self.observations[0].config if name.startswith(ROTARY_FIELD + ".")),
+        ]
+
+    def _rotary_fit(self) -> RotaryFit:
+        return RotaryFit(self._names(), {name: tuple(types) for name, types in self.rotary_types.items()})
+
+    # -------------------------------------------------------------------------------------------------- one at a time
+
+    def _vary(self, name: str) -> None:
+        base = self.observer.base
+        value = look_up(self.observations[0].config, name)
+        kind = "null" if value is None else type(value).__name__
+        wanted = WANTED.get(kind, 2)
+        for other in alternatives(value, self.reader.annotations.get(name, "")):
+            if other is None:
+                # Nulls that the class fills are its business; others are looked at in addition.
+                if name not in self.reader.rules:
+                    self._look(name, {name: None}, other)
+                continue
+            if wanted and self._look(name, resized(base, name, other), other):
+                wanted -= 1
+
+    def _look(self, name: str, changes: dict[str, Any], value: Any) -> bool:
+        """Looks at one config; whether it was one that builds."""
+        if self.reader.normal(changed(self.observer.base, changes)) is None:
+            return False
+        outcome = self.observer.look(changes, self.predict)
+        if outcome.kind == "refused" and len(changes) > 1:
+            # The lists that were resized with it were none of its business.
+            return self._look(name, {name: value}, value)
+        self.outcomes.append(outcome)
+        if outcome.kind in ("refused", "unsupported"):
+            return outcome.kind == "unsupported"
+        self.choices.setdefault(name, []).append(value)
+        self._add(outcome.config, outcome.values, changes)
+        if outcome.inferred or outcome.kind == "no_effect":
+            self._refit()
+        return True
+
+    def _vary_rotary(self) -> None:
+        base = look_up(self.observer.base, ROTARY_FIELD)
+        if not isinstance(base, dict):
+            return
+        for layer_type, rotary_type, entries in rotary_changes(base, self.observer.inference.spec):
+            types = self.rotary_types.setdefault(layer_type, set())
+            known = rotary_type in types
+            types.add(rotary_type)
+            self._retype()
+            outcome = self.observer.look({ROTARY_FIELD: entries}, self.predict)
+            self.outcomes.append(outcome)
+            if outcome.kind in ("proven", "no_effect"):
+                self._add(outcome.config, outcome.values, outcome.changes)
+            if outcome.kind == "proven" and outcome.inferred:
+                self._refit()
+            elif outcome.kind != "proven" and not known:
+                types.discard(rotary_type)
+                self._retype()
+
+    def _retype(self) -> None:
+        self.expressions[ROTARY_SLOT] = self._rotary_fit().retyped(self.expressions[ROTARY_SLOT])
+
+    # --------------------------------------------------------------------------------------------------------- fitting
+
+    def _samples(self, slot: str, observations: Iterable[Observation] | None = None) -> list[Sample]:
+        samples = []
+        for each in self.observations if observations is None else observations:
+            value = each.values.get(slot, ABSENT)
+            if value is ABSENT or (isinstance(value, LayerValues) and all(entry is ABSENT for entry in value)):
+                continue
+            samples.append(Sample(each.config, value, each.depth))
+        return samples
+
+    def _refit(self) -> list[str]:
+        """New expressions for slots that an observation contradicts; those that have none any more are returned."""
+        unresolved = []
+        slots = {slot for each in self.observations for slot in each.values}
+        for slot in sorted(slots):
+            samples = self._samples(slot)
+            known = self.expressions.get(slot)
+            if known is not None and all(self._explains(slot, known, sample) for sample in samples):
+                continue
+            found = self._fit(slot, samples)
+            if found is None:
+                unresolved.append(slot)
+            else:
+                self.expressions[slot] = found
+        return unresolved
+
+    def _explains(self, slot: str, expression: Expression, sample: Sample) -> bool:
+        if slot == ROTARY_SLOT:
+            return self._rotary_fit().explains(expression, sample)
+        return explains(expression, sample)
+
+    def _fit(self, slot: str, samples: list[Sample]) -> Expression | None:
+        if not samples:
+            return None
+        if slot == ROTARY_SLOT:
+            return self._rotary_fit().fit(samples)
+        found = fit(slot, samples, self._causes(slot, single=True))
+        return found or fit(slot, samples, self._causes(slot, single=False))
+
+    def _causes(self, slot: str, *, single: bool) -> set[str]:
+        """Fields that differ from the base config in configs for which the slot does, too."""
+        base = self.observations[0]
+        found: set[str] = set()
+        for each in self.observations[1:]:
+            if single and len(each.changes) > 1 and not _one_cause(each):
+                continue
+            if not _same_value(each.values.get(slot, ABSENT), base.values.get(slot, ABSENT)):
+                found |= {
+                    name for name in self._names() if not same(look_up(each.config, name), look_up(base.config, name))
+                }
+        return found - self.restricted.keys()
+
+    # ----------------------------------------------------------------------------------------------------- restricting
+
+    def _settle(self) -> None:
+        """Takes observations out until all slots are explained, and restricts the fields that these varied."""
+        for _ in range(len(self.reader.names)):
+            unresolved = self._refit()
+            if not unresolved:
+                return
+            slot = unresolved[0]
+            causes = sorted(self._causes(slot, single=False))
+            for name in causes:
+                kept = [each for each in self.observations if name not in each.changes]
+                if self._fit(slot, self._samples(slot, kept)) is not None:
+                    self._restrict(name, f"no expression explains {slot} for all of its values")
+                    break
+            else:
+                for name in causes:
+                    self._restrict(name, f"no expression explains {slot} for all of its values")
+                if not causes:
+                    raise UnsupportedError("a value that no config field explains", where=slot, detail="")
+
+    def _restrict(self, name: str, reason: str) -> None:
+        self.restricted[name] = reason
+        self.choices.pop(name, None)
+        self.observations = [
+            each for each in self.observations if name not in each.changes and not self._moved(each, name)
+        ]
+
+    def _moved(self, observation: Observation, name: str) -> bool:
+        return name in self.reader.names and not same(
+            look_up(observation.config, name), look_up(self.observations[0].config, name)
+        )
+
+    # ---------------------------------------------------------------------------------------------------- many at once
+
+    def _predict_jointly(self) -> None:
+        """Configs that were not seen while fitting must be predicted."""
+        generator = random.Random(20)
+        right = 0
+        for _ in range(6 * NUM_JOINT):
+            if right >= NUM_JOINT:
+                return
+            changes = self._joint_changes(generator)
+            config = changed(self.observer.base, changes)
+            if not changes or self.reader.normal(config) is None:
+                continue
+            before = self.observer.num_inferred
+            outcome = self.observer.look(changes, self.predict)
+            if outcome.kind == "refused":
+                continue
+            self.joint_outcomes.append(outcome)
+            if outcome.kind == "proven" and not outcome.inferred:
+                right += 1
+                self._add(outcome.config, outcome.values, changes)
+                continue
+            if outcome.kind == "unsupported":
+                self._blame(changes)
+                continue
+            self._add(outcome.config, outcome.values, changes)
+            self._settle()
+            if self.observer.num_inferred - before > NUM_ROUNDS:
+                return
+
+    def _joint_changes(self, generator: random.Random) -> dict[str, Any]:
+        usable = {name: values for name, values in self.choices.items() if name not in self.restricted and values}
+        for _ in range(20):
+            changes = joint(usable, self.observer.base, generator, share=0.35)
+            if self.reader.normal(changed(self.observer.base, changes)) is not None:
+                return changes
+        return {}
+
+    def _blame(self, changes: Mapping[str, Any]) -> None:
+        """Finds the smallest part of changes that is not supported together, and restricts one field of it."""
+        culprits = dict(changes)
+        for name in sorted(changes):
+            fewer = {key: value for key, value in culprits.items() if key != name}
+            accepted = fewer and self.reader.normal(changed(self.observer.base, fewer)) is not None
+            if accepted and self.observer.look(fewer, self.predict).kind == "unsupported":
+                culprits = fewer
+        name = min(culprits, key=lambda name: sum(name in fields_of(each) for each in self.expressions.values()))
+        self._restrict(name, f"not supported together with {', '.join(sorted(culprits.keys() - {name})) or 'others'}")
+
+
+def _one_cause(observation: Observation) -> bool:
+    """Whether further changes are only lists that were resized."""
+    return sum(not isinstance(value, list) for value in observation.changes.values()) == 1
+
+
+def _same_value(first: Any, second: Any) -> bool:
+    if isinstance(first, LayerValues) and isinstance(second, LayerValues):
+        shorter = min(len(first), len(second))
+        return all(
+            a is b or (ABSENT not in (a, b) and same(a, b))
+            for a, b in zip(first[:shorter], second[:shorter], strict=True)
+        )
+    if first is ABSENT or second is ABSENT:
+        return first is second
+    return same(first, second)

@@ -1,0 +1,184 @@
+"""Looks at one config at a time: whether it builds, whether it computes anything else, and what, proven by parity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import torch
+
+from areal.api import ModelError
+from areal.models.analysis import reference
+from areal.models.analysis.binding.expressions import EvaluationError
+from areal.models.analysis.binding.slots import slots_of
+from areal.models.analysis.binding.variations import changed
+from areal.models.analysis.inference.infer import infer
+from areal.models.analysis.inference.layout import canonical, infer_layout
+from areal.models.analysis.oracle.instance import build, export, logits, make_tokens
+from areal.models.analysis.records import SubjectError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from areal.models.analysis.family import LayoutEntry
+    from areal.models.analysis.oracle.instance import Instance
+    from areal.models.analysis.oracle.subject import Subject
+    from areal.models.analysis.records import Inference
+    from areal.models.analysis.spec import ArchitectureSpec
+
+TOLERANCE: Final = 5e-5
+"""Of logits, times max(1, their standard deviation): float32 on a CPU."""
+
+BATCHES: Final = ((2, 40), (3, 17))
+"""Rows and tokens of the batches that judge; more tokens than the windows of tiny configs."""
+
+POSITION_LIMITS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length")
+
+Kind = Literal["refused", "no_effect", "proven", "unsupported"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one config."""
+
+    changes: Mapping[str, Any]
+    config: dict[str, Any]
+    kind: Kind
+    """refused: the config class or the model does not accept it. no_effect: logits equal bit for bit those of the base
+    config. proven: `values` were proven by parity. unsupported: no spec reproduces it."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Slots, for no_effect and proven."""
+    parity: float = 0.0
+    tolerance: float = TOLERANCE
+    detail: str = ""
+    error: UnsupportedError | None = None
+    inferred: bool = False
+    """Whether the spec was inferred afresh instead of predicted."""
+
+
+class Observer:
+    """Builds and judges configs of one subject, relative to a base config that it infers first."""
+
+    def __init__(self, subject: Subject, base: dict[str, Any]) -> None:
+        """Raises SubjectError or UnsupportedError when the base itself cannot be used or explained."""
+        self.subject = subject
+        self.base = base
+        self.seconds: dict[str, float] = {}
+        self.num_inferred = 0
+        self.instance = build(subject, base, attention="eager")
+        self.inference: Inference = infer(self.instance)
+        self.values = slots_of(self.inference.spec)
+        self._pairs: list[tuple[Instance, Inference]] = []
+        self.layout: tuple[LayoutEntry, ...] = infer_layout(self.instance, self.inference)
+        self._fused = build(subject, base)
+        self._logits = [logits(self._fused, tokens) for tokens in self._tokens(self._fused)]
+        self._shapes = _shapes(self._fused)
+
+    def look(
+        self, changes: Mapping[str, Any], predict: Callable[[dict[str, Any]], ArchitectureSpec] | None = None
+    ) -> Outcome:
+        """What the base config with these changes computes. predict: the spec that is expected for a config; it is
+        judged first and, where right, saves the inference. May raise EvaluationError."""
+        config = changed(self.base, changes)
+        try:
+            instance = build(self.subject, config)
+            first = logits(instance, self._tokens(instance)[0])
+        except SubjectError as error:
+            return Outcome(changes=changes, config=config, kind="refused", detail=str(error))
+        if not bool(torch.isfinite(first).all()):
+            return Outcome(changes=changes, config=config, kind="refused", detail="logits are not finite")
+        if self._without_effect(instance, first):
+            return Outcome(changes=changes, config=config, kind="no_effect", values=self.values)
+        found = None if predict is None else self._judge(instance, config, predict, first)
+        if found is not None:
+            spec, parity, tolerance = found
+            values = slots_of(spec)
+            return Outcome(
+                changes=changes, config=config, kind="proven", values=values, parity=parity, tolerance=tolerance
+            )
+        return self._infer(changes, config, instance)
+
+    def _without_effect(self, instance: Instance, first: Tensor) -> bool:
+        return (
+            _shapes(instance) == self._shapes
+            and first.shape == self._logits[0].shape
+            and torch.equal(first, self._logits[0])
+        )
+
+    def _judge(
+        self,
+        instance: Instance,
+        config: dict[str, Any],
+        predict: Callable[[dict[str, Any]], ArchitectureSpec],
+        first: Tensor,
+    ) -> tuple[ArchitectureSpec, float, float] | None:
+        """The predicted spec, if its logits are the instance's."""
+        try:
+            spec = predict(config)
+            weights = canonical(self.layout, export(instance), spec)
+            worst = 0.0
+            for number, tokens in enumerate(self._tokens(instance)):
+                expected = first if number == 0 else logits(instance, tokens)
+                difference = float((reference.logits(spec, weights, tokens) - expected).abs().max())
+                tolerance = TOLERANCE * max(1.0, float(expected.std()))
+                if not difference <= tolerance:
+                    return None
+                worst = max(worst, difference)
+        except (EvaluationError, ModelError, SubjectError, UnsupportedError, ValueError, RuntimeError):
+            # A wrong prediction fails in any of these ways; the inference that follows decides.
+            return None
+        return spec, worst, tolerance
+
+    def _infer(self, changes: Mapping[str, Any], config: dict[str, Any], fused: Instance) -> Outcome:
+        self.num_inferred += 1
+        try:
+            instance = build(self.subject, config, attention="eager")
+            inference = infer(instance)
+            self._check_layout(instance, inference, export(fused))
+        except UnsupportedError as error:
+            return Outcome(changes=changes, config=config, kind="unsupported", detail=str(error), error=error)
+        return Outcome(
+            changes=changes,
+            config=config,
+            kind="proven",
+            values=slots_of(inference.spec),
+            parity=inference.parity,
+            tolerance=inference.tolerance,
+            inferred=True,
+        )
+
+    def _check_layout(self, instance: Instance, inference: Inference, tensors: Mapping[str, Tensor]) -> None:
+        """One table of names must do for all configs; it is found again when it does not. Raises UnsupportedError."""
+        if self._reads(self.layout, tensors, inference):
+            return
+        pairs = [*self._pairs, (instance, inference)]
+        layout = infer_layout(self.instance, self.inference, others=pairs)
+        if not self._reads(layout, tensors, inference):
+            raise UnsupportedError(
+                "names on disk that depend on the config", where="checkpoint", detail="no table holds for all configs"
+            )
+        self._pairs = pairs
+        self.layout = layout
+
+    def _reads(self, layout: tuple[LayoutEntry, ...], tensors: Mapping[str, Tensor], inference: Inference) -> bool:
+        try:
+            weights = canonical(layout, tensors, inference.spec)
+        except ModelError:
+            return False
+        return weights.keys() == inference.weights.keys() and all(
+            torch.equal(weight, inference.weights[name]) for name, weight in weights.items()
+        )
+
+    def _tokens(self, instance: Instance) -> list[Tensor]:
+        limits = [getattr(instance.hf_config, name, None) for name in POSITION_LIMITS]
+        limit = min((value for value in limits if isinstance(value, int) and value > 0), default=max(BATCHES)[1])
+        return [
+            make_tokens(instance, batch=rows, length=min(length, limit), seed=seed + 2)
+            for seed, (rows, length) in enumerate(BATCHES)
+        ]
+
+
+def _shapes(instance: Instance) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in instance.model.state_dict().items()}

@@ -1,0 +1,229 @@
+"""Binds the rotary tables of layers to rope_parameters, or theta to a field where a config has no such object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from areal.api import ModelError
+from areal.models.analysis.binding.expressions import ROTARY_FIELD, EvaluationError, evaluate, look_up, same
+from areal.models.analysis.binding.fitting import Sample, fit
+from areal.models.analysis.binding.slots import ABSENT, LayerValues
+from areal.models.analysis.binding.variations import rotary_alternatives
+from areal.models.analysis.family import Constant, PerLayer, RotaryField, WhenEqual, WhenNull
+from areal.models.blocks.frequencies import attention_magnitude, inverse_frequencies
+from areal.models.rotary_args import RotaryArgs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from areal.models.analysis.family import Expression
+    from areal.models.analysis.spec import ArchitectureSpec
+
+PARTIAL: Final = "partial_rotary_factor"
+_DIM: Final = 16
+"""Tables are compared at this size, where the type leaves it open."""
+
+
+def is_layered(entries: object) -> bool:
+    """Whether rope_parameters holds one object (or null) per layer type."""
+    return isinstance(entries, dict) and bool(entries) and all(isinstance(e, dict | None) for e in entries.values())
+
+
+def with_rotary_values(config: dict[str, Any]) -> dict[str, Any]:
+    """The completed config with partial_rotary_factor as a field, 1.0 where it is not said."""
+    entries = config.get(ROTARY_FIELD)
+    if not isinstance(entries, dict):
+        return config
+    if not is_layered(entries):
+        return config | {f"{ROTARY_FIELD}.{PARTIAL}": _or_whole(entries)}
+    return config | {
+        f"{ROTARY_FIELD}.{name}.{PARTIAL}": _or_whole(entry) for name, entry in entries.items() if entry is not None
+    }
+
+
+def _or_whole(entry: Mapping[str, Any]) -> float:
+    value = entry.get(PARTIAL)
+    return 1.0 if value is None else value
+
+
+def rotary_changes(
+    entries: Mapping[str, Any], spec: ArchitectureSpec
+) -> Iterator[tuple[str | None, str, dict[str, Any]]]:
+    """Layer type (None where all are alike), rotary type, and another content of rope_parameters."""
+    dim = min((rotary.dim for rotary in spec.rotaries), default=_DIM)
+    if not is_layered(entries):
+        for name, changes in _entry_changes(entries, dim):
+            yield None, name, changes
+        return
+    for layer_type, entry in entries.items():
+        if entry is not None:
+            for name, changes in _entry_changes(entry, dim):
+                yield layer_type, name, {**entries, layer_type: changes}
+
+
+def _entry_changes(entry: Mapping[str, Any], dim: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from rotary_alternatives(entry, dim)
+    kept = {key: value for key, value in entry.items() if key != PARTIAL}
+    kind = str(entry.get("rope_type", "default"))
+    for part in (0.5, 1.0, 0.25):
+        if part != _or_whole(entry):
+            yield kind, {**kept, PARTIAL: part}
+
+
+@dataclass(frozen=True)
+class RotaryFit:
+    """Explains the slot layer.rotary. types: layer type (None: all) to the rotary types to allow."""
+
+    names: Sequence[str]
+    types: Mapping[str | None, Sequence[str]]
+
+    def fit(self, samples: Sequence[Sample]) -> Expression | None:
+        """The simplest expression for all samples, or None."""
+        whole = self._field(None)
+        for expression in (Constant(None), whole):
+            if all(self.explains(expression, sample) for sample in samples):
+                return expression
+        kinds = [_kind_samples(sample, self._candidates(sample)) for sample in samples]
+        if all(kind is not None for kind in kinds):
+            found = fit("layer.rotary", [kind for kind in kinds if kind is not None], self.names)
+            if found is not None:
+                return self._spoken(found)
+        return self._theta(samples)
+
+    def explains(self, expression: Expression, sample: Sample) -> bool:
+        """Whether the expression means the tables that were observed, however they are spelled."""
+        try:
+            return all(
+                value is ABSENT or same_table(evaluate(expression, sample.config, layer), value)
+                for layer, value in enumerate(sample.value)
+            )
+        except EvaluationError:
+            return False
+
+    def retyped(self, expression: Expression) -> Expression:
+        """The expression with the current types."""
+        match expression:
+            case RotaryField(layer_type, _, theta):
+                return expression if theta is not None else self._field(layer_type)
+            case PerLayer(condition, then, otherwise):
+                return PerLayer(condition, self.retyped(then), self.retyped(otherwise))
+            case WhenEqual(name, value, then, otherwise):
+                return WhenEqual(name, value, self.retyped(then), self.retyped(otherwise))
+        return expression
+
+    def _field(self, layer_type: str | None) -> RotaryField:
+        return RotaryField(layer_type, tuple(sorted(self.types.get(layer_type, ()))))
+
+    def _candidates(self, sample: Sample) -> list[str | None]:
+        entries = look_up(sample.config, ROTARY_FIELD)
+        return [name for name, entry in entries.items() if entry is not None] if is_layered(entries) else [None]
+
+    def _spoken(self, expression: Expression) -> Expression:
+        """Names of tables back to tables."""
+        match expression:
+            case Constant(value):
+                return Constant(None) if value == _NONE else self._field(None if value == _ALL else value)
+            case PerLayer(condition, then, otherwise):
+                return PerLayer(condition, self._spoken(then), self._spoken(otherwise))
+            case WhenEqual(name, value, then, otherwise):
+                return WhenEqual(name, value, self._spoken(then), self._spoken(otherwise))
+        raise AssertionError(f"a table was named by {expression!r}")
+
+    def _theta(self, samples: Sequence[Sample]) -> Expression | None:
+        """For configs without rope_parameters: plain tables, theta from a field or always the same."""
+        tables = [[value for value in sample.value if value not in (None, ABSENT)] for sample in samples]
+        if any(look_up(sample.config, ROTARY_FIELD) is not None for sample in samples):
+            return None
+        if any(table["type"] != "default" for each in tables for table in each):
+            return None
+        thetas = [
+            Sample(sample.config, each[0]["theta"], sample.depth)
+            for sample, each in zip(samples, tables, strict=True)
+            if each
+        ]
+        presence = [
+            Sample(s.config, LayerValues(v if v in (None, ABSENT) else True for v in s.value), s.depth) for s in samples
+        ]
+        theta, where = fit("theta", thetas, self.names), fit("layer.rotary", presence, self.names)
+        if theta is None or where is None:
+            return None
+        found = _with_theta(where, RotaryField(None, ("default",), theta))
+        return found if all(self.explains(found, sample) for sample in samples) else None
+
+
+_NONE: Final = "-"
+_ALL: Final = "+"
+
+
+def _with_theta(expression: Expression, table: RotaryField) -> Expression:
+    match expression:
+        case Constant(value):
+            return Constant(None) if value is None else table
+        case PerLayer(condition, then, otherwise):
+            return PerLayer(condition, _with_theta(then, table), _with_theta(otherwise, table))
+        case WhenEqual(name, value, then, otherwise):
+            return WhenEqual(name, value, _with_theta(then, table), _with_theta(otherwise, table))
+        case WhenNull(name, otherwise):
+            return WhenNull(name, _with_theta(otherwise, table))
+    return expression
+
+
+def _kind_samples(sample: Sample, candidates: Sequence[str | None]) -> Sample | None:
+    """The sample with the name of a table in place of each table; None where a table is none of the config's."""
+    values: list[Any] = []
+    tables = {
+        name: evaluate(RotaryField(name, _ALL_TYPES), sample.config) for name in candidates if _readable(name, sample)
+    }
+    for value in sample.value:
+        if value is ABSENT or value is None:
+            values.append(ABSENT if value is ABSENT else _NONE)
+            continue
+        name = next((name for name, table in tables.items() if same_table(table, value)), _NONE)
+        if name == _NONE:
+            return None
+        values.append(_ALL if name is None else name)
+    return Sample(sample.config, LayerValues(values), sample.depth)
+
+
+_ALL_TYPES: Final = ("default", "linear", "llama3", "longrope", "yarn")
+
+
+def _readable(name: str | None, sample: Sample) -> bool:
+    try:
+        evaluate(RotaryField(name, _ALL_TYPES), sample.config)
+    except EvaluationError:
+        return False
+    return True
+
+
+def same_table(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:
+    """Whether two settings give the same rotations."""
+    if first is None or second is None:
+        return first is second
+    if first == second:
+        return True
+    if not same(first["theta"], second["theta"]) and first["type"] == second["type"] == "default":
+        return False
+    tables = [_table(each) for each in (first, second)]
+    if tables[0] is None or tables[1] is None:
+        return False
+    (left, left_magnitude), (right, right_magnitude) = tables[0], tables[1]
+    return (
+        same(left_magnitude, right_magnitude)
+        and len(left) == len(right)
+        and all(
+            a.shape == b.shape and torch.allclose(a, b, rtol=1e-5, atol=0) for a, b in zip(left, right, strict=True)
+        )
+    )
+
+
+def _table(settings: Mapping[str, Any]) -> tuple[tuple[torch.Tensor, ...], float] | None:
+    args = RotaryArgs(theta=settings["theta"], rotary_type=settings["type"], parameters=dict(settings["parameters"]))
+    dim = 2 * len(args.parameters["short_factor"]) if args.rotary_type == "longrope" else _DIM
+    try:
+        return inverse_frequencies(args, dim), attention_magnitude(args)
+    except (ModelError, KeyError, ValueError, ZeroDivisionError):
+        return None
