@@ -194,13 +194,19 @@ def slots_like(spec, **overrides):
 
 
 def report(model_type, architecture, spec, slots, fields, layout, config, variants=()):
+    known = {use["name"] for use in fields}
     return {
         "status": "proven",
         "model_type": model_type,
         "architecture": architecture,
         "source": "transformers",
         "title": "",
-        "tiny_config": {"model_type": model_type, "architectures": [architecture], **SIZES, **config},
+        "tiny_config": {
+            "model_type": model_type,
+            "architectures": [architecture],
+            **{name: value for name, value in SIZES.items() if name in known or name.endswith("token_id")},
+            **config,
+        },
         "spec": {},
         "slots": slots_like(spec, **{**SHARED_SLOTS, **slots}),
         "fields": fields,
@@ -483,7 +489,13 @@ def gemma2():
             ),
         },
         [
-            *sizes(vocab_size=256000, hidden_size=2304, num_hidden_layers=26, num_attention_heads=8)[:5],
+            *sizes(
+                vocab_size=256000,
+                hidden_size=2304,
+                num_hidden_layers=26,
+                num_attention_heads=8,
+                max_position_embeddings=8192,
+            )[:5],
             used("tie_word_embeddings", "bool", True),
             *sizes()[6:],
             used("num_key_value_heads", "int", 4),
@@ -553,7 +565,13 @@ def gpt_neox():
             "layer.feed_forward.activation": field("hidden_act"),
         },
         [
-            *sizes(vocab_size=50432, hidden_size=6144, num_hidden_layers=44, num_attention_heads=64),
+            *sizes(
+                vocab_size=50432,
+                hidden_size=6144,
+                num_hidden_layers=44,
+                num_attention_heads=64,
+                rope_parameters={"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 0.25},
+            ),
             used("intermediate_size", "int", 24576),
             used("hidden_act", "str", "gelu"),
             used("layer_norm_eps", "float", 1e-5),
@@ -644,7 +662,13 @@ def deepseek_v3():
             "layer.feed_forward.shared.activation": field("hidden_act"),
         },
         [
-            *sizes(vocab_size=129280, hidden_size=7168, num_hidden_layers=61, num_attention_heads=128),
+            *sizes(
+                vocab_size=129280,
+                hidden_size=7168,
+                num_hidden_layers=61,
+                num_attention_heads=128,
+                max_position_embeddings=4096,
+            ),
             fixed("num_key_value_heads", "int", 128, 128),
             used("intermediate_size", "int", 18432),
             used("moe_intermediate_size", "int", 2048),
@@ -671,6 +695,9 @@ def deepseek_v3():
             used("norm_topk_prob", "bool", True),
             used("rope_interleave", "bool", True),
             fixed("attention_bias", "bool", False, False),
+            ignored("head_dim", "not read where attention is latent"),
+            ignored("num_nextn_predict_layers", "layers that predict further tokens are not part of the model", 1),
+            ignored("pretraining_tp", "splits matrices in transformers, same result", 1),
         ],
         [
             *same(*TOP),

@@ -269,14 +269,16 @@ def _shifted(shift: int) -> str:
     return "layer" if not shift else f"(layer {'+' if shift > 0 else '-'} {abs(shift)})"
 
 
-_OPPOSITES: Final = {" is ": " is not ", " == ": " != ", " >= ": " < ", " in ": " not in "}
+_PAIRS: Final = ((" is ", " is not "), (" == ", " != "), (" >= ", " < "), (" in ", " not in "))
+_OPPOSITES: Final = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
 
 
 def _negated(condition: _Text) -> _Text:
     text, level = condition
     if level == _COMPARISON:
         # The first operator is the comparison's own: what stands before it holds no string.
-        at, operator = min((text.find(operator), operator) for operator in _OPPOSITES if operator in text)
+        found = [(text.find(operator), -len(operator), operator) for operator in _OPPOSITES if operator in text]
+        at, _, operator = min(found)
         return f"{text[:at]}{_OPPOSITES[operator]}{text[at + len(operator) :]}", level
     if text.startswith("not ") and level == _NOT:
         return text.removeprefix("not "), _ATOM

@@ -14,7 +14,7 @@ from tooling.kit.errors import UsageError
 
 _FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _PARAMETER: Final = re.compile(r"[A-Za-z_*{][A-Za-z0-9_*{}]*(\.[A-Za-z0-9_*{}]+)*")
-_MODEL_TYPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_MODEL_TYPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _CLASS: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_NAME: Final = 120
 _MAX_TEXT: Final = 400

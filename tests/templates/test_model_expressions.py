@@ -1,0 +1,288 @@
+"""The Python that expressions become computes what `areal.models.analysis.family` says, on configs of all kinds."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from areal.models.analysis.binding.expressions import condition_to_json, evaluate, fields_of, holds, to_json
+from areal.models.analysis.family import (
+    All,
+    AtLeast,
+    Constant,
+    Field,
+    Flag,
+    Listed,
+    Member,
+    Multiple,
+    Not,
+    PerLayer,
+    Product,
+    Sum,
+    WhenEqual,
+    WhenNull,
+)
+from tooling.kit.errors import UsageError
+from tooling.new.generators.model_expressions import Value, Writer, depends_on_layer
+from tooling.new.generators.model_expressions import fields_of as fields_of_json
+from tooling.new.generators.model_names import (
+    attribute_name,
+    class_name,
+    field_name,
+    literal,
+    model_type_name,
+    one_line,
+    parameter_name,
+)
+
+CONFIGS = [
+    {
+        "width": 96,
+        "heads": 6,
+        "size": None,
+        "factor": 0.25,
+        "scale": 3.5,
+        "step": 2,
+        "first": 1,
+        "flag": True,
+        "switch": None,
+        "name": "a is b == c",
+        "kinds": ["full", "sliding", "full", "chunked"],
+        "listed": [1, 3],
+    },
+    {
+        "width": 64,
+        "heads": 4,
+        "size": 24,
+        "factor": 0.5,
+        "scale": 0.125,
+        "step": 3,
+        "first": 2,
+        "flag": False,
+        "switch": True,
+        "name": "plain",
+        "kinds": ["sliding"] * 4,
+        "listed": [],
+    },
+]
+VALUES = {
+    "width": Value("self.width", "int"),
+    "heads": Value("self.heads", "int"),
+    "size": Value("self.size", "int", nullable=True),
+    "factor": Value("self.factor", "float"),
+    "scale": Value("self.scale", "float"),
+    "step": Value("self.step", "int"),
+    "first": Value("self.first", "int"),
+    "flag": Value("self.flag", "bool"),
+    "switch": Value("self.switch", "bool", nullable=True),
+    "name": Value("self.name", "str"),
+    "kinds": Value("self.kinds", "list"),
+    "listed": Value("self.listed", "list"),
+}
+WRITER = Writer(VALUES)
+
+
+def powers(**values):
+    return tuple(values.items())
+
+
+CONDITIONS = [
+    Listed("kinds", ("sliding",)),
+    Listed("kinds", ("sliding", "chunked")),
+    AtLeast("first"),
+    Multiple("step", 0),
+    Multiple("step", 1),
+    Multiple(2, -1),
+    Member("listed"),
+    Flag("flag", True),
+    Flag("flag", False),
+    Flag("switch", True),
+    Flag("switch", None),
+    Flag("size", None),
+    Flag("size", 24),
+    Flag("name", "plain"),
+    Flag("name", "a is b == c"),
+]
+CONDITIONS += [Not(each) for each in CONDITIONS]
+CONDITIONS += [All((first, second)) for first, second in itertools.pairwise(CONDITIONS)]
+CONDITIONS += [Not(each) for each in CONDITIONS[-12:]] + [All(())]
+
+NUMBERS = [
+    Constant(7),
+    Constant(-2),
+    Constant(0.5),
+    Field("width"),
+    Field("scale"),
+    Product(1.0, powers(width=1.0)),
+    Product(1.0, powers(width=-0.5)),
+    Product(1.0, powers(width=0.5)),
+    Product(1.0, powers(width=1.0, heads=-1.0), integer=True),
+    Product(4.0, powers(width=1.0), integer=True),
+    Product(4.0, powers(width=1.0)),
+    Product(0.5, powers(width=1.0), integer=True),
+    Product(2 / 3, powers(width=1.0), integer=True),
+    Product(1.0, powers(width=1.0, heads=-1.0, factor=1.0), integer=True),
+    Product(1.0, powers(scale=-1.0)),
+    Product(2.0, powers(scale=-1.0, width=-1.0)),
+    Product(1.0, powers(width=-0.5, heads=0.5)),
+    Product(0.125, powers(scale=2.0)),
+    Product(3.0, ()),
+    Product(1.0, powers(width=2.0, heads=-2.0), integer=True),
+    Sum((Field("width"), Constant(-1))),
+    Sum((Constant(-1), Field("width"), Product(2.0, powers(heads=1.0)))),
+    Sum((Field("width"), Field("scale"), Constant(1))),
+    Sum((WhenNull("size", Field("width")), Field("heads"))),
+    WhenNull("size", Product(1.0, powers(width=1.0, heads=-1.0), integer=True)),
+    WhenNull("size", WhenEqual("flag", True, Constant(1), Constant(2))),
+    WhenEqual("flag", True, Field("scale"), Constant(1.0)),
+    WhenEqual("name", "plain", Constant(1), WhenEqual("switch", True, Constant(2), Constant(3))),
+    WhenEqual("flag", True, WhenEqual("switch", None, Constant(1), Constant(2)), Constant(3)),
+    WhenEqual("size", None, Field("width"), Field("size")),
+]
+EXPRESSIONS = [
+    *NUMBERS,
+    *(PerLayer(condition, Constant(True), Constant(False)) for condition in CONDITIONS),
+    *(PerLayer(condition, Constant(False), Constant(True)) for condition in CONDITIONS),
+    *(
+        PerLayer(condition, first, second)
+        for condition, (first, second) in zip(CONDITIONS, itertools.cycle(itertools.pairwise(NUMBERS)), strict=False)
+    ),
+    PerLayer(CONDITIONS[0], PerLayer(CONDITIONS[2], Constant(1), Constant(2)), Constant(None)),
+]
+
+
+def computed(text, config, layer):
+    return eval(text, {"self": SimpleNamespace(**config), "layer": layer})
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS, ids=repr)
+def test_the_text_computes_what_the_expression_means(expression):
+    text = WRITER.expression(to_json(expression))
+    for config, layer in itertools.product(CONFIGS, range(4)):
+        expected, found = evaluate(expression, config, layer), computed(text, config, layer)
+        assert isinstance(found, bool) is isinstance(expected, bool), text
+        assert found == expected or math.isclose(found, expected, rel_tol=1e-12), (text, found, expected)
+        assert {"int": int, "float": float, "bool": bool, "None": type(None)}.keys() >= WRITER.types(
+            to_json(expression)
+        )
+
+
+@pytest.mark.parametrize("condition", CONDITIONS, ids=repr)
+def test_the_text_of_a_condition_holds_for_the_same_layers(condition):
+    text = WRITER.condition(condition_to_json(condition))
+    for config, layer in itertools.product(CONFIGS, range(4)):
+        assert bool(computed(text, config, layer)) is holds(condition, config, layer), text
+
+
+def test_random_nestings_compute_what_they_mean():
+    chance = random.Random(3)
+    for _ in range(400):
+        expression = chance.choice(NUMBERS)
+        for _ in range(chance.randrange(4)):
+            other = chance.choice(NUMBERS)
+            expression = chance.choice(
+                [
+                    PerLayer(chance.choice(CONDITIONS), expression, other),
+                    WhenNull("size", expression),
+                    WhenEqual("flag", chance.choice([True, False]), other, expression),
+                    Sum((other, expression)),
+                ]
+            )
+        text = WRITER.expression(to_json(expression))
+        for config, layer in itertools.product(CONFIGS, range(4)):
+            expected = evaluate(expression, config, layer)
+            assert math.isclose(computed(text, config, layer), expected, rel_tol=1e-12), text
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        (Product(1.0, powers(width=1.0, heads=-1.0), integer=True), "self.width // self.heads"),
+        (Product(1.0, powers(width=-0.5)), "self.width**-0.5"),
+        (Product(1.0, powers(scale=-1.0)), "1.0 / self.scale"),
+        (Product(1.0, powers(width=1.0, factor=1.0), integer=True), "int(self.width * self.factor)"),
+        (Product(0.5, powers(width=1.0), integer=True), "self.width // 2"),
+        (Product(4.0, powers(width=1.0), integer=True), "4 * self.width"),
+        (PerLayer(Not(Member("listed")), Constant(True), Constant(False)), "layer not in self.listed"),
+        (PerLayer(AtLeast("first"), Constant(False), Constant(True)), "layer < self.first"),
+        (
+            PerLayer(Multiple("step", 1), Field("size"), Constant(None)),
+            "self.size if (layer + 1) % self.step == 0 else None",
+        ),
+        (WhenEqual("flag", True, Constant(True), Constant(False)), "self.flag"),
+        (WhenEqual("flag", True, Constant(False), Constant(True)), "not self.flag"),
+        (WhenEqual("size", None, Constant(False), Constant(True)), "self.size is not None"),
+        (
+            PerLayer(Not(Flag("name", "a is b == c")), Constant(1), Constant(2)),
+            '1 if self.name != "a is b == c" else 2',
+        ),
+    ],
+)
+def test_the_text_is_what_a_person_would_write(expression, text):
+    assert WRITER.expression(to_json(expression)) == text
+
+
+def test_a_field_that_is_filled_when_it_is_read_is_never_compared_with_null():
+    filled = Writer({"size": Value("self.size", "int"), "width": Value("self.width", "int")})
+    assert filled.expression(to_json(WhenNull("size", Field("width")))) == "self.size"
+    assert filled.expression(to_json(WhenEqual("size", None, Constant(True), Constant(False)))) == "False"
+
+
+def test_both_sides_agree_on_the_fields_and_layers_that_count():
+    for expression in EXPRESSIONS:
+        node = to_json(expression)
+        assert set(fields_of_json(node)) == set(fields_of(expression))
+        assert depends_on_layer(node) is ("PerLayer" in repr(expression))
+
+
+@pytest.mark.parametrize("node", [{"kind": "call", "name": "exit"}, {"kind": "field", "name": "unknown"}, {}])
+def test_what_is_no_expression_over_known_fields_is_refused(node):
+    with pytest.raises(UsageError, match="the analysis reports"):
+        WRITER.expression(node)
+
+
+HOSTILE = ["a b", "a;b", "a()", "__import__('os')", "a\nb", "", "1a", "a.", ".a", "ä", "a" * 200, None, 7, 'a"b', "a{b"]
+
+
+@pytest.mark.parametrize("check", [field_name, class_name, model_type_name], ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", HOSTILE, ids=repr)
+def test_names_that_are_no_names_never_reach_source_code(check, name):
+    if check is model_type_name and name == "1a":
+        assert check(name) == name
+        return
+    with pytest.raises(UsageError, match="cannot be written into source code"):
+        check(name)
+
+
+@pytest.mark.parametrize("name", ["a b", "a;b", "a()", "a\nb", "", "a.", 'a"b', "ä", None])
+def test_parameters_have_plain_names_too(name):
+    assert parameter_name("model.layers.*.mlp.experts.{expert}.w1.weight")
+    with pytest.raises(UsageError, match="cannot be written into source code"):
+        parameter_name(name)
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 0, -3, 1e-6, 2.5, float("inf"), "a", 'a"b', "a'b\\\n", [1, "x"], {"a": [None]}]
+)
+def test_literals_mean_the_value_they_were_made_of(value):
+    text = literal(value)
+    assert text.isascii()
+    assert eval(text) == value
+
+
+def test_texts_of_strangers_cannot_end_a_docstring():
+    hostile = 'x""" + exit() + """\\' + "\n\u202ex\x00"
+    assert ast.literal_eval(f'"""{one_line(hostile)}"""').startswith("x''' + exit()")
+
+
+@pytest.mark.parametrize(
+    ("field", "attribute"),
+    [("n_embd", "n_embd"), ("ffn_config.top_k", "top_k"), ("lambda", "lambda_"), ("_x", "x"), ("__9", "field_9")],
+)
+def test_fields_become_public_attributes(field, attribute):
+    assert attribute_name(field) == attribute
