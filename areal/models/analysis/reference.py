@@ -158,7 +158,9 @@ def positions(spec: PositionSpec, hidden_size: int) -> nn.Module:
     """Absolute positions, from positions [T] to [T, hidden_size]."""
     if spec.kind == "learned":
         return LearnedPositions(spec.num_positions, hidden_size, offset=spec.offset)
-    return SinusoidalPositions(spec.num_positions, hidden_size, offset=spec.offset, interleaved=spec.interleaved)
+    return SinusoidalPositions(
+        spec.num_positions, hidden_size, offset=spec.offset, interleaved=spec.interleaved, endpoint=spec.endpoint
+    )
 
 
 def attention(
