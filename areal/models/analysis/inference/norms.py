@@ -167,8 +167,6 @@ def _searched(pairs: Sequence[_Pair], shape: tuple[int, ...]) -> list[_Fit]:
     for kind in ("rms", "layer"):
         grid = [_fit(pairs, kind, 10.0 ** (-12 + step / 2)) for step in range(23)]
         best = min(range(len(grid)), key=lambda index: grid[index].error)
-        if grid[best].error > LARGEST_EPSILON * 3:
-            continue
         low, high = -12 + (best - 1) / 2, -12 + (best + 1) / 2
         for _ in range(50):
             left, right = low + (high - low) * 0.382, low + (high - low) * 0.618
