@@ -18,11 +18,11 @@ from areal.models.analysis.inference.probe import numbers_of, strings_of
 from areal.models.blocks.activations import ACTIVATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
-TOLERANCE: Final = 1e-4
+TOLERANCE: Final = 2e-5
 """Largest error of an explained token, over the root mean square of its outputs. Float32 leaves about 1e-6."""
 SCREENED_TOKENS: Final = 48
 """Arrangements are compared on this many tokens first."""
@@ -34,6 +34,8 @@ ROLE_HINTS: Final = {
 CLAMPED_ACTIVATIONS: Final = ("silu", "quick_gelu", "gelu", "gelu_pytorch_tanh", "relu")
 CLAMP_HINTS: Final = ("limit", "clamp", "clip", "max")
 USUAL_CLAMPS: Final = (7.0, 10.0)
+RANKED_FORMS: Final = 12
+"""Forms that clamps are tried for."""
 
 
 @dataclass(frozen=True)
@@ -266,30 +268,14 @@ def solve(columns: Tensor, outputs: Tensor) -> Solution:
     return Solution(weights, float((residual.abs().amax(1) / size).nan_to_num(torch.inf).max()))
 
 
-def functions(form: ExpertForm, config: Mapping[str, Any], clamps: Sequence[float] | None) -> Iterator[ExpertForm]:
-    """The arrangement with every activation, those that the config names first; or with these clamps and offsets."""
+def _names(config: Mapping[str, Any], *, usual: bool = False) -> list[str]:
+    """Activations to try, those that the config names first; usual: without the rarest."""
     named = [name for name in strings_of(config) if name in ACTIVATIONS]
-    usual = dict.fromkeys((*named, "silu", "gelu", "gelu_pytorch_tanh", "relu2", *ACTIVATIONS))
+    every = dict.fromkeys((*named, "silu", "gelu", "gelu_pytorch_tanh", "relu2", *ACTIVATIONS))
     # Names of one function differ by rounding only: the config's is kept.
-    unique = {ACTIVATIONS[name]: name for name in reversed(usual)}
-    names = [name for name in usual if unique[ACTIVATIONS[name]] == name]
-    if clamps is None:
-        yield from (replace(form, activation=name) for name in names)
-    elif form.gated:
-        short = [name for name in names if name in (*named, *CLAMPED_ACTIVATIONS)]
-        for clamp, offset, name in itertools.product((*clamps, None), (0.0, 1.0), short):
-            if offset or clamp is not None:
-                yield replace(form, activation=name, clamp=clamp, up_offset=offset)
-
-
-def _hypotheses(
-    forms: Sequence[ExpertForm], config: Mapping[str, Any]
-) -> Iterator[tuple[ExpertForm, list[ExpertForm]]]:
-    """Arrangements with what they may compute: all without clamps, then with likely ones, then with any number."""
-    likely = [*numbers_of(config, named=CLAMP_HINTS), *USUAL_CLAMPS]
-    rest = [number for number in numbers_of(config) if 0.05 < number <= 128 and number not in likely]
-    for clamps in (None, likely, rest):
-        yield from ((form, list(functions(form, config, clamps))) for form in forms)
+    unique = {ACTIVATIONS[name]: name for name in reversed(every)}
+    names = [name for name in every if unique[ACTIVATIONS[name]] == name]
+    return [name for name in names if name in (*named, *CLAMPED_ACTIVATIONS)] if usual else names
 
 
 @dataclass(frozen=True)
@@ -301,48 +287,71 @@ class Fit:
     runner_up: tuple[str, float] | None
 
 
+class _Search:
+    """Tries hypotheses on some tokens, and remembers how they did."""
+
+    def __init__(self, inputs: Tensor, outputs: Tensor, others: Tensor) -> None:
+        rows = torch.linspace(0, len(inputs) - 1, min(SCREENED_TOKENS, len(inputs))).long()
+        self.inputs, self.outputs, self.others = inputs[rows].double(), outputs[rows], others[rows].double()
+        # Of each scale of inputs some: most hypotheses fail on these already.
+        self.mixed = torch.arange(0, len(rows), 6)
+        self.smallest = self.inputs.norm(dim=1).topk(min(8, len(rows)), largest=False).indices
+        self.tried: list[tuple[float, ExpertForm]] = []
+        self._before: dict[int, tuple[Tensor | None, Tensor]] = {}
+
+    def error(self, form: ExpertForm, rows: Tensor | slice) -> float:
+        """Of the best combination of what experts of this form give."""
+        key = id(form.tensors)
+        if key not in self._before:
+            self._before[key] = _before(form, self.inputs)
+        gate, up = self._before[key]
+        columns = _activated(form, None if gate is None else gate[rows], up[rows])
+        return solve(torch.cat((columns, self.others[rows]), 1), self.outputs[rows]).error
+
+    def first(self, forms: Iterable[ExpertForm]) -> ExpertForm | None:
+        """The first form that explains all of these tokens."""
+        for form in forms:
+            error = self.error(form, self.mixed)
+            error = self.error(form, slice(None)) if error < TOLERANCE else error
+            self.tried.append((error, form))
+            if error < TOLERANCE:
+                return form
+        return None
+
+
 def fit_experts(
     forms: list[ExpertForm], inputs: Tensor, outputs: Tensor, others: Tensor, config: Mapping[str, Any]
 ) -> Fit:
     """The best form of all: the first within tolerance, else the closest. others: [N, C, hidden], columns of shared
     experts, which take part with a weight of their own."""
-    rows = torch.linspace(0, len(inputs) - 1, min(SCREENED_TOKENS, len(inputs))).long()
-    few, target, extra = inputs[rows].double(), outputs[rows], others[rows].double()
-    # Of each scale of inputs some: most hypotheses fail on these already.
-    first = slice(None, None, 6)
-    errors: list[tuple[float, ExpertForm]] = []
-    for arranged, computed in _hypotheses(forms, config):
-        gate, up = _before(arranged, few)
-        for form in computed:
-            part = _activated(form, None if gate is None else gate[first], up[first])
-            error = solve(torch.cat((part, extra[first]), 1), target[first]).error
-            if error < TOLERANCE:
-                error = solve(torch.cat((_activated(form, gate, up), extra), 1), target).error
-            errors.append((error, form))
-            if error < TOLERANCE:
-                break
-        if errors and errors[-1][0] < TOLERANCE:
-            break
-    accepted = errors[-1][0] < TOLERANCE
-    error, best = errors[-1] if accepted else min(errors, key=lambda item: item[0])
-    rejected = min((item for item in errors if item[1] is not best), key=lambda item: item[0], default=None)
-    if accepted and rejected is None:
-        rejected = _closest_activation(best, few, target, extra, config)
-    columns = torch.cat((outputs_of(best, inputs), others.double()), 1)
+    search = _Search(inputs, outputs, others)
+    names = _names(config)
+    best = search.first(replace(form, activation=name) for form in forms for name in names)
+    if best is None:
+        best = search.first(_clamped(forms, config, search))
+    elif len(search.tried) == 1:  # right at once: the margin is that of other activations
+        for name in names[1:8]:
+            form = replace(best, activation=name)
+            search.tried.append((search.error(form, slice(None)), form))
+    found = best or min(search.tried, key=lambda item: item[0])[1]
+    columns = torch.cat((outputs_of(found, inputs), others.double()), 1)
+    rejected = min((item for item in search.tried if item[1] is not found), key=lambda item: item[0], default=None)
     return Fit(
-        best, solve(columns, outputs).error if accepted else error, rejected and (rejected[1].describe(), rejected[0])
+        found, solve(columns, outputs).error, None if rejected is None else (rejected[1].describe(), rejected[0])
     )
 
 
-def _closest_activation(
-    best: ExpertForm, few: Tensor, target: Tensor, extra: Tensor, config: Mapping[str, Any]
-) -> tuple[float, ExpertForm] | None:
-    """The margin of a first guess that was right: the best of the other unclamped activations."""
-    gate, up = _before(best, few)
-    others = list(functions(replace(best, clamp=None, up_offset=0.0), config, None))
-    tried = [
-        (solve(torch.cat((_activated(form, gate, up), extra), 1), target).error, form)
-        for form in others[:8]
-        if ACTIVATIONS[form.activation] is not ACTIVATIONS[best.activation]
+def _clamped(forms: Sequence[ExpertForm], config: Mapping[str, Any], search: _Search) -> Iterator[ExpertForm]:
+    """Forms with clamps and offsets. Small inputs stay within most clamps, so that the forms which do well there come
+    first."""
+    plain = [
+        replace(form, activation=name, up_offset=offset)
+        for form, name, offset in itertools.product(forms, _names(config, usual=True), (0.0, 1.0))
+        if form.gated
     ]
-    return min(tried, key=lambda item: item[0], default=None)
+    ranked = sorted(plain, key=lambda form: search.error(form, search.smallest))
+    likely = dict.fromkeys((*numbers_of(config, named=CLAMP_HINTS), *USUAL_CLAMPS))
+    rest = [number for number in numbers_of(config) if 0.05 < number <= 128 and number not in likely]
+    yield from (form for form in ranked if form.up_offset)
+    for clamps in (likely, rest):
+        yield from (replace(form, clamp=clamp) for form in ranked[:RANKED_FORMS] for clamp in clamps)

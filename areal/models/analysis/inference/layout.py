@@ -14,6 +14,7 @@ import torch
 
 from areal.models.adapter import TableAdapter
 from areal.models.analysis import reference
+from areal.models.analysis.family import LayoutEntry
 from areal.models.analysis.inference.skipped import tables
 from areal.models.analysis.inference.stored import StoredTensors, find_all, row_of
 from areal.models.analysis.inference.table import shortest_table
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from areal.models.analysis.family import LayoutEntry
     from areal.models.analysis.inference.stored import Found
     from areal.models.analysis.oracle.instance import Instance
     from areal.models.analysis.records import Inference
@@ -57,7 +57,10 @@ def infer_layout(
     on_disk = _common([_options(found, oracle.export(each), tables(each)) for each, found in pairs])
     in_memory = _in_memory(pairs)
     entries = [options.entries[0] for options in on_disk.values()]
-    return shortest_table(entries, _parameters(pairs), in_memory)
+    if (HEAD,) not in on_disk:
+        # Tied in all configs. Some tools store it nevertheless, under the name of its module.
+        entries.append(LayoutEntry(kind="renamed", ours=(HEAD,), on_disk=f"{inference.roles.head}.weight"))
+    return shortest_table(entries, [*_parameters(pairs), HEAD], in_memory)
 
 
 def canonical(

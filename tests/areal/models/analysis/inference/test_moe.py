@@ -20,6 +20,10 @@ from areal.models.analysis.spec import MlpSpec, MoeSpec, RouterSpec
 HIDDEN, INNER, EXPERTS, TOP_K = 48, 20, 6, 3
 
 
+def tanh_gelu(hidden: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(hidden, approximate="tanh")
+
+
 class Glow(nn.Module):
     """A mixture with unusual names whose every part is chosen by a switch."""
 
@@ -199,6 +203,7 @@ def test_routing_is_told_from_its_close_relatives(switches, expected):
         ({"storage": "flat"}, {}),
         ({"storage": "list", "gated": False, "act": functional.relu}, {"gated": False, "activation": "relu"}),
         ({"storage": "concat", "act": functional.gelu}, {"activation": "gelu"}),
+        ({"storage": "concat", "act": tanh_gelu}, {"activation": "gelu_pytorch_tanh"}),
         ({"storage": "concat", "limit": 1.25}, {"clamp": 1.25}),
         ({"storage": "concat", "limit": 7.0}, {"clamp": 7.0}),
     ],
