@@ -186,6 +186,9 @@ class FieldUse:
     evaluated for each layer. Expressions that cannot say WhenNull themselves (powers of a Product, conditions) mean the
     filled value. A slot that is this field alone says WhenNull with the same expression."""
     allowed: tuple[Any, ...] = ()
+    """Values (for lists: entries) that were proven; () where expressions hold for any."""
+    refused: tuple[Any, ...] = ()
+    """Values of a used number that are known not to do what the expressions say: refused at load."""
     aliases: tuple[str, ...] = ()
     """Other spellings that transformers accepts (attribute_map)."""
     reason: str = ""
