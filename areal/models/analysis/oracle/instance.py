@@ -122,7 +122,10 @@ def make_tokens(instance: Instance, *, batch: int, length: int, seed: int) -> Te
     """Random tokens int64 [batch, length], without the special ones that some models treat differently."""
     vocabulary = int(instance.model.get_input_embeddings().weight.shape[0])
     config = instance.hf_config.get_text_config()
-    special = {getattr(config, f"{kind}_token_id", None) for kind in ("pad", "bos", "eos")}
+    special: set[Any] = set()
+    for kind in ("pad", "bos", "eos"):
+        found = getattr(config, f"{kind}_token_id", None)
+        special |= set(found) if isinstance(found, list) else {found}
     usable = torch.tensor([token for token in range(vocabulary) if token not in special])
     generator = torch.Generator().manual_seed(seed)
     return usable[torch.randint(len(usable), (batch, length), generator=generator)]

@@ -85,6 +85,11 @@ FLAGS: tuple[tuple[str, bool], ...] = (
 )
 """Switches of features that hide other fields while they are off."""
 
+NULLABLE = re.compile(
+    r".*(heads?|head_?dim|dim_head|kv_channels|n_inner|intermediate\w*|ffn\w*|experts?(_per\w*)?|top_?k\w*|n_group|group)"
+)
+"""Sizes that a class computes when they are null: they get a value of their own."""
+
 TOKENS = {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
 
 
@@ -96,7 +101,7 @@ def meaning(names: tuple[str, ...], default: Any) -> Any:
     for name in names:
         plain = name.lower().strip("_")
         if plain.endswith(("token_id", "token_index")):
-            return TOKENS.get(plain, 3)
+            return None if default is None else TOKENS.get(plain, 3)
         found = _hint(plain, default)
         if found is not None:
             return found
@@ -116,7 +121,7 @@ def _hint(name: str, default: Any) -> Any:
         return _integer(name, default)
     if isinstance(default, float):
         return _float(name, default)
-    return None
+    return _integer(name, 1) if default is None and NULLABLE.fullmatch(name) else None
 
 
 def _integer(name: str, default: int) -> int | None:

@@ -29,10 +29,16 @@ class Repair:
         self.kept = kept
         self.checks = 0
 
-    def run(self, config: dict[str, Any]) -> dict[str, Any] | str:
-        """A config that passes, or the last complaint."""
-        complaint = self.check(config)
-        seen = {_plain(complaint)}
+    def run(self, starts: list[dict[str, Any]]) -> dict[str, Any] | str:
+        """A config that passes, or the last complaint. The search goes on from the last of `starts`."""
+        seen: set[str] = set()
+        for place, start in enumerate(starts):
+            if start in starts[:place]:
+                continue
+            config, complaint = start, self.check(start)
+            seen.add(_plain(complaint))
+            if complaint is None:
+                return config
         for _ in range(MAX_ROUNDS):
             if complaint is None:
                 return config

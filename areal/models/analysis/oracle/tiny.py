@@ -48,7 +48,10 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     depth = _depth(defaults, aliases)
     chosen = _shrink(defaults, aliases, depth, given=frozenset(kwargs)) | dict(kwargs)
     chosen = _with_patterns(subject, defaults, chosen, depth, given=frozenset(kwargs))
-    repaired = Repair(lambda config: check(subject, config), original=defaults, kept=frozenset(kwargs)).run(chosen)
+    derived = _derived(subject, defaults, chosen)
+    unset = {name for name in chosen if defaults.get(name, 0) is None}
+    starts = [_without(chosen, left - set(kwargs)) for left in (set(), derived, unset, derived | unset)]
+    repaired = Repair(lambda config: check(subject, config), original=defaults, kept=frozenset(kwargs)).run(starts)
     if isinstance(repaired, str):
         raise SubjectError(f"no tiny config of {subject.architecture} works: {repaired}")
     config = whole(subject, repaired)
@@ -63,8 +66,12 @@ def default_fields(subject: Subject) -> dict[str, Any]:
     fields: dict[str, Any] = dict(subject.raw_config or {})
     try:
         fields = read(subject, fields).to_dict() | fields
-    except SubjectError:  # defaults that contradict each other; the class still says what its fields are
-        fields = subject.config_class(**fields).to_dict() | fields
+    except SubjectError:  # defaults that contradict each other
+        declared = getattr(subject.config_class, "__dataclass_fields__", {})
+        simple = {
+            name: field.default for name, field in declared.items() if isinstance(field.default, (int, float, str))
+        }
+        fields = simple | fields
     common = set(PreTrainedConfig().to_dict()) - {*TOKENS, "tie_word_embeddings"}
     return {name: value for name, value in fields.items() if name not in common | UNIMPORTANT}
 
@@ -161,6 +168,23 @@ def _with_patterns(
         if wanted != values and not right:
             added[name] = wanted
     return chosen | added
+
+
+def _without(config: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in names}
+
+
+def _derived(subject: Subject, fields: Mapping[str, Any], chosen: dict[str, Any]) -> set[str]:
+    """Fields that the class computes from the others when they are not given."""
+    found = set()
+    for name in chosen:
+        try:
+            value = getattr(read(subject, {key: item for key, item in chosen.items() if key != name}), name, None)
+        except SubjectError:
+            continue
+        if name in fields and value is not None and value != fields[name]:
+            found.add(name)
+    return found
 
 
 def _small(default: Any, names: tuple[str, ...], depth: int | None) -> Any:
