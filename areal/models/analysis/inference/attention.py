@@ -19,7 +19,7 @@ from areal.models.analysis.inference.judging import judge
 from areal.models.analysis.inference.operands import check_weights, find_core, read
 from areal.models.analysis.inference.sources import resolve
 from areal.models.analysis.inference.view import View
-from areal.models.analysis.records import Inferred, UnsupportedError
+from areal.models.analysis.records import Inferred
 from areal.models.analysis.spec import AttentionSpec
 
 if TYPE_CHECKING:
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from areal.models.analysis.records import LayerContext
     from areal.models.analysis.spec import LatentAttentionSpec, RotarySpec
 
-PROBE_TOKENS = 96
-"""Sequences of one token whose numbers identify rows of projections."""
+PROBE_SEQUENCES = 96
+"""Sequences that start with different tokens: numbers at position 0 identify rows of projections."""
+PROBE_LENGTH = 3
+"""Of these sequences. More than one token, since some operations take another way for dimensions of size one."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ def infer_attention(context: LayerContext) -> Inferred[AttentionFinding]:
     try:
         with fused_attention(context.model):
             return _infer(context)
-    except UnsupportedError:
-        return finding  # it has no fused form: its masks are of another kind there
+    except Exception:  # noqa: BLE001 - foreign code that has no fused form may fail in any way with masks of that form
+        return finding
 
 
 def _infer(context: LayerContext) -> Inferred[AttentionFinding]:
@@ -90,12 +92,12 @@ def fused_attention(model: nn.Module) -> Iterator[None]:
 
 
 def look(context: LayerContext) -> View:
-    """Capture the module on the trace's tokens and on single tokens."""
+    """Capture the module on the trace's tokens and on many short sequences."""
     vocabulary = context.trace.logits.shape[-1]
-    single = torch.arange(min(PROBE_TOKENS, vocabulary))[:, None]
+    starts = torch.arange(min(PROBE_SEQUENCES, vocabulary))[:, None]
     run = captures.capture(context.model, context.name, context.trace.tokens)
     core = find_core(run)
     operands = read(run, core)
     check_weights(run, core, operands)
-    probe = captures.capture(context.model, context.name, single)
+    probe = captures.capture(context.model, context.name, (starts + torch.arange(PROBE_LENGTH)) % vocabulary)
     return View(context=context, run=run, probe=probe, core=core, operands=operands, single=read(probe, core))

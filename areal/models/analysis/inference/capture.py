@@ -15,6 +15,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from areal.models.analysis.oracle.instance import call_options
 from areal.models.analysis.records import UnsupportedError
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ def capture(model: nn.Module, name: str, tokens: Tensor) -> Capture:
 
 def _run(model: nn.Module, tokens: Tensor) -> None:
     try:
-        model(input_ids=tokens, use_cache=False)
+        model(tokens, **call_options(model))
     except _CapturedError:
         return
 

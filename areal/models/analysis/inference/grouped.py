@@ -9,7 +9,7 @@ import torch
 
 from areal.models.analysis import reference
 from areal.models.analysis.inference import masks, output, scores
-from areal.models.analysis.inference.projections import rows
+from areal.models.analysis.inference.projections import MATCH_TOLERANCE, rows
 from areal.models.analysis.inference.sources import Source, apply_norm
 from areal.models.analysis.inference.turning import explain_turning
 from areal.models.analysis.inference.view import Found
@@ -39,6 +39,8 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
     run, operands = view.run, view.operands
     if value.norm is not None:
         raise UnsupportedError("a norm of values", where=value.norm.names[0], detail="values are normed per head")
+    if float((value.match.factor - 1).abs().max()) > MATCH_TOLERANCE:
+        raise UnsupportedError("a factor on values", where=view.name, detail=f"{float(value.match.factor[0]):.6g}")
     heads = share(key.ids(), value.ids(), view.name)
     natural = query.ids()[0].argsort()
     before = {part: source.before_rotary(run)[..., natural] for part, source in (("q", query), ("k", key))}

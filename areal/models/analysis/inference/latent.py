@@ -15,7 +15,7 @@ from areal.models.analysis import reference
 from areal.models.analysis.inference import masks, output, scores
 from areal.models.analysis.inference.capture import Other, Projection
 from areal.models.analysis.inference.norms import infer_norm
-from areal.models.analysis.inference.projections import Match, columns, match, per_token, rows
+from areal.models.analysis.inference.projections import Match, at_start, columns, match, rows
 from areal.models.analysis.inference.turning import explain_turning
 from areal.models.analysis.inference.view import Found
 from areal.models.analysis.records import Evidence, Inferred, UnsupportedError
@@ -187,7 +187,7 @@ def _rope_order(view: View, order: Tensor, rope_dim: int) -> Tensor:
 def _latent(view: View, event: int, compress: int | None) -> Latent:
     """Where the input of a projection comes from. compress: the projection that it has to be."""
     projection = _projection(view, event)
-    flat = per_token(projection.input, view.probe)
+    flat = at_start(projection.input, view.probe)
     assert flat is not None
     rank = flat.shape[1]
     normed = match(flat, columns(view.probe, (Other,)))
@@ -198,7 +198,7 @@ def _latent(view: View, event: int, compress: int | None) -> Latent:
         assert isinstance(traced, Other)
         norm = infer_norm(call.module, traced.input, traced.output, name=call.name)
         scale = float(normed.factor.mean())
-        given = per_token(call.input, view.probe)
+        given = at_start(call.input, view.probe)
         assert given is not None
         compressed = given
     source = match(compressed, columns(view.probe))

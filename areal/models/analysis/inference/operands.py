@@ -100,7 +100,9 @@ def read(capture: Capture, core: Core) -> Operands:
     softmaxes: list[Softmax] = capture.of(Softmax)
     if len(products) <= core.value_product or len(softmaxes) <= core.softmax:
         raise UnsupportedError(
-            "attention whose operations depend on the length", where=capture.name, detail="one token takes another way"
+            "attention whose operations depend on the length",
+            where=capture.name,
+            detail="short sequences take another way",
         )
     queries = [_rows(products[index].left, capture, core) for index in core.score_products]
     keys = [_columns(products[index].right, capture, core, key=True) for index in core.score_products]

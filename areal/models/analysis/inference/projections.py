@@ -57,20 +57,32 @@ class Match:
 
 
 def columns(capture: Capture, kinds: tuple[type, ...] = (Projection,)) -> list[Columns]:
-    """Outputs of these events of a capture of one-token sequences."""
+    """Outputs of these events at position 0."""
     pool = []
     for index, event in enumerate(capture.events):
         if isinstance(event, kinds) and isinstance(event, Projection | Other):
-            flat = per_token(event.output, capture)
+            flat = at_start(event.output, capture)
             if flat is not None:
                 pool.append(Columns(index, flat))
     return pool
 
 
+def at_start(tensor: Tensor, capture: Capture) -> Tensor | None:
+    """[B, elements] at position 0, if the tensor has something for every token."""
+    flat = per_token(tensor, capture)
+    return None if flat is None else flat.unflatten(0, (capture.batch, capture.length))[:, 0]
+
+
 def per_token(tensor: Tensor, capture: Capture) -> Tensor | None:
-    """[B * T, elements], if the leading dimensions are those of the tokens."""
-    tokens = capture.batch * capture.length
-    return tensor.reshape(tokens, -1) if tensor.numel() % tokens == 0 and tensor.numel() else None
+    """[B * T, elements], if the tensor has something for every token: [B, T, ...], [B * T, ...] or [B, H, T, D]."""
+    batch, length = capture.batch, capture.length
+    if tensor.dim() > 1 and tensor.shape[:2] == (batch, length):
+        return tensor.reshape(batch * length, -1)
+    if tensor.dim() == 4 and tensor.shape[0] == batch and tensor.shape[2] == length:
+        return tensor.transpose(1, 2).reshape(batch * length, -1)
+    if tensor.dim() > 1 and tensor.shape[0] == batch * length:
+        return tensor.reshape(batch * length, -1)
+    return None
 
 
 def match(targets: Tensor, pool: Sequence[Columns]) -> Match:

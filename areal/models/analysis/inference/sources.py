@@ -9,7 +9,7 @@ import torch
 
 from areal.models.analysis.inference.capture import Other
 from areal.models.analysis.inference.norms import infer_norm
-from areal.models.analysis.inference.projections import Columns, Match, columns, match, per_token, select
+from areal.models.analysis.inference.projections import Columns, Match, at_start, columns, match, select
 from areal.models.analysis.records import UnsupportedError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Source:
 
 
 def resolve(heads: Tensor, probe: Capture, run: Capture, *, part: str) -> Source:
-    """Sources of heads [tokens, H, D], taken from `probe` (one-token sequences); `run` is a capture of long ones.
+    """Sources of heads [tokens, H, D], taken from `probe` at position 0; `run` is a capture of long ones.
 
     Raises UnsupportedError if the numbers are not in this module's projections.
     """
@@ -113,7 +113,7 @@ def _through_norm(normed: Match, shape: tuple[int, ...], probe: Capture, run: Ca
     events = normed.events()
     inputs = []
     for event in events:
-        flat = per_token(probe.calls[event].input, probe)
+        flat = at_start(probe.calls[event].input, probe)
         assert flat is not None
         inputs.append(Columns(event, flat))
     picked = torch.stack(

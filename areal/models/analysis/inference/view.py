@@ -24,7 +24,7 @@ class View:
     run: Capture
     """On the tokens of the trace."""
     probe: Capture
-    """On sequences of one token: positions change nothing there."""
+    """On many short sequences: at position 0 no rotation changes anything."""
     core: Core
     operands: Operands
     """Of `run`."""
