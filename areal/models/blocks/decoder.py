@@ -120,9 +120,8 @@ class DecoderModel(nn.Module):
         stateless = getattr(attention, "stateless", False)
         recompute = self._gradient_checkpointing and stateless and torch.is_grad_enabled()
         hidden = self._embed(tokens, positions)
-        rotations = {
-            rotary: rotary(positions, hidden.dtype, cu_seqlens) for rotary in self.rotaries if rotary is not None
-        }
+        distinct = dict.fromkeys(rotary for rotary in self.rotaries if rotary is not None)
+        rotations = {rotary: rotary(positions, hidden.dtype, cu_seqlens) for rotary in distinct}
         for layer, rotary in zip(self.layers, self.rotaries, strict=True):
             rotation = None if rotary is None else rotations[rotary]
             if recompute:
