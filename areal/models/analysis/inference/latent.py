@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from areal.models.analysis.inference.sources import Source
     from areal.models.analysis.inference.view import View
+    from areal.models.analysis.spec import RotarySpec
 
 
 @dataclass(frozen=True)
@@ -70,26 +71,14 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
     order = _rope_order(view, turning.order, len(rope))
     rope = rope[order]
     expanded = _latent(view, expand, compress)
-    query_event = _only_event(view, query.match, "queries")
-    traced = view.run.events[query_event]
-    assert isinstance(traced, Projection)
-    compressed = None if reads_input(view, traced) else _latent(view, query_event, None)
-    positions = torch.arange(view.run.length).repeat(view.run.batch)
-    rotation = None if turning.rotary is None else reference.rotary(turning.rotary)(positions, torch.float32)
-    final = torch.cat((order, torch.arange(len(rope), len(start))))
-    turned = [
-        rotate(before[part][..., final].flatten(0, 1), rotation).unflatten(0, (view.run.batch, view.run.length))
-        for part in ("q", "k")
-    ]
+    compressed = _compressed_query(view, query)
+    hints = scores.numbers_of(view.context.model.get_submodule(view.name), view.context.config)
     visible = masks.visible_keys(view.operands.scores[..., : view.run.length])
     window, chunk = masks.window_and_chunk(visible, where=view.name)
-    hints = scores.numbers_of(view.context.model.get_submodule(view.name), view.context.config)
+    final = torch.cat((order, torch.arange(len(rope), len(start))))
+    product = _products(view, before["q"][..., final], before["k"][..., final], turning.rotary)
     rule = scores.explain_scores(
-        torch.einsum("bqhd,bkhd->bhqk", *turned),
-        view.operands.scores,
-        visible,
-        hints=[len(start) ** -0.5, *hints],
-        where=view.name,
+        product, view.operands.scores, visible, hints=[len(start) ** -0.5, *hints], where=view.name
     )
     if rule.alibi is not None:
         raise UnsupportedError("ALiBi in latent attention", where=view.name, detail=f"factor {rule.alibi:g}")
@@ -121,22 +110,34 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
         query_latent_scale=1.0 if compressed is None else scores.snap(compressed.scale, hints),
         kv_latent_scale=scores.snap(expanded.scale, hints),
     )
-    evidence = (
-        Evidence(
-            feature="attention.latent",
-            value=f"keys and values of rank {spec.kv_rank}, queries of rank {spec.query_rank or 'full'}",
-            source="probe",
-            detail=f"values are rows of {_projection(view, expand).name}",
-        ),
-        Evidence(
-            feature="attention.scale",
-            value=f"{spec.scale:.9g}",
-            source="probe",
-            detail="factor between products and scores",
-        ),
-        *turning.evidence,
-    )
+    evidence = (*_evidence(spec, _projection(view, expand).name), *turning.evidence)
     return Found(attention=spec, rotary=turning.rotary, window=window, chunk=chunk, tensors=tensors, evidence=evidence)
+
+
+def _compressed_query(view: View, query: Source) -> Latent | None:
+    """The narrow vector that queries are expanded from; None if they are projections of the input."""
+    event = _only_event(view, query.match, "queries")
+    traced = view.run.events[event]
+    assert isinstance(traced, Projection)
+    return None if reads_input(view, traced) else _latent(view, event, None)
+
+
+def _products(view: View, query: Tensor, key: Tensor, rotary: RotarySpec | None) -> Tensor:
+    """Query-key products [B, H, T, T] of heads [B, T, H, D] whose rotated dimensions stand first."""
+    batch, length = view.run.batch, view.run.length
+    positions = torch.arange(length).repeat(batch)
+    rotation = None if rotary is None else reference.rotary(rotary)(positions, torch.float32)
+    turned = [rotate(heads.flatten(0, 1), rotation).unflatten(0, (batch, length)) for heads in (query, key)]
+    return torch.einsum("bqhd,bkhd->bhqk", *turned)
+
+
+def _evidence(spec: LatentAttentionSpec, source: str) -> tuple[Evidence, ...]:
+    ranks = f"keys and values of rank {spec.kv_rank}, queries of rank {spec.query_rank or 'full'}"
+    scale = "factor between products and scores"
+    return (
+        Evidence(feature="attention.latent", value=ranks, source="probe", detail=f"values are rows of {source}"),
+        Evidence(feature="attention.scale", value=f"{spec.scale:.9g}", source="probe", detail=scale),
+    )
 
 
 def _projection(view: View, event: int) -> Projection:
