@@ -96,10 +96,22 @@ class ChecksFailedError(ToolError):
     exit_code = 7
     code = "checks-failed"
 
-    def __init__(self, message: str, *, where: str = "", fix: str = "", checks: Sequence[Any] = ()) -> None:
-        """checks: what was run, for the report (`CheckResult`; this page stands below all others and imports none)."""
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str = "",
+        fix: str = "",
+        checks: Sequence[Any] = (),
+        text: str = "",
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """checks: what was run, for the report (`CheckResult`; this page stands below all others and imports none).
+        text, details: what is to be shown besides, for people and as further fields of the JSON object."""
         super().__init__(message, where=where, fix=fix)
         self.checks = tuple(checks)
+        self.text = text
+        self.details = dict(details or {})
 
 
 class UnsupportedError(ToolError):
