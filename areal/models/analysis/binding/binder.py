@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, look_up, same
-from areal.models.analysis.binding.fitting import Sample, explains, fit, likely
+from areal.models.analysis.binding.fitting import Sample, explains, fit
+from areal.models.analysis.binding.guessing import first_guesses
 from areal.models.analysis.binding.rotary import RotaryFit, is_layered, rotary_changes, with_rotary_values
 from areal.models.analysis.binding.slots import ABSENT, LayerValues, predict
 from areal.models.analysis.binding.variations import alternatives, changed, joint, resized
@@ -98,13 +99,13 @@ class Binder:
             for name, entry in entries.items() if layered else [(None, entries)]:
                 if entry is not None:
                     self.rotary_types[name] = {str(entry.get("rope_type", "default"))}
-        rotary = self._rotary_fit()
-        for slot, value in base.values.items():
-            sample = Sample(base.config, value, base.depth)
-            found = rotary.fit([sample]) if slot == ROTARY_SLOT else likely(slot, sample, self._names())
-            if found is None:
-                raise UnsupportedError("a pattern over layers", where=slot, detail=f"its values are {value}")
-            self.expressions[slot] = found
+        samples = {slot: Sample(base.config, value, base.depth) for slot, value in base.values.items()}
+        self.expressions = first_guesses(samples, self._names())
+        rotary = self._rotary_fit().fit([samples[ROTARY_SLOT]])
+        if rotary is None:
+            detail = f"its values are {base.values[ROTARY_SLOT]}"
+            raise UnsupportedError("rotary settings that no field holds", where=ROTARY_SLOT, detail=detail)
+        self.expressions[ROTARY_SLOT] = rotary
 
     def _names(self) -> list[str]:
         return [
@@ -128,17 +129,20 @@ class Binder:
                 if name not in self.reader.rules:
                     self._look(name, {name: None}, other)
                 continue
-            if wanted and self._look(name, resized(base, name, other), other):
+            if wanted and self._look(name, resized(base, name, other, self.reader.depth_field), other):
                 wanted -= 1
 
     def _look(self, name: str, changes: dict[str, Any], value: Any) -> bool:
         """Looks at one config; whether it was one that builds."""
-        if self.reader.normal(changed(self.observer.base, changes)) is None:
+        for attempt in self._attempts(name, changes, value):
+            if self.reader.normal(changed(self.observer.base, attempt)) is None:
+                continue
+            outcome = self.observer.look(attempt, self.predict)
+            changes = attempt
+            if outcome.kind != "refused":
+                break
+        else:
             return False
-        outcome = self.observer.look(changes, self.predict)
-        if outcome.kind == "refused" and len(changes) > 1:
-            # The lists that were resized with it were none of its business.
-            return self._look(name, {name: value}, value)
         self.outcomes.append(outcome)
         if outcome.kind in ("refused", "unsupported"):
             return outcome.kind == "unsupported"
@@ -147,6 +151,17 @@ class Binder:
         if outcome.inferred or outcome.kind == "no_effect":
             self._refit()
         return True
+
+    def _attempts(self, name: str, changes: dict[str, Any], value: Any) -> list[dict[str, Any]]:
+        """The changes, and others that may go with the value where these are refused: lists over layers that were
+        resized with it stay as they are, or are left to the class to fill."""
+        attempts = [changes]
+        if len(changes) > 1:
+            attempts.append({name: value})
+        filled = {other: MISSING for other in self.reader.per_layer & self.reader.rules.keys() if other != name}
+        if filled and all(self.reader.defaults.get(other) is None for other in filled):
+            attempts.append({name: value, **filled})
+        return attempts
 
     def _vary_rotary(self) -> None:
         base = look_up(self.observer.base, ROTARY_FIELD)
@@ -289,7 +304,7 @@ class Binder:
     def _joint_changes(self, generator: random.Random) -> dict[str, Any]:
         usable = {name: values for name, values in self.choices.items() if name not in self.restricted and values}
         for _ in range(20):
-            changes = joint(usable, self.observer.base, generator, share=0.35)
+            changes = joint(usable, self.observer.base, generator, share=0.35, depth_field=self.reader.depth_field)
             if self.reader.normal(changed(self.observer.base, changes)) is not None:
                 return changes
         return {}
@@ -308,7 +323,7 @@ class Binder:
 
 def _one_cause(observation: Observation) -> bool:
     """Whether further changes are only lists that were resized."""
-    return sum(not isinstance(value, list) for value in observation.changes.values()) == 1
+    return sum(not isinstance(value, list) and value is not MISSING for value in observation.changes.values()) == 1
 
 
 def _same_value(first: Any, second: Any) -> bool:

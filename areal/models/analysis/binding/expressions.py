@@ -220,6 +220,18 @@ def _condition_fields(condition: Condition) -> set[str]:
     raise AssertionError(f"no such condition: {condition!r}")
 
 
+def conditions_of(expression: Expression) -> Iterator[Condition]:
+    """All conditions on layers that the expression itself has, without those of its parts."""
+    found = [expression.condition] if isinstance(expression, PerLayer) else []
+    while found:
+        condition = found.pop()
+        yield condition
+        if isinstance(condition, Not):
+            found.append(condition.condition)
+        elif isinstance(condition, All):
+            found += condition.conditions
+
+
 def complexity(expression: Expression) -> int:
     """The smaller, the simpler; a choice costs more than arithmetic."""
     costs = {Constant: 1, Field: 2, Product: 3, Sum: 2, WhenNull: 3, WhenEqual: 6, PerLayer: 6, RotaryField: 2}
@@ -229,7 +241,8 @@ def complexity(expression: Expression) -> int:
         if isinstance(part, Product):
             total += len(part.powers) + (not float(part.factor).is_integer())
         if isinstance(part, PerLayer):
-            total += _condition_complexity(part.condition)
+            # "Windowed layers have a window" reads better than "full layers have none".
+            total += _condition_complexity(part.condition) + (part.then == Constant(None))
     return total
 
 

@@ -53,29 +53,13 @@ def fit(slot: str, samples: Sequence[Sample], names: Iterable[str]) -> Expressio
     Samples of configs that lack the slot's part must be left out.
     """
     assert samples, f"nothing was observed of {slot}"
-    ordered = sorted(names, key=lambda name: (-_likeness(slot, name), name))
+    ordered = sorted(names, key=lambda name: (-likeness(slot, name), name))
     search = _Search(ordered)
     for choices in range(MOST_CHOICES + 1):
         found = search.fit(list(samples), choices)
         if found is not None:
             return found
     return None
-
-
-def likely(slot: str, sample: Sample, names: Iterable[str]) -> Expression | None:
-    """A guess from a single config: the field of the same value whose name is most alike, else a constant; None for a
-    pattern over layers that no field shows. To be tested, not believed."""
-    search = _Search(sorted(names))
-    collapsed = _collapse([sample])
-    if collapsed is None:
-        return search.fit([sample], 1) or search.fit([sample], 2)
-    value = collapsed[0].value
-    telling = value is not None and not isinstance(value, bool) and value not in (0, 1)
-    equal = [name for name in search.names if same(look_up(sample.config, name), value)]
-    liked = [(_likeness(slot, name), name) for name in equal]
-    limit = 0.0 if telling else 0.7
-    score, name = max(liked, default=(-1.0, ""))
-    return Field(name) if score > limit or (telling and liked) else Constant(value)
 
 
 def explains(expression: Expression, sample: Sample) -> bool:
@@ -104,7 +88,8 @@ def causes(samples: Sequence[Sample], differences: Mapping[tuple[int, int], Iter
     }
 
 
-def _likeness(slot: str, name: str) -> float:
+def likeness(slot: str, name: str) -> float:
+    """How alike the names of a slot and of a field are, from 0 to 1; decides between equals only."""
     last = slot.rpartition(".")[2]
     return difflib.SequenceMatcher(a=last, b=name.rpartition(".")[2]).ratio()
 
@@ -116,7 +101,7 @@ class _Search:
     def fit(self, samples: list[Sample], choices: int) -> Expression | None:
         if not any(isinstance(sample.value, LayerValues) for sample in samples):
             return self._scalar(samples, choices)
-        collapsed = _collapse(samples)
+        collapsed = collapse(samples)
         if collapsed is not None:
             return self._scalar(collapsed, choices)
         found = self._per_layer(samples, choices) if choices else None
@@ -303,7 +288,7 @@ def _simpler(first: Expression | None, second: Expression | None) -> Expression 
     return first if complexity(first) <= complexity(second) else second
 
 
-def _collapse(samples: list[Sample]) -> list[Sample] | None:
+def collapse(samples: Sequence[Sample]) -> list[Sample] | None:
     """One value per config where no config has layers that differ; else None."""
     collapsed = []
     for sample in samples:

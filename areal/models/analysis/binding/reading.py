@@ -125,7 +125,7 @@ class _Learner:
     def run(self) -> None:
         working = self._working()
         configs = [
-            changed(self.reader.base, resized(self.reader.base, name, value))
+            changed(self.reader.base, resized(self.reader.base, name, value, self.reader.depth_field))
             for name, values in working.items()
             for value in values
         ]
@@ -148,7 +148,7 @@ class _Learner:
         for name in self.fields:
             value = look_up(base, name)
             tried = alternatives(value, self.reader.annotations.get(name, ""))
-            accepted = [each for each in tried if self._accepts(resized(base, name, each))]
+            accepted = [each for each in tried if self._accepts(resized(base, name, each, self.reader.depth_field))]
             found[name] = accepted[:3] + [None for each in accepted[3:] if each is None]
         return found
 
@@ -156,7 +156,7 @@ class _Learner:
         return self.reader.normal(changed(self.reader.base, changes)) is not None
 
     def _joint(self, working: Mapping[str, list[Any]], fixed: Mapping[str, Any]) -> dict[str, Any]:
-        changes = joint(working, self.reader.base, self.generator, share=0.3)
+        changes = joint(working, self.reader.base, self.generator, share=0.3, depth_field=self.reader.depth_field)
         return changed(self.reader.base, {**changes, **fixed})
 
     def _learn_null(self, name: str, working: Mapping[str, list[Any]]) -> None:
@@ -195,7 +195,11 @@ class _Learner:
         found = _Around([], set())
         for other, values in working.items():
             for value in values if other != name else []:
-                changes = {key: entry for key, entry in resized(start, other, value).items() if key != name}
+                changes = {
+                    key: entry
+                    for key, entry in resized(start, other, value, self.reader.depth_field).items()
+                    if key != name
+                }
                 config = changed(start, changes)
                 normal = self.reader.normal(config)
                 if normal is not None:

@@ -169,14 +169,14 @@ def _literals(annotation: str, value: str) -> list[str]:
     return [choice for part in inside.split(",") if (choice := part.strip().strip("\"'")) and choice != value]
 
 
-def resized(config: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
-    """The config with another number of layers: lists with one entry per layer grow with it, or are cut."""
+def resized(config: Mapping[str, Any], name: str, value: Any, depth_field: str) -> dict[str, Any]:
+    """Changes for another value of a field; for the number of layers, lists of one entry per layer grow or are cut."""
     before = look_up(config, name)
     changes: dict[str, Any] = {name: value}
-    if isinstance(before, int) and isinstance(value, int) and not isinstance(before, bool) and value > 0:
+    if name == depth_field and isinstance(value, int) and value > 0:
         for other in field_names(config):
             entries = look_up(config, other)
-            if isinstance(entries, list) and len(entries) == before:
+            if isinstance(entries, list) and len(entries) == before and other != "architectures":
                 changes[other] = [entries[index % before] for index in range(value)]
     return changes
 
@@ -223,13 +223,25 @@ def rotary_alternatives(parameters: Mapping[str, Any], dim: int) -> Iterator[tup
 
 
 def joint(
-    choices: Mapping[str, list[Any]], base: Mapping[str, Any], generator: random.Random, *, share: float
+    choices: Mapping[str, list[Any]],
+    base: Mapping[str, Any],
+    generator: random.Random,
+    *,
+    share: float,
+    depth_field: str,
 ) -> dict[str, Any]:
     """Changes of many fields at once: each field takes one of its working alternatives with probability `share`."""
     changes: dict[str, Any] = {}
     for name in sorted(choices):
         if choices[name] and generator.random() < share:
             value = generator.choice(choices[name])
-            # A list over layers that was already resized for another number of layers keeps its length.
-            changes |= {key: entry for key, entry in resized(base, name, value).items() if key not in changes}
+            changes[name] = value
+    if depth_field in changes:
+        # Lists over layers take the length of the new number of layers, with the entries that were chosen.
+        changes |= resized(
+            changed(base, {**changes, depth_field: look_up(base, depth_field)}),
+            depth_field,
+            changes[depth_field],
+            depth_field,
+        )
     return changes

@@ -1,0 +1,105 @@
+"""`python -m areal.models.analysis SOURCE`: what a decoder architecture computes, for people or (`--json`) programs.
+
+    python -m areal.models.analysis llama
+    python -m areal.models.analysis checkpoints/novel --trust-source --json
+
+Exit codes: 0 a report was written, also one that says "unsupported"; 2 a source that cannot be analysed. With --json
+there is exactly one object on stdout, also on failure: {"ok": false, "error": "...", "kind": "...", "nearest": []}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FAILED = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from areal.models.analysis.binding.analyse import as_json
+    from areal.models.analysis.records import SubjectError
+
+    try:
+        report = as_json(_analyse(options))
+    except SubjectError as error:
+        kind, nearest = type(error).__name__, list(getattr(error, "nearest", ()))
+        if options.json:
+            _write({"ok": False, "error": str(error), "kind": kind, "nearest": nearest})
+        else:
+            sys.stderr.write(f"{error}\n")
+        return FAILED
+    if options.json:
+        _write(report)
+    else:
+        sys.stdout.write("\n".join(_lines(report)) + "\n")
+    return 0
+
+
+def _analyse(options: argparse.Namespace) -> Any:
+    from areal.models.analysis.binding.analyse import analyse
+    from areal.models.analysis.oracle.subject import resolve
+    from areal.models.analysis.records import SubjectError
+
+    tiny = None
+    if options.tiny is not None:
+        try:
+            tiny = json.loads(options.tiny.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SubjectError(f"{options.tiny} is not readable JSON: {error}") from error
+    return analyse(resolve(options.source, modeling=options.modeling, trust=options.trust_source), tiny=tiny)
+
+
+def _parser() -> argparse.ArgumentParser:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="python -m areal.models.analysis", description=__doc__.splitlines()[0])
+    parser.add_argument("source", help="model_type of transformers, checkpoint folder, or config.json")
+    parser.add_argument("--tiny", type=Path, metavar="FILE", help="JSON with values for fields of the tiny config")
+    parser.add_argument("--modeling", type=Path, metavar="FILE", help="modeling file of a type that no library has")
+    parser.add_argument("--trust-source", action="store_true", help="run the modeling code of the folder")
+    parser.add_argument("--static", action="store_true", help="do not run code that is not trusted, only read it")
+    parser.add_argument("--json", action="store_true", help="write one JSON object")
+    return parser
+
+
+def _write(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+def _lines(report: dict[str, Any]) -> list[str]:
+    lines = [f"{report['model_type']} ({report['architecture']}, {report['source']}): {report['status']}"]
+    lines += [report["title"]] if report["title"] else []
+    for line in report["evidence"]:
+        margin = "" if line["margin"] is None else f", margin {line['margin']:.3g}"
+        lines.append(f"  {line['feature']}: {line['value']} [{line['source']}: {line['detail']}{margin}]")
+    if report["slots"]:
+        lines += ["", "values of all configs"]
+        lines += [f"  {slot} = {json.dumps(value)}" for slot, value in report["slots"].items()]
+    if report["fields"]:
+        lines += ["", "config fields"]
+        for use in report["fields"]:
+            detail = f" {use['allowed']}" if use["allowed"] else ""
+            lines.append(f"  {use['name']}: {use['status']}{detail} {use['reason']}".rstrip())
+    if report["missing"]:
+        lines += ["", "not supported"]
+        lines += [f"  {each['feature']} at {each['where']}: {each['detail']}" for each in report["missing"]]
+    spent = ", ".join(f"{name} {value:.1f}" for name, value in report["seconds"].items())
+    return [_printable(line) for line in [*lines, "", f"seconds: {spent}"]]
+
+
+def _printable(text: str) -> str:
+    """Control characters of foreign sources must not reach a terminal."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

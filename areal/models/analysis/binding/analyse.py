@@ -1,0 +1,161 @@
+"""The whole analysis of an architecture: from a source to a report that a generator can write a family from."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from areal.models.analysis.binding.accounting import SKIPPED, Accounts
+from areal.models.analysis.binding.binder import Binder
+from areal.models.analysis.binding.depth import depth_field
+from areal.models.analysis.binding.expressions import to_json
+from areal.models.analysis.binding.observing import Observer
+from areal.models.analysis.binding.reading import learn
+from areal.models.analysis.binding.variants import choose
+from areal.models.analysis.binding.wording import checklist, title
+from areal.models.analysis.family import ArchitectureReport
+from areal.models.analysis.inference.skipped import skipped_names
+from areal.models.analysis.oracle.instance import export, make_tokens
+from areal.models.analysis.oracle.recorded import record
+from areal.models.analysis.oracle.tiny import complete
+from areal.models.analysis.records import Evidence, SubjectError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from areal.models.analysis.family import FieldUse
+    from areal.models.analysis.oracle.subject import Subject
+
+logger = logging.getLogger(__name__)
+
+
+def analyse(subject: Subject, *, tiny: Mapping[str, Any] | None = None) -> ArchitectureReport:
+    """What the architecture computes for any config, proven on tiny instances.
+
+    tiny: values for some fields of the tiny config; the rest is found. Status "unsupported" with `missing` says what
+    the blocks cannot express. Raises SubjectError where there is nothing to analyse.
+    """
+    clock = _Clock()
+    with clock.phase("tiny"):
+        base = complete(subject, tiny or {})
+    binder: Binder | None = None
+    try:
+        with clock.phase("base"):
+            observer = Observer(subject, base)
+        with clock.phase("reading"):
+            depth = depth_field(subject, base, len(observer.inference.spec.layers))
+            reader = learn(subject, base, depth, SKIPPED)
+        with clock.phase("binding"):
+            binder = Binder(observer, reader)
+            binder.run()
+    except UnsupportedError as error:
+        return _unsupported(subject, base, error, clock, binder)
+    with clock.phase("report"):
+        return _report(subject, binder, clock)
+
+
+def analyse_many(subjects: Iterable[Subject]) -> Iterator[ArchitectureReport | SubjectError]:
+    """Reports one after another; what cannot be analysed is given as its error."""
+    for subject in subjects:
+        try:
+            yield analyse(subject)
+        except SubjectError as error:
+            yield error
+
+
+def as_json(report: ArchitectureReport) -> dict[str, Any]:
+    """The report as plain JSON values."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(report), default=_plain))
+    return plain
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return str(value)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(time.perf_counter() - start, 3)
+
+
+def _report(subject: Subject, binder: Binder, clock: _Clock) -> ArchitectureReport:
+    observer = binder.observer
+    tensors = export(observer.instance)
+    evidence = [*observer.inference.evidence, *_bindings(binder)]
+    reference: dict[str, Any] = {}
+    if not subject.installed:
+        tokens = make_tokens(observer.instance, batch=2, length=24, seed=1)
+        reference = record(observer.instance, tokens)
+    return ArchitectureReport(
+        status="proven",
+        model_type=subject.model_type,
+        architecture=subject.architecture,
+        source=subject.source,
+        title=title(observer.inference.spec),
+        tiny_config=observer.base,
+        spec=asdict(observer.inference.spec),
+        slots={slot: to_json(expression) for slot, expression in sorted(binder.expressions.items())},
+        fields=[_field(use) for use in Accounts(subject, binder).uses()],
+        layout=[asdict(entry) for entry in observer.layout],
+        skipped=list(skipped_names(observer.instance, tensors)),
+        variants=[asdict(variant) for variant in choose(binder)],
+        evidence=checklist(evidence),
+        reference=reference,
+        seconds=clock.seconds,
+    )
+
+
+def _field(use: FieldUse) -> dict[str, Any]:
+    found = {name: value for name, value in vars(use).items() if name != "default_rule"}
+    return found | {"default_rule": None if use.default_rule is None else to_json(use.default_rule)}
+
+
+def _bindings(binder: Binder) -> Iterator[Evidence]:
+    """How well the expressions are known, and what was left out."""
+    proven = [each for each in binder.joint_outcomes if each.kind == "proven"]
+    predicted = [each for each in proven if not each.inferred]
+    if proven:
+        worst = max(each.parity / each.tolerance for each in proven)
+        yield Evidence(
+            feature="predictions",
+            value=f"{len(predicted)} of {len(proven)} configs with many changes at once were predicted",
+            source="parity",
+            detail=f"largest difference of a logit over the tolerance: {worst:.1e}",
+        )
+    for name, reason in sorted(binder.restricted.items()):
+        yield Evidence(feature=f"config.{name}", value="only proven values", source="parity", detail=reason)
+    for outcome in binder.outcomes:
+        if outcome.kind == "unsupported":
+            changes = ", ".join(f"{name}={value!r}" for name, value in outcome.changes.items())
+            yield Evidence(feature=f"config {changes}", value="refused", source="parity", detail=outcome.detail)
+
+
+def _unsupported(
+    subject: Subject, base: dict[str, Any], error: UnsupportedError, clock: _Clock, binder: Binder | None
+) -> ArchitectureReport:
+    evidence = [] if binder is None else checklist(binder.observer.inference.evidence)
+    missing = [{"feature": error.feature, "where": error.where, "detail": error.detail}]
+    return ArchitectureReport(
+        status="unsupported",
+        model_type=subject.model_type,
+        architecture=subject.architecture,
+        source=subject.source,
+        tiny_config=base,
+        evidence=evidence,
+        missing=missing,
+        seconds=clock.seconds,
+    )

@@ -1,0 +1,80 @@
+"""Which of the proven configs a generated test runs again: few, and each for a reason that its name says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.models.analysis.binding.accounting import SKIPPED
+from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, look_up
+from areal.models.analysis.family import Variant
+
+if TYPE_CHECKING:
+    from areal.models.analysis.binding.binder import Binder
+    from areal.models.analysis.binding.observing import Outcome
+
+MOST: Final = 12
+MOST_JOINT: Final = 2
+
+
+def choose(binder: Binder) -> list[Variant]:
+    """Flipped flags, other rotary types, nulls, lists, other numbers, in this order, then some of many changes."""
+    proven = [each for each in binder.outcomes if each.kind == "proven"]
+    proven = [each for each in proven if not set(each.changes) & (binder.restricted.keys() | SKIPPED)]
+    ranked = sorted(proven, key=lambda each: _rank(binder, each))
+    chosen: dict[str, Variant] = {}
+    for outcome in ranked:
+        name = _name(binder, outcome)
+        if name not in chosen and len(chosen) < MOST - MOST_JOINT:
+            chosen[name] = _variant(name, outcome)
+    joint = [each for each in binder.joint_outcomes if each.kind == "proven"]
+    joint = [each for each in joint if not set(each.changes) & (binder.restricted.keys() | SKIPPED)]
+    joint.sort(key=lambda each: -len(each.changes))
+    for number, outcome in enumerate(joint[:MOST_JOINT], 1):
+        name = f"many changes {number}"
+        chosen[name] = _variant(name, outcome)
+    return list(chosen.values())
+
+
+def _variant(name: str, outcome: Outcome) -> Variant:
+    return Variant(name=name, overrides=dict(outcome.changes), parity=outcome.parity, tolerance=outcome.tolerance)
+
+
+def _main_field(outcome: Outcome) -> str:
+    return next((name for name, value in outcome.changes.items() if not isinstance(value, list)), min(outcome.changes))
+
+
+def _rank(binder: Binder, outcome: Outcome) -> tuple[int, int]:
+    """Changes that decide something before those of sizes; the more slots read the field, the later."""
+    name = _main_field(outcome)
+    value = outcome.changes[name]
+    kind = 5
+    if isinstance(value, bool):
+        kind = 0
+    elif name == ROTARY_FIELD:
+        kind = 1
+    elif value is None or look_up(binder.observer.base, name) is None:
+        kind = 2
+    elif isinstance(value, list):
+        kind = 3
+    elif value in (0, 1):
+        kind = 2
+    elif isinstance(value, str):
+        kind = 4
+    readers = sum(name in fields_of(expression) for expression in binder.expressions.values())
+    return kind, readers if kind == 5 else 0
+
+
+def _name(binder: Binder, outcome: Outcome) -> str:
+    name = _main_field(outcome)
+    value: Any = outcome.changes[name]
+    if name == ROTARY_FIELD:
+        kinds = [entry.get("rope_type") for entry in value.values() if isinstance(entry, dict)] or [
+            value.get("rope_type")
+        ]
+        base = look_up(binder.observer.base, ROTARY_FIELD)
+        if isinstance(base, dict) and value.get("partial_rotary_factor") != base.get("partial_rotary_factor"):
+            return f"partial rotary {value.get('partial_rotary_factor')}"
+        return "rotary " + " ".join(dict.fromkeys(str(kind) for kind in kinds))
+    if isinstance(value, list):
+        return f"other {name}"
+    return f"{name} {value}".lower() if isinstance(value, bool | None) else f"{name} {value}"
