@@ -65,9 +65,10 @@ def infer_attention(context: LayerContext) -> Inferred[AttentionFinding]:
 
 def _infer(context: LayerContext) -> Inferred[AttentionFinding]:
     view = look(context)
-    query = resolve(view.single.query[:, 0], view.probe, view.run, part="queries")
-    key = resolve(view.single.key[:, 0], view.probe, view.run, part="keys")
-    value = resolve(view.single.value[:, 0], view.probe, view.run, part="values")
+    query, key, value = (
+        resolve(getattr(view.single, part)[:, 0], view.probe, view.run, part=name, module=context.module)
+        for part, name in (("query", "queries"), ("key", "keys"), ("value", "values"))
+    )
     explain = latent.infer if latent.is_latent(view, value) else grouped.infer
     found = explain(view, query, key, value)
     finding = AttentionFinding(found.attention, found.rotary, found.window, found.chunk)

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from areal.models.analysis.inference import own_norms
 from areal.models.analysis.inference.capture import Other
 from areal.models.analysis.inference.norms import infer_norm
+from areal.models.analysis.inference.own_norms import rows_under_norm
 from areal.models.analysis.inference.projections import Columns, Match, at_start, columns, match, select
 from areal.models.analysis.records import UnsupportedError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from areal.models.analysis.inference.capture import Capture
     from areal.models.analysis.spec import NormSpec
@@ -56,7 +58,7 @@ class Source:
         return (self.match.event * 1_000_000 + self.match.column).view(self.heads, -1)
 
 
-def resolve(heads: Tensor, probe: Capture, run: Capture, *, part: str) -> Source:
+def resolve(heads: Tensor, probe: Capture, run: Capture, *, part: str, module: nn.Module) -> Source:
     """Sources of heads [tokens, H, D], taken from `probe` at position 0; `run` is a capture of long ones.
 
     Raises UnsupportedError if the numbers are not in this module's projections.
@@ -76,6 +78,9 @@ def resolve(heads: Tensor, probe: Capture, run: Capture, *, part: str) -> Source
         normed = match(targets, _clamped(columns(probe, (Other,)), clip))
         if normed.found:
             return replace(_through_norm(normed, heads.shape, probe, run), clip=clip)
+    own = rows_under_norm(heads, probe)
+    if own is not None:
+        return _own_norm(own, heads, probe, module)
     missing = int((found.event < 0).sum())
     raise UnsupportedError(
         f"{part} that are not projections of this layer's input",
@@ -101,6 +106,22 @@ def _saturation(targets: Tensor) -> float | None:
     """The bound that several elements sit on exactly, if any."""
     bound = targets.abs().max()
     return float(bound) if int((targets.abs() == bound).sum()) > 3 else None
+
+
+def _own_norm(found: Match, heads: Tensor, probe: Capture, module: nn.Module) -> Source:
+    """A norm that the module computes itself, before the rotation or (the same without weights) after it."""
+    plain = Source(found, heads.shape[1])
+    source = select(probe, found).unflatten(-1, (heads.shape[1], -1))[:, 0]
+    reasons = []
+    scope: Literal["head", "full"]
+    for scope in ("head", "full"):
+        try:
+            spec, weight, bias = own_norms.fit(source, heads, module, scope, probe.name)
+        except UnsupportedError as error:
+            reasons.append(error)
+            continue
+        return replace(plain, norm=NormUse((probe.name,), (), spec, scope, weight, bias, after_rotary=False))
+    raise reasons[0]
 
 
 def _clamped(pool: list[Columns], clip: float) -> list[Columns]:

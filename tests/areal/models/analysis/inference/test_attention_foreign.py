@@ -150,6 +150,41 @@ def test_a_gate_inside_the_query_matrix_is_found() -> None:
     torch.testing.assert_close(inferred.tensors["gate_proj.weight"], expected)
 
 
+class Normed(Attention):
+    """Norms queries and keys in its own forward."""
+
+    def __init__(self, norm: Callable[[Tensor], Tensor], *, weighted: bool) -> None:
+        super().__init__(rotate=lambda heads: turn(heads, HALVES, series(10000.0, 4)))
+        self.norm = norm
+        self.sharp = nn.Parameter(torch.ones(WIDTH)) if weighted else None
+        self.soft = nn.Parameter(torch.ones(WIDTH)) if weighted else None
+
+    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().project(hidden)
+        query, key = self.norm(query), self.norm(key)
+        return (query, key, value) if self.sharp is None else (query * self.sharp, key * self.soft, value)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda heads: nn.functional.rms_norm(heads, (WIDTH,), eps=1e-3),
+        lambda heads: nn.functional.normalize(heads, dim=-1) * 3.0,
+    ],
+)
+def test_norms_that_are_no_modules_are_found(norm: Callable[[Tensor], Tensor], weighted: bool) -> None:
+    attention = Normed(norm, weighted=weighted)
+
+    inferred = infer_foreign(attention)
+
+    found = inferred.spec.attention
+    assert found.query_norm.kind == found.key_norm.kind == "rms"
+    assert found.query_norm.weight == found.key_norm.weight == weighted
+    if weighted:
+        torch.testing.assert_close(inferred.tensors["k_norm.weight"], attention.soft.detach())
+
+
 def test_softcap_that_no_field_says_is_fitted() -> None:
     attention = infer_foreign(Attention(scores=lambda scores: 2.5 * torch.tanh(scores / 2.5))).spec.attention
 
