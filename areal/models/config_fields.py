@@ -92,21 +92,37 @@ class ConfigFields:
             return True
         return False
 
-    def integer(self, name: str, default: int | None = None, *, null: int | None = None, minimum: int = 1) -> int:
-        """A whole number of at least `minimum`."""
+    def integer(
+        self,
+        name: str,
+        default: int | None = None,
+        *,
+        null: int | None = None,
+        minimum: int = 1,
+        allowed: Collection[int] = (),
+        refused: Collection[int] = (),
+    ) -> int:
+        """A whole number of at least `minimum`; one of `allowed` if that says anything, and none of `refused`."""
         value = self._typed(name, default, int, null)
         if value < minimum:
             raise self.error(name, value, f"a whole number >= {minimum}")
-        return value
+        return self._checked(name, value, allowed, refused)
 
     def number(
-        self, name: str, default: float | None = None, *, null: float | None = None, above: float = 0.0
+        self,
+        name: str,
+        default: float | None = None,
+        *,
+        null: float | None = None,
+        above: float = 0.0,
+        allowed: Collection[float] = (),
+        refused: Collection[float] = (),
     ) -> float:
-        """A float greater than `above`."""
+        """A float greater than `above`; one of `allowed` if that says anything, and none of `refused`."""
         value = float(self._typed(name, default, float, null))
         if not value > above:
             raise self.error(name, value, f"a number > {above}")
-        return value
+        return self._checked(name, value, allowed, refused)
 
     def flag(self, name: str, default: bool | None = None, *, null: bool | None = None) -> bool:
         """True or false."""
@@ -116,18 +132,35 @@ class ConfigFields:
         self, name: str, default: str | None = None, *, null: str | None = None, allowed: Collection[str] = ()
     ) -> str:
         """A string; one of `allowed` if that says anything."""
-        value = self._typed(name, default, str, null)
-        if allowed and value not in allowed:
-            raise self.error(name, value, _alternatives(allowed))
-        return value
+        return self._checked(name, self._typed(name, default, str, null), allowed)
 
-    def optional_integer(self, name: str, default: int | None = None, *, minimum: int = 1) -> int | None:
-        """A whole number, or None where the field is null."""
-        return None if self._is_missing(name, default) else self.integer(name, default, minimum=minimum)
+    def optional_integer(
+        self,
+        name: str,
+        default: int | None = None,
+        *,
+        minimum: int = 1,
+        allowed: Collection[int] = (),
+        refused: Collection[int] = (),
+    ) -> int | None:
+        """As `integer`, or None where the field is null."""
+        if self._is_missing(name, default):
+            return None
+        return self.integer(name, default, minimum=minimum, allowed=allowed, refused=refused)
 
-    def optional_number(self, name: str, default: float | None = None, *, above: float = 0.0) -> float | None:
-        """A float greater than `above`, or None where the field is null."""
-        return None if self._is_missing(name, default) else self.number(name, default, above=above)
+    def optional_number(
+        self,
+        name: str,
+        default: float | None = None,
+        *,
+        above: float = 0.0,
+        allowed: Collection[float] = (),
+        refused: Collection[float] = (),
+    ) -> float | None:
+        """As `number`, or None where the field is null."""
+        if self._is_missing(name, default):
+            return None
+        return self.number(name, default, above=above, allowed=allowed, refused=refused)
 
     def optional_flag(self, name: str, default: bool | None = None) -> bool | None:
         """True or false, or None where the field is null."""
@@ -217,6 +250,13 @@ class ConfigFields:
         return ModelError(
             f"config of model_type {self.model_type!r}: {self._prefix}{name} is {value!r}, supported is {expected}"
         )
+
+    def _checked(self, name: str, value: T, allowed: Collection[T], refused: Collection[T] = ()) -> T:
+        if allowed and not any(_same(value, known) for known in allowed):
+            raise self.error(name, value, _alternatives(allowed))
+        if any(_same(value, known) for known in refused):
+            raise self.error(name, value, f"anything but {_alternatives(refused)}")
+        return value
 
     def _absent(self, name: str) -> ModelError:
         owner = getattr(self, "model_type", None)

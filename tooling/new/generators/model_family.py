@@ -36,10 +36,11 @@ def family(report: Mapping[str, Any], names: Names, root: Path) -> dict[str, Any
     model = _model(arguments, FAMILY)
     rows, shared = table(report["layout"])
     title = family_title(report, names)
+    summary = describe(report["slots"], {use["name"]: use.get("default") for use in report["fields"]})
     return {
         "title": title,
-        "sentence": _wrapped(f"{title}: {describe(report['slots'])}."),
-        "summary": describe(report["slots"]),
+        "sentence": _wrapped(f"{title}: {summary}."),
+        "summary": summary,
         "args": _arguments(arguments),
         "model": model,
         "adapter": {

@@ -284,8 +284,11 @@ def reading(plan: FieldPlan, locals_: Mapping[str, Any], owner: str) -> str:
         arguments.append(f"minimum={plan.minimum}")
     if plan.type == "float" and _may_be_negative(use):
         arguments.append('above=float("-inf")')
-    if plan.type == "str" and plan.allowed:
-        arguments.append(f"allowed={tuple_literal(plan.allowed)}")
+    if plan.type != "bool":
+        allowed = [value for value in plan.allowed if value is not None]
+        arguments += [f"allowed={tuple_literal(allowed)}"] if allowed else []
+    if plan.type in ("int", "float") and use.get("refused"):
+        arguments.append(f"refused={tuple_literal(use['refused'])}")
     return f"{owner}.{'optional_' if plan.nullable else ''}{reader}({', '.join(arguments)})"
 
 

@@ -17,6 +17,7 @@ ROWS: Final = {
     "experts": "Experts",
     "stacked_experts": "StackedExperts",
     "reshaped": "Reshaped",
+    "swapped_halves": "SwappedHalves",
 }
 """Kind of a layout entry to its class in `areal.models.adapter`."""
 _SPLITS: Final = {
@@ -44,7 +45,7 @@ _SPLITS: Final = {
 def table(layout: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[str, str]]:
     """The rows of the adapter's table, and constants that several rows share, by name.
 
-    Modules that are stored under "model." and their own name need no row.
+    Modules that are stored under "model." and their own name, or as the row of a branch says, need no row.
     """
     entries = [entry for entry in layout if not _is_usual(entry)]
     shared = _shared_alternatives(entries)
@@ -76,6 +77,8 @@ def _without_longer(text: str, name: str) -> str:
 
 def _is_usual(entry: Mapping[str, Any]) -> bool:
     ours = list(entry["ours"])
+    if entry.get("implied"):
+        return True
     if entry["kind"] != "renamed" or len(ours) != 1 or entry.get("alternative"):
         return False
     return bool(entry["on_disk"] == (ours[0] if ours[0].startswith("lm_head") else f"model.{ours[0]}"))
@@ -89,7 +92,7 @@ def _row(entry: Mapping[str, Any], names: Mapping[str, str]) -> str:
     arguments = [literal(ours[0]) if len(ours) == 1 else tuple_literal(ours), literal(parameter_name(entry["on_disk"]))]
     if kind == "reshaped":
         arguments.append(tuple_literal([int(size) for size in entry["shape"]]))
-    if kind not in ("renamed", "transposed", "reshaped"):
+    if kind not in ("renamed", "transposed", "reshaped", "swapped_halves"):
         if entry.get("arrangement") not in (None, "", "concat"):
             arguments.append(f"arrangement={literal(str(entry['arrangement']))}")
         if entry.get("transposed"):

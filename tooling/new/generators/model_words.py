@@ -90,9 +90,10 @@ def property_of(slot: str) -> tuple[str, str]:
     return name, f"{name.replace('_', ' ').capitalize()}."
 
 
-def describe(slots: Mapping[str, Any]) -> str:
-    """What a family is, in one sentence without its name: "pre-norm blocks of grouped-query attention and SwiGLU"."""
-    parts = [f"{_attention(slots)} and {_feed_forward(slots)}"]
+def describe(slots: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """What a family is, in one sentence without its name: "pre-norm blocks of grouped-query attention and SwiGLU".
+    defaults: of the config fields."""
+    parts = [f"{_attention(slots)} and {_feed_forward(slots, defaults)}"]
     extras = [text for text, there in _extras(slots) if there]
     if extras:
         parts.append(", ".join(extras[:4]))
@@ -138,13 +139,14 @@ def _attention(slots: Mapping[str, Any]) -> str:
     return text
 
 
-def _feed_forward(slots: Mapping[str, Any]) -> str:
+def _feed_forward(slots: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     kind = _value(slots, "layer.feed_forward", "mlp")
     if kind == "moe":
         return "a mixture of experts"
     mlp = "a gated feed-forward layer" if _value(slots, "layer.feed_forward.gated", True) else "a feed-forward layer"
     activation = slots.get("layer.feed_forward.activation", {})
-    if mlp.startswith("a gated") and activation.get("value") == "silu":
+    usual = activation.get("value", defaults.get(activation.get("name")))
+    if mlp.startswith("a gated") and usual in ("silu", "swish"):
         mlp = "SwiGLU"
     return mlp if kind == "mlp" else f"{mlp} or a mixture of experts"
 

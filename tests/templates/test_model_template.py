@@ -1,0 +1,142 @@
+"""Families that the template writes from reports written by hand: their code, their gates, and their own tests, run."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tooling.kit.errors import ConflictError, NameRefusedError
+from tooling.new.matrix import Sandbox
+from tooling.new.unit.records import UnitRequest
+from tooling.new.unit.testing_run import run_tests
+from tooling.new.unit.update import plan_update
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _helper():
+    spec = importlib.util.spec_from_file_location("model_reports", Path(__file__).with_name("model_reports.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reports = _helper()
+FAMILIES = ("llama", "gemma2", "gpt_neox", "deepseek_v3")
+
+
+def save(report, path):
+    path.write_text(json.dumps(report), encoding="utf-8")
+    return str(path)
+
+
+def request(name, report, folder):
+    return UnitRequest(kind="model", name=name, options={"report": save(report, folder / f"{name}.json")})
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory):
+    """A repository with a family of each of FAMILIES."""
+    folder = tmp_path_factory.mktemp("families")
+    sandbox = Sandbox.copy_of(ROOT, folder)
+    units = {name: sandbox.generate(request(name, reports.REPORTS[name](), folder)) for name in FAMILIES}
+    return sandbox, units
+
+
+def source(generated, name, file):
+    return (generated[0].root / f"areal/models/{name}/{file}.py").read_text(encoding="utf-8")
+
+
+def test_their_own_tests_pass(generated):
+    sandbox, units = generated
+    paths = [path for unit in units.values() for path in unit.tests]
+    assert len(paths) == len(FAMILIES)
+    result = run_tests(sandbox.root, paths, python=sandbox.workspace.python)
+    assert result.ok, result.detail
+
+
+def test_they_are_typed_and_no_module_imports_what_it_does_not_use(generated):
+    root = generated[0].root
+    folders = [f"areal/models/{name}" for name in FAMILIES]
+    for command in (["mypy", *folders], ["ruff", "check", *folders], ["ruff", "format", "--check", *folders]):
+        done = subprocess.run(
+            [sys.executable, "-m", *command], cwd=root, capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_is_registered_and_has_a_line_in_the_documents(generated):
+    sandbox, units = generated
+    for name, unit in units.items():
+        assert {(item.entry.file, item.entry.key) for item in unit.registered} == {
+            ("areal/models/registry.py", name),
+            ("docs/extensions.md", name),
+        }
+    assert "pre-norm blocks of grouped-query attention and SwiGLU" in (sandbox.root / "docs/extensions.md").read_text()
+
+
+def test_functions_and_files_keep_to_the_limits_of_the_house(generated):
+    for path in generated[0].root.glob("areal/models/*/*.py"):
+        if path.parent.name in FAMILIES:
+            text = path.read_text(encoding="utf-8")
+            assert len(text.splitlines()) <= 400, path
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.FunctionDef):
+                    assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
+
+
+def test_the_code_has_only_what_the_family_needs(generated):
+    assert "softcap" in source(generated, "gemma2", "model")
+    for word in ("softcap", "MixtureOfExperts", "scale=", "window", "residual_multiplier"):
+        assert word not in source(generated, "llama", "model"), word
+    assert "return self.query_pre_attn_scalar**-0.5" in source(generated, "gemma2", "args")
+    assert "return layer >= self.first_k_dense_replace" in source(generated, "deepseek_v3", "args")
+    assert "table" not in source(generated, "llama", "state_dict_adapter")
+    assert 'arrangement="per_head"' in source(generated, "gpt_neox", "state_dict_adapter")
+
+
+def test_nothing_tells_where_the_code_came_from(generated):
+    for path in generated[0].root.rglob("*.py"):
+        if path.parent.name in FAMILIES or path.stem.removeprefix("test_") in FAMILIES:
+            text = path.read_text(encoding="utf-8").lower()
+            for word in ("generat", "areal-new", "template", "__family__", "jinja"):
+                assert word not in text, f"{path}: {word}"
+
+
+def test_a_renamed_family_is_renamed_everywhere(generated, tmp_path):
+    from tooling.new.unit.rename import plan_rename
+
+    sandbox = Sandbox.copy_of(ROOT, tmp_path)
+    sandbox.generate(request("gemma2", reports.gemma2(), tmp_path))
+    sandbox.carry_out(plan_rename(sandbox.workspace, "model", "gemma2", "second-gemma"))
+    model = (sandbox.root / "areal/models/second_gemma/model.py").read_text(encoding="utf-8")
+    assert "def _norm(args: SecondGemmaArgs) -> RMSNorm:" in model
+    assert '"gemma2": "areal.models.second_gemma:SPEC"' in (sandbox.root / "areal/models/registry.py").read_text()
+
+
+def test_another_report_for_the_same_name_is_an_update(tmp_path):
+    sandbox = Sandbox.copy_of(ROOT, tmp_path)
+    sandbox.generate(request("llama", reports.llama(), tmp_path))
+    sandbox.commit()
+    changed = reports.llama()
+    changed["slots"]["layer.attention.scale"] = reports.constant(0.5)
+    with pytest.raises(ConflictError, match="exists with other answers"):
+        sandbox.plan(request("llama", changed, tmp_path))
+    path = save(changed, tmp_path / "changed.json")
+    updated = plan_update(sandbox.workspace, "model", "llama", options={"report": path})
+    (change,) = [change for change in updated.plan.changes if change.path.endswith("model.py")]
+    assert b"scale=0.5" in change.after
+    assert b"scale=" not in change.before
+
+
+def test_a_second_family_for_a_type_is_refused(tmp_path):
+    sandbox = Sandbox.copy_of(ROOT, tmp_path)
+    sandbox.generate(request("llama", reports.llama(), tmp_path))
+    with pytest.raises(NameRefusedError, match="the registry has 'llama'"):
+        sandbox.plan(request("other", reports.llama(), tmp_path))
