@@ -24,9 +24,12 @@ def check_weights(instance: Instance, weights: Mapping[str, Tensor], tokens: Ten
     known. Others are changed, and the logits must stay the same to the last bit. Raises UnsupportedError otherwise.
     """
     known = _numbers(weights.values())
+    places = {(value.data_ptr(), value.numel()) for value in weights.values()}
     stored = instance.model.state_dict(keep_vars=True)
     suspects: dict[str, Tensor] = {}
     for name, value in stored.items():
+        if (value.data_ptr(), value.numel()) in places:
+            continue
         # One number may be among the weights by chance.
         accounted = value.numel() > 1 and _contained(value.detach(), known)
         if value.is_floating_point() and value.numel() and not accounted:
