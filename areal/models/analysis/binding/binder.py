@@ -158,7 +158,7 @@ class Binder:
         attempts = [changes]
         if len(changes) > 1:
             attempts.append({name: value})
-        filled = {other: MISSING for other in self.reader.per_layer & self.reader.rules.keys() if other != name}
+        filled = {other: None for other in self.reader.per_layer & self.reader.rules.keys() if other != name}
         if filled and all(self.reader.defaults.get(other) is None for other in filled):
             attempts.append({name: value, **filled})
         return attempts
@@ -322,8 +322,8 @@ class Binder:
 
 
 def _one_cause(observation: Observation) -> bool:
-    """Whether further changes are only lists that were resized."""
-    return sum(not isinstance(value, list) and value is not MISSING for value in observation.changes.values()) == 1
+    """Whether further changes are only lists that were resized, or left to the class to fill."""
+    return sum(not isinstance(value, list | None) for value in observation.changes.values()) <= 1
 
 
 def _same_value(first: Any, second: Any) -> bool:
