@@ -22,6 +22,7 @@ from areal.models.adapter_rows import (
     Row,
     Rows,
     StackedExperts,
+    SwappedHalves,
     Transposed,
 )
 
@@ -39,6 +40,7 @@ __all__ = [
     "Reshaped",
     "Rows",
     "StackedExperts",
+    "SwappedHalves",
     "TableAdapter",
     "Transposed",
 ]

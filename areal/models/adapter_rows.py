@@ -91,6 +91,22 @@ class Transposed(Row):
 
 
 @dataclass(frozen=True)
+class SwappedHalves(Row):
+    """The second half of every head's features is stored before the first.
+
+    That makes a rotation that turns clockwise (NanoChat) one that turns as all others do.
+    """
+
+    def read(self, stored: Sequence[Tensor], shapes: Sequence[torch.Size], head_dim: int) -> list[Tensor]:
+        """See Row."""
+        return self.write(stored, head_dim)
+
+    def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
+        """See Row. Its own inverse."""
+        return [tensors[0].unflatten(0, (-1, 2, head_dim // 2)).flip(1).flatten(0, 2)]
+
+
+@dataclass(frozen=True)
 class Rows(Row):
     """Modules stacked along their output features in one matrix.
 

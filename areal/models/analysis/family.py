@@ -217,16 +217,29 @@ class LayoutEntry:
       stacked_experts    ours = one or two (gate, up) stacked parameters, on_disk one tensor [experts, ...];
                          arrangement "concat" or "interleaved" for two, "flattened" for [experts * out, in]
       reshaped           the same numbers, on disk in `shape` (-1: what is left)
+      swapped_halves     of every head, the second half of the features is stored before the first
     transposed: matrices are stored [in, out]. in_memory: the name transformers 5 holds it under in `state_dict()` when
     that layout differs; accepted on reading (entry of its own kind in `alternative`)."""
 
-    kind: Literal["renamed", "transposed", "query_key_value", "rows", "experts", "stacked_experts", "reshaped"]
+    kind: Literal[
+        "renamed",
+        "transposed",
+        "query_key_value",
+        "rows",
+        "experts",
+        "stacked_experts",
+        "reshaped",
+        "swapped_halves",
+    ]
     ours: tuple[str, ...]
     on_disk: str
     arrangement: str = ""
     transposed: bool = False
     alternative: LayoutEntry | None = None
     shape: tuple[int, ...] = ()
+    implied: bool = False
+    """Said already by the row of a branch, or usual ("model." and our name): listed, so that the layout names every
+    module, but no row of the adapter's table."""
 
 
 # -------------------------------------------------------------------------------------------------------------- report

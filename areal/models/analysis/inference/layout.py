@@ -1,7 +1,7 @@
 """The table of names on disk: found by value in one instance or several, generalised over layers, and made short.
 
-A table is what `areal.models.adapter.TableAdapter` reads; parameters whose name on disk is "model." and the canonical
-one (or the canonical one, for the head) need no row and have none.
+A table is what `areal.models.adapter.TableAdapter` reads; modules whose name on disk is "model." and the canonical one
+(or the canonical one, for the head) need no row: their entries are marked as implied.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def canonical(
 
 def adapter(layout: Sequence[LayoutEntry], spec: ArchitectureSpec, *, skipped: Sequence[str] = ()) -> TableAdapter:
     """The adapter of a family with this layout, for one config."""
-    rows = tuple(row_of(entry) for entry in layout)
+    rows = tuple(row_of(entry) for entry in layout if not entry.implied)
     members = {"model_class": staticmethod(_built), "table": rows, "skipped": tuple(skipped)}
     made: type[TableAdapter] = type("AnalysedStateDictAdapter", (TableAdapter,), members)
     return made(_Arguments(spec))  # type: ignore[arg-type]  # as much of a family's arguments as an adapter reads

@@ -41,6 +41,8 @@ def row_of(entry: LayoutEntry) -> adapter_rows.Row:
         return adapter_rows.Renamed(ours, entry.on_disk, alternative=alternative)
     if entry.kind == "transposed":
         return adapter_rows.Transposed(ours, entry.on_disk, alternative=alternative)
+    if entry.kind == "swapped_halves":
+        return adapter_rows.SwappedHalves(ours, entry.on_disk, alternative=alternative)
     if entry.kind == "reshaped":
         return adapter_rows.Reshaped(ours, entry.on_disk, entry.shape, alternative=alternative)
     arrangement, transposed = entry.arrangement or "concat", entry.transposed
@@ -173,6 +175,8 @@ def _candidates(name: str, weights: Mapping[str, Tensor]) -> Iterator[tuple[tupl
     owner = name.rpartition("_proj")[0].rpartition(".")[0]
     suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
     turned = (False, True) if tensor.dim() == 2 else (False,)
+    if owner.endswith("self_attn") or ".self_attn." in name:
+        yield (name,), [entry("swapped_halves", (name,))]
     if owner.endswith("self_attn"):
         for group in FUSED_ATTENTION:
             ours = tuple(f"{owner}.{part}{suffix}" for part in group)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from areal.models.analysis.family import LayoutEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
 SUFFIXES = (".weight", ".bias")
 ROOT = "model."
@@ -22,7 +22,8 @@ HEAD = "lm_head"
 def shortest_table(
     entries: Sequence[LayoutEntry], parameters: Iterable[str], in_memory: Mapping[str, LayoutEntry]
 ) -> tuple[LayoutEntry, ...]:
-    """The rows that say the same as `entries` (one per parameter or stacked group), in the order of `parameters`.
+    """The rows that say the same as `entries` (one per parameter or stacked group), in the order of `parameters`, and
+    the implied entries of all modules without a row.
 
     in_memory: canonical parameter name to its entry in the other layout; it becomes the row's alternative where it
     differs."""
@@ -36,7 +37,9 @@ def shortest_table(
     rows = _module_rows([_with_alternative(entry, in_memory) for entry in others])
     # What a row of a module says about its weight, it says about its bias.
     modules = {(f"{row.ours[0]}{suffix}", f"{row.on_disk}{suffix}") for row in rows for suffix in SUFFIXES}
-    rows += _renamed_rows({name: on_disk for name, on_disk in plain.items() if (name, on_disk) not in modules})
+    unsaid = {name: on_disk for name, on_disk in plain.items() if (name, on_disk) not in modules}
+    rows += _renamed_rows(unsaid)
+    rows += _implied(unsaid, {row.ours for row in rows})
     order = {name: index for index, name in enumerate(parameters)}
 
     def place(entry: LayoutEntry) -> int:
@@ -46,6 +49,13 @@ def shortest_table(
         return min(named, default=len(order))
 
     return tuple(sorted(rows, key=place))
+
+
+def _implied(plain: Mapping[str, str], said: Container[tuple[str, ...]]) -> list[LayoutEntry]:
+    """The modules that have no row of their own."""
+    each = (LayoutEntry(kind="renamed", ours=(name,), on_disk=on_disk, implied=True) for name, on_disk in plain.items())
+    modules = dict.fromkeys(_of_module(entry) for entry in each)
+    return [entry for entry in modules if entry.ours not in said]
 
 
 def _differs(entry: LayoutEntry, other: LayoutEntry | None) -> bool:
