@@ -99,10 +99,7 @@ def rotate(heads: Tensor, rotation: Rotation | None) -> Tensor:
     if dim < heads.shape[-1]:
         rotated, kept = heads.split((dim, heads.shape[-1] - dim), -1)
         return torch.cat((rotate(rotated, rotation), kept), -1)
-    if rotation.interleaved:
-        swapped = heads.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-    else:
-        swapped = heads.roll(dim // 2, -1)
+    swapped = heads.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if rotation.interleaved else heads.roll(dim // 2, -1)
     return torch.addcmul(heads * rotation.cos, swapped, rotation.signed_sin)
 
 
