@@ -59,6 +59,8 @@ def _request(invocation: Invocation, kind: KindSource) -> tuple[str, dict[str, A
     answers, options = read_answers(invocation.arguments)
     name, ask = invocation.arguments.name, may_ask(as_json=invocation.as_json)
     if not name:
+        if _only_reports(kind, options):  # nothing is made that would need one
+            return kind.name + "-report", answers, options
         if not ask:
             raise UsageError(
                 f"no name for the new {kind.name} was given", where="NAME", fix=f"write `areal-new {kind.name} NAME`"

@@ -14,6 +14,7 @@ from tooling.kit.kind import Findings, Prepared
 from tooling.new.generators.model_analysis import analyse, read_report
 from tooling.new.generators.model_checklist import checklist, differences, missing_features
 from tooling.new.generators.model_family import family
+from tooling.new.generators.model_matrix import run_matrix
 from tooling.new.generators.model_names import model_type_name
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def prepare(request: PrepareRequest) -> Prepared:
     if "report" in request.answers and not request.options:
         # An update: the pieces are made again, by this version of the page.
         return Prepared(answers={"family": family(request.answers["report"], request.names, request.root)})
+    if "matrix" in request.options:
+        return Prepared(findings=run_matrix(request.root, request.python, request.options["matrix"]))
     report = _report(request)
     if "analyze-only" in request.options:
         return Prepared(findings=Findings(checklist(report), {"report": dict(report)}))
