@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Score = Literal["softmax", "sigmoid"]
 
-TOLERANCE: Final = 1e-4
+TOLERANCE: Final = 3e-5
 """Largest error of a weight over the largest weight of its token."""
 CHOSEN: Final = 1e-4
 """Weights above this share of the token's largest are of chosen experts; solving leaves about 1e-6 for the others."""

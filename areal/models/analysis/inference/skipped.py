@@ -33,11 +33,12 @@ def tables(instance: Instance) -> frozenset[str]:
 
 def skipped_names(instance: Instance, needed: Iterable[str]) -> tuple[str, ...]:
     """Regular expressions of names on disk that are passed over: what the class ignores when it loads a checkpoint, and
-    tables. needed: names on disk that hold parameters; an expression that matches one of them is left out."""
+    tables. needed: names on disk; an expression that matches one that is no table is left out."""
     declared = getattr(instance.model, "_keys_to_ignore_on_load_unexpected", None) or ()
     patterns = [anchored(str(pattern)) for pattern in sorted(declared)]
-    patterns += [rf"^{re.sub(r'[0-9]+', r'[0-9]+', re.escape(name))}$" for name in sorted(tables(instance))]
-    names = list(needed)
+    computed = tables(instance)
+    patterns += [rf"^{re.sub(r'[0-9]+', r'[0-9]+', re.escape(name))}$" for name in sorted(computed)]
+    names = [name for name in needed if name not in computed]
     return tuple(dict.fromkeys(each for each in patterns if not any(re.search(each, name) for name in names)))
 
 
