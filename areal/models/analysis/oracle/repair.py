@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Any
+
+from areal.models.analysis.oracle.meanings import meaning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 MAX_ROUNDS = 6
 MAX_CHECKS = 250
+MAX_SECONDS = 30.0
 
 
 class Repair:
@@ -28,13 +32,12 @@ class Repair:
         self.original = original
         self.kept = kept
         self.checks = 0
+        self.deadline = time.monotonic() + MAX_SECONDS
 
     def run(self, starts: list[dict[str, Any]]) -> dict[str, Any] | str:
         """A config that passes, or the last complaint. The search goes on from the last of `starts`."""
         seen: set[str] = set()
-        for place, start in enumerate(starts):
-            if start in starts[:place]:
-                continue
+        for start in starts:
             config, complaint = start, self.check(start)
             seen.add(_plain(complaint))
             if complaint is None:
@@ -53,7 +56,7 @@ class Repair:
         """The first change that satisfies the class, else the first that changes the complaint."""
         progress: tuple[dict[str, Any], str | None] | None = None
         for changed in self._changes(config, complaint):
-            if self.checks >= MAX_CHECKS:
+            if self.checks >= MAX_CHECKS or time.monotonic() > self.deadline:
                 break
             self.checks += 1
             answer = self.check(changed)
@@ -64,6 +67,8 @@ class Repair:
         return progress
 
     def _changes(self, config: dict[str, Any], complaint: str) -> Iterator[dict[str, Any]]:
+        yield from _with_missing(config, complaint)
+        yield from _with_values_for_null({**self.original, **config}, config)
         fields = [name for name in {**self.original, **config} if name not in self.kept]
         named = [name for name in fields if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", complaint)]
         shrunk = [name for name in config if name in fields and name not in named]
@@ -88,6 +93,30 @@ class Repair:
         elif isinstance(now, list) and now:
             options += [now * 2, now[: len(now) // 2]]
         return [value for place, value in enumerate(options) if value != now and value not in options[:place]]
+
+
+def _with_missing(config: dict[str, Any], complaint: str) -> Iterator[dict[str, Any]]:
+    """Configs with the attribute that a config object lacks: in the config, or in a config inside it."""
+    found = re.search(r"Config\w*' object has no attribute '(\w+)'", complaint)
+    if found is None:
+        return
+    name = found.group(1)
+    value = 10000.0 if "theta" in name else meaning((name,), 1)
+    yield {**config, name: value}
+    for part, content in config.items():
+        if isinstance(content, dict):
+            yield {**config, part: {**content, name: value}}
+
+
+def _with_values_for_null(fields: Mapping[str, Any], config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Configs where one field that is null has a value: some classes cannot do without, whatever their defaults."""
+    for name, value in fields.items():
+        inner = value if isinstance(value, dict) else {}
+        for part, current in (*inner.items(), (name, value)):
+            hint = None if current is not None else meaning((str(part),), 1.0) or meaning((str(part),), 1)
+            if hint in (None, 1, 1.0):
+                continue
+            yield {**config, name: {**inner, part: hint}} if part in inner else {**config, name: hint}
 
 
 def _is_large(value: Any) -> bool:

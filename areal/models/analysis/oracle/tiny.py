@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from areal.models.analysis.oracle.instance import build, construct, logits, make_tokens, read
-from areal.models.analysis.oracle.meanings import LAYERS, TOKENS, known, meaning
+from areal.models.analysis.oracle.meanings import HIDDEN, LAYERS, TOKENS, known, meaning
 from areal.models.analysis.oracle.repair import Repair
 from areal.models.analysis.records import SubjectError
 
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from areal.models.analysis.oracle.library import Subject
 
 SMALL = 16
+LEFT_OUT = object()
 MAX_PARAMETERS = 30_000_000
 SEQUENCE = 24
+COMMON = frozenset(PreTrainedConfig().to_dict()) - {*TOKENS, "tie_word_embeddings"}
+"""Fields that every config has and no decoder computes with."""
 UNIMPORTANT = frozenset(
     {"transformers_version", "_name_or_path", "dtype", "torch_dtype", "auto_map", "_attn_implementation"}
 )
@@ -48,9 +51,7 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     depth = _depth(defaults, aliases)
     chosen = _shrink(defaults, aliases, depth, given=frozenset(kwargs)) | dict(kwargs)
     chosen = _with_patterns(subject, defaults, chosen, depth, given=frozenset(kwargs))
-    derived = _derived(subject, defaults, chosen)
-    unset = {name for name in chosen if defaults.get(name, 0) is None}
-    starts = [_without(chosen, left - set(kwargs)) for left in (set(), derived, unset, derived | unset)]
+    starts = _starts(subject, defaults, chosen, aliases, given=frozenset(kwargs))
     repaired = Repair(lambda config: check(subject, config), original=defaults, kept=frozenset(kwargs)).run(starts)
     if isinstance(repaired, str):
         raise SubjectError(f"no tiny config of {subject.architecture} works: {repaired}")
@@ -72,15 +73,13 @@ def default_fields(subject: Subject) -> dict[str, Any]:
             name: field.default for name, field in declared.items() if isinstance(field.default, (int, float, str))
         }
         fields = simple | fields
-    common = set(PreTrainedConfig().to_dict()) - {*TOKENS, "tie_word_embeddings"}
-    return {name: value for name, value in fields.items() if name not in common | UNIMPORTANT}
+    return {name: value for name, value in fields.items() if name not in COMMON | UNIMPORTANT}
 
 
 def whole(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
     """The config with every field written out, as `save_pretrained` would."""
     content = read(subject, config).to_dict()
-    common = set(PreTrainedConfig().to_dict()) - {*TOKENS, "tie_word_embeddings"}
-    kept = {name: value for name, value in content.items() if name not in common | UNIMPORTANT}
+    kept = {name: value for name, value in content.items() if name not in COMMON | UNIMPORTANT}
     kept |= {name: value for name, value in config.items() if name not in kept and name not in UNIMPORTANT}
     return {**kept, "model_type": subject.model_type, "architectures": [subject.architecture]}
 
@@ -170,8 +169,33 @@ def _with_patterns(
     return chosen | added
 
 
-def _without(config: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if name not in names}
+def _starts(
+    subject: Subject,
+    fields: Mapping[str, Any],
+    chosen: dict[str, Any],
+    aliases: Mapping[str, tuple[str, ...]],
+    *,
+    given: frozenset[str],
+) -> list[dict[str, Any]]:
+    """The chosen config, then with what classes commonly insist on, alone and together: fields that follow from others
+    left out, fields that were null left out, as many key heads as heads, heads that divide the hidden size."""
+    named = {name: " ".join((name, *aliases.get(name, ()))) for name in chosen if name not in given}
+    heads = next((value for name, value in chosen.items() if "num_attention_heads" in named.get(name, "")), None)
+    rules: list[dict[str, Any]] = [
+        dict.fromkeys(_derived(subject, fields, chosen) - given, LEFT_OUT),
+        dict.fromkeys([name for name in named if fields.get(name, 0) is None], LEFT_OUT),
+        {name: heads for name, all_names in named.items() if heads and re.search(r"(key_value|kv)_heads", all_names)},
+        {name: HIDDEN // (heads or 4) for name, all_names in named.items() if re.fullmatch(r"head_dim", all_names)},
+    ]
+    starts = []
+    for picked in sorted(range(2 ** len(rules)), key=int.bit_count):
+        changes = {
+            name: value for place, rule in enumerate(rules) if picked >> place & 1 for name, value in rule.items()
+        }
+        config = {name: value for name, value in (chosen | changes).items() if value is not LEFT_OUT}
+        if config not in starts:
+            starts.append(config)
+    return starts
 
 
 def _derived(subject: Subject, fields: Mapping[str, Any], chosen: dict[str, Any]) -> set[str]:
@@ -189,8 +213,11 @@ def _derived(subject: Subject, fields: Mapping[str, Any], chosen: dict[str, Any]
 
 def _small(default: Any, names: tuple[str, ...], depth: int | None) -> Any:
     if isinstance(default, dict):
-        inner = {key: _small(value, (str(key),), depth) for key, value in default.items()}
-        return {key: value for key, value in inner.items() if key not in UNIMPORTANT}
+        return {
+            key: _small(value, (str(key),), depth)
+            for key, value in default.items()
+            if key not in UNIMPORTANT | COMMON and not (str(key).isdigit() and depth and int(key) >= LAYERS)
+        }
     if isinstance(default, list):
         return cut(default, depth)
     value = meaning(names, default)
