@@ -53,6 +53,8 @@ def prepare(request: PrepareRequest) -> Prepared:
     _refuse_unproven(report, request.names.raw)
     model_type_name(report["model_type"])
     kept = {name: report[name] for name in _KEPT if name in report}
+    kept["fields"] = [_without_nothing(use) for use in report["fields"]]
+    kept["layout"] = [_without_nothing(entry) for entry in report["layout"]]
     kept["variants"] = [
         {"name": variant["name"], "overrides": variant["overrides"]} for variant in report.get("variants", ())
     ]
@@ -62,6 +64,11 @@ def prepare(request: PrepareRequest) -> Prepared:
         warnings=_warnings(report),
         next_steps=_unproven_steps(report) if unproven else (),
     )
+
+
+def _without_nothing(table: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry without what is not said; `default` tells null from absent, so it stays."""
+    return {name: value for name, value in table.items() if name == "default" or value not in (None, "", [], False)}
 
 
 def _report(request: PrepareRequest) -> Mapping[str, Any]:
