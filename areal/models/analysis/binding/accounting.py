@@ -17,6 +17,7 @@ from areal.models.analysis.binding.expressions import (
 )
 from areal.models.analysis.binding.variations import MISSING
 from areal.models.analysis.family import FieldUse, Listed, WhenEqual
+from areal.models.analysis.records import UnsupportedError
 from areal.models.config_fields import HARMLESS_FIELDS, MUST_BE_OFF, TOKEN_FIELDS
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ SKIPPED: Final = frozenset({*HARMLESS_FIELDS, *MUST_BE_OFF, *TOKEN_FIELDS, "mode
 """Fields that are not varied: what they do is known for all types."""
 
 LENGTHS: Final = re.compile(
-    r"(max|n|num|model_max)_?(position|seq|context|ctx|length|len|positions).*|n_ctx|seq_length"
+    r"(original_)?(max|n|num|model_max)_?(position|seq|context|ctx|length|len|positions).*|n_ctx|seq_length"
 )
 """Names of the longest sequence that a model is meant for."""
 
@@ -154,6 +155,8 @@ class Accounts:
         common = self._common(name, aliases)
         refused = [each for each in self.binder.outcomes if each.kind == "unsupported" and _only(each.changes, name)]
         reason = "; ".join(sorted({f"{name}={each.changes[name]!r}: {each.detail}" for each in refused}))
+        if name in self.binder.restricted:
+            return self._restricted_field(name, common)
         if self._decides(name) or common["type"] == "bool":
             values = self._allowed(name)
             if common["type"] != "bool" or len(values) < 2:
@@ -161,6 +164,17 @@ class Accounts:
         if refused and any(each.changes[name] is not None for each in refused):
             return FieldUse(status="used", refused=_values(refused, name), reason=reason, **common)
         return FieldUse(status="used", reason=reason, **common)
+
+    def _restricted_field(self, name: str, common: dict[str, Any]) -> FieldUse:
+        """A field that expressions read, but that only holds for the values that were proven.
+
+        Raises UnsupportedError where args cannot say so.
+        """
+        reason = self.binder.restricted[name]
+        values = self._proven(name)
+        if any(value is None or isinstance(value, list | tuple | dict) for value in values):
+            raise UnsupportedError("a choice that no config field explains", where=name, detail=reason)
+        return FieldUse(status="used", allowed=tuple(values), reason=reason, **common)
 
     def _decides(self, name: str) -> bool:
         """Whether texts of this field, or of its entries, choose between expressions: others were never seen."""
