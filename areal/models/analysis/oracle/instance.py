@@ -73,8 +73,8 @@ def construct(subject: Subject, hf_config: Any, *, attention: str = "sdpa") -> A
             torch.manual_seed(0)
             try:
                 return subject.model_class._from_config(hf_config, dtype=torch.float32, **options).eval()
-            except Exception as error:  # noqa: BLE001 - foreign code fails in any way; the first failure is reported
-                failure = failure or error
+            except Exception as error:  # noqa: BLE001 - foreign code fails in any way; the last failure is reported
+                failure = error
     raise SubjectError(f"{subject.architecture} does not build: {_summary(failure)}") from failure
 
 

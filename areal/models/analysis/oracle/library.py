@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,13 +107,15 @@ def files_of(*classes: Any) -> tuple[Path, ...]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps the library's advice about unusual configs and its progress bars to itself."""
+    """Keeps advice about unusual configs, warnings and progress bars to itself."""
     verbosity = transformers.logging.get_verbosity()
     bars = transformers.logging.is_progress_bar_enabled()
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     transformers.logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         transformers.logging.set_verbosity(verbosity)
         if bars:

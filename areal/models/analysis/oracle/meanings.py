@@ -11,11 +11,13 @@ HIDDEN = 64
 LAYERS = 4
 WINDOW = 8
 EPSILON = 2e-3
+LARGEST_EPSILON = 1e-4
+"""Positive numbers up to this one are guards against division by zero, whatever they are called."""
 
 INTEGERS: tuple[tuple[str, int], ...] = (
     (r"(nextn_predict|mtp).*", 0),
     (r".*(type|language|audio|hash|ngram|per_layer|pronunciation|shape).*vocab.*", 16),
-    (r"(.*_)?(vocab(ulary)?(_size)?(_per_layer_input)?|n_vocab|vocab_dim|num_tokens|n_tokens)", VOCABULARY),
+    (r"(.*_)?(vocab(ulary)?(_size)?(_per_layer_input)?|n_vocab|vocab_dim|(num|n)_tokens|token_count)", VOCABULARY),
     (r".*original_max_position.*", 16),
     (r".*(max_position|n_positions|n_ctx|max_seq|context_length|model_max_length|max_len|max_ctx).*", 64),
     (r".*rope.*head.*|.*rotary_head.*|rotary_dim|rotary_ndims|rope_dim|rotary_dims?", 8),
@@ -37,18 +39,21 @@ INTEGERS: tuple[tuple[str, int], ...] = (
     (r".*(expert|moe|routing|router).*groups?.*|n_groups?", 4),
     (r".*(experts?_per|top_?k|active_experts|experts_(active|used|chosen)|moe_k|num_selected|experts_top).*", 2),
     (r"(.*_)?(moe|experts?)_.*(intermediate|ffn|hidden|inner|mlp|dim|size|width).*", 40),
-    (r".*(num|n|count|local|routed|total).*experts?.*|experts|expert_count", 8),
+    (r".*(num|n|count|local|routed|total).*experts?.*|experts?(_(count|total|number|num))?", 8),
     (r".*dense_intermediate.*|intermediate_size_mlp", 88),
     (
-        r".*(intermediate|ffn|n_inner|feed_?forward|dff|dim_ff|mlp_(dim|size|hidden|width|inner)|inner_(dim|size)).*",
+        r".*(intermediate|ffn|n_inner|feed_?forward|dff|d_ff|dim_ff|mlp_(dim|size|hidden|width|inner)|inner_(dim|size)).*",
         112,
     ),
-    (r".*(kv|key_value|kv_n)_?.*(heads?|groups?)(?!_dim|_size|.*dim).*|num_query_groups|multi_query_group.*", 2),
+    (
+        r".*(kv|key|key_value|value)_?(n_)?(heads?|groups?)|.*heads?_(kv|key|k|key_value)|num_query_groups|.*query_groups?",
+        2,
+    ),
     (r".*(head_?(dim|size|width)|dim_head|d_head|kv_channels|per_head).*", 24),
     (r".*heads?.*", 4),
     (r".*(max_window_layers)", 2),
     (r".*(every|interval|period|pattern|each).*", 2),
-    (r".*(sliding|window|local_attention|attention_chunk|chunk_size|local_span|attention_span|floor_scale).*", WINDOW),
+    (r".*(sliding|window|local_attention|attention_chunk|chunk_size|span|floor_scale).*", WINDOW),
     (r"(num_|n_|total_|decoder_)?(hidden_)?(layers?|blocks?|depth)(_count|_num)?", LAYERS),
     (r"(.*_)?(hidden_size|n_embd|d_model|emb_dim|embed_dim|embedding_(dim|size)|model_dim|width|dim)", HIDDEN),
     (r"word_embed_proj_dim", HIDDEN),
@@ -136,6 +141,8 @@ def _float(name: str, default: float) -> float | None:
     value: float | None = _first(FLOATS, name)
     if value is None and default == 1.0 and NEUTRAL_FACTOR.fullmatch(name):
         return 1.5
+    if value is None and 0.0 < default <= LARGEST_EPSILON:
+        return EPSILON
     if value == EPSILON and default > 1e-2:
         return None
     return None if default == 0.0 and value else value

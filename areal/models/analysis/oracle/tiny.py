@@ -15,6 +15,7 @@ from transformers import PreTrainedConfig
 from areal.models.analysis.oracle.instance import build, construct, logits, make_tokens, read
 from areal.models.analysis.oracle.meanings import HIDDEN, LAYERS, TOKENS, known, meaning
 from areal.models.analysis.oracle.repair import Repair
+from areal.models.analysis.oracle.shapes import sizes_by_shape
 from areal.models.analysis.records import SubjectError
 
 if TYPE_CHECKING:
@@ -49,7 +50,11 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     defaults = default_fields(subject)
     aliases = _aliases(subject)
     depth = _depth(defaults, aliases)
-    chosen = _shrink(defaults, aliases, depth, given=frozenset(kwargs)) | dict(kwargs)
+    chosen = _of_source(subject) | _shrink(defaults, aliases, depth, given=frozenset(kwargs))
+    unknown = _unknown(defaults, aliases, given=frozenset(kwargs))
+    if unknown:
+        chosen |= sizes_by_shape(subject, defaults, unknown)
+    chosen |= kwargs
     chosen = _with_patterns(subject, defaults, chosen, depth, given=frozenset(kwargs))
     starts = _starts(subject, defaults, chosen, aliases, given=frozenset(kwargs))
     repaired = Repair(lambda config: check(subject, config), original=defaults, kept=frozenset(kwargs)).run(starts)
@@ -196,6 +201,23 @@ def _starts(
         if config not in starts:
             starts.append(config)
     return starts
+
+
+def _of_source(subject: Subject) -> dict[str, Any]:
+    """Fields of the source's own config.json that are no lists over layers, which depend on other fields."""
+    skipped = COMMON | UNIMPORTANT | {"model_type", "architectures"}
+    given = subject.raw_config or {}
+    return {name: value for name, value in given.items() if name not in skipped and not isinstance(value, list)}
+
+
+def _unknown(fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]], *, given: frozenset[str]) -> list[str]:
+    """Large integers whose names say nothing."""
+    names = {name: (name, *aliases.get(name, ())) for name in fields}
+    return [
+        name
+        for name, value in fields.items()
+        if type(value) is int and value > 1 and not given & set(names[name]) and not known(names[name], value)
+    ]
 
 
 def _derived(subject: Subject, fields: Mapping[str, Any], chosen: dict[str, Any]) -> set[str]:
