@@ -258,6 +258,9 @@ class Binder:
                     self._restrict(name, f"no expression explains {slot} for all of its values")
                 if not causes:
                     raise UnsupportedError("a value that no config field explains", where=slot, detail="")
+        unresolved = self._refit()
+        if unresolved:
+            raise UnsupportedError("values that no config field explains", where=unresolved[0], detail="")
 
     def _restrict(self, name: str, reason: str) -> None:
         self.restricted[name] = reason
@@ -267,7 +270,7 @@ class Binder:
         ]
 
     def _moved(self, observation: Observation, name: str) -> bool:
-        return name in self.reader.names and not same(
+        return name in self._names() and not same(
             look_up(observation.config, name), look_up(self.observations[0].config, name)
         )
 
