@@ -66,7 +66,7 @@ class DecoderModel(nn.Module):
         rotary: of all layers, or one entry per layer (None: no rotation), in which layers share objects. The embedding
         is multiplied, then positions (a module from positions [T] to [T, hidden_size]) are added, then it is normed.
         Logits are multiplied, then bounded: softcap * tanh(logits / softcap). A head bias is "lm_head.bias", also
-        where the head has no weight of its own.
+        where the head has no weight of its own. Raises ModelError where more dimensions are rotated than a head has.
         """
         super().__init__()
         self.args = args
@@ -76,6 +76,7 @@ class DecoderModel(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.rotaries = _per_layer(rotary, len(self.layers))
+        _check_rotated(self.layers, self.rotaries)
         self.embedding_multiplier = embedding_multiplier
         self.logit_multiplier = logit_multiplier
         self.logit_softcap = logit_softcap
@@ -168,3 +169,13 @@ def _per_layer(rotary: Rotary | Sequence[Rotary | None] | None, num_layers: int)
         assert len(rotary) == num_layers, f"{len(rotary)} rotaries for {num_layers} layers"
         return tuple(rotary)
     return (rotary,) * num_layers
+
+
+def _check_rotated(layers: Iterable[nn.Module], rotaries: Iterable[Rotary | None]) -> None:
+    """An odd number of rotated dimensions is rounded up, which a head may be too small for: one of a single dimension
+    would silently become two, by broadcasting."""
+    for layer, rotary in zip(layers, rotaries, strict=True):
+        attention = getattr(layer, "self_attn", None)
+        size = getattr(attention, "rope_dim", getattr(attention, "head_dim", None))
+        if rotary is not None and size is not None and rotary.dim > size:
+            raise ModelError(f"rotary positions turn {rotary.dim} dimensions in pairs, but a head has {size}")

@@ -52,6 +52,8 @@ class Rotary:
         self._interleaved = interleaved
         self._frequencies: dict[torch.device, tuple[Tensor, ...]] = {}
         self._magnitude = attention_magnitude(args)
+        self.dim = dim + dim % 2
+        """How many dimensions of a head are rotated."""
         self.length_limit: int | None = None
         if args.rotary_type == "longrope":
             self.length_limit = int(args.parameters["original_max_position_embeddings"])

@@ -223,6 +223,16 @@ def test_positions_beyond_the_last_are_refused(family, run):
         run(from_config(family), torch.zeros(65, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("head_dim", [1, 7])
+def test_heads_that_rotated_pairs_do_not_fit_are_refused(head_dim):
+    heads = replace(HEADS, head_dim=head_dim, value_dim=head_dim)
+    narrow = replace(EVERYTHING.layers[0], attention=heads, rotary=0)
+    spec = replace(EVERYTHING, layers=(narrow,), rotaries=(RotarySpec(dim=head_dim, theta=100.0),))
+    with pytest.raises(ModelError, match=f"a head has {head_dim}"):
+        reference.build(spec)
+    reference.build(replace(spec, layers=(replace(narrow, rotary=None),)))
+
+
 def test_weights_that_do_not_fit_a_spec_are_all_named():
     weights = reference.build(EVERYTHING).state_dict()
     del weights["norm.bias"]
