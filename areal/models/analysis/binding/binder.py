@@ -7,12 +7,14 @@ that are involved keep the values that were proven.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, look_up, same
+from areal.models.analysis.binding.filling import branches, filled, filling_rules
 from areal.models.analysis.binding.fitting import Sample, explains, fit
 from areal.models.analysis.binding.guessing import first_guesses
+from areal.models.analysis.binding.observations import Observation, first_integer, one_cause, same_value
 from areal.models.analysis.binding.rotary import RotaryFit, is_layered, rotary_changes, with_rotary_values
 from areal.models.analysis.binding.slots import ABSENT, LayerValues, predict
 from areal.models.analysis.binding.variations import alternatives, changed, joint, resized
@@ -31,21 +33,6 @@ WANTED: Final = {"bool": 1, "int": 2, "float": 1, "str": 2, "list": 3, "null": 2
 NUM_JOINT: Final = 8
 NUM_ROUNDS: Final = 3
 ROTARY_SLOT: Final = "layer.rotary"
-
-
-@dataclass(frozen=True)
-class Observation:
-    """The slots of one config. values: as `slots_of` gives them."""
-
-    config: Mapping[str, Any]
-    """Completed: defaults and rules filled in."""
-    values: Mapping[str, Any]
-    changes: Mapping[str, Any]
-
-    @property
-    def depth(self) -> int:
-        """Number of layers."""
-        return int(self.values["num_layers"])
 
 
 @dataclass
@@ -76,7 +63,9 @@ class Binder:
                 self._vary(name)
         self._vary_rotary()
         self._settle()
+        self._look_around()
         self._predict_jointly()
+        self._fill_nulls()
 
     def predict(self, config: dict[str, Any]) -> ArchitectureSpec:
         """The spec of a config.json by the expressions so far. Raises EvaluationError."""
@@ -230,9 +219,9 @@ class Binder:
         base = self.observations[0]
         found: set[str] = set()
         for each in self.observations[1:]:
-            if single and len(each.changes) > 1 and not _one_cause(each):
+            if single and len(each.changes) > 1 and not one_cause(each):
                 continue
-            if not _same_value(each.values.get(slot, ABSENT), base.values.get(slot, ABSENT)):
+            if not same_value(each.values.get(slot, ABSENT), base.values.get(slot, ABSENT)):
                 found |= {
                     name for name in self._names() if not same(look_up(each.config, name), look_up(base.config, name))
                 }
@@ -274,16 +263,51 @@ class Binder:
             look_up(observation.config, name), look_up(self.observations[0].config, name)
         )
 
+    # --------------------------------------------------------------------------------------------------- filling nulls
+
+    def _look_around(self) -> None:
+        """Where a null stands for a number, other numbers are changed beside it: it may be computed from them."""
+        numbers = [name for name, values in self.choices.items() if any(type(value) is int for value in values)]
+        for name, value in branches(self.expressions):
+            if value is not None or value not in self.choices.get(name, ()):
+                continue
+            for other in numbers:
+                changes = {
+                    **resized(self.observer.base, other, first_integer(self.choices[other]), self.reader.depth_field),
+                    name: value,
+                }
+                if other == name or self.reader.normal(changed(self.observer.base, changes)) is None:
+                    continue
+                outcome = self.observer.look(changes, self.predict)
+                if outcome.kind in ("proven", "no_effect"):
+                    self._add(outcome.config, outcome.values, changes)
+                    if outcome.inferred:
+                        self._settle()
+
+    def _fill_nulls(self) -> None:
+        """Nulls that the modeling code fills become rules, so that everything else reads the filled value."""
+        for name, rule in filling_rules(self.expressions, self.reader.rules).items():
+            before = self.observations, dict(self.expressions)
+            self.observations = [replace(each, config=filled(each.config, name, rule)) for each in self.observations]
+            readers = [slot for slot, each in self.expressions.items() if name in fields_of(each)]
+            for slot in readers:
+                del self.expressions[slot]
+            if self._refit() or any(branches({slot: self.expressions[slot]}) for slot in readers):
+                self.observations, self.expressions = before
+            else:
+                self.reader.rules[name] = rule
+
     # ---------------------------------------------------------------------------------------------------- many at once
 
     def _predict_jointly(self) -> None:
         """Configs that were not seen while fitting must be predicted."""
         generator = random.Random(20)
-        right = 0
-        for _ in range(6 * NUM_JOINT):
-            if right >= NUM_JOINT:
+        pinned: list[dict[str, Any]] = [{name: value} for name, value in branches(self.expressions) for _ in range(2)]
+        right, enough = 0, NUM_JOINT + len(pinned)
+        for _ in range(6 * enough):
+            if right >= enough:
                 return
-            changes = self._joint_changes(generator)
+            changes = self._joint_changes(generator, pinned.pop() if pinned else {})
             config = changed(self.observer.base, changes)
             if not changes or self.reader.normal(config) is None:
                 continue
@@ -304,10 +328,15 @@ class Binder:
             if self.observer.num_inferred - before > NUM_ROUNDS:
                 return
 
-    def _joint_changes(self, generator: random.Random) -> dict[str, Any]:
+    def _joint_changes(self, generator: random.Random, pinned: Mapping[str, Any]) -> dict[str, Any]:
+        """Random changes that the class accepts. pinned: values to be among them, where these were seen to work."""
         usable = {name: values for name, values in self.choices.items() if name not in self.restricted and values}
+        usable |= {name: [value] for name, value in pinned.items() if value in usable.get(name, ())}
+        sure = pinned.keys() & usable.keys()
         for _ in range(20):
-            changes = joint(usable, self.observer.base, generator, share=0.35, depth_field=self.reader.depth_field)
+            changes = joint(
+                usable, self.observer.base, generator, share=0.35, depth_field=self.reader.depth_field, sure=sure
+            )
             if self.reader.normal(changed(self.observer.base, changes)) is not None:
                 return changes
         return {}
@@ -322,20 +351,3 @@ class Binder:
                 culprits = fewer
         name = min(culprits, key=lambda name: sum(name in fields_of(each) for each in self.expressions.values()))
         self._restrict(name, f"not supported together with {', '.join(sorted(culprits.keys() - {name})) or 'others'}")
-
-
-def _one_cause(observation: Observation) -> bool:
-    """Whether further changes are only lists that were resized, or left to the class to fill."""
-    return sum(not isinstance(value, list | None) for value in observation.changes.values()) <= 1
-
-
-def _same_value(first: Any, second: Any) -> bool:
-    if isinstance(first, LayerValues) and isinstance(second, LayerValues):
-        shorter = min(len(first), len(second))
-        return all(
-            a is b or (ABSENT not in (a, b) and same(a, b))
-            for a, b in zip(first[:shorter], second[:shorter], strict=True)
-        )
-    if first is ABSENT or second is ABSENT:
-        return first is second
-    return same(first, second)

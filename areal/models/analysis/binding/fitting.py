@@ -132,13 +132,15 @@ class _Search:
         positive = {name: values for name, values in varying.items() if min(values) > 0}
         targets = [sample.value for sample in samples]
         whole = all(isinstance(target, int) for target in targets)
+        scaled: Expression | None = None  # hidden_size / num_heads is likelier than a quarter of hidden_size
         for size in (1, 2):
             for names in itertools.combinations(positive, size):
                 for powers in itertools.product(POWERS, repeat=size):
                     found = _product(names, powers, [positive[name] for name in names], targets, whole)
-                    if found is not None:
+                    if found is not None and found.factor == 1:
                         return found
-        return _sum(varying, targets)
+                    scaled = scaled or found
+        return scaled or _sum(varying, targets)
 
     # ------------------------------------------------------------------------------------------------- choices by field
 

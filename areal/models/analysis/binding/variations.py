@@ -15,7 +15,7 @@ from areal.models.analysis.binding.expressions import ROTARY_FIELD, look_up
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 ACTIVATIONS: Final = ("gelu_pytorch_tanh", "relu", "silu", "gelu")
 """Tried in place of the name of an activation."""
@@ -229,11 +229,15 @@ def joint(
     *,
     share: float,
     depth_field: str,
+    sure: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Changes of many fields at once: each field takes one of its working alternatives with probability `share`."""
+    """Changes of many fields at once: each field takes one of its working alternatives with probability `share`.
+
+    sure: fields that are certainly changed.
+    """
     changes: dict[str, Any] = {}
     for name in sorted(choices):
-        if choices[name] and generator.random() < share:
+        if choices[name] and (generator.random() < share or name in sure):
             value = generator.choice(choices[name])
             changes[name] = value
     if depth_field in changes:

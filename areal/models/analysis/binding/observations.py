@@ -1,0 +1,50 @@
+"""What was seen of one config, and how two of these compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from areal.models.analysis.binding.expressions import same
+from areal.models.analysis.binding.slots import ABSENT, LayerValues
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The slots of one config. values: as `slots_of` gives them."""
+
+    config: Mapping[str, Any]
+    """Completed: defaults and rules filled in."""
+    values: Mapping[str, Any]
+    changes: Mapping[str, Any]
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return int(self.values["num_layers"])
+
+
+def first_integer(values: Iterable[Any]) -> int:
+    """The first of them that is a whole number."""
+    return next(value for value in values if type(value) is int)
+
+
+def one_cause(observation: Observation) -> bool:
+    """Whether further changes are only lists that were resized, or left to the class to fill."""
+    return sum(not isinstance(value, list | None) for value in observation.changes.values()) <= 1
+
+
+def same_value(first: Any, second: Any) -> bool:
+    """Whether two values of a slot are the same in the layers that both configs have."""
+    if isinstance(first, LayerValues) and isinstance(second, LayerValues):
+        shorter = min(len(first), len(second))
+        return all(
+            a is b or (ABSENT not in (a, b) and same(a, b))
+            for a, b in zip(first[:shorter], second[:shorter], strict=True)
+        )
+    if first is ABSENT or second is ABSENT:
+        return first is second
+    return same(first, second)
