@@ -20,6 +20,7 @@ from areal.models.analysis.binding.wording import checklist, title
 from areal.models.analysis.family import ArchitectureReport
 from areal.models.analysis.inference.skipped import skipped_names
 from areal.models.analysis.oracle.instance import export, make_tokens
+from areal.models.analysis.oracle.library import quiet
 from areal.models.analysis.oracle.recorded import record
 from areal.models.analysis.oracle.tiny import complete
 from areal.models.analysis.records import Evidence, SubjectError, UnsupportedError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@quiet()
 def analyse(subject: Subject, *, tiny: Mapping[str, Any] | None = None) -> ArchitectureReport:
     """What the architecture computes for any config, proven on tiny instances.
 

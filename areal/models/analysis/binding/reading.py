@@ -5,6 +5,8 @@ All of this is found by running the class alone, which is cheap, so that fitted 
 
 from __future__ import annotations
 
+import copy
+import json
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -53,9 +55,17 @@ class ConfigReader:
     """Fields whose value in the config object is not the one in config.json: expressions read config.json."""
     unfilled: set[str] = field(default_factory=set)
     """Fields that are filled where they are null, by no rule that could be found: config.json must hold them."""
+    _normal: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    """What was read before; a config class takes milliseconds."""
 
     def normal(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
         """What the class makes of a config.json; None where it refuses."""
+        key = json.dumps(config, sort_keys=True, default=repr)
+        if key not in self._normal:
+            self._normal[key] = self._read(config)
+        return copy.deepcopy(self._normal[key])
+
+    def _read(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
             values: dict[str, Any] = read(self.subject, dict(config)).to_dict()
         except SubjectError:

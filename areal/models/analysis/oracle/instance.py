@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from areal.models.analysis.oracle.library import quiet
 from areal.models.analysis.records import SubjectError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from areal.models.analysis.oracle.library import Subject
 
+_FROM_DICT = PreTrainedConfig.from_dict.__func__  # type: ignore[attr-defined]  # of a class method
 EMBEDDING_STD = 0.2
 VECTOR_STD = 0.3
 MEMORY_FOLDER = Path("/dev/shm")
@@ -59,6 +61,8 @@ def read(subject: Subject, config: dict[str, Any]) -> Any:
     content = {name: value for name, value in copy.deepcopy(config).items() if name not in ("dtype", "torch_dtype")}
     with quiet():
         try:
+            if _FROM_DICT is getattr(subject.config_class.from_dict, "__func__", None):
+                return subject.config_class(**content)  # from_dict does this, and writes the config to a log
             return subject.config_class.from_dict(content)
         except Exception as error:  # foreign code fails in any way
             raise SubjectError(f"{subject.architecture} refuses the config: {_summary(error)}") from error

@@ -110,6 +110,11 @@ def quiet() -> Iterator[None]:
     """Keeps advice about unusual configs, warnings and progress bars to itself."""
     verbosity = transformers.logging.get_verbosity()
     bars = transformers.logging.is_progress_bar_enabled()
+    if verbosity == transformers.logging.CRITICAL and not bars:  # changing it costs a millisecond
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+        return
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     transformers.logging.disable_progress_bar()
     try:
