@@ -65,6 +65,7 @@ INTEGERS: tuple[tuple[str, int], ...] = (
 
 FLOATS: tuple[tuple[str, float], ...] = (
     (r".*(dropout|pdrop|drop_rate|layerdrop|jitter).*", 0.0),
+    (r"att\w*_.*cap.*", 4.0),
     (r".*(final|logit|output|head).*(soft_?cap|cap).*", 6.0),
     (r".*soft_?cap.*", 4.0),
     (r".*(swiglu|glu|gate)_(limit|clamp).*", 1.0),
@@ -91,9 +92,10 @@ FLAGS: tuple[tuple[str, bool], ...] = (
 """Switches of features that hide other fields while they are off."""
 
 NULLABLE = re.compile(
-    r".*(heads?|head_?dim|dim_head|kv_channels|n_inner|intermediate\w*|ffn\w*|experts?(_per\w*)?|top_?k\w*|n_group|group)"
+    r".*(heads?|head_?dim|dim_head|kv_channels|n_inner|intermediate\w*|ffn\w*|experts?(_per\w*)?|top_?k\w*|n_group|group"
+    r"|sliding_window|window_size)"
 )
-"""Sizes that a class computes when they are null: they get a value of their own."""
+"""Sizes that a class computes when they are null, and windows that are off: they get a value of their own."""
 
 TOKENS = {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
 

@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from areal.models.analysis.oracle.instance import build, construct, logits, make_tokens, read
+from areal.models.analysis.oracle.layer_kinds import layer_kinds
 from areal.models.analysis.oracle.meanings import HIDDEN, LAYERS, TOKENS, known, meaning
 from areal.models.analysis.oracle.repair import Repair
 from areal.models.analysis.oracle.shapes import sizes_by_shape
@@ -55,6 +56,7 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         chosen |= sizes_by_shape(subject, defaults, unknown)
     chosen |= kwargs
+    chosen = _woken(subject, defaults, aliases, depth, chosen) | chosen
     chosen = _with_patterns(subject, defaults, chosen, depth, given=frozenset(kwargs))
     starts = _starts(subject, defaults, chosen, aliases, given=frozenset(kwargs))
     repaired = Repair(lambda config: check(subject, config), original=defaults, kept=frozenset(kwargs)).run(starts)
@@ -63,6 +65,7 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     config = whole(subject, repaired)
     if check(subject, config) is not None:  # a class that does not read back its own output
         config = {**repaired, "model_type": subject.model_type, "architectures": [subject.architecture]}
+    config = _with_all_kinds(subject, config, given=frozenset(kwargs))
     refuse_not_causal(subject, config)
     return config
 
@@ -78,7 +81,16 @@ def default_fields(subject: Subject) -> dict[str, Any]:
             name: field.default for name, field in declared.items() if isinstance(field.default, (int, float, str))
         }
         fields = simple | fields
-    return {name: value for name, value in fields.items() if name not in COMMON | UNIMPORTANT}
+    return _without_common(fields)
+
+
+def _without_common(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields without those of all configs, in configs inside the config as well."""
+    return {
+        name: _without_common(value) if isinstance(value, dict) else value
+        for name, value in fields.items()
+        if name not in COMMON | UNIMPORTANT
+    }
 
 
 def whole(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
@@ -155,6 +167,23 @@ def _shrink(
     return chosen
 
 
+def _woken(
+    subject: Subject,
+    fields: Mapping[str, Any],
+    aliases: Mapping[str, tuple[str, ...]],
+    depth: int | None,
+    chosen: dict[str, Any],
+) -> dict[str, Any]:
+    """Small values for fields that the class keeps from view until a switch is on: a window of 4096 tokens."""
+    try:
+        seen = read(subject, chosen).to_dict()
+    except SubjectError:
+        return {}
+    asleep = [name for name, value in fields.items() if value in (None, 0) and value is not False]
+    woken = {name: seen[name] for name in asleep if name not in chosen and type(seen.get(name)) is int}
+    return _shrink({name: value for name, value in woken.items() if value}, aliases, depth, given=frozenset())
+
+
 def _with_patterns(
     subject: Subject, fields: Mapping[str, Any], chosen: dict[str, Any], depth: int | None, *, given: frozenset[str]
 ) -> dict[str, Any]:
@@ -172,6 +201,22 @@ def _with_patterns(
         if wanted != values and not right:
             added[name] = wanted
     return chosen | added
+
+
+def _with_all_kinds(subject: Subject, config: dict[str, Any], *, given: frozenset[str]) -> dict[str, Any]:
+    """Adds to lists over layers the kinds of layers that only the source knows, where the class takes them."""
+    for name, values in list(config.items()):
+        is_listed = isinstance(values, list) and len(values) > 1 and all(isinstance(value, str) for value in values)
+        if not is_listed or name in given or name in UNIMPORTANT:
+            continue
+        present = kinds(values)
+        for kind in layer_kinds(subject.source_files, name):
+            if kind in present or len(present) == len(values):
+                continue
+            changed = {**config, name: [[*present, kind][place % (len(present) + 1)] for place in range(len(values))]}
+            if check(subject, changed) is None:
+                config, present = changed, [*present, kind]
+    return config
 
 
 def _starts(
@@ -223,7 +268,7 @@ def _unknown(fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]], 
 def _derived(subject: Subject, fields: Mapping[str, Any], chosen: dict[str, Any]) -> set[str]:
     """Fields that the class computes from the others when they are not given."""
     found = set()
-    for name in chosen:
+    for name in (name for name, value in chosen.items() if not isinstance(value, dict)):
         try:
             value = getattr(read(subject, {key: item for key, item in chosen.items() if key != name}), name, None)
         except SubjectError:
