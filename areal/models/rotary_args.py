@@ -88,16 +88,18 @@ def take_rotary(
     types: Collection[str] = tuple(ROTARY_TYPES),
     partial: bool = False,
     default: Mapping[str, Any] | None = None,
+    original_length: int | None = None,
 ) -> RotaryArgs:
     """Consume the rotary fields, or with `layer_type` those of one layer type. Raises ModelError for what is not
     implemented, not said, or said twice and differently.
 
     max_position_embeddings: of the config, which parameters that are not said are derived from. types: those that the
     family can have. partial: whether it can rotate a part of each head. default: the content of rope_parameters (or the
-    entry of this layer type) that transformers takes for a config without rotary fields; its theta, part and original
-    length are also those of an entry without; None where that is not known, so that all must be said.
+    entry of this layer type) that transformers takes for a config without rotary fields; its theta and part are also
+    those of an entry without; None where that is not known, so that all must be said. original_length: for config
+    classes that have original_max_position_embeddings as a field of their own, its default.
     """
-    reader = _Reader(fields, max_position_embeddings, tuple(types), partial, dict(default or {}))
+    reader = _Reader(fields, max_position_embeddings, tuple(types), partial, dict(default or {}), original_length)
     return reader.flat() if layer_type is None else reader.of_layer_type(layer_type)
 
 
@@ -108,6 +110,7 @@ class _Reader:
     types: tuple[str, ...]
     can_be_partial: bool
     default: dict[str, Any]
+    original_length: int | None
 
     def flat(self) -> RotaryArgs:
         """Of a config in which all layers are rotated alike, or by one entry."""
@@ -196,7 +199,7 @@ class _Reader:
         required, optional = ROTARY_TYPES[rotary_type]
         if _ORIGINAL in required:
             beside = self.fields.optional(_ORIGINAL)
-            beside = self.default.get(_ORIGINAL) if beside is None else beside
+            beside = self.original_length if beside is None else beside
             if beside is not None and values.setdefault(_ORIGINAL, beside) != beside:
                 raise self.fields.error(_ORIGINAL, beside, f"the value of {name}.{_ORIGINAL}, {values[_ORIGINAL]!r}")
             if self.max_position_embeddings is not None:

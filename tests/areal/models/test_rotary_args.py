@@ -62,10 +62,18 @@ def test_the_original_length_beside_the_parameters_counts_and_must_not_differ():
     inner["rope_theta"] = 10000.0
     beside = {"rope_parameters": inner, "original_max_position_embeddings": 16}
     assert read(beside, 64).parameters["original_max_position_embeddings"] == 16
-    default = {"rope_type": "default", "original_max_position_embeddings": 8}
-    assert read({"rope_parameters": inner}, 64, default=default).parameters["factor"] == 8.0
+    assert read({"rope_parameters": inner}, 64, original_length=8).parameters["factor"] == 8.0
     with pytest.raises(ModelError, match=r"original_max_position_embeddings is 8, supported is the value of .*, 16"):
-        read({"rope_parameters": {**inner, "original_max_position_embeddings": 16}}, 64, default=default)
+        read({"rope_parameters": {**inner, "original_max_position_embeddings": 16}}, 64, original_length=8)
+
+
+def test_the_original_length_of_the_default_is_not_that_of_other_parameters():
+    default = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "rope_theta": 1e4}
+    assert read({}, 64, default=default).parameters["original_max_position_embeddings"] == 8
+    said = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
+    for length, entry in ((16, {**said, "original_max_position_embeddings": 16}), (64, said)):
+        args = read({"rope_parameters": entry}, 64, default=default)
+        assert args.parameters["original_max_position_embeddings"] == length
 
 
 def test_a_null_factor_is_the_ratio_of_lengths():

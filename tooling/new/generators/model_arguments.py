@@ -227,6 +227,9 @@ class Arguments:
             default = default.get(table.layer_type)
         if isinstance(default, dict):
             arguments.append(f"default={literal(default)}")
+        original = self._use("original_max_position_embeddings")
+        if original is not None:
+            arguments.append(f"original_length={literal(original['default'])}")
         return f"take_rotary({', '.join(arguments)})"
 
     def requirements(self) -> list[str]:
