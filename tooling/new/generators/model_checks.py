@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 from tooling.new.generators.model_names import field_name, literal, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tooling.new.generators.model_fields import FieldPlans
 
-_OF_WRITERS: Final = frozenset({"_name_or_path", "dtype", "torch_dtype", "transformers_version"})
-"""Fields that say who wrote a config, not what it computes."""
+_OF_CALLERS: Final = frozenset({"_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache"})
+"""Fields that say who wrote a config or how it is used, not what it computes."""
 _MAX_REFUSED: Final = 8
+_NUM_RELOADED: Final = 2
 
 
 def checks(report: Mapping[str, Any], plans: FieldPlans) -> dict[str, Any]:
@@ -27,15 +28,22 @@ def checks(report: Mapping[str, Any], plans: FieldPlans) -> dict[str, Any]:
             [literal(one_line(variant["name"], 60)), literal(dict(variant["overrides"]))]
             for variant in report["variants"]
         ],
+        "reloaded": [literal(name) for name in ("tiny", *_most_changed(report["variants"]))],
         "defaults": literal({"model_type": report["model_type"], **required}),
         "refused": _refused(config, plans),
         "recorded": bool(report.get("reference")),
     }
 
 
+def _most_changed(variants: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the variants that differ most from the tiny config: those that are worth writing and reading again."""
+    ordered = sorted(variants, key=lambda variant: -len(variant["overrides"]))
+    return [one_line(variant["name"], 60) for variant in ordered[:_NUM_RELOADED]]
+
+
 def _is_telling(name: str, value: Any, uses: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether a field of the tiny config is not what its absence means."""
-    if name in _OF_WRITERS:
+    if name in _OF_CALLERS:
         return False
     use = uses.get(name)
     if use is None or use.get("required") or "default" not in use:

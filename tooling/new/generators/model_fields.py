@@ -123,7 +123,9 @@ def plan_fields(report: Mapping[str, Any], root: Path) -> FieldPlans:
     ignored = tuple(
         use for use in uses if use["status"] == "ignored" and use["name"] not in known and not _is_shared(use, shared)
     )
-    fixed = tuple(use for use in uses if use["status"] == "fixed" and use["name"] not in known)
+    fixed = tuple(
+        use for use in uses if use["status"] == "fixed" and use["name"] not in known and use["name"] not in shared
+    )
     aliases = {
         field_name(alias): use["name"]
         for use in uses
