@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from areal.models.analysis.oracle.library import Subject
 
-_FROM_DICT = PreTrainedConfig.from_dict.__func__  # type: ignore[attr-defined]  # of a class method
+_FROM_DICT = PreTrainedConfig.from_dict.__func__
 EMBEDDING_STD = 0.2
 VECTOR_STD = 0.3
 MEMORY_FOLDER = Path("/dev/shm")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import math
 from collections import Counter
 from typing import Any
@@ -60,8 +61,10 @@ def family_fields() -> dict[str, dict[str, Any]]:
             except Exception:  # noqa: BLE001 - defaults that contradict each other: no family to resemble
                 continue
             declared = {*inspect.signature(type(config)).parameters, *type(config).attribute_map}
-            fields = {name: value for name, value in config.to_dict().items() if name not in common}
+            content = json.loads(json.dumps(config.to_dict(), default=str))  # as config.json would hold it
             found[str(model_type)] = {
-                name: value for name, value in fields.items() if name in declared or value is not None
+                name: value
+                for name, value in content.items()
+                if name not in common and (name in declared or value is not None)
             }
     return found

@@ -54,6 +54,10 @@ class Repair:
 
     def _step(self, config: dict[str, Any], complaint: str, seen: set[str]) -> tuple[dict[str, Any], str | None] | None:
         """The first change that satisfies the class, else the first that changes the complaint."""
+        for changed in _with_missing({**self.original, **config}, config, complaint):
+            answer = self.check(changed)
+            if answer is None or _plain(answer) not in seen:  # nothing else can help
+                return changed, answer
         progress: tuple[dict[str, Any], str | None] | None = None
         for changed in self._changes(config, complaint):
             if self.checks >= MAX_CHECKS or time.monotonic() > self.deadline:
@@ -67,7 +71,6 @@ class Repair:
         return progress
 
     def _changes(self, config: dict[str, Any], complaint: str) -> Iterator[dict[str, Any]]:
-        yield from _with_missing(config, complaint)
         yield from _with_values_for_null({**self.original, **config}, config)
         fields = [name for name in {**self.original, **config} if name not in self.kept]
         named = [name for name in fields if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", complaint)]
@@ -95,7 +98,7 @@ class Repair:
         return [value for place, value in enumerate(options) if value != now and value not in options[:place]]
 
 
-def _with_missing(config: dict[str, Any], complaint: str) -> Iterator[dict[str, Any]]:
+def _with_missing(fields: Mapping[str, Any], config: dict[str, Any], complaint: str) -> Iterator[dict[str, Any]]:
     """Configs with the attribute that a config object lacks: in the config, or in a config inside it."""
     found = re.search(r"Config\w*' object has no attribute '(\w+)'", complaint)
     if found is None:
@@ -103,7 +106,7 @@ def _with_missing(config: dict[str, Any], complaint: str) -> Iterator[dict[str, 
     name = found.group(1)
     value = 10000.0 if "theta" in name else meaning((name,), 1)
     yield {**config, name: value}
-    for part, content in config.items():
+    for part, content in fields.items():
         if isinstance(content, dict):
             yield {**config, part: {**content, name: value}}
 

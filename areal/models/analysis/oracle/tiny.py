@@ -231,11 +231,13 @@ def _starts(
     left out, fields that were null left out, as many key heads as heads, heads that divide the hidden size."""
     named = {name: " ".join((name, *aliases.get(name, ()))) for name in chosen if name not in given}
     heads = next((value for name, value in chosen.items() if "num_attention_heads" in named.get(name, "")), None)
+    rotated = next((value for name, value in chosen.items() if re.fullmatch(r"qk_rope_\w*dim", name)), None)
+    head_dim = rotated or HIDDEN // (heads or 4)  # latent attention calls its rotated part so
     rules: list[dict[str, Any]] = [
         dict.fromkeys(_derived(subject, fields, chosen) - given, LEFT_OUT),
         dict.fromkeys([name for name in named if fields.get(name, 0) is None], LEFT_OUT),
         {name: heads for name, all_names in named.items() if heads and re.search(r"(key_value|kv)_heads", all_names)},
-        {name: HIDDEN // (heads or 4) for name, all_names in named.items() if re.fullmatch(r"head_dim", all_names)},
+        {name: head_dim for name, all_names in named.items() if re.fullmatch(r"head_dim", all_names)},
     ]
     starts = []
     for picked in sorted(range(2 ** len(rules)), key=int.bit_count):
