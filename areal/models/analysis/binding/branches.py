@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from areal.models.analysis.binding.observations import Observation
     from areal.models.analysis.family import Expression
 
-Choices = "Mapping[str, Sequence[Mapping[str, Any]]]"
+    Choices = Mapping[str, Sequence[Mapping[str, Any]]]
 
 ALIBI: Final = "layer.attention.alibi"
 HEADS: Final = "layer.attention.num_heads"
