@@ -142,6 +142,9 @@ class _Reader:
         entry = entries.pop(layer_type, {})
         if entry is None:
             raise fields.error(f"{name}.{layer_type}", None, "an object")
+        if isinstance(entry, dict) and not entry.get("truncate", True):
+            # transformers looks for it outside the entries, where no other reader would.
+            raise fields.error(f"{name}.{layer_type}.truncate", entry["truncate"], "true, or one table for all layers")
         others = {key: value for key, value in entries.items() if value is not None}
         if others:
             fields.put_back(name, others)

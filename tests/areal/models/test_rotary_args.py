@@ -151,6 +151,11 @@ REFUSED = {
     "no such entry": ({"rope_parameters": LAYERED}, {"layer_type": "other"}, "does not say how positions"),
     "no rotation": ({"rope_parameters": LAYERED}, {"layer_type": "no_attention"}, "no_attention is None"),
     "layered, but one is wanted": ({"rope_parameters": LAYERED}, {"default": DEFAULT}, "unknown parameters"),
+    "truncate of one layer type, which transformers overlooks": (
+        {"rope_parameters": {"full_attention": {**LAYERED["full_attention"], "truncate": False}}},
+        {"layer_type": "full_attention"},
+        "full_attention.truncate is False",
+    ),
     "older spelling of layers": (
         {"rope_parameters": LAYERED, "rope_scaling": {"type": "linear", "factor": 2.0}},
         {"layer_type": "full_attention"},

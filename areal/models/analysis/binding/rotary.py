@@ -61,7 +61,9 @@ def rotary_changes(
     for layer_type, entry in entries.items():
         if entry is not None:
             for name, changes in _entry_changes(entry, dim):
-                yield layer_type, name, {**entries, layer_type: changes}
+                # Inside an entry it is refused at load, since transformers does not find it there.
+                found = {key: value for key, value in changes.items() if key != "truncate"}
+                yield layer_type, name, {**entries, layer_type: found}
 
 
 def _entry_changes(entry: Mapping[str, Any], dim: int) -> Iterator[tuple[str, dict[str, Any]]]:
