@@ -37,6 +37,10 @@ GRADIENT_TOLERANCE: Final = 1e-4
 """Largest difference of gradients, over the larger of 1 and the largest gradient of the parameter."""
 LENGTHS: Final = (40, 1, 7, 23)
 """Tokens of the documents that are packed: longer than the windows of tiny configs, of one token, and uneven."""
+PADDING: Final = 5
+"""Tokens to the right of a padded document."""
+POSITION_LIMITS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length")
+"""Names of the number of positions; for learned ones, longer documents do not run."""
 
 
 def reference(config: Mapping[str, Any], *, seed: int = 0) -> Instance:
@@ -51,8 +55,14 @@ def load(theirs: Instance, folder: Path) -> DecoderModel:
 
 
 def documents(theirs: Instance, lengths: Sequence[int] = LENGTHS) -> list[Tensor]:
-    """Random tokens, int64 [length] each."""
-    return [oracle.make_tokens(theirs, batch=1, length=length, seed=number)[0] for number, length in enumerate(lengths)]
+    """Random tokens, int64 [length] each; no document, padded, has more tokens than the config has positions."""
+    limits = [getattr(theirs.hf_config, name, None) for name in POSITION_LIMITS]
+    room = [limit - PADDING for limit in limits if isinstance(limit, int) and limit > 0]
+    longest = max(1, min(room, default=max(lengths)))
+    return [
+        oracle.make_tokens(theirs, batch=1, length=min(length, longest), seed=number)[0]
+        for number, length in enumerate(lengths)
+    ]
 
 
 def run(model: nn.Module, packed: Sequence[Tensor]) -> Tensor:
@@ -74,7 +84,7 @@ def assert_same_logits(ours: nn.Module, theirs: Instance) -> None:
     _assert_close(run(ours, packed), torch.cat(expected), "packed documents")
     for document, logits in zip(packed, expected, strict=True):
         _assert_close(run(ours, [document]), logits, f"a document of {len(document)} tokens")
-        padded = torch.cat([document, document.new_zeros(5)])
+        padded = torch.cat([document, document.new_zeros(PADDING)])
         _assert_close(run(ours, [padded])[: len(document)], logits, f"{len(document)} tokens and padding")
 
 
