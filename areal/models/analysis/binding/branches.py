@@ -48,7 +48,9 @@ def uneven_heads(
 ) -> Iterator[dict[str, Any]]:
     """The changes of the first config with linear biases, with other numbers of heads."""
     heads = expressions.get(HEADS)
-    for each in observations if isinstance(heads, Field) else ():
+    if not isinstance(heads, Field):
+        return
+    for each in observations:
         biases = each.values.get(ALIBI)
         if isinstance(biases, LayerValues) and any(value is True for value in biases):
             yield from ({**each.changes, heads.name: number} for number in UNEVEN_HEADS)
