@@ -7,6 +7,7 @@ per layer type; older checkpoints have `rope_theta` beside an optional `rope_sca
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +49,15 @@ class RotaryArgs:
     """Parameters of the type, e.g. {"factor": 8.0}: numbers, flags, and lists of numbers for longrope."""
     partial_factor: float = 1.0
     """Part of a head's dimensions that is rotated."""
+
+    @property
+    def score_factor(self) -> float:
+        """Factor that DeepSeek's attention puts on scores beside the table: the squared YaRN temperature of
+        mscale_all_dim; 1.0 without that parameter, and for other types."""
+        weight, stretch = self.parameters.get("mscale_all_dim"), self.parameters.get("factor", 1.0)
+        if self.rotary_type == "default" or not weight or stretch <= 1:
+            return 1.0
+        return float(0.1 * weight * math.log(stretch) + 1.0) ** 2
 
     def rotated_dim(self, head_dim: int) -> int:
         """How many dimensions of a head of `head_dim` are rotated."""

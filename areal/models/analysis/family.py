@@ -64,6 +64,24 @@ class Sum:
 
 
 @dataclass(frozen=True)
+class Power:
+    """factor times an expression to a power, for what is no product of fields: (nope + rope) ** -0.5.
+    JSON: {"kind": "power", "factor": 1.0, "base": ..., "exponent": -0.5}."""
+
+    factor: float
+    base: Expression
+    exponent: float
+
+
+@dataclass(frozen=True)
+class RotaryScaled:
+    """An expression times `RotaryArgs.score_factor`: DeepSeek's attention sharpens its scores by the YaRN temperature
+    of mscale_all_dim, squared. JSON: {"kind": "rotary_scaled", "base": ...}."""
+
+    base: Expression
+
+
+@dataclass(frozen=True)
 class WhenNull:
     """The field, or something else where it is null or absent. JSON: {"kind": "when_null", "field", "otherwise"}."""
 
@@ -105,7 +123,7 @@ class RotaryField:
     theta: Expression | None = None
 
 
-Expression = Constant | Field | Product | Sum | WhenNull | WhenEqual | PerLayer | RotaryField
+Expression = Constant | Field | Product | Sum | Power | RotaryScaled | WhenNull | WhenEqual | PerLayer | RotaryField
 
 # ------------------------------------------------------------------------------------------------ conditions on layers
 

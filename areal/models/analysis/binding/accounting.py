@@ -153,7 +153,11 @@ class Accounts:
 
     def _used_field(self, name: str, aliases: tuple[str, ...]) -> FieldUse:
         common = self._common(name, aliases)
-        refused = [each for each in self.binder.outcomes if each.kind == "unsupported" and _only(each.changes, name)]
+        refused = [
+            each
+            for each in self.binder.outcomes
+            if each.kind == "unsupported" and not each.loud and _only(each.changes, name)
+        ]
         reason = "; ".join(sorted({f"{name}={each.changes[name]!r}: {each.detail}" for each in refused}))
         if name in self.binder.restricted:
             return self._restricted_field(name, common)

@@ -10,14 +10,22 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.models.analysis.binding.branches import branch_changes, uneven_heads
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, look_up, same
 from areal.models.analysis.binding.filling import branches, filled, filling_rules
 from areal.models.analysis.binding.fitting import Sample, explains, fit
-from areal.models.analysis.binding.guessing import first_guesses
-from areal.models.analysis.binding.observations import Observation, first_integer, one_cause, same_value
-from areal.models.analysis.binding.rotary import RotaryFit, is_layered, rotary_changes, with_rotary_values
+from areal.models.analysis.binding.guessing import first_guesses, value_guess
+from areal.models.analysis.binding.observations import Observation, one_cause, same_value
+from areal.models.analysis.binding.rotary import (
+    RotaryFit,
+    is_layered,
+    rotary_changes,
+    with_rotary_values,
+    without_score_factor,
+)
 from areal.models.analysis.binding.slots import ABSENT, LayerValues, predict
 from areal.models.analysis.binding.variations import alternatives, changed, joint, resized
+from areal.models.analysis.family import Constant, RotaryScaled
 from areal.models.analysis.records import UnsupportedError
 
 if TYPE_CHECKING:
@@ -48,11 +56,14 @@ class Binder:
     outcomes: list[Outcome] = field(default_factory=list)
     restricted: dict[str, str] = field(default_factory=dict)
     """Fields that keep proven values, with the reason."""
-    choices: dict[str, list[Any]] = field(default_factory=dict)
-    """Field to other values of it that were proven or without effect."""
+    choices: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Field to changes of it that were proven or without effect."""
     rotary_types: dict[str | None, set[str]] = field(default_factory=dict)
     """Layer type (None: all layers alike) to the rotary types that were proven."""
     joint_outcomes: list[Outcome] = field(default_factory=list)
+    stuck: set[str] = field(default_factory=set)
+    """Slots that no expression explains so far: searching again takes long, so only `_settle` does."""
+    rotary_refused: set[tuple[str | None, str]] = field(default_factory=set)
 
     def run(self) -> None:
         """Observes until `expressions` hold. Raises UnsupportedError where even the base is not explained."""
@@ -123,22 +134,35 @@ class Binder:
 
     def _look(self, name: str, changes: dict[str, Any], value: Any) -> bool:
         """Looks at one config; whether it was one that builds."""
+        outcome = None
         for attempt in self._attempts(name, changes, value):
             if self.reader.normal(changed(self.observer.base, attempt)) is None:
                 continue
-            outcome = self.observer.look(attempt, self.predict)
-            changes = attempt
-            if outcome.kind != "refused":
+            found = self.observer.look(attempt, self.predict)
+            if found.kind != "refused":
+                outcome = found
+            if found.kind in ("proven", "no_effect"):
                 break
-        else:
+        if outcome is None:
             return False
+        changes = dict(outcome.changes)
         self.outcomes.append(outcome)
-        if outcome.kind in ("refused", "unsupported"):
-            return outcome.kind == "unsupported"
-        self.choices.setdefault(name, []).append(value)
-        self._add(outcome.config, outcome.values, changes)
-        if outcome.inferred or outcome.kind == "no_effect":
-            self._refit()
+        if outcome.kind == "unsupported":
+            return True
+        if self._accept(outcome):
+            self.choices.setdefault(name, []).append(changes)
+        return True
+
+    def _accept(self, outcome: Outcome) -> bool:
+        """Adds an observation, unless no expressions explain it and those that there are refuse it: that is safe."""
+        before = dict(self.expressions)
+        self._add(outcome.config, outcome.values, outcome.changes)
+        if outcome.kind == "proven" and not outcome.inferred:
+            return True
+        if self._refit() and outcome.loud:
+            self.observations.pop()
+            self.expressions = before
+            return False
         return True
 
     def _attempts(self, name: str, changes: dict[str, Any], value: Any) -> list[dict[str, Any]]:
@@ -158,6 +182,8 @@ class Binder:
             return
         for layer_type, rotary_type, entries in rotary_changes(base, self.observer.inference.spec):
             types = self.rotary_types.setdefault(layer_type, set())
+            if (layer_type, rotary_type) in self.rotary_refused:
+                continue
             known = rotary_type in types
             types.add(rotary_type)
             self._retype()
@@ -165,11 +191,21 @@ class Binder:
             self.outcomes.append(outcome)
             if outcome.kind in ("proven", "no_effect"):
                 self._add(outcome.config, outcome.values, outcome.changes)
-            if outcome.kind == "proven" and outcome.inferred:
-                self._refit()
-            elif outcome.kind != "proven" and not known:
+            if outcome.kind == "proven" and outcome.inferred and self._refit():
+                # Nothing says what this type changes: it is refused, and what was seen of it is left out.
+                self.observations = [each for each in self.observations if not self._has_type(each, rotary_type)]
                 types.discard(rotary_type)
-                self._retype()
+                self._refit()
+            elif outcome.kind in ("unsupported", "refused") and (outcome.kind == "unsupported" or not known):
+                types.discard(rotary_type)
+            self._retype()
+            self.rotary_refused |= {(layer_type, rotary_type)} - {(layer_type, each) for each in types}
+
+    @staticmethod
+    def _has_type(observation: Observation, rotary_type: str) -> bool:
+        entries: Any = observation.changes.get(ROTARY_FIELD)
+        nested = entries.values() if is_layered(entries) else [entries]
+        return any(isinstance(entry, dict) and entry.get("rope_type") == rotary_type for entry in nested)
 
     def _retype(self) -> None:
         self.expressions[ROTARY_SLOT] = self._rotary_fit().retyped(self.expressions[ROTARY_SLOT])
@@ -185,11 +221,15 @@ class Binder:
             samples.append(Sample(each.config, value, each.depth))
         return samples
 
-    def _refit(self) -> list[str]:
-        """New expressions for slots that an observation contradicts; those that have none any more are returned."""
-        unresolved = []
+    def _refit(self, *, again: bool = False) -> list[str]:
+        """New expressions for slots that an observation contradicts; those that have none any more are returned.
+
+        again: also try those for which nothing was found before.
+        """
+        unresolved: list[str] = []
+        self.stuck = set() if again else self.stuck
         slots = {slot for each in self.observations for slot in each.values}
-        for slot in sorted(slots):
+        for slot in sorted(slots - self.stuck):
             samples = self._samples(slot)
             known = self.expressions.get(slot)
             if known is not None and all(self._explains(slot, known, sample) for sample in samples):
@@ -199,6 +239,7 @@ class Binder:
                 unresolved.append(slot)
             else:
                 self.expressions[slot] = found
+        self.stuck |= set(unresolved)
         return unresolved
 
     def _explains(self, slot: str, expression: Expression, sample: Sample) -> bool:
@@ -211,8 +252,16 @@ class Binder:
             return None
         if slot == ROTARY_SLOT:
             return self._rotary_fit().fit(samples)
-        found = fit(slot, samples, self._causes(slot, single=True))
-        return found or fit(slot, samples, self._causes(slot, single=False))
+        for single in (True, False):
+            found = fit(slot, samples, self._causes(slot, single=single))
+            if isinstance(found, Constant) and slot not in self.observations[0].values:
+                # Seen with one value only: a field that has it is the likelier explanation, and will be tested.
+                return value_guess(slot, samples, self._names())
+            if found is not None:
+                return found
+        plain = without_score_factor(samples) if slot.endswith(".scale") else None
+        found = None if plain is None else fit(slot, plain, self._causes(slot, single=True))
+        return None if found is None else RotaryScaled(found)
 
     def _causes(self, slot: str, *, single: bool) -> set[str]:
         """Fields that differ from the base config in configs for which the slot does, too."""
@@ -232,7 +281,7 @@ class Binder:
     def _settle(self) -> None:
         """Takes observations out until all slots are explained, and restricts the fields that these varied."""
         for _ in range(len(self.reader.names)):
-            unresolved = self._refit()
+            unresolved = self._refit(again=True)
             if not unresolved:
                 return
             slot = unresolved[0]
@@ -247,7 +296,7 @@ class Binder:
                     self._restrict(name, f"no expression explains {slot} for all of its values")
                 if not causes:
                     raise UnsupportedError("a value that no config field explains", where=slot, detail="")
-        unresolved = self._refit()
+        unresolved = self._refit(again=True)
         if unresolved:
             raise UnsupportedError("values that no config field explains", where=unresolved[0], detail="")
 
@@ -266,23 +315,26 @@ class Binder:
     # --------------------------------------------------------------------------------------------------- filling nulls
 
     def _look_around(self) -> None:
-        """Where a null stands for a number, other numbers are changed beside it: it may be computed from them."""
-        numbers = [name for name, values in self.choices.items() if any(type(value) is int for value in values)]
-        for name, value in branches(self.expressions):
-            if value is not None or value not in self.choices.get(name, ()):
-                continue
-            for other in numbers:
-                changes = {
-                    **resized(self.observer.base, other, first_integer(self.choices[other]), self.reader.depth_field),
-                    name: value,
-                }
-                if other == name or self.reader.normal(changed(self.observer.base, changes)) is None:
-                    continue
-                outcome = self.observer.look(changes, self.predict)
-                if outcome.kind in ("proven", "no_effect"):
-                    self._add(outcome.config, outcome.values, changes)
-                    if outcome.inferred:
-                        self._settle()
+        """Where another value of a field leads to another number, other fields are changed beside it: it may be
+        computed from them. Linear biases get uneven numbers of heads."""
+        seen: list[dict[str, Any]] = []
+        for _ in range(2):  # what is found may lead to further branches
+            looks = [*branch_changes(self.expressions, self.choices, self.observations[0].config)]
+            looks += uneven_heads(self.expressions, self.observations)
+            for changes in (changes for changes in looks if changes not in seen):
+                seen.append(changes)
+                if not self.restricted.keys() & changes.keys():
+                    self._look_beside(changes)
+
+    def _look_beside(self, changes: dict[str, Any]) -> None:
+        if self.reader.normal(changed(self.observer.base, changes)) is None:
+            return
+        outcome = self.observer.look(changes, self.predict)
+        if outcome.kind == "unsupported":
+            if not outcome.loud:
+                self._blame(changes)
+        elif outcome.kind != "refused" and self._accept(outcome) and outcome.inferred:
+            self._settle()
 
     def _fill_nulls(self) -> None:
         """Nulls that the modeling code fills become rules, so that everything else reads the filled value."""
@@ -321,17 +373,21 @@ class Binder:
                 self._add(outcome.config, outcome.values, changes)
                 continue
             if outcome.kind == "unsupported":
-                self._blame(changes)
+                if not outcome.loud:
+                    self._blame(changes)
                 continue
-            self._add(outcome.config, outcome.values, changes)
-            self._settle()
+            if self._accept(outcome):
+                self._settle()
             if self.observer.num_inferred - before > NUM_ROUNDS:
                 return
 
     def _joint_changes(self, generator: random.Random, pinned: Mapping[str, Any]) -> dict[str, Any]:
         """Random changes that the class accepts. pinned: values to be among them, where these were seen to work."""
         usable = {name: values for name, values in self.choices.items() if name not in self.restricted and values}
-        usable |= {name: [value] for name, value in pinned.items() if value in usable.get(name, ())}
+        chosen = {
+            name: [each for each in usable.get(name, ()) if same(each[name], value)] for name, value in pinned.items()
+        }
+        usable |= {name: changes for name, changes in chosen.items() if changes}
         sure = pinned.keys() & usable.keys()
         for _ in range(20):
             changes = joint(

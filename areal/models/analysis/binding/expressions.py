@@ -22,8 +22,10 @@ from areal.models.analysis.family import (
     Multiple,
     Not,
     PerLayer,
+    Power,
     Product,
     RotaryField,
+    RotaryScaled,
     Sum,
     WhenEqual,
     WhenNull,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 ROTARY_FIELD: Final = "rope_parameters"
 """Where transformers keeps everything about rotary positions."""
+SCORE_FACTOR: Final = "rope_parameters.score_factor"
+"""In completed configs: `RotaryArgs.score_factor` of their rope_parameters."""
 
 _ROTARY_BESIDE: Final = ("original_max_position_embeddings",)
 _ROUNDING: Final = 1e-9
@@ -73,7 +77,9 @@ def same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def evaluate(expression: Expression, config: Mapping[str, Any], layer: int | None = None) -> Any:
+def evaluate(  # noqa: C901, PLR0911 - one case for each kind
+    expression: Expression, config: Mapping[str, Any], layer: int | None = None
+) -> Any:
     """The value for a config. layer: needed where the expression depends on it. Raises EvaluationError."""
     match expression:
         case Constant(value):
@@ -84,6 +90,10 @@ def evaluate(expression: Expression, config: Mapping[str, Any], layer: int | Non
             return _product(expression, config)
         case Sum(terms):
             return sum(_number(evaluate(term, config, layer), "a sum") for term in terms)
+        case Power(factor, base, exponent):
+            return factor * _raised(_number(evaluate(base, config, layer), "a power"), exponent)
+        case RotaryScaled(base):
+            return _number(evaluate(base, config, layer), "a scale") * _number(config.get(SCORE_FACTOR), SCORE_FACTOR)
         case WhenNull(name, otherwise):
             value = look_up(config, name)
             return evaluate(otherwise, config, layer) if value is None else value
@@ -133,10 +143,14 @@ def _product(expression: Product, config: Mapping[str, Any]) -> float:
     result = expression.factor
     for name, power in expression.powers:
         number = _number(look_up(config, name), name)
-        if number <= 0 and power != 1:
-            raise EvaluationError(f"{name} is {number}, which has no power {power}")
-        result *= number**power
+        result *= _raised(number, power)
     return math.floor(result + _ROUNDING) if expression.integer else result
+
+
+def _raised(number: float, power: float) -> float:
+    if number <= 0 and power != 1:
+        raise EvaluationError(f"{number} has no power {power}")
+    return float(number**power) if power != 1 else number
 
 
 def _number(value: Any, name: str) -> float:
@@ -185,6 +199,8 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
     match expression:
         case Sum(terms):
             return terms
+        case Power(_, base, _) | RotaryScaled(base):
+            return (base,)
         case WhenNull(_, otherwise):
             return (otherwise,)
         case WhenEqual(_, _, then, otherwise) | PerLayer(_, then, otherwise):
@@ -202,7 +218,7 @@ def _own_fields(expression: Expression) -> tuple[str, ...]:
             return tuple(name for name, _ in powers)
         case PerLayer(condition, _, _):
             return tuple(_condition_fields(condition))
-        case RotaryField(_, _, None):
+        case RotaryField(_, _, None) | RotaryScaled():
             return (ROTARY_FIELD,)
     return ()
 
@@ -234,7 +250,18 @@ def conditions_of(expression: Expression) -> Iterator[Condition]:
 
 def complexity(expression: Expression) -> int:
     """The smaller, the simpler; a choice costs more than arithmetic."""
-    costs = {Constant: 1, Field: 2, Product: 3, Sum: 2, WhenNull: 3, WhenEqual: 6, PerLayer: 6, RotaryField: 2}
+    costs: dict[type, int] = {
+        Power: 3,
+        RotaryScaled: 2,
+        Constant: 1,
+        Field: 2,
+        Product: 3,
+        Sum: 2,
+        WhenNull: 3,
+        WhenEqual: 6,
+        PerLayer: 6,
+        RotaryField: 2,
+    }
     total = 0
     for part in walk(expression):
         total += costs[type(part)]
@@ -260,7 +287,7 @@ def _condition_complexity(condition: Condition) -> int:
 # ---------------------------------------------------------------------------------------------------------------- JSON
 
 
-def to_json(expression: Expression) -> dict[str, Any]:
+def to_json(expression: Expression) -> dict[str, Any]:  # noqa: C901, PLR0911 - one case for each kind
     """As documented at the classes in `family`."""
     match expression:
         case Constant(value):
@@ -271,6 +298,10 @@ def to_json(expression: Expression) -> dict[str, Any]:
             return {"kind": "product", "factor": factor, "powers": dict(powers), "integer": integer}
         case Sum(terms):
             return {"kind": "sum", "terms": [to_json(term) for term in terms]}
+        case Power(factor, base, exponent):
+            return {"kind": "power", "factor": factor, "base": to_json(base), "exponent": exponent}
+        case RotaryScaled(base):
+            return {"kind": "rotary_scaled", "base": to_json(base)}
         case WhenNull(name, otherwise):
             return {"kind": "when_null", "field": name, "otherwise": to_json(otherwise)}
         case WhenEqual(name, value, then, otherwise):

@@ -22,7 +22,7 @@ from areal.models.analysis.binding.expressions import (
     same,
 )
 from areal.models.analysis.binding.slots import ABSENT, LayerValues
-from areal.models.analysis.family import All, Constant, Field, Not, PerLayer, Product, Sum, WhenEqual, WhenNull
+from areal.models.analysis.family import All, Constant, Field, Not, PerLayer, Power, Product, Sum, WhenEqual, WhenNull
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 MOST_CHOICES: Final = 3
 """How deeply choices (WhenEqual, WhenNull, PerLayer) may be nested."""
+
+MOST_DIFFERENT: Final = 3
+"""Different values of one slot in the layers of a config; more than these are computed from the layer's number."""
 
 POWERS: Final = (1.0, -1.0, 0.5, -0.5)
 SWITCHES: Final = (None, True, False, 0, 1, -1)
@@ -99,6 +102,8 @@ class _Search:
         self.names = names
 
     def fit(self, samples: list[Sample], choices: int) -> Expression | None:
+        if _most_different(samples) > min(choices + 1, MOST_DIFFERENT):
+            return None
         if not any(isinstance(sample.value, LayerValues) for sample in samples):
             return self._scalar(samples, choices)
         collapsed = collapse(samples)
@@ -133,14 +138,16 @@ class _Search:
         targets = [sample.value for sample in samples]
         whole = all(isinstance(target, int) for target in targets)
         scaled: Expression | None = None  # hidden_size / num_heads is likelier than a quarter of hidden_size
-        for size in (1, 2):
+        for size in (1, 2, 3):
+            if scaled is not None and size == 3:
+                break
             for names in itertools.combinations(positive, size):
-                for powers in itertools.product(POWERS, repeat=size):
+                for powers in itertools.product(POWERS if size < 3 else POWERS[:2], repeat=size):
                     found = _product(names, powers, [positive[name] for name in names], targets, whole)
                     if found is not None and found.factor == 1:
                         return found
                     scaled = scaled or found
-        return scaled or _sum(varying, targets)
+        return scaled or _sum(varying, targets) or _power_of_sum(positive, targets)
 
     # ------------------------------------------------------------------------------------------------- choices by field
 
@@ -269,6 +276,19 @@ class _Layers:
         return chosen
 
 
+def _most_different(samples: Sequence[Sample]) -> int:
+    """Values that the layers of one config have at most."""
+    most = 1
+    for sample in samples:
+        if isinstance(sample.value, LayerValues):
+            distinct: list[Any] = []
+            for value in sample.value:
+                if value is not ABSENT and not any(same(value, other) for other in distinct):
+                    distinct.append(value)
+            most = max(most, len(distinct))
+    return most
+
+
 def _pairs(masks: Mapping[Condition, int], layout: _Layers) -> dict[Condition, int]:
     """Two conditions at once, each possibly negated; those that say something about the layers that count."""
     single: list[tuple[Condition, int]] = []
@@ -351,6 +371,16 @@ def _sum(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Ex
             totals = [factors[0] * a + factors[1] * b for a, b in zip(columns[first], columns[second], strict=True)]
             if all(map(same, totals, targets)):
                 return Sum((_scaled(first, factors[0]), _scaled(second, factors[1])))
+    return None
+
+
+def _power_of_sum(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Expression | None:
+    for first, second in itertools.combinations(columns, 2):
+        totals = [a + b for a, b in zip(columns[first], columns[second], strict=True)]
+        for exponent in (-0.5, 0.5, -1.0):
+            found = _product(("total",), (exponent,), (totals,), targets, whole=False)
+            if found is not None:
+                return Power(found.factor, Sum((Field(first), Field(second))), exponent)
     return None
 
 

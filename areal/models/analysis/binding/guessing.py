@@ -43,6 +43,16 @@ def first_guesses(samples: Mapping[str, Sample], names: Sequence[str]) -> dict[s
     return found
 
 
+def value_guess(slot: str, samples: Sequence[Sample], names: Sequence[str]) -> Expression:
+    """A guess for a slot that always had the same value."""
+    collapsed = collapse(samples)
+    assert collapsed, f"{slot} was seen with different values"
+    equal = [
+        name for name in sorted(names) if all(same(look_up(sample.config, name), sample.value) for sample in collapsed)
+    ]
+    return _value(slot, collapsed[0], equal)
+
+
 def _value(slot: str, sample: Sample, names: Sequence[str]) -> Expression:
     """The field of the same value whose name is most alike, else a constant."""
     value = sample.value

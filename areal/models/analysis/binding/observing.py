@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
@@ -54,6 +54,9 @@ class Outcome:
     tolerance: float = TOLERANCE
     detail: str = ""
     error: UnsupportedError | None = None
+    loud: bool = False
+    """Whether the expected spec, if there was one, could not even be built or given the weights: a family of the same
+    expressions refuses such a checkpoint, so nothing about it can go wrong in silence."""
     inferred: bool = False
     """Whether the spec was inferred afresh instead of predicted."""
 
@@ -92,13 +95,13 @@ class Observer:
         if self._without_effect(instance, first):
             return Outcome(changes=changes, config=config, kind="no_effect", values=self.values)
         found = None if predict is None else self._judge(instance, config, predict, first)
-        if found is not None:
+        if isinstance(found, tuple):
             spec, parity, tolerance = found
             values = slots_of(spec)
             return Outcome(
                 changes=changes, config=config, kind="proven", values=values, parity=parity, tolerance=tolerance
             )
-        return self._infer(changes, config, instance)
+        return replace(self._infer(changes, config, instance), loud=found is False)
 
     def _without_effect(self, instance: Instance, first: Tensor) -> bool:
         return _shapes(instance) == self._shapes and torch.equal(first, self._logits)
@@ -109,15 +112,15 @@ class Observer:
         config: dict[str, Any],
         predict: Callable[[dict[str, Any]], ArchitectureSpec],
         first: Tensor,
-    ) -> tuple[ArchitectureSpec, float, float] | None:
-        """The predicted spec, if its logits are the instance's."""
+    ) -> tuple[ArchitectureSpec, float, float] | Literal[False] | None:
+        """The predicted spec, if its logits are the instance's; False where it does not take the weights at all."""
         try:
             spec = predict(config)
             weights = canonical(self.layout, export(instance), spec)
             difference = float((reference.logits(spec, weights, self._tokens(instance)) - first).abs().max())
         except (EvaluationError, ModelError, SubjectError, UnsupportedError, ValueError, RuntimeError):
             # A wrong prediction fails in any of these ways; the inference that follows decides.
-            return None
+            return False
         tolerance = TOLERANCE * max(1.0, float(first.std()))
         return (spec, difference, tolerance) if difference <= tolerance else None
 
@@ -127,14 +130,15 @@ class Observer:
             instance = build(self.subject, config, attention="eager")
             inference = infer(instance)
             self._check_layout(instance, inference, export(fused))
-        except (ModelError, RuntimeError, ValueError, IndexError, KeyError, TypeError) as failure:
-            # Foreign models do what nobody thought of; where that makes an inference fail, nothing is proven.
-            error = UnsupportedError(
-                "a computation that the inference cannot follow", where="model", detail=str(failure)
-            )
-            return Outcome(changes=changes, config=config, kind="unsupported", detail=str(error), error=error)
+        except SubjectError as refusal:
+            # It builds with fused attention only, where a missing scale has a default.
+            return Outcome(changes=changes, config=config, kind="refused", detail=str(refusal))
         except UnsupportedError as error:
             return Outcome(changes=changes, config=config, kind="unsupported", detail=str(error), error=error)
+        except (ModelError, RuntimeError, ValueError, IndexError, KeyError, TypeError) as failure:
+            # Foreign models do what nobody thought of; where that makes an inference fail, nothing is proven.
+            unknown = UnsupportedError("a computation that cannot be followed", where="model", detail=str(failure))
+            return Outcome(changes=changes, config=config, kind="unsupported", detail=str(unknown), error=unknown)
         return Outcome(
             changes=changes,
             config=config,

@@ -26,6 +26,7 @@ from areal.models.analysis.binding.variations import (
 )
 from areal.models.analysis.oracle.instance import read
 from areal.models.analysis.records import SubjectError
+from areal.models.config_fields import HARMLESS_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -121,7 +122,9 @@ def learn(subject: Subject, base: dict[str, Any], depth_field: str, ignored: Ite
     names = [*field_names(base), *(name for name in reader.defaults if "." not in name)]
     containers = {name.partition(".")[0] for name in names if "." in name}
     skipped |= {*containers, *(getattr(config_class, "attribute_map", None) or {})}
-    reader.names = [name for name in dict.fromkeys(names) if name not in skipped]
+    # What transformers adds to every config stands in those inside others, too.
+    inner = {name for name in names if "." in name and name.rpartition(".")[2] in HARMLESS_FIELDS}
+    reader.names = [name for name in dict.fromkeys(names) if name not in skipped | inner]
     _Learner(reader).run()
     return reader
 
@@ -166,7 +169,8 @@ class _Learner:
         return self.reader.normal(changed(self.reader.base, changes)) is not None
 
     def _joint(self, working: Mapping[str, list[Any]], fixed: Mapping[str, Any]) -> dict[str, Any]:
-        changes = joint(working, self.reader.base, self.generator, share=0.3, depth_field=self.reader.depth_field)
+        choices = {name: [{name: value} for value in values] for name, values in working.items()}
+        changes = joint(choices, self.reader.base, self.generator, share=0.3, depth_field=self.reader.depth_field)
         return changed(self.reader.base, {**changes, **fixed})
 
     def _learn_null(self, name: str, working: Mapping[str, list[Any]]) -> None:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from areal.api import ModelError
-from areal.models.analysis.binding.expressions import ROTARY_FIELD, EvaluationError, evaluate, look_up, same
+from areal.models.analysis.binding.expressions import (
+    ROTARY_FIELD,
+    SCORE_FACTOR,
+    EvaluationError,
+    evaluate,
+    look_up,
+    same,
+)
 from areal.models.analysis.binding.fitting import Sample, fit
 from areal.models.analysis.binding.slots import ABSENT, LayerValues
 from areal.models.analysis.binding.variations import rotary_alternatives
@@ -38,10 +45,26 @@ def with_rotary_values(config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(entries, dict):
         return config
     if not is_layered(entries):
-        return config | {f"{ROTARY_FIELD}.{PARTIAL}": _or_whole(entries)}
+        known = {name: value for name, value in entries.items() if value is not None}
+        args = RotaryArgs(rotary_type=str(entries.get("rope_type", "default")), parameters=known)
+        return config | {f"{ROTARY_FIELD}.{PARTIAL}": _or_whole(entries), SCORE_FACTOR: args.score_factor}
     return config | {
         f"{ROTARY_FIELD}.{name}.{PARTIAL}": _or_whole(entry) for name, entry in entries.items() if entry is not None
     }
+
+
+def without_score_factor(samples: Sequence[Sample]) -> list[Sample] | None:
+    """The samples with values divided by the factor on scores; None where there is none."""
+    factors = [float(sample.config.get(SCORE_FACTOR, 1.0)) for sample in samples]
+    if all(factor == 1.0 for factor in factors):
+        return None
+    divided = []
+    for sample, factor in zip(samples, factors, strict=True):
+        values = sample.value if isinstance(sample.value, LayerValues) else (sample.value,)
+        plain = [value if not isinstance(value, float) else value / factor for value in values]
+        value = LayerValues(plain) if isinstance(sample.value, LayerValues) else plain[0]
+        divided.append(Sample(sample.config, value, sample.depth))
+    return divided
 
 
 def _or_whole(entry: Mapping[str, Any]) -> float:

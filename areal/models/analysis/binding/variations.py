@@ -27,6 +27,10 @@ LIKELY_NUMBERS: Final = (8, 24, 2, 16)
 """Tried for whole numbers that are null: a window, a size, a count."""
 
 
+SIZABLE: Final = 60
+"""A window of this size would not show in the sequences that judge: such numbers are also made small."""
+
+
 class _Missing:
     def __repr__(self) -> str:
         return "missing"
@@ -126,7 +130,8 @@ def alternatives(value: Any, annotation: str) -> list[Any]:
 def _of_integer(value: int) -> list[int]:
     if value == 0:
         return [1, 2, 4]
-    tried = [2 * value, value // 2, value + 1, value - 1, 3 * value, value + 4, 1, 0]
+    small = [8] if value >= SIZABLE else []
+    tried = [2 * value, *small, value // 2, value + 1, value - 1, 3 * value, value + 4, 1, 0]
     return list(dict.fromkeys(number for number in tried if number >= 0 and number != value))
 
 
@@ -223,7 +228,7 @@ def rotary_alternatives(parameters: Mapping[str, Any], dim: int) -> Iterator[tup
 
 
 def joint(
-    choices: Mapping[str, list[Any]],
+    choices: Mapping[str, list[dict[str, Any]]],
     base: Mapping[str, Any],
     generator: random.Random,
     *,
@@ -231,21 +236,21 @@ def joint(
     depth_field: str,
     sure: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Changes of many fields at once: each field takes one of its working alternatives with probability `share`.
+    """Changes of many fields at once: each field takes one of its working changes with probability `share`.
 
     sure: fields that are certainly changed.
     """
     changes: dict[str, Any] = {}
     for name in sorted(choices):
-        if choices[name] and (generator.random() < share or name in sure):
-            value = generator.choice(choices[name])
-            changes[name] = value
+        if choices[name] and (name in sure or generator.random() < share):
+            changes |= generator.choice(choices[name])
     if depth_field in changes:
         # Lists over layers take the length of the new number of layers, with the entries that were chosen.
-        changes |= resized(
-            changed(base, {**changes, depth_field: look_up(base, depth_field)}),
-            depth_field,
-            changes[depth_field],
-            depth_field,
-        )
+        lists = {name: value for name, value in changes.items() if isinstance(value, list)}
+        depth = changes[depth_field]
+        for name, value in lists.items():
+            if len(value) > 0 and isinstance(look_up(base, name), list) and len(value) != depth:
+                changes[name] = [value[index % len(value)] for index in range(depth)]
+        kept = changed(base, {name: value for name, value in changes.items() if name != depth_field})
+        changes = resized(kept, depth_field, depth, depth_field) | changes
     return changes
