@@ -1,0 +1,225 @@
+"""What `areal-new model` refuses before anything is rendered, and what it says about an architecture."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tooling.kit.errors import UnsupportedError, UsageError
+from tooling.kit.kind import PrepareRequest
+from tooling.kit.names import parse_name
+from tooling.new.generators.model import prepare
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _helper():
+    spec = importlib.util.spec_from_file_location("model_reports", Path(__file__).with_name("model_reports.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reports = _helper()
+CONFIG = {
+    "model_type": "qwen9",
+    "architectures": ["Qwen9ForCausalLM"],
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "use_mystery": True,
+    "rope_theta": 10000.0,
+}
+
+
+def prepared(name="llama", answers=None, **options):
+    given = {option.replace("_", "-").removesuffix("-"): value for option, value in options.items()}
+    return prepare(
+        PrepareRequest(
+            root=ROOT, names=parse_name(name), answers=answers or {}, options=given, python=Path(sys.executable)
+        )
+    )
+
+
+def save(folder, content, name="report.json"):
+    path = folder / name
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return str(path)
+
+
+def refused(error=UsageError, name="llama", **options):
+    with pytest.raises(error) as caught:
+        prepared(name, **options)
+    return caught.value
+
+
+# ------------------------------------------------------------------------------------------------------ real analyses
+
+
+def test_an_unknown_type_is_refused_with_the_nearest_ones():
+    error = refused(name="qwen4")
+    assert error.exit_code == 2
+    assert error.where == "NAME"
+    assert "unknown model_type 'qwen4'" in error.message
+    assert "qwen4_exp" in error.message
+
+
+def test_a_type_that_cannot_be_expressed_is_refused_with_the_feature_and_where_it_is():
+    error = refused(UnsupportedError, name="mamba")
+    assert (error.exit_code, error.code) == (8, "unsupported")
+    assert "mamba needs what areal.models.blocks cannot express: " in error.message
+    assert "not supported (what, where, evidence):" in error.text
+    assert error.details["report"]["missing"]
+
+
+def test_a_config_of_an_unknown_type_is_compared_with_the_nearest_family(tmp_path):
+    error = refused(name="qwen9", from_=save(tmp_path, CONFIG, "config.json"))
+    assert "use_mystery: True" in error.message
+    assert "--like" in error.fix
+    assert error.exit_code == 2
+
+
+def test_code_of_a_stranger_is_not_run_unasked(tmp_path):
+    folder = tmp_path / "stranger"
+    folder.mkdir()
+    save(folder, {**CONFIG, "auto_map": {"AutoModelForCausalLM": "modeling_qwen9.Qwen9ForCausalLM"}}, "config.json")
+    ran = folder / "ran"
+    (folder / "modeling_qwen9.py").write_text(f"open({str(ran)!r}, 'w')\nclass Qwen9ForCausalLM: pass\n")
+    error = refused(name="qwen9", from_=str(folder))
+    assert "--trust-source" in str(error)
+    assert not ran.exists()
+
+
+def test_the_checklist_of_a_real_type_says_how_each_thing_is_known():
+    findings = prepared("llama", analyze_only="").findings
+    assert findings.text.startswith("llama (LlamaForCausalLM, transformers ")
+    assert "proven configs (largest difference of a logit):" in findings.text
+    report = findings.data["report"]
+    assert report["status"] == "proven"
+    for use in report["fields"]:
+        assert use["name"] in findings.text
+    assert {item["source"] for item in report["evidence"]} <= {"config", "parameters", "source", "probe", "parity"}
+
+
+def test_like_writes_what_nobody_has_proven_and_says_so(tmp_path):
+    found = prepared("qwen9", from_=save(tmp_path, CONFIG, "config.json"), like="llama")
+    assert found.answers["report"]["status"] == "unproven"
+    assert found.answers["report"]["model_type"] == "qwen9"
+    assert found.warnings[0].startswith("UNPROVEN: ")
+    assert "use_mystery" in found.warnings[1]
+    assert "rope_theta" not in found.warnings[1]
+    assert "do not register it before its logits are equal" in found.next_steps
+
+
+# ------------------------------------------------------------------------------------------------------ saved reports
+
+
+def test_a_saved_checklist_is_a_report(tmp_path):
+    report = reports.gemma2()
+    plain = prepared("gemma2", report=save(tmp_path, report))
+    wrapped = prepared("gemma2", report=save(tmp_path, {"ok": True, "report": report}))
+    assert plain == wrapped
+    assert plain.answers["report"]["variants"][0].keys() == {"name", "overrides"}
+
+
+def test_an_update_makes_the_pieces_again_from_the_report_in_the_receipt(tmp_path):
+    first = prepared("gemma2", report=save(tmp_path, reports.gemma2())).answers
+    assert prepared("gemma2", answers={"report": first["report"], "family": {}}).answers["family"] == first["family"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "is no report"),
+        ({}, "no status"),
+        ({"status": "guessed", "model_type": "x", "architecture": "X"}, "no known status"),
+        ({"status": "proven", "model_type": "x", "architecture": "X"}, "no tiny_config"),
+    ],
+)
+def test_what_is_no_report_is_refused(tmp_path, content, message):
+    assert message in refused(report=save(tmp_path, content)).message
+
+
+def test_files_that_are_no_json_are_refused(tmp_path):
+    (tmp_path / "report.json").write_text("{")
+    assert "is no report" in refused(report=str(tmp_path / "report.json")).message
+    assert "is no report" in refused(report=str(tmp_path / "none.json")).message
+
+
+def test_code_that_was_only_read_proves_nothing(tmp_path):
+    report = {"status": "static", "model_type": "novel", "architecture": "NovelForCausalLM", "source": "folder"}
+    assert "--trust-source" in refused(name="novel", report=save(tmp_path, report)).fix
+
+
+@pytest.mark.parametrize("option", ["from_", "source", "like", "trust_source"])
+def test_a_finished_report_needs_no_source(tmp_path, option):
+    error = refused(report=save(tmp_path, reports.llama()), **{option: "x"})
+    assert error.where == f"--{option.strip('_').replace('_', '-')}"
+
+
+@pytest.mark.parametrize("option", ["source", "trust_source"])
+def test_nothing_is_guessed_where_code_could_prove_it(option):
+    assert "a proof possible" in refused(like="llama", **{option: "x.py"}).message
+
+
+# ------------------------------------------------------------------------------------------------------- hostile names
+
+
+def hostile(change):
+    report = reports.llama()
+    change(report)
+    return report
+
+
+HOSTILE = {
+    "field": lambda report: report["fields"].append(reports.used("x = __import__('os')", "int", 1)),
+    "alias": lambda report: report["fields"][0].update(aliases=["a b"]),
+    "architecture": lambda report: report.update(architecture='X"""'),
+    "model type": lambda report: report.update(model_type='x": "y'),
+    "ours": lambda report: report["layout"].append(reports.renamed("a()", "b")),
+    "on disk": lambda report: report["layout"].append(reports.renamed("embed_positions", "a b")),
+    "layer type": lambda report: report["slots"].update({"layer.rotary": reports.rotary("default", layer_type="a b")}),
+    "tiny field": lambda report: report["fields"].append(reports.fixed("a-b", "int", 1, 1)),
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
+def test_names_of_strangers_never_reach_source_code(tmp_path, change):
+    error = refused(report=save(tmp_path, hostile(change)))
+    assert "cannot be written into source code" in error.message
+
+
+def test_texts_of_strangers_stay_texts(tmp_path):
+    report = reports.llama()
+    end = '""" + exit() + """'
+    report["fields"].append(reports.ignored("novel_field", end))
+    report["variants"].append({"name": end + "\n", "overrides": {end: end}, "parity": 0.0, "tolerance": 1.0})
+    report["tiny_config"]["note"] = end
+    report["skipped"] = [end]
+    pieces = prepared(report=save(tmp_path, report)).answers["family"]
+    for text in (pieces["args"]["ignored"][0][1], *pieces["tests"]["variants"][-1], pieces["adapter"]["skipped"][0]):
+        compile(text, "piece", "eval")
+
+
+@pytest.mark.parametrize(
+    ("slot", "node"),
+    [
+        ("layer.attention.scale", {"kind": "call"}),
+        ("layer.attention.scale", reports.field("nobody_described_this")),
+        (
+            "layer.norms.input_layernorm.kind",
+            reports.when_equal("mlp_bias", True, *map(reports.constant, ("rms", "layer"))),
+        ),
+        ("layer.block", reports.per_layer(reports.at_least("head_dim"), *map(reports.constant, ("pre", "post")))),
+    ],
+)
+def test_what_the_template_cannot_write_is_refused(tmp_path, slot, node):
+    report = reports.llama()
+    report["slots"][slot] = node
+    assert refused(report=save(tmp_path, report)).exit_code == 2
