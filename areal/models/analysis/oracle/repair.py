@@ -71,9 +71,13 @@ class Repair:
         return progress
 
     def _changes(self, config: dict[str, Any], complaint: str) -> Iterator[dict[str, Any]]:
-        yield from _with_values_for_null({**self.original, **config}, config)
         fields = [name for name in {**self.original, **config} if name not in self.kept]
         named = [name for name in fields if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", complaint)]
+        unset = [name for name in named if {**self.original, **config}[name] is None]
+        if len(unset) > 1:  # fields that make sense only together
+            yield {**config, **{name: meaning((name,), 1) for name in unset}}
+            yield {**config, **{name: max(2, meaning((name,), 2)) for name in unset}}
+        yield from _with_values_for_null({**self.original, **config}, config)
         shrunk = [name for name in config if name in fields and name not in named]
         for name in (*named, *reversed(shrunk)):
             for value in self._alternatives(name, config):

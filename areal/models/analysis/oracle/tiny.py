@@ -236,7 +236,7 @@ def _starts(
     rules: list[dict[str, Any]] = [
         dict.fromkeys(_derived(subject, fields, chosen) - given, LEFT_OUT),
         dict.fromkeys([name for name in named if fields.get(name, 0) is None], LEFT_OUT),
-        {name: heads for name, all_names in named.items() if heads and re.search(r"(key_value|kv)_heads", all_names)},
+        _with_equal_heads(chosen, named, heads),
         {name: head_dim for name, all_names in named.items() if re.fullmatch(r"head_dim", all_names)},
     ]
     starts = []
@@ -247,7 +247,31 @@ def _starts(
         config = {name: value for name, value in (chosen | changes).items() if value is not LEFT_OUT}
         if config not in starts:
             starts.append(config)
-    return starts
+    return starts + [config | listed for config in starts[:1] for listed in _unset_lists(subject, fields, given)]
+
+
+def _with_equal_heads(config: Mapping[str, Any], names: Mapping[str, str], heads: int | None) -> dict[str, Any]:
+    """Numbers of key heads that equal the number of heads, in configs inside the config as well."""
+    changed: dict[str, Any] = {}
+    for name in config if heads else ():
+        value = config[name]
+        if isinstance(value, dict):
+            inner = _with_equal_heads(value, {str(key): str(key) for key in value}, heads)
+            changed |= {name: {**value, **inner}} if inner else {}
+        elif re.search(r"(key_value|kv)_heads", names.get(name, "")):
+            changed[name] = heads
+    return changed
+
+
+def _unset_lists(subject: Subject, fields: Mapping[str, Any], given: frozenset[str]) -> list[dict[str, Any]]:
+    """Lists over layers that a class cannot do without though its default is null, filled in turn from its source."""
+    found = []
+    for name in (name for name, value in fields.items() if value is None and name not in given):
+        if name.endswith(("types", "pattern")):
+            kinds_of_source = layer_kinds(subject.source_files, name)
+            if kinds_of_source:
+                found.append({name: [kinds_of_source[place % len(kinds_of_source)] for place in range(LAYERS)]})
+    return found
 
 
 def _of_source(subject: Subject) -> dict[str, Any]:
