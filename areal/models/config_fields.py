@@ -62,8 +62,8 @@ TOKEN_FIELDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 class ConfigFields:
     """The fields of one config.json, taken one by one. All errors are ModelError and name the field and its value.
 
-    Everywhere `default` is what an absent field means (required when there is none), `null` what an explicit null
-    means (the same as absent when it is not given).
+    Everywhere `default` is what an absent field means, `null` what an explicit null means, and an absent one without a
+    default. Without them it is refused: null rarely means the default, and often that something is switched off.
     """
 
     def __init__(self, config: Mapping[str, Any], *, aliases: Mapping[str, str] | None = None) -> None:
@@ -269,12 +269,14 @@ class ConfigFields:
         return self.is_null(name) or (default is None and not self.has(name))
 
     def _typed(self, name: str, default: T | None, kind: type[T], null: T | None = None) -> T:
-        fallback = null if null is not None and name in self._values else default
-        value = self._values.pop(name, None)
-        if value is None:
-            if fallback is None:
+        if self._values.get(name, default) is None:
+            is_written = self._values.pop(name, name) is None
+            if null is None and is_written and default is not None:
+                raise self.error(name, None, f"of type {kind.__name__}")
+            if null is None:
                 raise self._absent(name)
-            return fallback
+            return null
+        value = self._values.pop(name, default)
         accepted = (int, float) if kind is float else (kind,)
         # bool is an int in Python, but "hidden_size": true is a mistake.
         if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):

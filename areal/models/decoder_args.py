@@ -72,7 +72,7 @@ def take_decoder_fields(fields: ConfigFields, *, default_head_dim: int | None) -
         "num_kv_heads": fields.integer(
             "num_key_value_heads", num_heads if fields.is_null("num_key_value_heads") else None
         ),
-        "head_dim": fields.integer("head_dim", default_head_dim),
+        "head_dim": fields.integer("head_dim", null=default_head_dim),
         "max_position_embeddings": max_position_embeddings,
         "tie_word_embeddings": fields.flag("tie_word_embeddings", False),
         "intermediate_size": fields.integer("intermediate_size"),

@@ -188,6 +188,8 @@ REFUSED = {
     "number as flag": ({"attention_bias": 1}, r"attention_bias is 1, supported is of type bool"),
     "no layers": ({"num_hidden_layers": 0}, r"num_hidden_layers is 0"),
     "negative eps": ({"rms_norm_eps": -1e-6}, r"rms_norm_eps is -1e-06"),
+    "null for a number with a default": ({"rms_norm_eps": None}, r"rms_norm_eps is None, supported is of type float"),
+    "null for a flag": ({"tie_word_embeddings": None}, r"tie_word_embeddings is None, supported is of type bool"),
     "absent size": ({"vocab_size": None}, r"has no vocab_size, which is required"),
 }
 

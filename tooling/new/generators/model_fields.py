@@ -277,10 +277,8 @@ def reading(plan: FieldPlan, locals_: Mapping[str, Any], owner: str) -> str:
     default = use.get("default")
     if default is not None and not use.get("required"):
         arguments.append(literal(float(default) if plan.type == "float" else default))
-        if rule is not None:
-            arguments.append(f"null={write(rule)}")
-    elif rule is not None:
-        arguments.append(write(rule))
+    if rule is not None:
+        arguments.append(f"null={write(rule)}")
     reader = {"int": "integer", "float": "number", "bool": "flag", "str": "text"}[plan.type]
     if plan.type == "int" and plan.minimum != 1:
         arguments.append(f"minimum={plan.minimum}")
