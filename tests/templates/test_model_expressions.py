@@ -22,6 +22,7 @@ from areal.models.analysis.family import (
     Multiple,
     Not,
     PerLayer,
+    Power,
     Product,
     Sum,
     WhenEqual,
@@ -153,6 +154,19 @@ EXPRESSIONS = [
         for condition, (first, second) in zip(CONDITIONS, itertools.cycle(itertools.pairwise(NUMBERS)), strict=False)
     ),
     PerLayer(CONDITIONS[0], PerLayer(CONDITIONS[2], Constant(1), Constant(2)), Constant(None)),
+    Power(1.0, Sum((Field("width"), Field("heads"))), -0.5),
+    Power(2.0, Sum((Field("width"), Field("heads"))), 2.0),
+    Power(1.0, Field("scale"), 0.5),
+    Sum((Power(0.5, Field("scale"), 0.5), Constant(1))),
+    PerLayer(
+        AtLeast("first"),
+        WhenEqual("size", None, Constant("full"), WhenEqual("flag", True, Constant("sliding"), Constant("full"))),
+        Constant("full"),
+    ),
+    PerLayer(Not(Member("listed")), WhenEqual("flag", False, Constant(None), Field("scale")), Constant(None)),
+    WhenEqual("flag", True, PerLayer(AtLeast("first"), Constant(True), Constant(False)), Constant(False)),
+    WhenEqual("flag", True, Constant(False), PerLayer(AtLeast("first"), Constant(True), Constant(False))),
+    WhenEqual("flag", True, Constant(True), PerLayer(AtLeast("first"), Constant(True), Constant(False))),
 ]
 
 
@@ -166,10 +180,9 @@ def test_the_text_computes_what_the_expression_means(expression):
     for config, layer in itertools.product(CONFIGS, range(4)):
         expected, found = evaluate(expression, config, layer), computed(text, config, layer)
         assert isinstance(found, bool) is isinstance(expected, bool), text
+        assert isinstance(expected, str) is isinstance(found, str), text
         assert found == expected or math.isclose(found, expected, rel_tol=1e-12), (text, found, expected)
-        assert {"int": int, "float": float, "bool": bool, "None": type(None)}.keys() >= WRITER.types(
-            to_json(expression)
-        )
+        assert {"int", "float", "bool", "str", "None"} >= WRITER.types(to_json(expression))
 
 
 @pytest.mark.parametrize("condition", CONDITIONS, ids=repr)
@@ -214,6 +227,15 @@ def test_random_nestings_compute_what_they_mean():
             PerLayer(Multiple("step", 1), Field("size"), Constant(None)),
             "self.size if (layer + 1) % self.step == 0 else None",
         ),
+        (
+            PerLayer(
+                AtLeast("first"),
+                WhenEqual("size", None, Constant("a"), WhenEqual("flag", True, Constant("b"), Constant("a"))),
+                Constant("a"),
+            ),
+            '"b" if layer >= self.first and self.size is not None and self.flag else "a"',
+        ),
+        (Power(1.0, Sum((Field("width"), Field("heads"))), -0.5), "(self.width + self.heads) ** -0.5"),
         (WhenEqual("flag", True, Constant(True), Constant(False)), "self.flag"),
         (WhenEqual("flag", True, Constant(False), Constant(True)), "not self.flag"),
         (WhenEqual("size", None, Constant(False), Constant(True)), "self.size is not None"),

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.new.generators.model_expressions import Value, Writer, depends_on_layer, fields_of
+from tooling.new.generators.model_expressions import SCORE_FACTOR, Value, Writer, depends_on_layer, fields_of
 from tooling.new.generators.model_fields import CANONICAL, dependencies, reading
 from tooling.new.generators.model_names import attribute_name, class_name, field_name, literal, one_line, tuple_literal
 from tooling.new.generators.model_words import property_of
@@ -82,6 +82,7 @@ class Arguments:
         for use in self.report["fields"]:
             if use["name"].startswith(_ROTARY_PART):
                 values[use["name"]] = Value(f"{rotary}.partial_factor", "float")
+        values[SCORE_FACTOR] = Value(f"{rotary}.score_factor", "float")
         values[_PARTIAL] = Value(f"{rotary}.partial_factor", "float")
         return values
 

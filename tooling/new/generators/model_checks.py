@@ -22,17 +22,27 @@ def checks(report: Mapping[str, Any], plans: FieldPlans) -> dict[str, Any]:
     uses = {use["name"]: use for use in report["fields"]}
     config = {name: value for name, value in report["tiny_config"].items() if _is_telling(name, value, uses)}
     required = {name: config[name] for name in config if uses.get(name, {}).get("required")}
+    small = {name: value for name, value in config.items() if _is_size(name, value, uses) or name in required}
     return {
         "config": _items(_ordered(config)),
         "variants": [
             [literal(one_line(variant["name"], 60)), literal(dict(variant["overrides"]))]
             for variant in report["variants"]
         ],
+        "small": _items(_ordered(small)),
         "reloaded": [literal(name) for name in ("tiny", *_most_changed(report["variants"]))],
         "defaults": literal({"model_type": report["model_type"], **required}),
         "refused": _refused(config, plans),
         "recorded": bool(report.get("reference")),
     }
+
+
+def _is_size(name: str, value: Any, uses: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a field has to be said for the model to be tiny: a number that is large by default."""
+    default = uses.get(name, {}).get("default")
+    if name in ("model_type", "architectures") or name.endswith("_token_id"):
+        return True
+    return type(value) is int and type(default) is int and default > value
 
 
 def _most_changed(variants: Sequence[Mapping[str, Any]]) -> list[str]:

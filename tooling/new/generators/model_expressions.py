@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 _CHOICE, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(9)
 """How tightly the outermost operator of a text binds."""
 
+_CHOICES: Final = frozenset({"per_layer", "when_equal"})
+
 TRUE: Final = {"kind": "constant", "value": True}
 FALSE: Final = {"kind": "constant", "value": False}
-NONE: Final = {"kind": "constant", "value": None}
+SCORE_FACTOR: Final = "rope_parameters.score_factor"
+"""Name under which values hold the factor that a rotary type has for scores: an attribute, not a config field."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,11 @@ class Writer:
             return {"int"} if node.get("integer") or self._is_integral(node) else {"float"}
         if kind == "sum":
             return {"int"} if all(self.types(term) == {"int"} for term in node["terms"]) else {"float"}
+        if kind in ("power", "rotary_scaled"):
+            return {"float"}
         if kind == "when_null":
             return ({self._value(node["field"]).type} - {"None"}) | self.types(node["otherwise"])
-        if kind in ("when_equal", "per_layer"):
+        if kind in _CHOICES:
             return self.types(node["then"]) | self.types(node["otherwise"])
         raise malformed(f"an expression of kind {kind!r}")
 
@@ -88,16 +93,19 @@ class Writer:
             return self._product(node)
         if kind == "sum":
             return self._sum(node["terms"])
+        if kind in ("power", "rotary_scaled"):
+            return self._scaled(node)
         if kind == "when_null":
             return self._when_null(node)
-        if kind == "when_equal":
-            return self._choice(self._comparison(node["field"], node["value"]), node)
-        if kind == "per_layer":
-            return self._choice(self._condition(node["condition"]), node)
+        if kind in _CHOICES:
+            return self._choice(self._condition_of(node), node)
         raise malformed(f"an expression of kind {kind!r}")
 
     def _choice(self, condition: _Text, node: Mapping[str, Any]) -> _Text:
         then, otherwise = node["then"], node["otherwise"]
+        flat = self._flat(node) if _CHOICES & {then.get("kind"), otherwise.get("kind")} else None
+        if flat is not None:
+            condition, then, otherwise = flat
         if then == TRUE and otherwise == FALSE:
             return condition
         if then == FALSE and otherwise == TRUE:
@@ -106,6 +114,40 @@ class Writer:
             return self._expression(then)
         chosen, rest = _within(self._expression(then), _AND), self._expression(otherwise)[0]
         return f"{chosen} if {condition[0]} else {rest}", _CHOICE
+
+    def _flat(self, node: Mapping[str, Any]) -> tuple[_Text, Mapping[str, Any], Mapping[str, Any]] | None:
+        """Choices inside each other between two outcomes only, as one choice by conditions that all have to hold."""
+        leaves: list[Mapping[str, Any]] = []
+        for leaf in _leaves(node):
+            if leaf not in leaves:
+                leaves.append(leaf)
+        if len(leaves) != 2:
+            return None
+        for wanted, other in (leaves, leaves[::-1]):
+            parts = self._conjunction(node, wanted, other)
+            if parts is not None:
+                return (" and ".join(_within(part, _NOT) for part in parts), _AND), wanted, other
+        return None
+
+    def _conjunction(self, node: Mapping[str, Any], wanted: Any, other: Any) -> list[_Text] | None:
+        """Conditions under which a nested choice is `wanted`; None where it is not all of some conditions."""
+        if node == wanted:
+            return []
+        if node.get("kind") not in _CHOICES:
+            return None
+        condition = self._condition_of(node)
+        if node["otherwise"] == other:
+            rest, own = self._conjunction(node["then"], wanted, other), condition
+        elif node["then"] == other:
+            rest, own = self._conjunction(node["otherwise"], wanted, other), _negated(condition)
+        else:
+            return None
+        return None if rest is None else [own, *rest]
+
+    def _condition_of(self, choice: Mapping[str, Any]) -> _Text:
+        if choice["kind"] == "when_equal":
+            return self._comparison(choice["field"], choice["value"])
+        return self._condition(choice["condition"])
 
     def _when_null(self, node: Mapping[str, Any]) -> _Text:
         value = self._value(node["field"])
@@ -124,6 +166,16 @@ class Writer:
             else:
                 text += f" + {written}" if text else written
         return text, _SUM if len(terms) > 1 else _PRODUCT
+
+    def _scaled(self, node: Mapping[str, Any]) -> _Text:
+        """An expression to a power, or times the factor that a rotary type has for scores."""
+        if node["kind"] == "rotary_scaled":
+            factor = self._value(SCORE_FACTOR).text
+            return f"{_within(self._expression(node['base']), _PRODUCT)} * {factor}", _PRODUCT
+        scale, exponent = float(node["factor"]), float(node["exponent"])
+        power = literal(int(exponent) if exponent == int(exponent) else exponent)
+        text = f"{self.operand(node['base'])} ** {power}"
+        return (text, _POWER) if scale == 1.0 else (f"{literal(scale)} * {text}", _PRODUCT)
 
     # ---------------------------------------------------------------------------------------------------- products
 
@@ -230,8 +282,14 @@ def _collect(node: Any, found: dict[str, None]) -> None:
         found[node["of"]] = None
     elif isinstance(node.get("field"), str):
         found[node["field"]] = None
-    for key in ("terms", "otherwise", "condition", "conditions", "then", "theta"):
+    for key in ("terms", "base", "otherwise", "condition", "conditions", "then", "theta"):
         _collect(node.get(key), found)
+
+
+def _leaves(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    if node.get("kind") not in _CHOICES:
+        return [node]
+    return [leaf for key in ("then", "otherwise") for leaf in _leaves(node[key])]
 
 
 def depends_on_layer(node: Any) -> bool:
@@ -239,7 +297,7 @@ def depends_on_layer(node: Any) -> bool:
     if not isinstance(node, dict):
         return isinstance(node, list) and any(map(depends_on_layer, node))
     return node.get("kind") == "per_layer" or any(
-        depends_on_layer(node.get(key)) for key in ("terms", "then", "otherwise")
+        depends_on_layer(node.get(key)) for key in ("terms", "base", "then", "otherwise")
     )
 
 

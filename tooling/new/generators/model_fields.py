@@ -296,7 +296,9 @@ def _list_reading(plan: FieldPlan, name: str, owner: str, write: Any, num_layers
     rule, default = plan.use.get("default_rule"), plan.use.get("default")
     if not plan.per_layer:
         absent = "" if not default else f", {tuple_literal(default)}"
-        return f"{owner}.integers({name}{', None' if plan.use.get('required') else absent})"
+        # No layer is in a list that is null, which is what the config class means by it too.
+        is_needed = plan.use.get("required") and not plan.use.get("nullable")
+        return f"{owner}.integers({name}{', None' if is_needed else absent})"
     arguments = [name, num_layers]
     if rule is not None:
         arguments.append(f"[{write(rule)} for layer in range({num_layers})]")

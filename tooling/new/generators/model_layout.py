@@ -47,7 +47,7 @@ def table(layout: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[str, str
 
     Modules that are stored under "model." and their own name, or as the row of a branch says, need no row.
     """
-    entries = [entry for entry in layout if not _is_usual(entry)]
+    entries = [entry for entry in layout if not entry.get("implied") and not _is_usual(entry)]
     shared = _shared_alternatives(entries)
     names = {text: name for name, text in shared.items()}
     return [_row(entry, names) for entry in sorted(entries, key=lambda entry: list(entry["ours"]))], shared
