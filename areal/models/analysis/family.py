@@ -207,6 +207,9 @@ class FieldUse:
     """Values (for lists: entries) that were proven; () where expressions hold for any."""
     refused: tuple[Any, ...] = ()
     """Values of a used number that are known not to do what the expressions say: refused at load."""
+    minimum: int | None = None
+    """The smallest whole number that was proven, or that the class itself writes beside proven values of other fields,
+    where that is below 1."""
     aliases: tuple[str, ...] = ()
     """Other spellings that transformers accepts (attribute_map)."""
     reason: str = ""

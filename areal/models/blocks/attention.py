@@ -72,6 +72,8 @@ class SelfAttention(nn.Module):
         or per head. alibi: factor on the position biases of `alibi_slopes`; None for none.
         """
         super().__init__()
+        if window is not None and window < 1:
+            raise ModelError(f"a window of {window} tokens leaves none to attend to, expected at least 1")
         self.layer = layer
         self.num_heads = args.num_heads if num_heads is None else num_heads
         num_kv_heads = args.num_kv_heads if num_kv_heads is None else num_kv_heads

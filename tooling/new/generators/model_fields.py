@@ -256,8 +256,8 @@ def _conditions(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _minimum(use: Mapping[str, Any], report: Mapping[str, Any]) -> int:
-    """The smallest number that makes sense: 0 for a number of layers to leave out, else 1."""
-    numbers = [value for value in (use.get("default"), use.get("example")) if type(value) is int]
+    """The smallest number that makes sense: 0 for a number of layers to leave out, what was proven, else 1."""
+    numbers = [value for value in (use.get("default"), use.get("example"), use.get("minimum")) if type(value) is int]
     thresholds = {node["field"] for node in _conditions(report) if node["kind"] == "at_least"}
     return min([*numbers, 0 if use["name"] in thresholds else 1, 1])
 

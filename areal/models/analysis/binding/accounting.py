@@ -15,7 +15,7 @@ from areal.models.analysis.binding.expressions import (
     same,
     walk,
 )
-from areal.models.analysis.binding.variations import MISSING
+from areal.models.analysis.binding.variations import MISSING, changed
 from areal.models.analysis.family import FieldUse, Listed, WhenEqual
 from areal.models.analysis.records import UnsupportedError
 from areal.models.config_fields import HARMLESS_FIELDS, MUST_BE_OFF, TOKEN_FIELDS
@@ -125,9 +125,19 @@ class Accounts:
             "required": default is MISSING or (default is None and name in reader.unfilled),
             "default": None if default is MISSING else default,
             "default_rule": rule,
+            "minimum": self._minimum(name, proven),
             "aliases": aliases,
             "example": value,
         }
+
+    def _minimum(self, name: str, proven: Iterable[Any]) -> int | None:
+        """Counts that may be 0, and numbers that classes set to 0 where a flag makes them meaningless."""
+        written = [
+            look_up(self.binder.reader.normal(changed(self.binder.observer.base, each.changes)) or {}, name)
+            for each in self.binder.observations
+        ]
+        smallest = min((value for value in (*proven, *written) if type(value) is int), default=1)
+        return smallest if smallest < 1 else None
 
     def _base(self, name: str) -> Any:
         """Its value in the base config, nulls filled."""
