@@ -210,28 +210,34 @@ class Accounts:
 
     def _unused_field(self, name: str, aliases: tuple[str, ...], mentioned: str | None) -> FieldUse:
         common = self._common(name, aliases) if name in self.binder.reader.names else self._of_all_types(name)
-        if name in HARMLESS_FIELDS:
-            return FieldUse(status="ignored", reason=HARMLESS_FIELDS[name], **common)
-        if name in TOKEN_FIELDS:
-            return FieldUse(status="ignored", reason="special tokens; kept, but not part of the forward", **common)
         if name in MUST_BE_OFF:
             return FieldUse(status="fixed", allowed=MUST_BE_OFF[name], reason="refused for all families", **common)
         proven = self._proven(name)
-        if name not in self.binder.restricted:
-            seen = [value for value in proven if not same(value, self._base(name))]
-            for pattern, reason in TRAINING.items():
-                if pattern.fullmatch(name):
-                    return FieldUse(status="ignored", reason=reason, **common)
-            if mentioned is None and seen:
-                reason = f"not read by the modeling source; logits equal bit for bit for {_listed(proven)}"
-                return FieldUse(status="ignored", reason=reason, **common)
-            if mentioned is None:
-                return FieldUse(status="ignored", reason="not read by the modeling source", **common)
-            if LENGTHS.fullmatch(name) and seen:
-                reason = f"a length that nothing depends on: logits equal bit for bit for {_listed(proven)}"
-                return FieldUse(status="ignored", reason=reason, **common)
+        reason = self._ignored(name, proven, mentioned)
+        if reason is not None:
+            return FieldUse(status="ignored", reason=reason, **common)
         reason = self.binder.restricted.get(name, f"read at {mentioned}, but no other value could be proven to matter")
         return FieldUse(status="fixed", allowed=tuple(proven), reason=reason, **common)
+
+    def _ignored(self, name: str, proven: list[Any], mentioned: str | None) -> str | None:
+        """Why the field may have any value, if it may."""
+        if name in HARMLESS_FIELDS:
+            return HARMLESS_FIELDS[name]
+        if name in TOKEN_FIELDS:
+            return "special tokens; kept, but not part of the forward"
+        if name in self.binder.restricted:
+            return None
+        for pattern, reason in TRAINING.items():
+            if pattern.fullmatch(name):
+                return reason
+        seen = [value for value in proven if not same(value, self._base(name))]
+        equal = f"logits are equal bit for bit for {_listed(proven)}"
+        if mentioned is None:
+            return f"not read by the modeling source; {equal}" if seen else "not read by the modeling source"
+        numbers = all(type(value) is int for value in [*seen, self._base(name)])
+        if seen and (LENGTHS.fullmatch(name) or (numbers and len(seen) > 1)):
+            return f"read at {mentioned}, but {equal}"
+        return None
 
     def _of_all_types(self, name: str) -> dict[str, Any]:
         default = self.binder.reader.defaults.get(name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from areal.models.analysis.binding.accounting import SKIPPED, Accounts
 from areal.models.analysis.binding.binder import Binder
 from areal.models.analysis.binding.depth import depth_field
+from areal.models.analysis.binding.derived import without_derived
 from areal.models.analysis.binding.expressions import to_json
 from areal.models.analysis.binding.observing import Observer
 from areal.models.analysis.binding.reading import learn
@@ -43,7 +44,7 @@ def analyse(subject: Subject, *, tiny: Mapping[str, Any] | None = None) -> Archi
     """
     clock = _Clock()
     with clock.phase("tiny"):
-        base = complete(subject, tiny or {})
+        base = without_derived(subject, complete(subject, tiny or {}))
     binder: Binder | None = None
     try:
         with clock.phase("base"):

@@ -6,16 +6,16 @@ that are involved keep the values that were proven.
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.models.analysis.binding.branches import branch_changes, uneven_heads
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, look_up, same
 from areal.models.analysis.binding.filling import branches, filled, filling_rules
 from areal.models.analysis.binding.fitting import Sample, explains, fit
 from areal.models.analysis.binding.guessing import first_guesses, value_guess
 from areal.models.analysis.binding.observations import Observation, one_cause, same_value
+from areal.models.analysis.binding.predictions import Predictions
 from areal.models.analysis.binding.rotary import (
     RotaryFit,
     is_layered,
@@ -23,8 +23,8 @@ from areal.models.analysis.binding.rotary import (
     with_rotary_values,
     without_score_factor,
 )
-from areal.models.analysis.binding.slots import ABSENT, LayerValues, predict
-from areal.models.analysis.binding.variations import alternatives, changed, joint, resized
+from areal.models.analysis.binding.slots import ABSENT, LayerValues, predict, slots_of
+from areal.models.analysis.binding.variations import alternatives, changed, resized
 from areal.models.analysis.family import Constant, RotaryScaled
 from areal.models.analysis.records import UnsupportedError
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 WANTED: Final = {"bool": 1, "int": 2, "float": 1, "str": 2, "list": 3, "null": 2}
 """Values of a field that are looked at, by the kind of its base value."""
-NUM_JOINT: Final = 8
-NUM_ROUNDS: Final = 3
+MOST_SPELLINGS: Final = 6
+"""Slots that may differ between an inferred spec and the expected one for other spellings to be tried."""
 ROTARY_SLOT: Final = "layer.rotary"
 
 
@@ -73,14 +73,18 @@ class Binder:
             if name not in self.leave and name != ROTARY_FIELD:
                 self._vary(name)
         self._vary_rotary()
-        self._settle()
-        self._look_around()
-        self._predict_jointly()
+        self.settle()
+        predictions = Predictions(self)
+        predictions.look_around()
+        predictions.look_jointly()
         self._fill_nulls()
 
     def predict(self, config: dict[str, Any]) -> ArchitectureSpec:
         """The spec of a config.json by the expressions so far. Raises EvaluationError."""
         return predict(self.expressions, self._completed(config))
+
+    def _predict_by(self, expressions: Mapping[str, Expression], config: dict[str, Any]) -> ArchitectureSpec:
+        return predict(expressions, self._completed(config))
 
     def _completed(self, config: Mapping[str, Any]) -> dict[str, Any]:
         return with_rotary_values(self.reader.complete(config))
@@ -149,13 +153,14 @@ class Binder:
         self.outcomes.append(outcome)
         if outcome.kind == "unsupported":
             return True
-        if self._accept(outcome):
+        if self.accept(outcome):
             self.choices.setdefault(name, []).append(changes)
         return True
 
-    def _accept(self, outcome: Outcome) -> bool:
+    def accept(self, outcome: Outcome) -> bool:
         """Adds an observation, unless no expressions explain it and those that there are refuse it: that is safe."""
         before = dict(self.expressions)
+        outcome = self._nearest(outcome)
         self._add(outcome.config, outcome.values, outcome.changes)
         if outcome.kind == "proven" and not outcome.inferred:
             return True
@@ -164,6 +169,26 @@ class Binder:
             self.expressions = before
             return False
         return True
+
+    def _nearest(self, outcome: Outcome) -> Outcome:
+        """Of equal spellings of an inferred spec, one that differs from what was expected in a single slot: choosing
+        all groups of experts is the same as having no groups, but only one of both follows from the fields."""
+        if not outcome.inferred or outcome.loud:
+            return outcome
+        expected = slots_of(self.predict(outcome.config))
+        differing = [
+            slot for slot, value in outcome.values.items() if not same_value(value, expected.get(slot, ABSENT))
+        ]
+        for slot in differing if 2 <= len(differing) <= MOST_SPELLINGS else ():
+            value = outcome.values[slot]
+            present = [entry for entry in value if entry is not ABSENT] if isinstance(value, LayerValues) else [value]
+            if slot == ROTARY_SLOT or not all(same(entry, present[0]) for entry in present):
+                continue
+            trial = {**self.expressions, slot: Constant(present[0])}
+            found = self.observer.look(outcome.changes, partial(self._predict_by, trial), may_infer=False)
+            if found.kind == "proven":
+                return replace(found, inferred=True)
+        return outcome
 
     def _attempts(self, name: str, changes: dict[str, Any], value: Any) -> list[dict[str, Any]]:
         """The changes, and others that may go with the value where these are refused: lists over layers that were
@@ -174,6 +199,13 @@ class Binder:
         filled = {other: None for other in self.reader.per_layer & self.reader.rules.keys() if other != name}
         if filled and all(self.reader.defaults.get(other) is None for other in filled):
             attempts.append({name: value, **filled})
+        if value is None:
+            # Layers of some kinds cannot do without it: then all layers are of another kind.
+            for other in sorted(self.reader.per_layer - {name}):
+                entries = look_up(self.observer.base, other)
+                if isinstance(entries, list):
+                    kinds = dict.fromkeys(entry for entry in entries if isinstance(entry, str))
+                    attempts += [{name: None, other: [kind] * len(entries)} for kind in kinds]
         return attempts
 
     def _vary_rotary(self) -> None:
@@ -278,7 +310,7 @@ class Binder:
 
     # ----------------------------------------------------------------------------------------------------- restricting
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Takes observations out until all slots are explained, and restricts the fields that these varied."""
         for _ in range(len(self.reader.names)):
             unresolved = self._refit(again=True)
@@ -289,18 +321,18 @@ class Binder:
             for name in causes:
                 kept = [each for each in self.observations if name not in each.changes]
                 if self._fit(slot, self._samples(slot, kept)) is not None:
-                    self._restrict(name, f"no expression explains {slot} for all of its values")
+                    self.restrict(name, f"no expression explains {slot} for all of its values")
                     break
             else:
                 for name in causes:
-                    self._restrict(name, f"no expression explains {slot} for all of its values")
+                    self.restrict(name, f"no expression explains {slot} for all of its values")
                 if not causes:
                     raise UnsupportedError("a value that no config field explains", where=slot, detail="")
         unresolved = self._refit(again=True)
         if unresolved:
             raise UnsupportedError("values that no config field explains", where=unresolved[0], detail="")
 
-    def _restrict(self, name: str, reason: str) -> None:
+    def restrict(self, name: str, reason: str) -> None:
         self.restricted[name] = reason
         self.choices.pop(name, None)
         self.observations = [
@@ -314,28 +346,6 @@ class Binder:
 
     # --------------------------------------------------------------------------------------------------- filling nulls
 
-    def _look_around(self) -> None:
-        """Where another value of a field leads to another number, other fields are changed beside it: it may be
-        computed from them. Linear biases get uneven numbers of heads."""
-        seen: list[dict[str, Any]] = []
-        for _ in range(2):  # what is found may lead to further branches
-            looks = [*branch_changes(self.expressions, self.choices, self.observations[0].config)]
-            looks += uneven_heads(self.expressions, self.observations)
-            for changes in (changes for changes in looks if changes not in seen):
-                seen.append(changes)
-                if not self.restricted.keys() & changes.keys():
-                    self._look_beside(changes)
-
-    def _look_beside(self, changes: dict[str, Any]) -> None:
-        if self.reader.normal(changed(self.observer.base, changes)) is None:
-            return
-        outcome = self.observer.look(changes, self.predict)
-        if outcome.kind == "unsupported":
-            if not outcome.loud:
-                self._blame(changes)
-        elif outcome.kind != "refused" and self._accept(outcome) and outcome.inferred:
-            self._settle()
-
     def _fill_nulls(self) -> None:
         """Nulls that the modeling code fills become rules, so that everything else reads the filled value."""
         for name, rule in filling_rules(self.expressions, self.reader.rules).items():
@@ -348,62 +358,3 @@ class Binder:
                 self.observations, self.expressions = before
             else:
                 self.reader.rules[name] = rule
-
-    # ---------------------------------------------------------------------------------------------------- many at once
-
-    def _predict_jointly(self) -> None:
-        """Configs that were not seen while fitting must be predicted."""
-        generator = random.Random(20)
-        pinned: list[dict[str, Any]] = [{name: value} for name, value in branches(self.expressions) for _ in range(2)]
-        right, enough = 0, NUM_JOINT + len(pinned)
-        for _ in range(6 * enough):
-            if right >= enough:
-                return
-            changes = self._joint_changes(generator, pinned.pop() if pinned else {})
-            config = changed(self.observer.base, changes)
-            if not changes or self.reader.normal(config) is None:
-                continue
-            before = self.observer.num_inferred
-            outcome = self.observer.look(changes, self.predict)
-            if outcome.kind == "refused":
-                continue
-            self.joint_outcomes.append(outcome)
-            if outcome.kind == "proven" and not outcome.inferred:
-                right += 1
-                self._add(outcome.config, outcome.values, changes)
-                continue
-            if outcome.kind == "unsupported":
-                if not outcome.loud:
-                    self._blame(changes)
-                continue
-            if self._accept(outcome):
-                self._settle()
-            if self.observer.num_inferred - before > NUM_ROUNDS:
-                return
-
-    def _joint_changes(self, generator: random.Random, pinned: Mapping[str, Any]) -> dict[str, Any]:
-        """Random changes that the class accepts. pinned: values to be among them, where these were seen to work."""
-        usable = {name: values for name, values in self.choices.items() if name not in self.restricted and values}
-        chosen = {
-            name: [each for each in usable.get(name, ()) if same(each[name], value)] for name, value in pinned.items()
-        }
-        usable |= {name: changes for name, changes in chosen.items() if changes}
-        sure = pinned.keys() & usable.keys()
-        for _ in range(20):
-            changes = joint(
-                usable, self.observer.base, generator, share=0.35, depth_field=self.reader.depth_field, sure=sure
-            )
-            if self.reader.normal(changed(self.observer.base, changes)) is not None:
-                return changes
-        return {}
-
-    def _blame(self, changes: Mapping[str, Any]) -> None:
-        """Finds the smallest part of changes that is not supported together, and restricts one field of it."""
-        culprits = dict(changes)
-        for name in sorted(changes):
-            fewer = {key: value for key, value in culprits.items() if key != name}
-            accepted = fewer and self.reader.normal(changed(self.observer.base, fewer)) is not None
-            if accepted and self.observer.look(fewer, self.predict).kind == "unsupported":
-                culprits = fewer
-        name = min(culprits, key=lambda name: sum(name in fields_of(each) for each in self.expressions.values()))
-        self._restrict(name, f"not supported together with {', '.join(sorted(culprits.keys() - {name})) or 'others'}")

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import math
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.models.analysis.binding.arithmetic import arithmetic, is_number
 from areal.models.analysis.binding.conditions import atoms, mask
 from areal.models.analysis.binding.expressions import (
     EvaluationError,
@@ -22,7 +21,7 @@ from areal.models.analysis.binding.expressions import (
     same,
 )
 from areal.models.analysis.binding.slots import ABSENT, LayerValues
-from areal.models.analysis.family import All, Constant, Field, Not, PerLayer, Power, Product, Sum, WhenEqual, WhenNull
+from areal.models.analysis.family import All, Constant, Field, Not, PerLayer, WhenEqual, WhenNull
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +34,6 @@ MOST_CHOICES: Final = 3
 MOST_DIFFERENT: Final = 3
 """Different values of one slot in the layers of a config; more than these are computed from the layer's number."""
 
-POWERS: Final = (1.0, -1.0, 0.5, -0.5)
 SWITCHES: Final = (None, True, False, 0, 1, -1)
 """Values of a field, besides texts, that may decide between two expressions. Sizes do not decide."""
 
@@ -50,7 +48,9 @@ class Sample:
     """Number of layers."""
 
 
-def fit(slot: str, samples: Sequence[Sample], names: Iterable[str]) -> Expression | None:
+def fit(
+    slot: str, samples: Sequence[Sample], names: Iterable[str], *, most_choices: int = MOST_CHOICES
+) -> Expression | None:
     """The simplest expression for all samples, or None. names: fields that may be read (`causes` narrows them).
 
     Samples of configs that lack the slot's part must be left out.
@@ -58,7 +58,7 @@ def fit(slot: str, samples: Sequence[Sample], names: Iterable[str]) -> Expressio
     assert samples, f"nothing was observed of {slot}"
     ordered = sorted(names, key=lambda name: (-likeness(slot, name), name))
     search = _Search(ordered)
-    for choices in range(MOST_CHOICES + 1):
+    for choices in range(most_choices + 1):
         found = search.fit(list(samples), choices)
         if found is not None:
             return found
@@ -121,33 +121,16 @@ class _Search:
         for name in self.names:
             if all(same(look_up(sample.config, name), sample.value) for sample in samples):
                 return Field(name)
-        if all(_is_number(sample.value) for sample in samples):
+        if all(is_number(sample.value) for sample in samples):
             found = self._arithmetic(samples)
             if found is not None:
                 return found
         return self._choice(samples, choices)
 
     def _arithmetic(self, samples: list[Sample]) -> Expression | None:
-        numbers = {
-            name: values
-            for name in self.names
-            if all(map(_is_number, values := [look_up(sample.config, name) for sample in samples]))
-        }
-        varying = {name: values for name, values in numbers.items() if len(set(values)) > 1}
-        positive = {name: values for name, values in varying.items() if min(values) > 0}
-        targets = [sample.value for sample in samples]
-        whole = all(isinstance(target, int) for target in targets)
-        scaled: Expression | None = None  # hidden_size / num_heads is likelier than a quarter of hidden_size
-        for size in (1, 2, 3):
-            if scaled is not None and size == 3:
-                break
-            for names in itertools.combinations(positive, size):
-                for powers in itertools.product(POWERS if size < 3 else POWERS[:2], repeat=size):
-                    found = _product(names, powers, [positive[name] for name in names], targets, whole)
-                    if found is not None and found.factor == 1:
-                        return found
-                    scaled = scaled or found
-        return scaled or _sum(varying, targets) or _power_of_sum(positive, targets)
+        columns = {name: [look_up(sample.config, name) for sample in samples] for name in self.names}
+        numbers = {name: values for name, values in columns.items() if all(map(is_number, values))}
+        return arithmetic(numbers, [sample.value for sample in samples])
 
     # ------------------------------------------------------------------------------------------------- choices by field
 
@@ -324,80 +307,5 @@ def collapse(samples: Sequence[Sample]) -> list[Sample] | None:
     return collapsed
 
 
-# ----------------------------------------------------------------------------------------------------------- arithmetic
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _is_switch(value: Any) -> bool:
     return isinstance(value, str) or any(same(value, switch) for switch in SWITCHES)
-
-
-def _product(
-    names: Sequence[str],
-    powers: Sequence[float],
-    columns: Sequence[Sequence[float]],
-    targets: Sequence[float],
-    whole: bool,
-) -> Product | None:
-    """factor * fields to powers, if one factor does for all samples (for whole numbers: after rounding down)."""
-    products = [
-        math.prod(value**power for value, power in zip(row, powers, strict=True)) for row in zip(*columns, strict=True)
-    ]
-    if len({round(product, 9) for product in products}) < 2:
-        return None
-    pairs = tuple(sorted(zip(names, powers, strict=True)))
-    exact = _simple(targets[0] / products[0])
-    if all(same(exact * product, target) for product, target in zip(products, targets, strict=True)):
-        needed = 2 if _is_plain(exact) else 3
-        return Product(exact, pairs, integer=whole) if len(set(products)) >= needed else None
-    rounded = whole and len(set(targets)) > 1 and set(powers) <= {1.0, -1.0}
-    if rounded and all(math.floor(a + 1e-9) == b for a, b in zip(products, targets, strict=True)):
-        return Product(1.0, pairs, integer=True)
-    return None
-
-
-def _sum(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Expression | None:
-    """A field and a number, or two fields, each at most doubled or negated."""
-    for name, column in columns.items():
-        for factor in (1.0, -1.0, 2.0):
-            rest = targets[0] - factor * column[0]
-            if all(same(factor * value + rest, target) for value, target in zip(column, targets, strict=True)):
-                return Sum((_scaled(name, factor), Constant(round(rest, 9) if isinstance(rest, float) else rest)))
-    for first, second in itertools.combinations(columns, 2):
-        for factors in itertools.product((1.0, -1.0, 2.0), repeat=2):
-            totals = [factors[0] * a + factors[1] * b for a, b in zip(columns[first], columns[second], strict=True)]
-            if all(map(same, totals, targets)):
-                return Sum((_scaled(first, factors[0]), _scaled(second, factors[1])))
-    return None
-
-
-def _power_of_sum(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Expression | None:
-    for first, second in itertools.combinations(columns, 2):
-        totals = [a + b for a, b in zip(columns[first], columns[second], strict=True)]
-        for exponent in (-0.5, 0.5, -1.0):
-            found = _product(("total",), (exponent,), (totals,), targets, whole=False)
-            if found is not None:
-                return Power(found.factor, Sum((Field(first), Field(second))), exponent)
-    return None
-
-
-def _scaled(name: str, factor: float) -> Expression:
-    return Field(name) if factor == 1 else Product(factor, ((name, 1.0),))
-
-
-def _simple(number: float) -> float:
-    """The short number that this one is, but for its last digits."""
-    if not math.isfinite(number) or number == 0:
-        return number
-    fraction = Fraction(number).limit_denominator(64)
-    if fraction and math.isclose(fraction, number, rel_tol=1e-6):
-        return float(fraction)
-    return float(f"{number:.7g}")
-
-
-def _is_plain(number: float) -> bool:
-    fraction = Fraction(number).limit_denominator(16)
-    return fraction.numerator <= 16 and math.isclose(fraction, number, rel_tol=1e-9)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, look_up, same
 from areal.models.analysis.binding.fitting import Sample, collapse, fit, likeness
-from areal.models.analysis.family import Constant, Field, PerLayer, Product
+from areal.models.analysis.family import Constant, Field, PerLayer, Power, Product, Sum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,11 +20,15 @@ HINTS: Final = {
     "layer.feed_forward.bias": ("mlp_bias", "use_bias", "bias"),
     "layer.feed_forward.output_bias": ("mlp_bias", "use_bias", "bias"),
     "normalize": ("norm_topk_prob",),
+    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "num_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "num_kv_heads": ("num_key_value_heads", "num_kv_heads", "n_kv_heads"),
     "output_bias": ("attention_bias", "use_bias", "bias"),
+    "top_k": ("num_experts_per_tok", "moe_top_k", "moe_topk", "num_experts_per_token", "moe_k"),
     "query_bias": ("attention_bias", "qkv_bias", "use_bias", "bias"),
     "value_bias": ("attention_bias", "qkv_bias", "use_bias", "bias"),
 }
-"""Slot, or its last part, to usual names of the flag behind it. Only an order of what is tried."""
+"""Slot, or its last part, to usual names of the field behind it. Only an order of what is tried."""
 
 
 def first_guesses(samples: Mapping[str, Sample], names: Sequence[str]) -> dict[str, Expression]:
@@ -39,7 +43,8 @@ def first_guesses(samples: Mapping[str, Sample], names: Sequence[str]) -> dict[s
             found[slot] = _value(slot, collapsed[0], names)
         else:
             found[slot] = _pattern(slot, sample, names) or Constant(None)
-    _derive(found, {slot: sample for slot, sample in samples.items() if slot in found})
+    _derive(found, samples)
+    _derive_latent(found, samples)
     return found
 
 
@@ -56,7 +61,7 @@ def value_guess(slot: str, samples: Sequence[Sample], names: Sequence[str]) -> E
 def _value(slot: str, sample: Sample, names: Sequence[str]) -> Expression:
     """The field of the same value whose name is most alike, else a constant."""
     value = sample.value
-    if isinstance(value, bool):
+    if isinstance(value, bool | int):
         for name in HINTS.get(slot, HINTS.get(slot.rpartition(".")[2], ())):
             if name in names and same(look_up(sample.config, name), value):
                 return Field(name)
@@ -107,6 +112,15 @@ def _derive(found: dict[str, Expression], samples: Mapping[str, Sample]) -> None
             found[slot] = Product(1.0, ((base.name, power),))
         elif isinstance(base, Product):
             found[slot] = Product(1.0, tuple((name, each * power) for name, each in base.powers))
+
+
+def _derive_latent(found: dict[str, Expression], samples: Mapping[str, Sample]) -> None:
+    """The scale of latent attention is that of both parts of a head together."""
+    path = "layer.attention."
+    parts = [found.get(path + name) for name in ("nope_dim", "rope_dim")]
+    sizes = [_first(samples.get(path + name)) for name in ("nope_dim", "rope_dim", "scale")]
+    if all(isinstance(part, Field) for part in parts) and same(sum(sizes[:2]) ** -0.5, sizes[2]):
+        found[path + "scale"] = Power(1.0, Sum(tuple(part for part in parts if part is not None)), -0.5)
 
 
 def _first(sample: Sample | None) -> Any:

@@ -80,10 +80,14 @@ class Observer:
         self._shapes = _shapes(self._fused)
 
     def look(
-        self, changes: Mapping[str, Any], predict: Callable[[dict[str, Any]], ArchitectureSpec] | None = None
+        self,
+        changes: Mapping[str, Any],
+        predict: Callable[[dict[str, Any]], ArchitectureSpec] | None = None,
+        *,
+        may_infer: bool = True,
     ) -> Outcome:
         """What the base config with these changes computes. predict: the spec that is expected for a config; it is
-        judged first and, where right, saves the inference. May raise EvaluationError."""
+        judged first and, where right, saves the inference. may_infer: whether to infer where it is wrong."""
         config = changed(self.base, changes)
         try:
             instance = build(self.subject, config)
@@ -101,6 +105,8 @@ class Observer:
             return Outcome(
                 changes=changes, config=config, kind="proven", values=values, parity=parity, tolerance=tolerance
             )
+        if not may_infer:
+            return Outcome(changes=changes, config=config, kind="unsupported", detail="not as predicted")
         return replace(self._infer(changes, config, instance), loud=found is False)
 
     def _without_effect(self, instance: Instance, first: Tensor) -> bool:

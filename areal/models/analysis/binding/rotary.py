@@ -113,7 +113,10 @@ class RotaryFit:
                 return expression
         kinds = [_kind_samples(sample, self._candidates(sample)) for sample in samples]
         if all(kind is not None for kind in kinds):
-            found = fit("layer.rotary", [kind for kind in kinds if kind is not None], self.names)
+            named = [kind for kind in kinds if kind is not None]
+            # Lists over layers decide in nearly all families; a deep search over all fields takes minutes.
+            lists = [name for name in self.names if any(isinstance(look_up(s.config, name), list) for s in named)]
+            found = fit("layer.rotary", named, lists) or fit("layer.rotary", named, self.names, most_choices=2)
             if found is not None:
                 return self._spoken(found)
         return self._theta(samples)

@@ -1,0 +1,109 @@
+"""Numbers computed from other numbers: products of powers, sums, powers of sums, with factors that are short."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.models.analysis.binding.expressions import same
+from areal.models.analysis.family import Constant, Field, Power, Product, Sum
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from areal.models.analysis.family import Expression
+
+POWERS: Final = (1.0, -1.0, 0.5, -0.5)
+
+
+def arithmetic(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Expression | None:
+    """The simplest computation that gives all targets. columns: field to its values, one for each target."""
+    varying = {name: values for name, values in columns.items() if len(set(values)) > 1}
+    positive = {name: values for name, values in varying.items() if min(values) > 0}
+    whole = all(isinstance(target, int) for target in targets)
+    scaled: Expression | None = None  # hidden_size / num_heads is likelier than a quarter of hidden_size
+    for size in (1, 2, 3):
+        if scaled is not None and size == 3:
+            break
+        for names in itertools.combinations(positive, size):
+            for powers in itertools.product(POWERS if size < 3 else POWERS[:2], repeat=size):
+                found = _product(names, powers, [positive[name] for name in names], targets, whole)
+                if found is not None and found.factor == 1:
+                    return found
+                scaled = scaled or found
+    return scaled or _sum(varying, targets) or _power_of_sum(positive, targets)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number; true is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _product(
+    names: Sequence[str],
+    powers: Sequence[float],
+    columns: Sequence[Sequence[float]],
+    targets: Sequence[float],
+    whole: bool,
+) -> Product | None:
+    """factor * fields to powers, if one factor does for all samples (for whole numbers: after rounding down)."""
+    products = [
+        math.prod(value**power for value, power in zip(row, powers, strict=True)) for row in zip(*columns, strict=True)
+    ]
+    if len({round(product, 9) for product in products}) < 2:
+        return None
+    pairs = tuple(sorted(zip(names, powers, strict=True)))
+    exact = _simple(targets[0] / products[0])
+    if all(same(exact * product, target) for product, target in zip(products, targets, strict=True)):
+        needed = 2 if _is_plain(exact) else 3
+        return Product(exact, pairs, integer=whole) if len(set(products)) >= needed else None
+    rounded = whole and len(set(targets)) > 1 and set(powers) <= {1.0, -1.0}
+    if rounded and all(math.floor(a + 1e-9) == b for a, b in zip(products, targets, strict=True)):
+        return Product(1.0, pairs, integer=True)
+    return None
+
+
+def _sum(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Expression | None:
+    """A field and a number, or two fields, each at most doubled or negated."""
+    for name, column in columns.items():
+        for factor in (1.0, -1.0, 2.0):
+            rest = targets[0] - factor * column[0]
+            if all(same(factor * value + rest, target) for value, target in zip(column, targets, strict=True)):
+                return Sum((_scaled(name, factor), Constant(round(rest, 9) if isinstance(rest, float) else rest)))
+    for first, second in itertools.combinations(columns, 2):
+        for factors in itertools.product((1.0, -1.0, 2.0), repeat=2):
+            totals = [factors[0] * a + factors[1] * b for a, b in zip(columns[first], columns[second], strict=True)]
+            if all(map(same, totals, targets)):
+                return Sum((_scaled(first, factors[0]), _scaled(second, factors[1])))
+    return None
+
+
+def _power_of_sum(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Expression | None:
+    for first, second in itertools.combinations(columns, 2):
+        totals = [a + b for a, b in zip(columns[first], columns[second], strict=True)]
+        for exponent in (-0.5, 0.5, -1.0):
+            found = _product(("total",), (exponent,), (totals,), targets, whole=False)
+            if found is not None:
+                return Power(found.factor, Sum((Field(first), Field(second))), exponent)
+    return None
+
+
+def _scaled(name: str, factor: float) -> Expression:
+    return Field(name) if factor == 1 else Product(factor, ((name, 1.0),))
+
+
+def _simple(number: float) -> float:
+    """The short number that this one is, but for its last digits."""
+    if not math.isfinite(number) or number == 0:
+        return number
+    fraction = Fraction(number).limit_denominator(64)
+    if fraction and math.isclose(fraction, number, rel_tol=1e-6):
+        return float(fraction)
+    return float(f"{number:.7g}")
+
+
+def _is_plain(number: float) -> bool:
+    fraction = Fraction(number).limit_denominator(16)
+    return fraction.numerator <= 16 and math.isclose(fraction, number, rel_tol=1e-9)

@@ -1,0 +1,28 @@
+"""Values that a config class computes and writes out, but that no config.json needs: they are left out of the base."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from areal.models.analysis.binding.expressions import same
+from areal.models.analysis.binding.variations import MISSING, changed, defaults_of
+from areal.models.analysis.oracle.instance import read
+from areal.models.analysis.records import SubjectError
+
+if TYPE_CHECKING:
+    from areal.models.analysis.oracle.subject import Subject
+
+
+def without_derived(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
+    """The config without fields that the class does not declare and computes itself: kept, they would stay behind when
+    what they are computed from is changed."""
+    declared = {*defaults_of(subject.config_class), *(subject.raw_config or {}), "model_type", "architectures"}
+    for name in [name for name in config if name not in declared]:
+        fewer = changed(config, {name: MISSING})
+        try:
+            before, after = (read(subject, each).to_dict() for each in (config, fewer))
+        except SubjectError:
+            continue
+        if name in after and same(before[name], after[name]):
+            config = fewer
+    return config

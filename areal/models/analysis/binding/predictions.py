@@ -1,0 +1,126 @@
+"""Puts expressions to the test: configs that were not seen while fitting must be predicted."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.models.analysis.binding.branches import branch_changes, uneven_heads
+from areal.models.analysis.binding.expressions import fields_of, same
+from areal.models.analysis.binding.filling import branches
+from areal.models.analysis.binding.variations import changed, joint
+from areal.models.analysis.records import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from areal.models.analysis.binding.binder import Binder
+
+NUM_JOINT: Final = 8
+NUM_AFRESH: Final = 4
+"""Configs that must be predicted after expressions were fitted anew."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Looks at further configs on behalf of a binder."""
+
+    binder: Binder
+
+    def look_around(self) -> None:
+        """Where another value of a field leads to another number, other fields are changed beside it: it may be
+        computed from them. Linear biases get uneven numbers of heads."""
+        seen: list[dict[str, Any]] = []
+        for _ in range(2):  # what is found may lead to further branches
+            looks = [*branch_changes(self.binder.expressions, self.binder.choices, self.binder.observations[0].config)]
+            looks += uneven_heads(self.binder.expressions, self.binder.observations)
+            for changes in (changes for changes in looks if changes not in seen):
+                seen.append(changes)
+                if not self.binder.restricted.keys() & changes.keys():
+                    self._look_beside(changes)
+
+    def _look_beside(self, changes: dict[str, Any]) -> None:
+        if self.binder.reader.normal(changed(self.binder.observer.base, changes)) is None:
+            return
+        outcome = self.binder.observer.look(changes, self.binder.predict)
+        if outcome.kind == "unsupported":
+            if not outcome.loud:
+                self._blame(changes)
+        elif outcome.kind != "refused" and self.binder.accept(outcome) and outcome.inferred:
+            self.binder.settle()
+
+    def look_jointly(self) -> None:
+        """Configs that were not seen while fitting must be predicted."""
+        generator = random.Random(20)
+        pinned: list[dict[str, Any]] = [
+            {name: value} for name, value in branches(self.binder.expressions) for _ in range(2)
+        ]
+        right, enough = 0, NUM_JOINT + len(pinned)
+        for _ in range(6 * enough):
+            if right >= enough:
+                return
+            changes = self._joint_changes(generator, pinned.pop() if pinned else {})
+            config = changed(self.binder.observer.base, changes)
+            if not changes or self.binder.reader.normal(config) is None:
+                continue
+            outcome = self.binder.observer.look(changes, self.binder.predict)
+            if outcome.kind == "refused":
+                continue
+            self.binder.joint_outcomes.append(outcome)
+            if outcome.kind == "proven" and not outcome.inferred:
+                right += 1
+                self.binder.accept(outcome)
+                continue
+            if outcome.kind == "unsupported":
+                if not outcome.loud:
+                    self._blame(changes)
+                continue
+            if self.binder.accept(outcome):
+                self.binder.settle()
+                # What was fitted anew must predict as well.
+                right = min(right, enough - NUM_AFRESH)
+        if any(outcome.inferred for outcome in self.binder.joint_outcomes[-NUM_AFRESH:]):
+            raise UnsupportedError(
+                "values that depend on several config fields at once",
+                where="config",
+                detail=f"configs with many changes are not predicted: {sorted(self.binder.joint_outcomes[-1].changes)}",
+            )
+
+    def _joint_changes(self, generator: random.Random, pinned: Mapping[str, Any]) -> dict[str, Any]:
+        """Random changes that the class accepts. pinned: values to be among them, where these were seen to work."""
+        usable = {
+            name: values
+            for name, values in self.binder.choices.items()
+            if name not in self.binder.restricted and values
+        }
+        chosen = {
+            name: [each for each in usable.get(name, ()) if same(each[name], value)] for name, value in pinned.items()
+        }
+        usable |= {name: changes for name, changes in chosen.items() if changes}
+        sure = pinned.keys() & usable.keys()
+        for _ in range(20):
+            changes = joint(
+                usable,
+                self.binder.observer.base,
+                generator,
+                share=0.35,
+                depth_field=self.binder.reader.depth_field,
+                sure=sure,
+            )
+            if self.binder.reader.normal(changed(self.binder.observer.base, changes)) is not None:
+                return changes
+        return {}
+
+    def _blame(self, changes: Mapping[str, Any]) -> None:
+        """Finds the smallest part of changes that is not supported together, and restricts one field of it."""
+        culprits = dict(changes)
+        for name in sorted(changes):
+            fewer = {key: value for key, value in culprits.items() if key != name}
+            accepted = fewer and self.binder.reader.normal(changed(self.binder.observer.base, fewer)) is not None
+            if accepted and self.binder.observer.look(fewer, self.binder.predict).kind == "unsupported":
+                culprits = fewer
+        name = min(culprits, key=lambda name: sum(name in fields_of(each) for each in self.binder.expressions.values()))
+        self.binder.restrict(
+            name, f"not supported together with {', '.join(sorted(culprits.keys() - {name})) or 'others'}"
+        )
