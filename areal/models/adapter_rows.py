@@ -156,7 +156,7 @@ class QueryKeyValue(Rows):
 
 @dataclass(frozen=True)
 class Experts(Row):
-    """A matrix per expert on disk, `{expert}` in its name; ours are stacked along dimension 0.
+    """A tensor per expert (or head) on disk, `{expert}` in its name; ours are stacked along dimension 0.
 
     Two of ours (gate and up) are one matrix per expert; arrangement as in Rows.
     """

@@ -134,8 +134,12 @@ def _fit(pairs: Sequence[_Pair], kind: Literal["rms", "layer"], eps: float) -> _
     target = torch.cat([pair.output for pair in pairs])
     if not bool(torch.isfinite(unit).all()):
         return _Fit(kind, eps, unit[0], unit[0], math.inf)
-    mean, goal = unit.mean(0), target.mean(0)
-    slope = ((unit - mean) * (target - goal)).sum(0) / (unit - mean).square().sum(0).clamp_min(1e-30)
+    # Each pair counts by its own size: rounding in large outputs would spoil the fit of small ones.
+    weight = torch.cat([pair.output.new_full(pair.input.shape[:1], _weight(pair.output)) for pair in pairs])
+    weight = (weight / weight.sum()).reshape(-1, *[1] * (unit.dim() - 1))
+    mean, goal = (weight * unit).sum(0), (weight * target).sum(0)
+    slope = (weight * (unit - mean) * (target - goal)).sum(0)
+    slope = slope / (weight * (unit - mean).square()).sum(0).clamp_min(1e-30)
     intercept = goal - slope * mean
     predicted = unit * slope + intercept
     start, worst = 0, 0.0
@@ -144,6 +148,10 @@ def _fit(pairs: Sequence[_Pair], kind: Literal["rms", "layer"], eps: float) -> _
         worst = max(worst, error(predicted[start:stop], pair.output))
         start = stop
     return _Fit(kind, eps, slope, intercept, worst)
+
+
+def _weight(outputs: Tensor) -> float:
+    return 1.0 / max(float(outputs.var()), 1e-24)
 
 
 def _fits(pairs: Sequence[_Pair], shape: tuple[int, ...], epsilons: Sequence[float]) -> tuple[list[_Fit], float]:

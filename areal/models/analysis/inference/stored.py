@@ -176,7 +176,8 @@ def _candidates(name: str, weights: Mapping[str, Tensor]) -> Iterator[tuple[tupl
     suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
     turned = (False, True) if tensor.dim() == 2 else (False,)
     if owner.endswith("self_attn") or ".self_attn." in name:
-        yield (name,), [entry("swapped_halves", (name,))]
+        # The latter: norms that are one module per head.
+        yield (name,), [entry("swapped_halves", (name,)), *([entry("experts", (name,))] if tensor.dim() == 2 else [])]
     if owner.endswith("self_attn"):
         for group in FUSED_ATTENTION:
             ours = tuple(f"{owner}.{part}{suffix}" for part in group)

@@ -99,3 +99,14 @@ def test_a_scale_that_is_no_parameter_is_refused() -> None:
 
     with pytest.raises(UnsupportedError):
         fit_norm(source, functional.rms_norm(source, (WIDTH,)) * hidden(WIDTH), {"w": hidden(WIDTH) + 1}, name="here")
+
+
+@pytest.mark.parametrize("seed", [3, 8, 10, 17])
+def test_rounding_of_large_outputs_does_not_hide_norms_of_inputs_with_an_offset(seed):
+    generator = torch.Generator().manual_seed(seed)
+    module = nn.LayerNorm(16, eps=2e-3, bias=False)
+    with torch.no_grad():
+        module.weight.copy_(1 + 0.3 * torch.randn(16, generator=generator))
+        inputs = torch.randn(2, 1, 24, 16, generator=generator) + 3
+        found = infer_norm(module, inputs, module(inputs), name="norm")
+    assert (found.spec.kind, found.spec.eps, found.spec.bias) == ("layer", 2e-3, False)
