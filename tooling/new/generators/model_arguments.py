@@ -167,7 +167,9 @@ class Arguments:
         plan = next(plan for plan in self.plans if plan.name == name)
         if plan.attribute in done:
             return
-        for other in dependencies(plan):
+        layers = self.plans.by_attribute("num_layers")
+        lengths = [layers.name] if plan.per_layer and layers is not None else []
+        for other in (*lengths, *dependencies(plan)):
             if any(candidate.name == other for candidate in self.plans):
                 self._order(other, done)
         done[plan.attribute] = self._reading(plan)

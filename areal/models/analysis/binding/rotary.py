@@ -113,12 +113,15 @@ class RotaryFit:
                 return expression
         kinds = [_kind_samples(sample, self._candidates(sample)) for sample in samples]
         if all(kind is not None for kind in kinds):
-            named = [kind for kind in kinds if kind is not None]
+            named = [kind for kind in kinds if kind is not None and any(value is not ABSENT for value in kind.value)]
             # Lists over layers decide in nearly all families; a deep search over all fields takes minutes.
             lists = [name for name in self.names if any(isinstance(look_up(s.config, name), list) for s in named)]
-            found = fit("layer.rotary", named, lists) or fit("layer.rotary", named, self.names, most_choices=2)
-            if found is not None:
-                return self._spoken(found)
+            found = named and (
+                fit("layer.rotary", named, lists) or fit("layer.rotary", named, self.names, most_choices=2)
+            )
+            spoken = self._spoken(found) if found else None
+            if spoken is not None and all(self.explains(spoken, sample) for sample in samples):
+                return spoken
         return self._theta(samples)
 
     def explains(self, expression: Expression, sample: Sample) -> bool:
@@ -200,7 +203,8 @@ def _with_theta(expression: Expression, table: RotaryField) -> Expression:
 
 
 def _kind_samples(sample: Sample, candidates: Sequence[str | None]) -> Sample | None:
-    """The sample with the name of a table in place of each table; None where a table is none of the config's."""
+    """The sample with the name of a table in place of each table; None where a table is none of the config's. Layers
+    whose table has several names are left out: other configs, where the tables differ, say which it is."""
     values: list[Any] = []
     tables = {
         name: evaluate(RotaryField(name, _ALL_TYPES), sample.config) for name in candidates if _readable(name, sample)
@@ -209,10 +213,10 @@ def _kind_samples(sample: Sample, candidates: Sequence[str | None]) -> Sample | 
         if value is ABSENT or value is None:
             values.append(ABSENT if value is ABSENT else _NONE)
             continue
-        name = next((name for name, table in tables.items() if same_table(table, value)), _NONE)
-        if name == _NONE:
+        found = [name for name, table in tables.items() if same_table(table, value)]
+        if not found:
             return None
-        values.append(_ALL if name is None else name)
+        values.append(ABSENT if len(found) > 1 else _ALL if found[0] is None else found[0])
     return Sample(sample.config, LayerValues(values), sample.depth)
 
 
