@@ -23,7 +23,13 @@ class DecoderArgs(BaseModelArgs, ABC):
     """Special token ids of the checkpoint, written back on export; no part of the computation."""
 
     def __post_init__(self) -> None:
-        """Refuse head counts that no attention can have."""
+        """Refuse head counts that no attention can have, and contexts without a second token."""
+        if self.max_position_embeddings < 2:
+            # Reference implementations broadcast tables of one position over all, and compute something else.
+            raise ModelError(
+                f"a config of model_type {self.model_type!r} says max_position_embeddings="
+                f"{self.max_position_embeddings}; expected room for at least 2 tokens"
+            )
         if self.num_heads % self.num_kv_heads:
             raise ModelError(
                 f"a config of model_type {self.model_type!r} asks for num_heads={self.num_heads} query heads and "

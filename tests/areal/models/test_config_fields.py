@@ -181,6 +181,7 @@ REFUSED = {
     "layer type": ({"layer_types": ["chunked_attention"] * 28}, r"layer_types is \['chunked_attention'\]"),
     "layer types length": ({"layer_types": ["full_attention"]}, r"a list of 28 entries"),
     "sliding without window": ({"layer_types": ["sliding_attention"] * 28}, r"sliding_window is unset"),
+    "one position": ({"max_position_embeddings": 1}, r"max_position_embeddings=1; expected room for at least 2"),
     "group sizes": ({"num_key_value_heads": 3}, r"num_kv_heads=3; expected query heads in equal groups"),
     "odd head": ({"head_dim": 127}, r"head_dim is 127"),
     "bool as number": ({"hidden_size": True}, r"hidden_size is True, supported is of type int"),
