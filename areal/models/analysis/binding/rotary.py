@@ -114,11 +114,11 @@ class RotaryFit:
         kinds = [_kind_samples(sample, self._candidates(sample)) for sample in samples]
         if all(kind is not None for kind in kinds):
             named = [kind for kind in kinds if kind is not None and any(value is not ABSENT for value in kind.value)]
+            if not named:  # all tables alike so far: any one does, until a config tells them apart
+                return next((self._field(name) for sample in samples for name in self._candidates(sample)), None)
             # Lists over layers decide in nearly all families; a deep search over all fields takes minutes.
             lists = [name for name in self.names if any(isinstance(look_up(s.config, name), list) for s in named)]
-            found = named and (
-                fit("layer.rotary", named, lists) or fit("layer.rotary", named, self.names, most_choices=2)
-            )
+            found = fit("layer.rotary", named, lists) or fit("layer.rotary", named, self.names, most_choices=2)
             spoken = self._spoken(found) if found else None
             if spoken is not None and all(self.explains(spoken, sample) for sample in samples):
                 return spoken
