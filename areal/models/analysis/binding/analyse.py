@@ -16,6 +16,7 @@ from areal.models.analysis.binding.derived import without_derived
 from areal.models.analysis.binding.expressions import to_json
 from areal.models.analysis.binding.observing import Observer
 from areal.models.analysis.binding.reading import learn
+from areal.models.analysis.binding.undeclared import learn_absences, with_undeclared
 from areal.models.analysis.binding.variants import choose
 from areal.models.analysis.binding.wording import checklist, title
 from areal.models.analysis.family import ArchitectureReport
@@ -45,6 +46,7 @@ def analyse(subject: Subject, *, tiny: Mapping[str, Any] | None = None) -> Archi
     clock = _Clock()
     with clock.phase("tiny"):
         base = without_derived(subject, complete(subject, tiny or {}))
+        base = with_undeclared(subject, base, SKIPPED)
     binder: Binder | None = None
     try:
         with clock.phase("base"):
@@ -52,9 +54,12 @@ def analyse(subject: Subject, *, tiny: Mapping[str, Any] | None = None) -> Archi
         with clock.phase("reading"):
             depth = depth_field(subject, base, len(observer.inference.spec.layers))
             reader = learn(subject, base, depth, SKIPPED)
+            absent = learn_absences(observer, reader)
         with clock.phase("binding"):
             binder = Binder(observer, reader)
             binder.run()
+            for name in absent:
+                binder.look_without(name)
     except UnsupportedError as error:
         return _unsupported(subject, base, error, clock, binder)
     with clock.phase("report"):

@@ -24,7 +24,7 @@ from areal.models.analysis.binding.rotary import (
     without_score_factor,
 )
 from areal.models.analysis.binding.slots import ABSENT, LayerValues, predict, slots_of
-from areal.models.analysis.binding.variations import alternatives, changed, resized
+from areal.models.analysis.binding.variations import MISSING, alternatives, changed, resized
 from areal.models.analysis.family import Constant, RotaryScaled
 from areal.models.analysis.records import UnsupportedError
 
@@ -135,6 +135,10 @@ class Binder:
                 continue
             if wanted and self._look(name, resized(base, name, other, self.reader.depth_field), other):
                 wanted -= 1
+
+    def look_without(self, name: str) -> bool:
+        """Looks at the base config without a field; whether it builds."""
+        return self._look(name, {name: MISSING}, None)
 
     def _look(self, name: str, changes: dict[str, Any], value: Any) -> bool:
         """Looks at one config; whether it was one that builds."""

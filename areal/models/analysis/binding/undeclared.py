@@ -1,0 +1,114 @@
+"""Fields that modeling code reads although no config class declares them, as in `getattr(config, "head_dim", None)`.
+
+A config.json may hold them, and published ones do; so the base config gets a value for each that has an effect, and
+what the code takes without it is found by looking at models without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from areal.models.analysis.binding.expressions import same
+from areal.models.analysis.binding.fitting import Sample, fit
+from areal.models.analysis.binding.slots import LayerValues
+from areal.models.analysis.binding.variations import MISSING, changed, field_names, resized
+from areal.models.analysis.oracle.instance import build, logits, make_tokens
+from areal.models.analysis.oracle.source import config_reads
+from areal.models.analysis.records import SubjectError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from areal.models.analysis.binding.observing import Observer
+    from areal.models.analysis.binding.reading import ConfigReader
+    from areal.models.analysis.oracle.subject import Subject
+
+TRIED: Final = (24, 12, True, 0.5)
+"""Values that an undeclared field may have: no other size of a tiny config is 24."""
+
+
+def with_undeclared(subject: Subject, base: dict[str, Any], skipped: Collection[str]) -> dict[str, Any]:
+    """The config with a value for every undeclared field that changes the model. skipped: fields that are not asked."""
+    try:
+        instance = build(subject, base)
+    except SubjectError:
+        return base
+    known = {*base, *field_names(base), *skipped, *dir(instance.hf_config), *vars(instance.hf_config)}
+    known |= {*(getattr(subject.config_class, "attribute_map", None) or {})}
+    for name in sorted(config_reads(subject).keys() - known):
+        for value in TRIED:
+            trial = {**base, name: value}
+            if not name.startswith("_") and _differs(subject, base, trial):
+                base = trial
+                break
+    return base
+
+
+def _differs(subject: Subject, base: Mapping[str, Any], trial: dict[str, Any]) -> bool:
+    """Whether a config makes another working model."""
+    try:
+        first, second = build(subject, dict(base)), build(subject, trial)
+        tokens = make_tokens(first, batch=1, length=12, seed=0)
+        expected, found = logits(first, tokens), logits(second, tokens)
+    except SubjectError:
+        return False
+    return bool(torch.isfinite(found).all()) and not torch.equal(expected, found)
+
+
+def learn_absences(observer: Observer, reader: ConfigReader) -> list[str]:
+    """Gives the reader the rules for undeclared fields that are absent, as if their class filled them; their names."""
+    learned = []
+    for name in reader.names:
+        if "." in name or reader.defaults.get(name, MISSING) is not MISSING or name not in observer.base:
+            continue
+        slot = next((slot for slot, value in observer.values.items() if _is(value, observer.base[name])), None)
+        if slot is None:
+            continue
+        samples = _samples_without(observer, reader, name, slot)
+        others = [other for other in reader.names if other != name]
+        rule = fit(slot, samples, others) if samples else None
+        if rule is not None:
+            reader.defaults[name] = None
+            reader.rules[name] = rule
+            learned.append(name)
+    return learned
+
+
+def _samples_without(observer: Observer, reader: ConfigReader, name: str, slot: str) -> list[Sample]:
+    """The slot in configs that lack the field: the base, and one for each number that it may be made of, doubled."""
+    found = _sample(observer, reader, slot, {name: MISSING})
+    if not found:
+        return []
+    for other in _parts(found[0].value, {each: observer.base.get(each) for each in reader.names if each != name}):
+        resizing = resized(observer.base, other, observer.base[other] * 2, reader.depth_field)
+        found += _sample(observer, reader, slot, {name: MISSING, **resizing})
+    return found
+
+
+def _parts(value: Any, numbers: Mapping[str, Any]) -> list[str]:
+    """Fields that a size may be made of: those that are equal to it, and those that give it when divided."""
+    size = next(iter(value), None) if isinstance(value, LayerValues) else value
+    if type(size) is not int:
+        return []
+    whole = {name: number for name, number in numbers.items() if type(number) is int and number > 1}
+    found = {name for name, number in whole.items() if number == size}
+    for name, number in whole.items():
+        divisors = [other for other, divisor in whole.items() if divisor * size == number]
+        found |= {name, *divisors} if divisors else set()
+    return sorted(found)
+
+
+def _sample(observer: Observer, reader: ConfigReader, slot: str, changes: dict[str, Any]) -> list[Sample]:
+    outcome = observer.look(changes)
+    if outcome.kind not in ("proven", "no_effect") or slot not in outcome.values:
+        return []
+    value = outcome.values[slot]
+    config = reader.complete(changed(observer.base, changes))
+    return [Sample(config, value, len(value) if isinstance(value, LayerValues) else 1)]
+
+
+def _is(value: Any, wanted: Any) -> bool:
+    values = value if isinstance(value, LayerValues) else [value]
+    return bool(values) and all(same(each, wanted) for each in values)
