@@ -47,16 +47,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _analyse(options: argparse.Namespace) -> Any:
     from areal.models.analysis.binding.analyse import analyse
-    from areal.models.analysis.oracle.subject import resolve
+    from areal.models.analysis.binding.unproven import like, static
+    from areal.models.analysis.oracle.subject import UnknownConfigError, UntrustedSourceError, resolve
+
+    tiny = _read_tiny(options.tiny)
+    try:
+        subject = resolve(options.source, modeling=options.modeling, trust=options.trust_source)
+    except UntrustedSourceError:
+        if not options.static:
+            raise
+        return static(options.source, modeling=options.modeling)
+    except UnknownConfigError as error:
+        if options.like is None:
+            raise
+        return like(error.config, options.like, error.nearest, options.source)
+    return analyse(subject, tiny=tiny)
+
+
+def _read_tiny(path: Path | None) -> dict[str, Any] | None:
     from areal.models.analysis.records import SubjectError
 
-    tiny = None
-    if options.tiny is not None:
-        try:
-            tiny = json.loads(options.tiny.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise SubjectError(f"{options.tiny} is not readable JSON: {error}") from error
-    return analyse(resolve(options.source, modeling=options.modeling, trust=options.trust_source), tiny=tiny)
+    if path is None:
+        return None
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SubjectError(f"{path} is not readable JSON: {error}") from error
+    return values
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--modeling", type=Path, metavar="FILE", help="modeling file of a type that no library has")
     parser.add_argument("--trust-source", action="store_true", help="run the modeling code of the folder")
     parser.add_argument("--static", action="store_true", help="do not run code that is not trusted, only read it")
+    parser.add_argument(
+        "--like", metavar="FAMILY", help="for a config without code: take this family's computation over"
+    )
     parser.add_argument("--json", action="store_true", help="write one JSON object")
     return parser
 
