@@ -225,9 +225,9 @@ class ConfigFields:
                 raise self.error(name, value, _alternatives(supported))
 
     def token_ids(self) -> dict[str, Any]:
-        """The special token ids that are set, to be written back unchanged."""
-        found = {name: self.optional(name) for name in TOKEN_FIELDS}
-        return {name: value for name, value in found.items() if value is not None}
+        """The special token ids that are set or explicitly null, to be written back unchanged: where one is absent,
+        `transformers` takes a default that may be no token of this vocabulary."""
+        return {name: self._values.pop(name) for name in TOKEN_FIELDS if name in self._values}
 
     def finish(self, harmless: Collection[str] = ()) -> None:
         """Refuse every field that was neither taken nor declared harmless."""

@@ -19,8 +19,8 @@ class DecoderArgs(BaseModelArgs, ABC):
 
     initializer_range: float = 0.02
     """Standard deviation of random weights."""
-    token_ids: dict[str, Any] = field(default_factory=dict)
-    """Special token ids of the checkpoint, written back on export; no part of the computation."""
+    token_ids: dict[str, Any] = field(default_factory=dict, compare=False)
+    """Special token ids of the checkpoint, nulls included, written back on export; no part of the computation."""
 
     def __post_init__(self) -> None:
         """Refuse head counts that no attention can have, and contexts without a second token."""

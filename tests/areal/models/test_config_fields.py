@@ -232,3 +232,12 @@ def test_an_unknown_model_type_is_refused_with_the_nearest_names():
 def test_a_config_cannot_name_code_to_import(model_type):
     with pytest.raises(ModelError, match="model_type"):
         from_config({**QWEN3, "model_type": model_type})
+
+
+def test_token_ids_are_written_back_as_they_were_nulls_included():
+    given = {"eos_token_id": [1, 2], "pad_token_id": None}
+    args = read(PUBLISHED["qwen3"] | {"bos_token_id": 7} | given)
+    written = args.to_hf_config()
+    assert {name: written[name] for name in ("bos_token_id", *given)} == {"bos_token_id": 7} | given
+    without = {name: value for name, value in PUBLISHED["qwen3"].items() if not name.endswith("_token_id")}
+    assert not any(name.endswith("_token_id") for name in read(without).to_hf_config())
