@@ -191,7 +191,8 @@ class FieldUse:
 
     name: str
     status: Literal["used", "fixed", "ignored"]
-    """used: some slot's expression reads it. fixed: only `allowed` values are proven, others are refused at load.
+    """used: some slot's expression reads it. fixed: only `allowed` values are proven, others are refused at load; with
+    a default_rule and nothing allowed, only what the rule says.
     ignored: cannot change a logit; `reason` says how that is known."""
     type: Literal["int", "float", "bool", "str", "list", "dict", "any"] = "any"
     nullable: bool = False

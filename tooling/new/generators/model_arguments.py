@@ -240,6 +240,11 @@ class Arguments:
         lines = []
         for use in self.plans.fixed:
             allowed, default = use.get("allowed") or (), use.get("default")
+            if use.get("default_rule") is not None and not allowed:
+                extra = "" if default is None else f", default={literal(default)}"
+                rule = self._args.expression(use["default_rule"])
+                lines.append(f"fields.require({literal(use['name'])}, (None, {rule}){extra})")
+                continue
             missing = use.get("required") or not any(_same(default, value) for value in allowed)
             extra = f", default={literal(default)}" if missing else ""
             name = use["name"]

@@ -157,6 +157,7 @@ class Accounts:
         found: list[Any] = []
         for each in self.binder.observations:
             value = look_up(each.changes, name) if name in each.changes else look_up(each.config, name)
+            value = None if value is MISSING else value
             if not any(same(value, other) for other in found):
                 found.append(value)
         return found
@@ -217,6 +218,9 @@ class Accounts:
         if reason is not None:
             return FieldUse(status="ignored", reason=reason, **common)
         reason = self.binder.restricted.get(name, f"read at {mentioned}, but no other value could be proven to matter")
+        if name in self.binder.reader.rules and not isinstance(self._base(name), list):
+            # The class writes out what it computes: that is the one value which is proven for all configs.
+            return FieldUse(status="fixed", reason=reason, **common)
         return FieldUse(status="fixed", allowed=tuple(proven), reason=reason, **common)
 
     def _ignored(self, name: str, proven: list[Any], mentioned: str | None) -> str | None:
@@ -234,10 +238,30 @@ class Accounts:
         equal = f"logits are equal bit for bit for {_listed(proven)}"
         if mentioned is None:
             return f"not read by the modeling source; {equal}" if seen else "not read by the modeling source"
-        numbers = all(type(value) is int for value in [*seen, self._base(name)])
-        if seen and (LENGTHS.fullmatch(name) or (numbers and len(seen) > 1)):
+        if seen and LENGTHS.fullmatch(name):
             return f"read at {mentioned}, but {equal}"
-        return None
+        beside = self._num_without_effect(name) if len(seen) > 1 else 0
+        return f"logits are the same for {len(proven)} values, also beside {beside} other changes" if beside else None
+
+    def _num_without_effect(self, name: str) -> int:
+        """In how many configs that turn another switch of the base it makes no difference either; 0 where it does."""
+        binder, count = self.binder, 0
+        own = binder.choices.get(name, ())
+        switches = [
+            changes
+            for other, each in binder.choices.items()
+            for changes in each
+            if other != name and (isinstance(changes[other], bool | str | list | None) or not self._base(other))
+        ]
+        for number, switch in enumerate(switches if own else ()):
+            changes = {**own[number % len(own)], **switch}
+            if binder.reader.normal(changed(binder.observer.base, changes)) is None:
+                continue
+            outcome = binder.observer.look(changes, binder.predict, may_infer=False)
+            if outcome.kind == "unsupported":
+                return 0
+            count += outcome.kind != "refused"
+        return count
 
     def _of_all_types(self, name: str) -> dict[str, Any]:
         default = self.binder.reader.defaults.get(name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, look_up, same
+from areal.models.analysis.binding.expressions import ROTARY_FIELD, SCORE_FACTOR, fields_of, look_up, same
 from areal.models.analysis.binding.filling import branches, filled, filling_rules
 from areal.models.analysis.binding.fitting import Sample, explains, fit
 from areal.models.analysis.binding.guessing import first_guesses, value_guess
@@ -114,7 +114,11 @@ class Binder:
     def _names(self) -> list[str]:
         return [
             *self.reader.names,
-            *(name for name in self.observations[0].config if name.startswith(ROTARY_FIELD + ".")),
+            *(
+                name
+                for name in self.observations[0].config
+                if name.startswith(ROTARY_FIELD + ".") and name != SCORE_FACTOR
+            ),
         ]
 
     def _rotary_fit(self) -> RotaryFit:
@@ -344,6 +348,8 @@ class Binder:
         ]
 
     def _moved(self, observation: Observation, name: str) -> bool:
+        if name in self.reader.rules and name not in observation.changes:
+            return False  # the class computed it, which is proven
         return name in self._names() and not same(
             look_up(observation.config, name), look_up(self.observations[0].config, name)
         )

@@ -26,3 +26,14 @@ def without_derived(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
         if name in after and same(before[name], after[name]):
             config = fewer
     return config
+
+
+def computed_names(subject: Subject, base: dict[str, Any]) -> list[str]:
+    """Undeclared fields that the class writes out beside those of the config: files that it wrote hold them."""
+    known = {*defaults_of(subject.config_class), *(getattr(subject.config_class, "attribute_map", None) or {}), *base}
+    try:
+        written = read(subject, base).to_dict()
+    except SubjectError:
+        return []
+    plain = (name for name, value in written.items() if isinstance(value, int | float | str))
+    return sorted({*plain} - known)

@@ -11,6 +11,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.models.analysis.binding.derived import computed_names
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, EvaluationError, evaluate, look_up, same
 from areal.models.analysis.binding.fitting import Sample, fit
 from areal.models.analysis.binding.slots import LayerValues
@@ -54,6 +55,8 @@ class ConfigReader:
     """Field to what fills it where it is null."""
     rewritten: set[str] = field(default_factory=set)
     """Fields whose value in the config object is not the one in config.json: expressions read config.json."""
+    computed: frozenset[str] = frozenset()
+    """Fields that the class does not declare but computes: they are left out rather than null."""
     unfilled: set[str] = field(default_factory=set)
     """Fields that are filled where they are null, by no rule that could be found: config.json must hold them."""
     _normal: dict[str, dict[str, Any] | None] = field(default_factory=dict)
@@ -120,6 +123,9 @@ def learn(subject: Subject, base: dict[str, Any], depth_field: str, ignored: Ite
     reader.defaults = defaults_of(config_class)
     reader.annotations = annotations_of(config_class)
     names = [*field_names(base), *(name for name in reader.defaults if "." not in name)]
+    reader.computed = frozenset(computed_names(subject, base)) - skipped
+    names += sorted(reader.computed)
+    reader.defaults |= dict.fromkeys(reader.computed)
     containers = {name.partition(".")[0] for name in names if "." in name}
     skipped |= {*containers, *(getattr(config_class, "attribute_map", None) or {})}
     # What transformers adds to every config stands in those inside others, too.
@@ -177,6 +183,7 @@ class _Learner:
         """Finds the rule by which a null is filled, if it is."""
         reader, base = self.reader, self.reader.base
         absent = [value for value in (MISSING, None) if value is None or reader.defaults.get(name, MISSING) is None]
+        absent = [MISSING] if name in reader.computed else absent
         nulls = [value for value in absent if self._accepts({name: value})]
         if not nulls:
             return

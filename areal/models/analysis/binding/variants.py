@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.analysis.binding.accounting import SKIPPED
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, look_up
+from areal.models.analysis.binding.variations import MISSING
 from areal.models.analysis.family import Variant
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ MOST_JOINT: Final = 2
 
 def choose(binder: Binder) -> list[Variant]:
     """Flipped flags, other rotary types, nulls, lists, other numbers, in this order, then some of many changes."""
-    proven = [each for each in binder.outcomes if each.kind == "proven"]
+    proven = [each for each in binder.outcomes if each.kind == "proven" and MISSING not in each.changes.values()]
     proven = [each for each in proven if not set(each.changes) & (binder.restricted.keys() | SKIPPED)]
     ranked = sorted(proven, key=lambda each: _rank(binder, each))
     chosen: dict[str, Variant] = {}
@@ -26,7 +27,7 @@ def choose(binder: Binder) -> list[Variant]:
         name = _name(binder, outcome)
         if name not in chosen and len(chosen) < MOST - MOST_JOINT:
             chosen[name] = _variant(name, outcome)
-    joint = [each for each in binder.joint_outcomes if each.kind == "proven"]
+    joint = [each for each in binder.joint_outcomes if each.kind == "proven" and MISSING not in each.changes.values()]
     joint = [each for each in joint if not set(each.changes) & (binder.restricted.keys() | SKIPPED)]
     joint.sort(key=lambda each: -len(each.changes))
     for number, outcome in enumerate(joint[:MOST_JOINT], 1):
