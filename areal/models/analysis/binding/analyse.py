@@ -16,7 +16,7 @@ from areal.models.analysis.binding.derived import without_derived
 from areal.models.analysis.binding.expressions import to_json
 from areal.models.analysis.binding.observing import Observer
 from areal.models.analysis.binding.reading import learn
-from areal.models.analysis.binding.undeclared import learn_absences, with_undeclared
+from areal.models.analysis.binding.undeclared import learn_absences, with_undeclared, without_aliases
 from areal.models.analysis.binding.variants import choose
 from areal.models.analysis.binding.wording import checklist, title
 from areal.models.analysis.family import ArchitectureReport
@@ -46,7 +46,7 @@ def analyse(subject: Subject, *, tiny: Mapping[str, Any] | None = None) -> Archi
     clock = _Clock()
     with clock.phase("tiny"):
         base = without_derived(subject, complete(subject, tiny or {}))
-        base = with_undeclared(subject, base, SKIPPED)
+        base = with_undeclared(subject, without_aliases(subject, base), SKIPPED)
     binder: Binder | None = None
     try:
         with clock.phase("base"):

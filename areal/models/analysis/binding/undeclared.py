@@ -46,6 +46,12 @@ def with_undeclared(subject: Subject, base: dict[str, Any], skipped: Collection[
     return base
 
 
+def without_aliases(subject: Subject, base: dict[str, Any]) -> dict[str, Any]:
+    """The config with the names that the class itself uses, where transformers accepts others (attribute_map)."""
+    aliases = getattr(subject.config_class, "attribute_map", None) or {}
+    return {name if aliases.get(name, name) in base else aliases[name]: value for name, value in base.items()}
+
+
 def _differs(subject: Subject, base: Mapping[str, Any], trial: dict[str, Any]) -> bool:
     """Whether a config makes another working model."""
     try:
@@ -61,7 +67,8 @@ def learn_absences(observer: Observer, reader: ConfigReader) -> list[str]:
     """Gives the reader the rules for undeclared fields that are absent, as if their class filled them; their names."""
     learned = []
     for name in reader.names:
-        if "." in name or reader.defaults.get(name, MISSING) is not MISSING or name not in observer.base:
+        value = observer.base.get(name)
+        if reader.defaults.get(name, MISSING) is not MISSING or value not in TRIED or name in reader.rules:
             continue
         slot = next((slot for slot, value in observer.values.items() if _is(value, observer.base[name])), None)
         if slot is None:
