@@ -67,8 +67,12 @@ def prepare(request: PrepareRequest) -> Prepared:
 
 
 def _without_nothing(table: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry without what is not said; `default` tells null from absent, so it stays."""
-    return {name: value for name, value in table.items() if name == "default" or value not in (None, "", [], False)}
+    """An entry without what is not said; `default` tells null from absent, so it stays, and 0 is no False."""
+    return {
+        name: value
+        for name, value in table.items()
+        if name == "default" or not (value is None or value is False or value in ("", []))
+    }
 
 
 def _report(request: PrepareRequest) -> Mapping[str, Any]:
