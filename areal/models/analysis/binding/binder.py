@@ -220,6 +220,7 @@ class Binder:
         base = look_up(self.observer.base, ROTARY_FIELD)
         if not isinstance(base, dict):
             return
+        proven: list[tuple[str | None, str, dict[str, Any]]] = []
         for layer_type, rotary_type, entries in rotary_changes(base, self.observer.inference.spec):
             types = self.rotary_types.setdefault(layer_type, set())
             if (layer_type, rotary_type) in self.rotary_refused:
@@ -240,6 +241,9 @@ class Binder:
                 types.discard(rotary_type)
             self._retype()
             self.rotary_refused |= {(layer_type, rotary_type)} - {(layer_type, each) for each in types}
+            if outcome.kind == "proven":
+                proven.append((layer_type, rotary_type, {ROTARY_FIELD: entries}))
+        self.choices[ROTARY_FIELD] = [changes for *kind, changes in proven if tuple(kind) not in self.rotary_refused]
 
     @staticmethod
     def _has_type(observation: Observation, rotary_type: str) -> bool:

@@ -1,0 +1,44 @@
+"""What config classes of transformers do with fields that are null or absent, found by running them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from areal.models.analysis.binding.accounting import SKIPPED
+from areal.models.analysis.binding.reading import learn
+from areal.models.analysis.binding.variations import changed
+from areal.models.analysis.oracle.subject import resolve
+from areal.models.analysis.oracle.tiny import tiny_config
+
+DEPTH = "num_hidden_layers"
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "smollm3", "afmoe", "falcon", "ministral"])
+def test_completed_configs_are_what_the_class_makes_of_them(model_type: str) -> None:
+    subject = resolve(model_type)
+    base = tiny_config(subject)
+    reader = learn(subject, base, DEPTH, SKIPPED)
+    assert reader.rules
+    for name in reader.rules:
+        config = changed(base, {name: None})
+        normal = reader.normal(config)
+        assert normal is not None
+        assert reader.complete(config)[name] == normal[name]
+    for other in ({DEPTH: 6}, {"num_attention_heads": 8}, {"hidden_size": 128}):
+        config = changed(base, {**dict.fromkeys(reader.rules), **other})
+        normal = reader.normal(config)
+        if normal is not None:
+            completed = reader.complete(config)
+            assert {name: completed[name] for name in reader.rules} == {name: normal[name] for name in reader.rules}
+
+
+def test_a_list_over_layers_is_filled_by_the_fields_that_transformers_reads() -> None:
+    subject = resolve("qwen2")
+    base = tiny_config(subject)
+    reader = learn(subject, base, DEPTH, SKIPPED)
+    config: dict[str, Any] = changed(base, {"layer_types": None, "max_window_layers": 3, "use_sliding_window": True})
+    assert reader.complete(config)["layer_types"] == ["full_attention"] * 3 + ["sliding_attention"]
+    config = changed(config, {"use_sliding_window": False})
+    assert reader.complete(config)["layer_types"] == ["full_attention"] * 4
