@@ -1,7 +1,8 @@
 """`areal-new model --matrix FILE.json`: generate, test and verify many families at once, in a scratch worktree.
 
 FILE.json holds a list of model types, or {"models": [{"model_type", "tiny_kwargs"}], "synthetic": [{"name", "base",
-"overrides"}]}; the synthetic configs are loaded by the family of their base type. Each family goes through the same
+"overrides"}]}; a synthetic config is loaded by the family of its base type, and gets a family of its own where that one
+refuses it. Each family goes through the same
 commands as a person's would: analysis, `areal-new model`, its generated test; then `areal.models.verification`, which
 shares no code with them, tries to catch it being wrong. The worktree is of the last commit and is removed at the end.
 """
@@ -67,6 +68,8 @@ class _Matrix:
         self._python = str(python)
         self._folder = folder
         self._writing = threading.Lock()
+        self._named: dict[str, str] = {}
+        """Changed config to why the family of the plain one refused it."""
         self._environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(scratch)}
 
     def run(self, entries: Sequence[Entry], jobs: int) -> Iterator[Row]:
@@ -77,6 +80,20 @@ class _Matrix:
                 row = future.result()
                 with progress(f"{number} of {len(entries)}: {row.name} {row.outcome}"):
                     yield row
+        yield from self._refused_changes([entry for entry in entries if entry.synthetic])
+
+    def _refused_changes(self, entries: Sequence[Entry]) -> Iterator[Row]:
+        """Changed configs that the family of the plain one refuses: each is tried as the config of a family."""
+        for entry in entries:
+            for change in entry.synthetic:
+                if self._named.get(str(change["name"])) is not None:
+                    yield self._family(
+                        Entry(
+                            model_type=entry.model_type,
+                            tiny={**entry.tiny, **change["overrides"]},
+                            own_name=str(change["name"]),
+                        )
+                    )
 
     def _family(self, entry: Entry) -> Row:
         row = Row(name=entry.name, model_type=entry.model_type)
@@ -93,8 +110,9 @@ class _Matrix:
         path = self._folder / f"{row.name}.report.json"
         path.write_text(json.dumps(report), encoding="utf-8")
         with self._writing, row.timed("generate"):
-            if (self._scratch / "areal/models" / row.name).is_dir():
-                self._tool("undo", "model", row.name)
+            for name in {row.name, Entry(model_type=entry.model_type).name}:  # they share the registry's key
+                if (self._scratch / "areal/models" / name).is_dir():
+                    self._tool("undo", "model", name)
             answer = self._tool("model", row.name, "--report", str(path), "--no-test")
         if not answer.get("ok"):
             row.outcome, row.reason = "failed", f"not generated: {answer.get('error') or answer}"
@@ -131,7 +149,9 @@ class _Matrix:
         command = ["-m", "areal.models.verification", entry.model_type, "--json", "--trials", str(JOINT_TRIALS)]
         with row.timed("verify"):
             done = self._child([*command, "--tiny", str(tiny)])
-        row.take_verification(json.loads(done.stdout.strip().splitlines()[-1]))
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+        row.take_verification(found)
+        self._named |= {name: said for name, said in found["named"].items() if isinstance(said, str)}
 
     def _tool(self, *arguments: str) -> dict[str, Any]:
         """`areal-new ARGUMENTS --json` of this installation, in the scratch repository."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -26,10 +27,14 @@ class Entry:
     synthetic: tuple[Mapping[str, Any], ...] = ()
     """Changed configs that the family must load correctly: {"name", "base", "overrides"}."""
 
+    own_name: str = ""
+    """Where the model type is not to be the name."""
+
     @property
     def name(self) -> str:
         """Name of the family to generate."""
-        return self.model_type.replace("-", "_").replace(".", "_").lower()
+        name = re.sub(r"[^a-z0-9]+", "_", (self.own_name or self.model_type).lower())
+        return name.strip("_")
 
 
 @dataclass(kw_only=True)
@@ -52,6 +57,12 @@ class Row:
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds within the analysis."""
     verification: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The model type, and which config of it where that matters."""
+        plain = Entry(model_type=self.model_type).name
+        return self.model_type if self.name == plain else f"{self.model_type} ({self.name})"
 
     @property
     def total(self) -> float:
@@ -159,12 +170,12 @@ def table(rows: Sequence[Row]) -> str:
             found = row.verification
             checked = f"{found.get('equal', 0)} equal, {found.get('refused', 0)} refused"
             lines.append(
-                f"| `{row.model_type}` | proven | {row.parity:.1e} | {row.parity_ratio:.2f} | {row.variants} | "
+                f"| `{row.label}` | proven | {row.parity:.1e} | {row.parity_ratio:.2f} | {row.variants} | "
                 f"{row.lines['family']} | {row.lines['test']} | {row.total:.1f} | {checked} |"
             )
         else:
             reason = " ".join(row.reason.replace("|", "/").split())[:240]
-            lines.append(f"| `{row.model_type}` | {row.outcome}: {reason} | | | | | | {row.total:.1f} | |")
+            lines.append(f"| `{row.label}` | {row.outcome}: {reason} | | | | | | {row.total:.1f} | |")
     counts = summary(rows)
     lines += ["", ", ".join(f"{counts[name]} {name}" for name in ("proven", "refused", "failed", "wrong", "error"))]
     if "seconds" in counts:
