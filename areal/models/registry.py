@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 MODELS: Final[dict[str, str]] = {
     "qwen2": "areal.models.qwen2:SPEC",
     "qwen3": "areal.models.qwen3:SPEC",
-    "qwen3_moe": "areal.models.qwen3:SPEC",
+    "qwen3_moe": "areal.models.qwen3_moe:SPEC",
 }
 
 

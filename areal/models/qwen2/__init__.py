@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: dense decoders with biases on query, key and value, and optionally windowed upper layers."""
+"""Qwen2: pre-norm blocks of biased grouped-query attention and SwiGLU; windowed layers."""
 
 from areal.models.qwen2.spec import SPEC
 

@@ -1,4 +1,4 @@
-"""Qwen2: pre-norm blocks of biased grouped-query attention and SwiGLU."""
+"""Qwen2: pre-norm blocks of biased grouped-query attention and SwiGLU; windowed layers."""
 
 from __future__ import annotations
 
@@ -24,21 +24,19 @@ class Qwen2Model(DecoderModel):
         super().__init__(
             args,
             layers=(_block(args, layer) for layer in range(args.num_layers)),
-            norm=RMSNorm(args.hidden_size, args.norm_eps),
+            norm=_norm(args),
             rotary=Rotary(args.rotary, args.head_dim),
         )
 
 
 def _block(args: Qwen2Args, layer: int) -> PreNormBlock:
     return PreNormBlock(
-        input_layernorm=RMSNorm(args.hidden_size, args.norm_eps),
-        self_attn=SelfAttention(
-            layer,
-            args,
-            qkv_bias=True,
-            output_bias=False,
-            window=args.windows[layer],
-        ),
-        post_attention_layernorm=RMSNorm(args.hidden_size, args.norm_eps),
-        mlp=GatedMLP(args.hidden_size, args.intermediate_size),
+        input_layernorm=_norm(args),
+        self_attn=SelfAttention(layer, args, qkv_bias=True, window=args.window(layer)),
+        post_attention_layernorm=_norm(args),
+        mlp=GatedMLP(args.hidden_size, args.intermediate_size, activation=args.hidden_act),
     )
+
+
+def _norm(args: Qwen2Args) -> RMSNorm:
+    return RMSNorm(args.hidden_size, args.norm_eps)

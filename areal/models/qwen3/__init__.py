@@ -1,4 +1,4 @@
-"""Qwen3, dense and mixture of experts: query and key are normalised per head before the rotation."""
+"""Qwen3: pre-norm blocks of grouped-query attention with query and key norms and SwiGLU; windowed layers."""
 
 from areal.models.qwen3.spec import SPEC
 

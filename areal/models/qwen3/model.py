@@ -1,4 +1,4 @@
-"""Qwen3: pre-norm blocks of grouped-query attention with per-head query and key norms, and SwiGLU or experts."""
+"""Qwen3: pre-norm blocks of grouped-query attention with query and key norms and SwiGLU; windowed layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import PreNormBlock
 from areal.models.blocks.decoder import DecoderModel
 from areal.models.blocks.mlp import GatedMLP
-from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
 from areal.models.blocks.norms import RMSNorm
 from areal.models.blocks.rotary import Rotary
 
@@ -25,33 +24,31 @@ class Qwen3Model(DecoderModel):
         super().__init__(
             args,
             layers=(_block(args, layer) for layer in range(args.num_layers)),
-            norm=RMSNorm(args.hidden_size, args.norm_eps),
+            norm=_norm(args),
             rotary=Rotary(args.rotary, args.head_dim),
         )
 
 
 def _block(args: Qwen3Args, layer: int) -> PreNormBlock:
     return PreNormBlock(
-        input_layernorm=RMSNorm(args.hidden_size, args.norm_eps),
-        self_attn=SelfAttention(
-            layer,
-            args,
-            qkv_bias=args.attention_bias,
-            output_bias=args.attention_bias,
-            window=args.windows[layer],
-            query_norm=RMSNorm(args.head_dim, args.norm_eps),
-            key_norm=RMSNorm(args.head_dim, args.norm_eps),
-        ),
-        post_attention_layernorm=RMSNorm(args.hidden_size, args.norm_eps),
-        mlp=_feed_forward(args, layer),
+        input_layernorm=_norm(args),
+        self_attn=_attention(args, layer),
+        post_attention_layernorm=_norm(args),
+        mlp=GatedMLP(args.hidden_size, args.intermediate_size, activation=args.hidden_act),
     )
 
 
-def _feed_forward(args: Qwen3Args, layer: int) -> GatedMLP | MixtureOfExperts:
-    moe = args.moe
-    if moe is None or not moe.has_experts(layer):
-        return GatedMLP(args.hidden_size, args.intermediate_size)
-    return MixtureOfExperts(
-        router=Router(args.hidden_size, moe.num_experts, moe.top_k, normalize=moe.normalize),
-        experts=Experts(args.hidden_size, moe.intermediate_size, moe.num_experts),
+def _attention(args: Qwen3Args, layer: int) -> SelfAttention:
+    return SelfAttention(
+        layer,
+        args,
+        qkv_bias=args.attention_bias,
+        output_bias=args.attention_bias,
+        query_norm=RMSNorm(args.head_dim, args.norm_eps),
+        key_norm=RMSNorm(args.head_dim, args.norm_eps),
+        window=args.window(layer),
     )
+
+
+def _norm(args: Qwen3Args) -> RMSNorm:
+    return RMSNorm(args.hidden_size, args.norm_eps)

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 TENSOR_PARALLEL: Final[dict[str, Shard]] = {
     "embed_tokens": Shard.COLUMN,
     "layers.*.mlp.down_proj": Shard.ROW,
-    "layers.*.mlp.experts.down_proj": Shard.EXPERT_ROW,
-    "layers.*.mlp.experts.gate_proj": Shard.EXPERT_COLUMN,
-    "layers.*.mlp.experts.up_proj": Shard.EXPERT_COLUMN,
     "layers.*.mlp.gate_proj": Shard.COLUMN,
     "layers.*.mlp.up_proj": Shard.COLUMN,
     "layers.*.self_attn.k_proj": Shard.COLUMN,

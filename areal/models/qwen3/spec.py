@@ -16,5 +16,5 @@ SPEC: Final = ModelSpec(
     args_class=Qwen3Args,
     state_dict_adapter=Qwen3StateDictAdapter,
     parallelize=parallelize,
-    model_types=frozenset({"qwen3", "qwen3_moe"}),
+    model_types=frozenset({"qwen3"}),
 )

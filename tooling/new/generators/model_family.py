@@ -51,7 +51,9 @@ def family(report: Mapping[str, Any], names: Names, root: Path) -> dict[str, Any
         },
         "splits": [
             [name, split]
-            for name, split in tensor_parallel(report["layout"], untied=_may_be_untied(report["slots"])).items()
+            for name, split in tensor_parallel(
+                report["layout"], report["slots"], untied=_may_be_untied(report["slots"])
+            ).items()
         ],
         "tests": checks(report, plans),
     }

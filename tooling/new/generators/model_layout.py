@@ -53,12 +53,26 @@ def table(layout: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[str, str
     return [_row(entry, names) for entry in sorted(entries, key=lambda entry: list(entry["ours"]))], shared
 
 
-def tensor_parallel(layout: Sequence[Mapping[str, Any]], *, untied: bool) -> dict[str, str]:
-    """Module (or stacked parameter) to its split, sorted. untied: whether some model has a head of its own."""
+def tensor_parallel(
+    layout: Sequence[Mapping[str, Any]], slots: Mapping[str, Mapping[str, Any]], *, untied: bool
+) -> dict[str, str]:
+    """Module (or stacked parameter) to its split, sorted; also of layers that only other configs than the tiny one
+    have. untied: whether some model has a head of its own."""
     names = {_module(parameter_name(name)) for entry in layout for name in entry["ours"]}
     names |= {"lm_head"} if untied else set()
+    names |= {f"layers.*.{name}" for name in _possible(slots)}
     found = {name: split for name in sorted(names) if (split := _split(name))}
     return found if untied else {name: split for name, split in found.items() if name != "lm_head"}
+
+
+def _possible(slots: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Modules of a layer that some config has, though maybe not the tiny one."""
+    path = "layer.feed_forward"
+    gate = {"gate_proj"} if slots.get(f"{path}.gated") == {"kind": "constant", "value": True} else set()
+    if f"{path}.intermediate_size" in slots:
+        yield from (f"mlp.{name}" for name in gate | {"up_proj", "down_proj"})
+    if slots.get("layer.attention.query_rank", {}).get("kind", "constant") != "constant":
+        yield from ("self_attn.q_proj", "self_attn.q_b_proj")
 
 
 def row_names(rows: Sequence[str], shared: Mapping[str, str]) -> list[str]:

@@ -136,10 +136,15 @@ def _refuse_other_answers(request: UnitRequest, produced: Produced, existing: Re
         name = differing[0]
         raise ConflictError(
             f"the {request.kind} {existing.name!r} exists with other answers: {', '.join(differing)} "
-            f"({name} is {existing.answers[name]!r}, asked for is {produced.answers[name]!r})",
+            f"({name} is {_short(existing.answers[name])}, asked for is {_short(produced.answers[name])})",
             where=existing.path,
             fix=f"give them to `areal-new update {request.kind} {existing.name}`, or `areal-new undo` the unit first",
         )
+
+
+def _short(answer: object, limit: int = 80) -> str:
+    text = repr(answer)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def _restore_files(plan: Plan, produced: Produced, existing: Receipt) -> tuple[list[str], list[str]]:

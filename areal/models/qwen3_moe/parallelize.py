@@ -1,0 +1,32 @@
+"""How Qwen3Moe is split over devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from areal.models.parallel import Shard, single_device
+
+if TYPE_CHECKING:
+    from areal.models.parallel import ParallelPlan
+    from areal.models.qwen3_moe.model import Qwen3MoeModel
+
+TENSOR_PARALLEL: Final[dict[str, Shard]] = {
+    "embed_tokens": Shard.COLUMN,
+    "layers.*.mlp.down_proj": Shard.ROW,
+    "layers.*.mlp.experts.down_proj": Shard.EXPERT_ROW,
+    "layers.*.mlp.experts.gate_proj": Shard.EXPERT_COLUMN,
+    "layers.*.mlp.experts.up_proj": Shard.EXPERT_COLUMN,
+    "layers.*.mlp.gate_proj": Shard.COLUMN,
+    "layers.*.mlp.up_proj": Shard.COLUMN,
+    "layers.*.self_attn.k_proj": Shard.COLUMN,
+    "layers.*.self_attn.o_proj": Shard.ROW,
+    "layers.*.self_attn.q_proj": Shard.COLUMN,
+    "layers.*.self_attn.v_proj": Shard.COLUMN,
+    "lm_head": Shard.COLUMN,
+}
+"""Split of each module under tensor parallelism; every other module is replicated."""
+
+
+def parallelize(model: Qwen3MoeModel, plan: ParallelPlan | None = None) -> Qwen3MoeModel:
+    """Apply `plan` to `model` in place and return it. Raises ModelError for a plan that splits anything."""
+    return single_device(model, plan)

@@ -1,0 +1,179 @@
+"""Qwen3 against transformers: logits, gradients, checkpoints in both directions, and every config field."""
+
+from __future__ import annotations
+
+import pytest
+
+from areal.api import ModelError
+from areal.models import from_pretrained
+from areal.models.qwen3.args import Qwen3Args
+from areal.models.qwen3.spec import SPEC
+from areal.testing import families
+
+CONFIG = {
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "head_dim": 24,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "layer_types": ["full_attention", "full_attention", "sliding_attention", "sliding_attention"],
+    "max_position_embeddings": 64,
+    "max_window_layers": 2,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 0.002,
+    "sliding_window": 8,
+    "use_sliding_window": True,
+    "vocab_size": 136,
+}
+DEFAULTS = {
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "head_dim": 24,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "max_position_embeddings": 64,
+    "max_window_layers": 2,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 2,
+    "sliding_window": 8,
+    "vocab_size": 136,
+}
+"""Sizes only: everything else is what its absence means."""
+CONFIGS = {
+    "tiny": CONFIG,
+    "defaults": DEFAULTS,
+    "tie_word_embeddings true": CONFIG | {"tie_word_embeddings": True},
+    "attention_bias true": CONFIG | {"attention_bias": True},
+    "use_sliding_window false": CONFIG | {"use_sliding_window": False, "layer_types": None},
+    "rotary default": CONFIG | {"rope_parameters": {"rope_theta": 7000.0, "rope_type": "default"}},
+    "rotary linear": CONFIG | {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.5}},
+    "rotary llama3": CONFIG
+    | {
+        "rope_parameters": {
+            "rope_theta": 10000.0,
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        }
+    },
+    "rotary yarn": CONFIG
+    | {
+        "rope_parameters": {
+            "rope_theta": 10000.0,
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+        }
+    },
+    "rotary longrope": CONFIG
+    | {
+        "rope_parameters": {
+            "rope_theta": 10000.0,
+            "rope_type": "longrope",
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7000000000000002, 1.8, 1.9, 2.0, 2.1],
+            "long_factor": [1.5, 1.8, 2.1, 2.4, 2.7, 3.0, 3.3, 3.6, 3.9, 4.199999999999999, 4.5, 4.8],
+        }
+    },
+    "num_key_value_heads 1": CONFIG | {"num_key_value_heads": 1},
+    "sliding_window none": CONFIG | {"sliding_window": None, "layer_types": None},
+    "many changes 1": CONFIG
+    | {
+        "num_hidden_layers": 2,
+        "attention_bias": True,
+        "head_dim": 12,
+        "hidden_size": 8,
+        "initializer_range": 0.03,
+        "layer_types": None,
+        "max_window_layers": 4,
+        "num_attention_heads": 2,
+        "rope_parameters": {
+            "rope_theta": 10000.0,
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "attention_factor": 1.3,
+            "beta_fast": 8,
+            "beta_slow": 2,
+            "truncate": False,
+        },
+        "use_sliding_window": False,
+    },
+    "many changes 2": CONFIG
+    | {
+        "num_hidden_layers": 2,
+        "initializer_range": 0.03,
+        "max_position_embeddings": 8,
+        "num_attention_heads": 8,
+        "layer_types": ["full_attention", "full_attention"],
+        "rms_norm_eps": 0.003,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.5},
+        "vocab_size": 272,
+    },
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGS.values(), ids=CONFIGS)
+def theirs(request):
+    return families.reference(request.param)
+
+
+@pytest.fixture(scope="module")
+def ours(theirs, tmp_path_factory):
+    return families.load(theirs, tmp_path_factory.mktemp("theirs"))
+
+
+def test_logits_equal_those_of_transformers(ours, theirs):
+    families.assert_same_logits(ours, theirs)
+
+
+def test_every_parameter_is_on_disk_and_comes_back_unchanged(theirs):
+    families.assert_same_checkpoint(SPEC, theirs)
+
+
+@pytest.mark.parametrize("name", ["tiny", "many changes 1", "many changes 2"])
+def test_saved_models_are_loaded_by_transformers_and_by_us(name, tmp_path):
+    theirs = families.reference(CONFIGS[name], seed=1)
+    ours = families.load(theirs, tmp_path / "theirs")
+    families.assert_reloads_in_transformers(ours, theirs, tmp_path / "ours")
+    families.assert_same_logits(from_pretrained(tmp_path / "ours"), theirs)
+
+
+def test_gradients_equal_those_of_transformers(tmp_path):
+    theirs = families.reference(CONFIG, seed=1)
+    families.assert_same_gradients(SPEC, families.load(theirs, tmp_path), theirs)
+
+
+def test_numbers_that_are_absent_are_those_of_transformers():
+    families.assert_same_numbers(Qwen3Args, {"model_type": "qwen3"})
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_arguments_survive_the_way_to_a_config_and_back(config):
+    families.assert_config_round_trip(Qwen3Args, config)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hidden_size", "many"),
+        ("layer_types", ["full_attention"]),
+        ("num_hidden_layers", 0),
+        ("vocab_size", "many"),
+        ("quantization_config", {"quant_method": "fp8"}),
+    ],
+)
+def test_values_that_are_not_implemented_are_refused_by_name(field, value):
+    with pytest.raises(ModelError, match=field):
+        Qwen3Args.from_hf_config(CONFIG | {field: value})
+
+
+def test_a_field_that_nobody_has_read_is_refused_by_name():
+    with pytest.raises(ModelError, match="does not implement: use_mystery=True"):
+        Qwen3Args.from_hf_config(CONFIG | {"use_mystery": True})
