@@ -63,6 +63,10 @@ _NESTED: Final[dict[type, dict[str, _Nested]]] = {
     },
 }
 
+_QUERY_KEY_NORMS: Final = ("query_norm", "key_norm")
+_OF_QUERY_KEY_NORMS: Final = ("norm_scope", "norm_after_rotary")
+"""Values of attention that mean nothing without these norms: no slots there."""
+
 _CHOICES: Final[dict[str, dict[str, type]]] = {
     "attention": {"attention": AttentionSpec, "latent": LatentAttentionSpec},
     "feed_forward": {"mlp": MlpSpec, "moe": MoeSpec},
@@ -88,6 +92,9 @@ def _layer_slots(layer: LayerSpec, rotaries: tuple[RotarySpec, ...]) -> dict[str
         record = getattr(layer, part)
         slots[f"layer.{part}"] = next(name for name, kind in choices.items() if type(record) is kind)
         _flatten(record, f"layer.{part}.", slots)
+    if not any(slots.get(f"layer.attention.{name}") for name in _QUERY_KEY_NORMS):
+        for name in _OF_QUERY_KEY_NORMS:
+            slots.pop(f"layer.attention.{name}", None)
     rotary = None if layer.rotary is None else rotaries[layer.rotary]
     slots["layer.rotary"] = rotary and {"theta": rotary.theta, "type": rotary.type, "parameters": rotary.parameters}
     if rotary is not None:
@@ -154,7 +161,9 @@ def _record(kind: type, path: str, read: Callable[[str], Any], leave_out: tuple[
         slot = path + each.name
         if each.name in leave_out:
             continue
-        if each.name not in nested:
+        if each.name in _OF_QUERY_KEY_NORMS and not any(values[name] for name in _QUERY_KEY_NORMS):
+            values[each.name] = each.default
+        elif each.name not in nested:
             values[each.name] = _typed(read(slot), str(each.type), slot)
         elif nested[each.name].optional and not read(slot):
             values[each.name] = None

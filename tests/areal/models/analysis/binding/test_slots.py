@@ -1,0 +1,38 @@
+"""Slots of specs, and back."""
+
+from dataclasses import replace
+
+import pytest
+
+from areal.models.analysis.binding.slots import predict, slots_of
+from areal.models.analysis.family import Constant
+from areal.models.analysis.spec import ArchitectureSpec, AttentionSpec, LayerSpec, MlpSpec, NormSpec
+
+RMS = NormSpec(kind="rms", eps=1e-5)
+PLAIN = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=8, value_dim=8, scale=0.3)
+NORMED = replace(PLAIN, query_norm=RMS, key_norm=RMS, norm_scope="each_head", norm_after_rotary=True)
+
+
+def spec(attention):
+    layer = LayerSpec(
+        block="pre",
+        norms={"input_layernorm": RMS, "post_attention_layernorm": RMS},
+        attention=attention,
+        feed_forward=MlpSpec(gated=True, activation="silu", intermediate_size=24),
+    )
+    return ArchitectureSpec(vocab_size=32, hidden_size=32, layers=(layer, layer), final_norm=RMS, tied=True)
+
+
+@pytest.mark.parametrize("attention", [PLAIN, NORMED], ids=["plain", "normed"])
+def test_the_slots_of_a_spec_give_it_back(attention):
+    slots = {
+        slot: Constant(values[0] if isinstance(values, tuple) else values)
+        for slot, values in slots_of(spec(attention)).items()
+    }
+    assert predict(slots, {}) == spec(attention)
+
+
+def test_what_says_how_to_norm_is_no_slot_without_norms():
+    normed, plain = slots_of(spec(NORMED)), slots_of(spec(PLAIN))
+    assert normed["layer.attention.norm_scope"] == ("each_head", "each_head")
+    assert {"layer.attention.norm_scope", "layer.attention.norm_after_rotary"}.isdisjoint(plain)
