@@ -1,6 +1,6 @@
 """Reports of architectures, written by hand as an analysis writes them: what the template of models is tested with.
 
-report = REPORTS["qwen3"]()       # JSON of `areal.models.analysis.family.ArchitectureReport`
+report = REPORTS["llama"]()       # JSON of `areal.models.analysis.family.ArchitectureReport`
 """
 
 from __future__ import annotations
@@ -246,6 +246,19 @@ def sizes(**defaults):
     return [{**use, "default": defaults.get(use["name"], use["default"])} for use in SIZE_FIELDS]
 
 
+LLAMA_FIELDS = [
+    *sizes(),
+    used("num_key_value_heads", "int", None, nullable=True, default_rule=field("num_attention_heads")),
+    used("head_dim", "int", None, nullable=True, default_rule=HALF_WIDTH),
+    used("intermediate_size", "int", 11008),
+    used("hidden_act", "str", "silu"),
+    used("rms_norm_eps", "float", 1e-6),
+    used("attention_bias", "bool", False),
+    used("mlp_bias", "bool", False),
+    ignored("pretraining_tp", "splits matrices in transformers, same result", 1),
+]
+
+
 def llama():
     layer = LayerSpec(
         block="pre",
@@ -270,17 +283,7 @@ def llama():
             "layer.feed_forward.output_bias": field("mlp_bias"),
             **{f"layer.attention.{name}_bias": field("attention_bias") for name in ("query", "key", "value", "output")},
         },
-        [
-            *sizes(),
-            used("num_key_value_heads", "int", None, nullable=True, default_rule=field("num_attention_heads")),
-            used("head_dim", "int", None, nullable=True, default_rule=HALF_WIDTH),
-            used("intermediate_size", "int", 11008),
-            used("hidden_act", "str", "silu"),
-            used("rms_norm_eps", "float", 1e-6),
-            used("attention_bias", "bool", False),
-            used("mlp_bias", "bool", False),
-            ignored("pretraining_tp", "splits matrices in transformers, same result", 1),
-        ],
+        LLAMA_FIELDS,
         [*same(*TOP), *in_layers(*ATTENTION, *GATED, *PRE_NORMS)],
         {"head_dim": 24, "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False},
         [
@@ -292,169 +295,35 @@ def llama():
     )
 
 
-WINDOW_FIELDS = [
-    used("use_sliding_window", "bool", False),
+GEMMA2_FIELDS = [
+    *sizes(
+        vocab_size=256000,
+        hidden_size=2304,
+        num_hidden_layers=26,
+        num_attention_heads=8,
+        max_position_embeddings=8192,
+    )[:5],
+    used("tie_word_embeddings", "bool", True),
+    *sizes()[6:],
+    used("num_key_value_heads", "int", 4),
+    used("head_dim", "int", 256),
+    used("intermediate_size", "int", 9216),
+    used("hidden_activation", "str", "gelu_pytorch_tanh"),
+    used("rms_norm_eps", "float", 1e-6),
+    used("attention_bias", "bool", False),
+    used("query_pre_attn_scalar", "int", 256),
     used("sliding_window", "int", 4096, nullable=True),
-    used("max_window_layers", "int", 28),
+    used("final_logit_softcapping", "float", 30.0, nullable=True),
+    used("attn_logit_softcapping", "float", 50.0, nullable=True),
     used(
         "layer_types",
         "list",
         None,
         nullable=True,
-        default_rule=per_layer(
-            every(flag("use_sliding_window"), negated(flag("sliding_window", None)), at_least("max_window_layers")),
-            constant("sliding_attention"),
-            constant("full_attention"),
-        ),
+        default_rule=per_layer(multiple(2, 1), constant("full_attention"), constant("sliding_attention")),
     ),
+    ignored("use_bidirectional_attention", "only False is a decoder", None),
 ]
-WINDOW = per_layer(
-    every(listed("layer_types", "sliding_attention"), flag("use_sliding_window")),
-    field("sliding_window"),
-    constant(None),
-)
-WINDOWED = {"use_sliding_window": True, "sliding_window": 5}
-
-
-def qwen2():
-    layer = LayerSpec(
-        block="pre",
-        norms=dict.fromkeys(PRE_NORMS, RMS),
-        attention=attention(query_bias=True, key_bias=True, value_bias=True),
-        feed_forward=SWIGLU,
-        rotary=0,
-    )
-    return report(
-        "qwen2",
-        "Qwen2ForCausalLM",
-        decoder(layer),
-        {
-            **eps("rms_norm_eps", *PRE_EPS),
-            "layer.attention.num_kv_heads": when_null("num_key_value_heads", field("num_attention_heads")),
-            "layer.attention.head_dim": when_null("head_dim", HALF_WIDTH),
-            "layer.attention.value_dim": when_null("head_dim", HALF_WIDTH),
-            "layer.rotary.dim": when_null("head_dim", HALF_WIDTH),
-            "layer.feed_forward.intermediate_size": field("intermediate_size"),
-            "layer.feed_forward.activation": field("hidden_act"),
-            "layer.window": WINDOW,
-        },
-        [
-            *sizes(vocab_size=151936, max_position_embeddings=32768),
-            used("num_key_value_heads", "int", 32, nullable=True, default_rule=field("num_attention_heads")),
-            used("head_dim", "int", None, nullable=True, default_rule=HALF_WIDTH),
-            used("intermediate_size", "int", 22016),
-            used("hidden_act", "str", "silu"),
-            used("rms_norm_eps", "float", 1e-6),
-            *WINDOW_FIELDS,
-        ],
-        [*same(*TOP), *in_layers(*ATTENTION, *GATED, *PRE_NORMS)],
-        {},
-        [("tied", {"tie_word_embeddings": True}), ("windows", {**WINDOWED, "max_window_layers": 2})],
-    )
-
-
-def qwen3():
-    layer = LayerSpec(
-        block="pre",
-        norms=dict.fromkeys(PRE_NORMS, RMS),
-        attention=attention(query_norm=RMS, key_norm=RMS),
-        feed_forward=SWIGLU,
-        rotary=0,
-    )
-    return report(
-        "qwen3",
-        "Qwen3ForCausalLM",
-        decoder(layer),
-        {
-            **eps("rms_norm_eps", *PRE_EPS, "layer.attention.query_norm", "layer.attention.key_norm"),
-            "layer.attention.num_kv_heads": when_null("num_key_value_heads", field("num_attention_heads")),
-            "layer.attention.head_dim": field("head_dim"),
-            "layer.attention.value_dim": field("head_dim"),
-            "layer.rotary.dim": field("head_dim"),
-            "layer.feed_forward.intermediate_size": field("intermediate_size"),
-            "layer.feed_forward.activation": field("hidden_act"),
-            "layer.window": WINDOW,
-            **{f"layer.attention.{name}_bias": field("attention_bias") for name in ("query", "key", "value", "output")},
-        },
-        [
-            *sizes(vocab_size=151936, max_position_embeddings=32768),
-            used("num_key_value_heads", "int", 32, nullable=True, default_rule=field("num_attention_heads")),
-            used("head_dim", "int", 128),
-            used("intermediate_size", "int", 22016),
-            used("hidden_act", "str", "silu"),
-            used("rms_norm_eps", "float", 1e-6),
-            used("attention_bias", "bool", False),
-            *WINDOW_FIELDS,
-        ],
-        [*same(*TOP), *in_layers(*ATTENTION, *QK_NORMS, *GATED, *PRE_NORMS)],
-        {"head_dim": 24},
-        [("biases", {"attention_bias": True}), ("windows", {**WINDOWED, "max_window_layers": 1})],
-    )
-
-
-def qwen3_moe():
-    moe = MoeSpec(
-        router=RouterSpec(num_experts=8, top_k=2, score="softmax", order="score_first"),
-        experts=MlpSpec(gated=True, activation="silu", intermediate_size=48),
-    )
-    layer = {"block": "pre", "norms": dict.fromkeys(PRE_NORMS, RMS), "rotary": 0}
-    layer["attention"] = attention(query_norm=RMS, key_norm=RMS)
-    spec = decoder([LayerSpec(**layer, feed_forward=SWIGLU), *(LayerSpec(**layer, feed_forward=moe) for _ in range(3))])
-    sparse = per_layer(
-        every(negated(member("mlp_only_layers")), multiple("decoder_sparse_step", 1)), constant("moe"), constant("mlp")
-    )
-    return report(
-        "qwen3_moe",
-        "Qwen3MoeForCausalLM",
-        spec,
-        {
-            **eps("rms_norm_eps", *PRE_EPS, "layer.attention.query_norm", "layer.attention.key_norm"),
-            "layer.attention.num_kv_heads": when_null("num_key_value_heads", field("num_attention_heads")),
-            "layer.attention.head_dim": when_null("head_dim", HALF_WIDTH),
-            "layer.attention.value_dim": when_null("head_dim", HALF_WIDTH),
-            "layer.rotary.dim": when_null("head_dim", HALF_WIDTH),
-            "layer.feed_forward": sparse,
-            "layer.feed_forward.intermediate_size": field("intermediate_size"),
-            "layer.feed_forward.activation": field("hidden_act"),
-            "layer.feed_forward.router.num_experts": field("num_experts"),
-            "layer.feed_forward.router.top_k": field("num_experts_per_tok"),
-            "layer.feed_forward.router.normalize": field("norm_topk_prob"),
-            "layer.feed_forward.experts.intermediate_size": field("moe_intermediate_size"),
-            "layer.feed_forward.experts.activation": field("hidden_act"),
-            "layer.window": when_equal("use_sliding_window", True, field("sliding_window"), constant(None)),
-            **{f"layer.attention.{name}_bias": field("attention_bias") for name in ("query", "key", "value", "output")},
-        },
-        [
-            *sizes(vocab_size=151936, max_position_embeddings=32768, hidden_size=2048, num_hidden_layers=24),
-            used("num_key_value_heads", "int", 4, nullable=True, default_rule=field("num_attention_heads")),
-            used("head_dim", "int", None, nullable=True, default_rule=HALF_WIDTH),
-            used("intermediate_size", "int", 6144),
-            used("hidden_act", "str", "silu"),
-            used("rms_norm_eps", "float", 1e-6),
-            used("attention_bias", "bool", False),
-            used("use_sliding_window", "bool", False),
-            used("sliding_window", "int", 4096, nullable=True),
-            used("decoder_sparse_step", "int", 1),
-            used("moe_intermediate_size", "int", 768),
-            used("num_experts_per_tok", "int", 8),
-            used("num_experts", "int", 128, aliases=["num_local_experts"]),
-            used("norm_topk_prob", "bool", False),
-            used("mlp_only_layers", "list", None, nullable=True),
-            ignored("max_window_layers", "read by no layer", 28),
-            ignored("router_aux_loss_coef", "auxiliary loss", 0.001),
-        ],
-        [
-            *same(*TOP),
-            *in_layers(*ATTENTION, *QK_NORMS, *GATED, *PRE_NORMS),
-            renamed("layers.*.mlp.router", "model.layers.*.mlp.gate"),
-            *experts("mlp"),
-        ],
-        {"head_dim": 24, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
-        [
-            ("normalised", {"norm_topk_prob": True}),
-            ("dense layers", {"mlp_only_layers": [1], "decoder_sparse_step": 2}),
-        ],
-    )
 
 
 def gemma2():
@@ -488,35 +357,7 @@ def gemma2():
                 listed("layer_types", "sliding_attention"), field("sliding_window"), constant(None)
             ),
         },
-        [
-            *sizes(
-                vocab_size=256000,
-                hidden_size=2304,
-                num_hidden_layers=26,
-                num_attention_heads=8,
-                max_position_embeddings=8192,
-            )[:5],
-            used("tie_word_embeddings", "bool", True),
-            *sizes()[6:],
-            used("num_key_value_heads", "int", 4),
-            used("head_dim", "int", 256),
-            used("intermediate_size", "int", 9216),
-            used("hidden_activation", "str", "gelu_pytorch_tanh"),
-            used("rms_norm_eps", "float", 1e-6),
-            used("attention_bias", "bool", False),
-            used("query_pre_attn_scalar", "int", 256),
-            used("sliding_window", "int", 4096, nullable=True),
-            used("final_logit_softcapping", "float", 30.0, nullable=True),
-            used("attn_logit_softcapping", "float", 50.0, nullable=True),
-            used(
-                "layer_types",
-                "list",
-                None,
-                nullable=True,
-                default_rule=per_layer(multiple(2, 1), constant("full_attention"), constant("sliding_attention")),
-            ),
-            ignored("use_bidirectional_attention", "only False is a decoder", None),
-        ],
+        GEMMA2_FIELDS,
         [*same(*TOP), *in_layers(*ATTENTION, *GATED, *names)],
         {
             "head_dim": 24,
@@ -529,6 +370,24 @@ def gemma2():
         },
         [("untied", {"tie_word_embeddings": False}), ("no softcap", {"final_logit_softcapping": None})],
     )
+
+
+GPT_NEOX_FIELDS = [
+    *sizes(
+        vocab_size=50432,
+        hidden_size=6144,
+        num_hidden_layers=44,
+        num_attention_heads=64,
+        rope_parameters={"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 0.25},
+    ),
+    used("intermediate_size", "int", 24576),
+    used("hidden_act", "str", "gelu"),
+    used("layer_norm_eps", "float", 1e-5),
+    used("use_parallel_residual", "bool", True),
+    used("attention_bias", "bool", True),
+    ignored("hidden_dropout", "dropout, which is off in evaluation", 0.0),
+    ignored("classifier_dropout", "classification heads only", 0.1),
+]
 
 
 def gpt_neox():
@@ -564,22 +423,7 @@ def gpt_neox():
             "layer.feed_forward.intermediate_size": field("intermediate_size"),
             "layer.feed_forward.activation": field("hidden_act"),
         },
-        [
-            *sizes(
-                vocab_size=50432,
-                hidden_size=6144,
-                num_hidden_layers=44,
-                num_attention_heads=64,
-                rope_parameters={"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 0.25},
-            ),
-            used("intermediate_size", "int", 24576),
-            used("hidden_act", "str", "gelu"),
-            used("layer_norm_eps", "float", 1e-5),
-            used("use_parallel_residual", "bool", True),
-            used("attention_bias", "bool", True),
-            ignored("hidden_dropout", "dropout, which is off in evaluation", 0.0),
-            ignored("classifier_dropout", "classification heads only", 0.1),
-        ],
+        GPT_NEOX_FIELDS,
         [
             renamed("embed_tokens", "gpt_neox.embed_in"),
             renamed("norm", "gpt_neox.final_layer_norm"),
@@ -603,6 +447,46 @@ def gpt_neox():
         },
         [("sequential", {"use_parallel_residual": False}), ("no biases", {"attention_bias": False})],
     )
+
+
+DEEPSEEK_V3_FIELDS = [
+    *sizes(
+        vocab_size=129280,
+        hidden_size=7168,
+        num_hidden_layers=61,
+        num_attention_heads=128,
+        max_position_embeddings=4096,
+    ),
+    fixed("num_key_value_heads", "int", 128, 128),
+    used("intermediate_size", "int", 18432),
+    used("moe_intermediate_size", "int", 2048),
+    used("hidden_act", "str", "silu"),
+    used("rms_norm_eps", "float", 1e-6),
+    used("n_shared_experts", "int", 1),
+    used("n_routed_experts", "int", 256, aliases=["num_local_experts"]),
+    used("routed_scaling_factor", "float", 2.5),
+    used("q_lora_rank", "int", 1536, nullable=True),
+    used("kv_lora_rank", "int", 512),
+    used("qk_rope_head_dim", "int", 64),
+    used("v_head_dim", "int", 128),
+    used("qk_nope_head_dim", "int", 128),
+    used(
+        "qk_head_dim",
+        "int",
+        None,
+        default_rule={"kind": "sum", "terms": [field("qk_nope_head_dim"), field("qk_rope_head_dim")]},
+    ),
+    used("n_group", "int", 8),
+    used("topk_group", "int", 4),
+    used("num_experts_per_tok", "int", 8),
+    used("first_k_dense_replace", "int", 3),
+    used("norm_topk_prob", "bool", True),
+    used("rope_interleave", "bool", True),
+    fixed("attention_bias", "bool", False, False),
+    ignored("head_dim", "not read where attention is latent"),
+    ignored("num_nextn_predict_layers", "layers that predict further tokens are not part of the model", 1),
+    ignored("pretraining_tp", "splits matrices in transformers, same result", 1),
+]
 
 
 def deepseek_v3():
@@ -661,44 +545,7 @@ def deepseek_v3():
             ),
             "layer.feed_forward.shared.activation": field("hidden_act"),
         },
-        [
-            *sizes(
-                vocab_size=129280,
-                hidden_size=7168,
-                num_hidden_layers=61,
-                num_attention_heads=128,
-                max_position_embeddings=4096,
-            ),
-            fixed("num_key_value_heads", "int", 128, 128),
-            used("intermediate_size", "int", 18432),
-            used("moe_intermediate_size", "int", 2048),
-            used("hidden_act", "str", "silu"),
-            used("rms_norm_eps", "float", 1e-6),
-            used("n_shared_experts", "int", 1),
-            used("n_routed_experts", "int", 256, aliases=["num_local_experts"]),
-            used("routed_scaling_factor", "float", 2.5),
-            used("q_lora_rank", "int", 1536, nullable=True),
-            used("kv_lora_rank", "int", 512),
-            used("qk_rope_head_dim", "int", 64),
-            used("v_head_dim", "int", 128),
-            used("qk_nope_head_dim", "int", 128),
-            used(
-                "qk_head_dim",
-                "int",
-                None,
-                default_rule={"kind": "sum", "terms": [field("qk_nope_head_dim"), field("qk_rope_head_dim")]},
-            ),
-            used("n_group", "int", 8),
-            used("topk_group", "int", 4),
-            used("num_experts_per_tok", "int", 8),
-            used("first_k_dense_replace", "int", 3),
-            used("norm_topk_prob", "bool", True),
-            used("rope_interleave", "bool", True),
-            fixed("attention_bias", "bool", False, False),
-            ignored("head_dim", "not read where attention is latent"),
-            ignored("num_nextn_predict_layers", "layers that predict further tokens are not part of the model", 1),
-            ignored("pretraining_tp", "splits matrices in transformers, same result", 1),
-        ],
+        DEEPSEEK_V3_FIELDS,
         [
             *same(*TOP),
             *in_layers(*GATED, *PRE_NORMS, "self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.q_proj"),
@@ -732,4 +579,4 @@ def deepseek_v3():
     )
 
 
-REPORTS = {function.__name__: function for function in (llama, qwen2, qwen3, qwen3_moe, gemma2, gpt_neox, deepseek_v3)}
+REPORTS = {function.__name__: function for function in (llama, gemma2, gpt_neox, deepseek_v3)}
