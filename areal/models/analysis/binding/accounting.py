@@ -15,6 +15,7 @@ from areal.models.analysis.binding.expressions import (
     same,
     walk,
 )
+from areal.models.analysis.binding.rotary import PARTIAL
 from areal.models.analysis.binding.variations import MISSING, changed
 from areal.models.analysis.family import FieldUse, Listed, WhenEqual
 from areal.models.analysis.records import UnsupportedError
@@ -94,7 +95,14 @@ class Accounts:
     # ------------------------------------------------------------------------------------------------------- one field
 
     def _rotary(self, aliases: tuple[str, ...], *, used: bool) -> FieldUse:
+        """Raises UnsupportedError where only some of its values are proven, which args cannot say."""
         base = look_up(self.binder.observer.base, ROTARY_FIELD)
+        read = {name for each in self.binder.expressions.values() for name in fields_of(each)}
+        for name, reason in self.binder.restricted.items():
+            whole = name.endswith(f".{PARTIAL}") and self._base(name) == 1.0
+            # A part that no expression reads is 1.0 for the reader of args, which refuses all others.
+            if name == ROTARY_FIELD or (name.startswith(ROTARY_FIELD + ".") and (name in read or not whole)):
+                raise UnsupportedError("rotary settings that no expression explains", where=name, detail=reason)
         return FieldUse(
             name=ROTARY_FIELD,
             status="used" if used else "ignored",

@@ -45,8 +45,31 @@ def analyse(subject: Subject, *, tiny: Mapping[str, Any] | None = None) -> Archi
     """
     clock = _Clock()
     with clock.phase("tiny"):
-        base = without_derived(subject, complete(subject, tiny or {}))
-        base = with_undeclared(subject, without_aliases(subject, base), SKIPPED)
+        declared = without_aliases(subject, without_derived(subject, complete(subject, tiny or {})))
+        base = with_undeclared(subject, declared, SKIPPED)
+    report = _analyse(subject, base, clock)
+    if report.status == "unsupported" and base.keys() != declared.keys():
+        # Code may read a field in one place and compute without it in others: such values make no sense together. Where
+        # it is absent nothing is unknown, and families refuse configs that hold fields they do not know.
+        kept = {name: value for name, value in base.items() if name in declared or _holds(report.spec, value)}
+        for fewer in [kept, declared] if declared.keys() < kept.keys() < base.keys() else [declared]:
+            report = _analyse(subject, fewer, clock)
+            if report.status != "unsupported":
+                break
+    return report
+
+
+def _holds(part: Any, value: Any) -> bool:
+    """Whether a value stands anywhere in a spec as nested JSON."""
+    if isinstance(part, dict):
+        part = list(part.values())
+    if isinstance(part, list | tuple):
+        return any(_holds(each, value) for each in part)
+    return type(part) is type(value) and bool(part == value)
+
+
+def _analyse(subject: Subject, base: dict[str, Any], clock: _Clock) -> ArchitectureReport:
+    """The report on a base config."""
     binder: Binder | None = None
     try:
         with clock.phase("base"):
@@ -60,10 +83,10 @@ def analyse(subject: Subject, *, tiny: Mapping[str, Any] | None = None) -> Archi
             binder.run()
             for name in absent:
                 binder.look_without(name)
+        with clock.phase("report"):
+            return _report(subject, binder, clock)
     except UnsupportedError as error:
         return _unsupported(subject, base, error, clock, binder)
-    with clock.phase("report"):
-        return _report(subject, binder, clock)
 
 
 def analyse_many(subjects: Iterable[Subject]) -> Iterator[ArchitectureReport | SubjectError]:
@@ -97,7 +120,7 @@ class _Clock:
         try:
             yield
         finally:
-            self.seconds[name] = round(time.perf_counter() - start, 3)
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - start, 3)
 
 
 def _report(subject: Subject, binder: Binder, clock: _Clock) -> ArchitectureReport:
@@ -155,7 +178,7 @@ def _bindings(binder: Binder) -> Iterator[Evidence]:
 def _unsupported(
     subject: Subject, base: dict[str, Any], error: UnsupportedError, clock: _Clock, binder: Binder | None
 ) -> ArchitectureReport:
-    evidence = [] if binder is None else checklist(binder.observer.inference.evidence)
+    inference = None if binder is None else binder.observer.inference
     missing = [{"feature": error.feature, "where": error.where, "detail": error.detail}]
     return ArchitectureReport(
         status="unsupported",
@@ -163,7 +186,8 @@ def _unsupported(
         architecture=subject.architecture,
         source=subject.source,
         tiny_config=base,
-        evidence=evidence,
+        spec={} if inference is None else asdict(inference.spec),
+        evidence=[] if inference is None else checklist(inference.evidence),
         missing=missing,
         seconds=clock.seconds,
     )

@@ -101,6 +101,9 @@ class Observer:
         found = None if predict is None else self._judge(instance, config, predict, first)
         if isinstance(found, tuple):
             spec, parity, tolerance = found
+            if any(rotary.dim < 1 for rotary in spec.rotaries):
+                # Heads so small that nothing is left to rotate say nothing of what is: families refuse them as well.
+                return Outcome(changes=changes, config=config, kind="refused", detail="a rotation of no dimension")
             values = slots_of(spec)
             return Outcome(
                 changes=changes, config=config, kind="proven", values=values, parity=parity, tolerance=tolerance

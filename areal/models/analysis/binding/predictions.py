@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.analysis.binding.branches import branch_changes, uneven_heads
-from areal.models.analysis.binding.expressions import fields_of, same
+from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, same
 from areal.models.analysis.binding.filling import branches
 from areal.models.analysis.binding.variations import changed, joint
 from areal.models.analysis.records import UnsupportedError
@@ -120,7 +120,9 @@ class Predictions:
             accepted = fewer and self.binder.reader.normal(changed(self.binder.observer.base, fewer)) is not None
             if accepted and self.binder.observer.look(fewer, self.binder.predict).kind == "unsupported":
                 culprits = fewer
-        name = min(culprits, key=lambda name: sum(name in fields_of(each) for each in self.binder.expressions.values()))
+        # What else there is can be fixed to proven values; rotary positions cannot.
+        kept = {name for name in culprits if name != ROTARY_FIELD} or culprits.keys()
+        name = min(kept, key=lambda name: sum(name in fields_of(each) for each in self.binder.expressions.values()))
         self.binder.restrict(
             name, f"not supported together with {', '.join(sorted(culprits.keys() - {name})) or 'others'}"
         )
