@@ -18,8 +18,10 @@ from areal.models.analysis.binding.observations import Observation, one_cause, s
 from areal.models.analysis.binding.predictions import Predictions
 from areal.models.analysis.binding.rotary import (
     RotaryFit,
+    has_type,
     is_layered,
     rotary_changes,
+    rotary_parts,
     with_rotary_values,
     without_score_factor,
 )
@@ -29,7 +31,7 @@ from areal.models.analysis.family import Constant, RotaryScaled
 from areal.models.analysis.records import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from areal.models.analysis.binding.observing import Observer, Outcome
     from areal.models.analysis.binding.reading import ConfigReader
@@ -221,6 +223,7 @@ class Binder:
         if not isinstance(base, dict):
             return
         proven: list[tuple[str | None, str, dict[str, Any]]] = []
+        partial_refused = False
         for layer_type, rotary_type, entries in rotary_changes(base, self.observer.inference.spec):
             types = self.rotary_types.setdefault(layer_type, set())
             if (layer_type, rotary_type) in self.rotary_refused:
@@ -233,9 +236,14 @@ class Binder:
             if outcome.kind in ("proven", "no_effect"):
                 self._add(outcome.config, outcome.values, outcome.changes)
             if outcome.kind == "proven" and outcome.inferred and self._refit():
-                # Nothing says what this type changes: it is refused, and what was seen of it is left out.
-                self.observations = [each for each in self.observations if not self._has_type(each, rotary_type)]
-                types.discard(rotary_type)
+                # Nothing says what this changes: it is refused, and what was seen of it is left out. Another part of
+                # the head is refused by families in which no expression reads it.
+                if rotary_parts(entries) != rotary_parts(base):
+                    partial_refused = True
+                    self._forget(lambda changes: rotary_parts(changes) != rotary_parts(base))
+                else:
+                    self._forget(partial(has_type, rotary_type=rotary_type))
+                    types.discard(rotary_type)
                 self._refit()
             elif outcome.kind in ("unsupported", "refused") and (outcome.kind == "unsupported" or not known):
                 types.discard(rotary_type)
@@ -243,13 +251,20 @@ class Binder:
             self.rotary_refused |= {(layer_type, rotary_type)} - {(layer_type, each) for each in types}
             if outcome.kind == "proven":
                 proven.append((layer_type, rotary_type, {ROTARY_FIELD: entries}))
-        self.choices[ROTARY_FIELD] = [changes for *kind, changes in proven if tuple(kind) not in self.rotary_refused]
+        self.choices[ROTARY_FIELD] = [
+            changes
+            for *kind, changes in proven
+            if tuple(kind) not in self.rotary_refused
+            and not (partial_refused and rotary_parts(changes[ROTARY_FIELD]) != rotary_parts(base))
+        ]
 
-    @staticmethod
-    def _has_type(observation: Observation, rotary_type: str) -> bool:
-        entries: Any = observation.changes.get(ROTARY_FIELD)
-        nested = entries.values() if is_layered(entries) else [entries]
-        return any(isinstance(entry, dict) and entry.get("rope_type") == rotary_type for entry in nested)
+    def _forget(self, unwanted: Callable[[Any], bool]) -> None:
+        """Takes out the observations of rotary settings that are unwanted."""
+        self.observations = [
+            each
+            for each in self.observations
+            if ROTARY_FIELD not in each.changes or not unwanted(each.changes[ROTARY_FIELD])
+        ]
 
     def _retype(self) -> None:
         self.expressions[ROTARY_SLOT] = self._rotary_fit().retyped(self.expressions[ROTARY_SLOT])

@@ -89,6 +89,20 @@ def rotary_changes(
                 yield layer_type, name, {**entries, layer_type: found}
 
 
+def has_type(entries: Any, rotary_type: str) -> bool:
+    """Whether an entry of rope_parameters is of this type."""
+    return any(isinstance(entry, dict) and entry.get("rope_type") == rotary_type for entry in _entries(entries))
+
+
+def rotary_parts(entries: Any) -> list[float]:
+    """The rotated part of each entry of rope_parameters."""
+    return [_or_whole(entry) for entry in _entries(entries) if isinstance(entry, dict)]
+
+
+def _entries(entries: Any) -> list[Any]:
+    return list(entries.values()) if is_layered(entries) else [entries]
+
+
 def _entry_changes(entry: Mapping[str, Any], dim: int) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from rotary_alternatives(entry, dim)
     kept = {key: value for key, value in entry.items() if key != PARTIAL}

@@ -72,7 +72,7 @@ def infer_shared(
         names = ", ".join(candidate.name for candidate in candidates)
         raise UnsupportedError("several shared experts", where=context.name, detail=names)
     candidate, factor = candidates[0], factors[:, 0]
-    gate, gate_evidence = _gate(context, seen, candidate.name, factor)
+    gate, gate_evidence = _gate(context, seen, candidate, factor)
     inferred = _whole(context, candidate) if candidate.whole else _loose(context, seen, candidate, taken)
     tensors = {f"shared_experts.{name}": tensor for name, tensor in inferred.tensors.items()}
     if gate is not None:
@@ -87,21 +87,25 @@ def infer_shared(
     return Shared(inferred.spec, gate is not None, tensors, (evidence,))
 
 
-def _gate(context: LayerContext, seen: Probe, name: str, factor: Tensor) -> tuple[Tensor | None, str]:
+def _gate(context: LayerContext, seen: Probe, candidate: Candidate, factor: Tensor) -> tuple[Tensor | None, str]:
     """The gate's weight [1, hidden] for a factor per token; None for a factor of 1."""
-    if float((factor - 1).abs().max()) < TOLERANCE:
+    inputs, outputs = seen.inputs.double(), seen.outputs.double()
+    # What is a small part of an output says little about its factor: differences count by what they do to the output.
+    weight = candidate.outputs.double().abs().amax(1) / outputs.square().mean(1).sqrt().clamp_min(1e-30)
+
+    def agrees(expected: Tensor | float) -> bool:
+        return float(((factor - expected).abs() * weight.clamp(max=1.0)).max()) < TOLERANCE
+
+    if agrees(1.0):
         return None, "in full"
-    inputs = seen.inputs.double()
     for own, parameter in context.module.named_parameters():
-        if parameter.numel() == inputs.shape[1]:
-            expected = (inputs @ parameter.detach().double().flatten()).sigmoid()
-            if float((expected - factor).abs().max()) < TOLERANCE:
-                return parameter.detach().reshape(1, -1), f"times sigmoid of {own}"
-    constant = float(factor.max() - factor.min()) < TOLERANCE
+        if parameter.numel() == inputs.shape[1] and agrees((inputs @ parameter.detach().double().flatten()).sigmoid()):
+            return parameter.detach().reshape(1, -1), f"times sigmoid of {own}"
+    typical = float(factor[weight.argmax()])
     raise UnsupportedError(
         "a factor on shared experts",
-        where=name,
-        detail=f"its output is multiplied by {float(factor[0]):.5g}" if constant else "by something per token",
+        where=candidate.name,
+        detail=f"its output is multiplied by {typical:.5g}" if agrees(typical) else "by something per token",
     )
 
 
