@@ -67,7 +67,7 @@ def resolve(heads: Tensor, probe: Capture, run: Capture, *, part: str, module: n
     found = match(targets, columns(probe))
     if found.found:
         return Source(found, heads.shape[1])
-    normed = match(targets, columns(probe, (Other,)))
+    normed = _match_norms(targets, probe)
     if normed.found:
         return _through_norm(normed, heads.shape, probe, run)
     clip = _saturation(targets)
@@ -75,7 +75,7 @@ def resolve(heads: Tensor, probe: Capture, run: Capture, *, part: str, module: n
         clipped = match(targets, _clamped(columns(probe), clip))
         if clipped.found:
             return Source(clipped, heads.shape[1], clip=clip)
-        normed = match(targets, _clamped(columns(probe, (Other,)), clip))
+        normed = _match_norms(targets, probe, clip)
         if normed.found:
             return replace(_through_norm(normed, heads.shape, probe, run), clip=clip)
     own = rows_under_norm(heads, probe)
@@ -100,6 +100,22 @@ def apply_norm(use: NormUse, heads: Tensor) -> Tensor:
     if use.weight is not None:
         rows = rows * (use.weight + spec.offset)
     return rows if use.bias is None else rows + use.bias
+
+
+def _match_norms(targets: Tensor, probe: Capture, clip: float | None = None) -> Match:
+    """Elements as outputs of submodules; of nested ones that give the same, the inner ones hold the parameters."""
+    outputs = columns(probe, (Other,))
+    names = [probe.calls[each.event].name for each in outputs]
+    inner = [
+        each
+        for each, name in zip(outputs, names, strict=True)
+        if not any(other.startswith(name + ".") for other in names)
+    ]
+    for pool in (inner, outputs):
+        found = match(targets, pool if clip is None else _clamped(pool, clip))
+        if found.found:
+            break
+    return found
 
 
 def _saturation(targets: Tensor) -> float | None:
