@@ -15,6 +15,7 @@ from areal.models.analysis.binding.depth import depth_field
 from areal.models.analysis.binding.derived import without_derived
 from areal.models.analysis.binding.expressions import to_json
 from areal.models.analysis.binding.observing import Observer
+from areal.models.analysis.binding.predictions import Predictions
 from areal.models.analysis.binding.reading import learn
 from areal.models.analysis.binding.undeclared import learn_absences, with_undeclared, without_aliases
 from areal.models.analysis.binding.variants import choose
@@ -80,7 +81,11 @@ def _analyse(subject: Subject, base: dict[str, Any], clock: _Clock) -> Architect
             absent = learn_absences(observer, reader)
         with clock.phase("binding"):
             binder = Binder(observer, reader)
-            binder.run()
+            binder.vary()
+            predictions = Predictions(binder)
+            predictions.look_around()
+            predictions.look_jointly()
+            binder.fill_nulls()
             for name in absent:
                 binder.look_without(name)
         with clock.phase("report"):

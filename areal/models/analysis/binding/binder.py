@@ -15,7 +15,6 @@ from areal.models.analysis.binding.filling import branches, filled, filling_rule
 from areal.models.analysis.binding.fitting import Sample, explains, fit
 from areal.models.analysis.binding.guessing import first_guesses, value_guess
 from areal.models.analysis.binding.observations import Observation, one_cause, same_value
-from areal.models.analysis.binding.predictions import Predictions
 from areal.models.analysis.binding.rotary import (
     RotaryFit,
     has_type,
@@ -47,7 +46,7 @@ ROTARY_SLOT: Final = "layer.rotary"
 
 @dataclass
 class Binder:
-    """Binds the slots of an observer's base config to fields. `run` does it all."""
+    """Binds the slots of an observer's base config to fields: `vary`, then `Predictions`, then `fill_nulls`."""
 
     observer: Observer
     reader: ConfigReader
@@ -67,8 +66,9 @@ class Binder:
     """Slots that no expression explains so far: searching again takes long, so only `_settle` does."""
     rotary_refused: set[tuple[str | None, str]] = field(default_factory=set)
 
-    def run(self) -> None:
-        """Observes until `expressions` hold. Raises UnsupportedError where even the base is not explained."""
+    def vary(self) -> None:
+        """Observes one change after another until `expressions` hold. Raises UnsupportedError where even the base is
+        not explained."""
         self._add(self.observer.base, self.observer.values, {})
         self._guess()
         for name in self.reader.names:
@@ -76,10 +76,6 @@ class Binder:
                 self._vary(name)
         self._vary_rotary()
         self.settle()
-        predictions = Predictions(self)
-        predictions.look_around()
-        predictions.look_jointly()
-        self._fill_nulls()
 
     def predict(self, config: dict[str, Any]) -> ArchitectureSpec:
         """The spec of a config.json by the expressions so far. Raises EvaluationError."""
@@ -375,7 +371,7 @@ class Binder:
 
     # --------------------------------------------------------------------------------------------------- filling nulls
 
-    def _fill_nulls(self) -> None:
+    def fill_nulls(self) -> None:
         """Nulls that the modeling code fills become rules, so that everything else reads the filled value."""
         for name, rule in filling_rules(self.expressions, self.reader.rules).items():
             before = self.observations, dict(self.expressions)
