@@ -21,7 +21,7 @@ def checks(report: Mapping[str, Any], plans: FieldPlans) -> dict[str, Any]:
     """Pieces of the test, as Python source."""
     uses = {use["name"]: use for use in report["fields"]}
     config = {name: value for name, value in report["tiny_config"].items() if _is_telling(name, value, uses)}
-    required = {name: config[name] for name in config if uses.get(name, {}).get("required")}
+    required = {name: config[name] for name in config if _must_be_said(uses.get(name, {}))}
     small = {name: value for name, value in config.items() if _is_size(name, value, uses) or name in required}
     return {
         "config": _items(_ordered(config)),
@@ -35,6 +35,16 @@ def checks(report: Mapping[str, Any], plans: FieldPlans) -> dict[str, Any]:
         "refused": _refused(config, plans),
         "recorded": bool(report.get("reference")),
     }
+
+
+def _must_be_said(use: Mapping[str, Any]) -> bool:
+    """Whether a config without the field is refused: its absence means nothing known, or a value that is not proven."""
+    if use.get("required"):
+        return True
+    allowed, default = use.get("allowed") or (), use.get("default")
+    if use.get("status") != "fixed" or not allowed or isinstance(default, list | dict):
+        return False
+    return not any(default == value and isinstance(default, bool) == isinstance(value, bool) for value in allowed)
 
 
 def _is_size(name: str, value: Any, uses: Mapping[str, Mapping[str, Any]]) -> bool:
