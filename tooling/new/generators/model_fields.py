@@ -244,7 +244,11 @@ def _constants(node: Any) -> Iterator[Any]:
 
 def _conditions(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Every condition in the slots and in the rules of defaults."""
-    nodes: list[Any] = [*report["slots"].values(), *(use.get("default_rule") for use in report["fields"])]
+    yield from _conditions_in([*report["slots"].values(), *(use.get("default_rule") for use in report["fields"])])
+
+
+def _conditions_in(*nodes_: Any) -> Iterator[dict[str, Any]]:
+    nodes = list(nodes_)
     while nodes:
         node = nodes.pop()
         if isinstance(node, list):
@@ -301,7 +305,10 @@ def _list_reading(plan: FieldPlan, name: str, owner: str, write: Any, num_layers
         return f"{owner}.integers({name}{', None' if is_needed else absent})"
     arguments = [name, num_layers]
     if rule is not None:
-        arguments.append(f"[{write(rule)} for layer in range({num_layers})]")
+        filled = f"[{write(rule)} for layer in range({num_layers})]"
+        divides = any(node["kind"] == "multiple" and isinstance(node["of"], str) for node in _conditions_in(rule))
+        # A number that divides may be null or zero beside a list that makes it needless.
+        arguments.append(f"None if {owner}.has({name}) else {filled}" if divides else filled)
     return f"{owner}.per_layer({', '.join(arguments)}, allowed={tuple_literal(plan.allowed)})"
 
 

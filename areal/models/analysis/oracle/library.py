@@ -87,7 +87,7 @@ def installed(model_type: str, raw_config: dict[str, Any] | None = None) -> Subj
     if architecture is None:
         raise SubjectError(f"{model_type} has no causal language model in transformers {transformers.__version__}.")
     model_class = getattr(transformers, architecture)
-    if model_class.config_class is not None and not issubclass(config_class, model_class.config_class):
+    if model_class.config_class in (getattr(config_class, "sub_configs", None) or {}).values():
         config_class = model_class.config_class
     return Subject(
         model_type=str(config_class.model_type or model_type),
