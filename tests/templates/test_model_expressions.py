@@ -154,6 +154,8 @@ EXPRESSIONS = [
         for condition, (first, second) in zip(CONDITIONS, itertools.cycle(itertools.pairwise(NUMBERS)), strict=False)
     ),
     PerLayer(CONDITIONS[0], PerLayer(CONDITIONS[2], Constant(1), Constant(2)), Constant(None)),
+    PerLayer(CONDITIONS[2], Constant(1), Constant(0)),
+    PerLayer(CONDITIONS[2], Constant(0), Constant(1)),
     Power(1.0, Sum((Field("width"), Field("heads"))), -0.5),
     Power(2.0, Sum((Field("width"), Field("heads"))), 2.0),
     Power(1.0, Field("scale"), 0.5),

@@ -34,6 +34,8 @@ BASE: Final = (
 _SLOTS: Final = {
     attribute: slot for slot, attribute in CANONICAL.items() if attribute in BASE and slot != "positions.num_positions"
 }
+_MAX_ENTRY: Final = 108
+"""Characters of a field's name and the reason to ignore it, together in one line."""
 _ROTARY_PART: Final = "rope_parameters."
 _PARTIAL: Final = "rope_parameters.partial_rotary_factor"
 """Read by `take_rotary`, and an attribute of what that returns."""
@@ -114,6 +116,10 @@ class Arguments:
         chosen = {**node, "then": _constant(True), "otherwise": _constant(False)}
         return self._args.expression(chosen)
 
+    def can_be_none(self, node: Mapping[str, Any]) -> bool:
+        """Whether an expression is null for some config."""
+        return "None" in self._args.types(node)
+
     def _is_short(self, node: Mapping[str, Any]) -> bool:
         """Whether an expression says what it is without a name: a comparison of one field."""
         branches = [node.get("then"), node.get("otherwise")]
@@ -145,6 +151,8 @@ class Arguments:
         needed: dict[str, None] = {}
         for plan in self.plans:
             needed.update(dict.fromkeys(dependencies(plan)))
+        for use in self.plans.fixed:
+            needed.update(dict.fromkeys(fields_of(use.get("default_rule")) if use.get("type") != "list" else ()))
         for node in self._derived().values():
             needed.update(dict.fromkeys(fields_of(node)))
         names = {plan.name for plan in self.plans}
@@ -239,17 +247,15 @@ class Arguments:
         """Calls that refuse unproven values."""
         lines = []
         for use in self.plans.fixed:
-            allowed, default = use.get("allowed") or (), use.get("default")
-            if use.get("default_rule") is not None and not allowed:
-                extra = "" if default is None else f", default={literal(default)}"
-                rule = self._args.expression(use["default_rule"])
-                lines.append(f"fields.require({literal(use['name'])}, (None, {rule}){extra})")
-                continue
-            missing = use.get("required") or not any(_same(default, value) for value in allowed)
-            extra = f", default={literal(default)}" if missing else ""
-            name = use["name"]
+            name, default, rule = use["name"], use.get("default"), use.get("default_rule")
+            values = [literal(value) for value in proven_values(use)]
+            if rule is not None and use.get("type") != "list":
+                values += [text for text in (self._local.expression(rule),) if text not in values]
+            missing = use.get("required") or literal(default) not in values
+            extra = f", default={literal(default)}" if missing and default is not None else ""
+            allowed = f"({values[0]},)" if len(values) == 1 else f"({', '.join(values)})"
             owner = "fields" if "." not in name else section_variable(name)
-            lines.append(f"{owner}.require({literal(name.rpartition('.')[2])}, {tuple_literal(allowed)}{extra})")
+            lines.append(f"{owner}.require({literal(name.rpartition('.')[2])}, {allowed}{extra})")
         return lines
 
     def sections(self) -> list[str]:
@@ -259,7 +265,7 @@ class Arguments:
 
     def ignored(self) -> dict[str, str]:
         """Fields of this family that change nothing, with the reason."""
-        return {use["name"]: _reason(use) for use in self.plans.ignored}
+        return {use["name"]: _reason(use, _MAX_ENTRY - len(use["name"])) for use in self.plans.ignored}
 
     # ------------------------------------------------------------------------------------------------ writing
 
@@ -267,7 +273,7 @@ class Arguments:
         """Config field to the expression that writes it, sorted; objects are written as dictionaries."""
         found = {plan.name: plan.written() for plan in self.plans}
         for use in self.plans.fixed:
-            default, allowed = use.get("default"), use.get("allowed") or ()
+            default, allowed = use.get("default"), proven_values(use)
             if allowed and (use.get("required") or not any(_same(default, value) for value in allowed)):
                 found[use["name"]] = literal(allowed[0])
         if self._use("initializer_range") is not None:
@@ -300,6 +306,14 @@ class Arguments:
         return next(
             (use for use in self.report["fields"] if use["name"] == name and use.get("default") is not None), None
         )
+
+
+def proven_values(use: Mapping[str, Any]) -> list[Any]:
+    """What a fixed field may be: the values that were proven, or what its absence means."""
+    values = list(use.get("allowed") or ())
+    if not values or (use.get("nullable") and use.get("default") is None):
+        values += [use.get("default")] if use.get("default") not in values else []
+    return values
 
 
 def section_variable(name: str) -> str:
@@ -343,5 +357,7 @@ def _same(first: Any, second: Any) -> bool:
     return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
 
 
-def _reason(use: Mapping[str, Any]) -> str:
-    return one_line(use.get("reason") or "does not change a logit", 100).replace('"', "'")
+def _reason(use: Mapping[str, Any], limit: int) -> str:
+    """Why a field does nothing, short enough for one line of a table."""
+    text = one_line(use.get("reason") or "does not change a logit").replace('"', "'")
+    return text if len(text) <= limit else f"{text[: max(limit - 4, 0)].rstrip()} ..."

@@ -23,8 +23,6 @@ _CHOICE, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(9
 
 _CHOICES: Final = frozenset({"per_layer", "when_equal"})
 
-TRUE: Final = {"kind": "constant", "value": True}
-FALSE: Final = {"kind": "constant", "value": False}
 SCORE_FACTOR: Final = "rope_parameters.score_factor"
 """Name under which values hold the factor that a rotary type has for scores: an attribute, not a config field."""
 
@@ -106,9 +104,9 @@ class Writer:
         flat = self._flat(node) if _CHOICES & {then.get("kind"), otherwise.get("kind")} else None
         if flat is not None:
             condition, then, otherwise = flat
-        if then == TRUE and otherwise == FALSE:
+        if _is_flag(then, True) and _is_flag(otherwise, False):
             return condition
-        if then == FALSE and otherwise == TRUE:
+        if _is_flag(then, False) and _is_flag(otherwise, True):
             return _negated(condition)
         if then == otherwise:
             return self._expression(then)
@@ -229,6 +227,8 @@ class Writer:
             return _is_among(f"{self._value(node['field']).text}[layer]", node["values"])
         if kind == "at_least":
             return f"layer >= {self._value(node['field']).text}", _COMPARISON
+        if kind == "at_most":
+            return f"layer <= {self._value(node['field']).text}", _COMPARISON
         if kind == "multiple":
             of = node["of"]
             divisor = self._value(of).text if isinstance(of, str) else literal(of)
@@ -284,6 +284,11 @@ def _collect(node: Any, found: dict[str, None]) -> None:
         found[node["field"]] = None
     for key in ("terms", "base", "otherwise", "condition", "conditions", "then", "theta"):
         _collect(node.get(key), found)
+
+
+def _is_flag(node: Mapping[str, Any], wanted: bool) -> bool:
+    """Whether an expression is true, or false; 1 is equal to true, and not the same."""
+    return node.get("kind") == "constant" and node["value"] is wanted
 
 
 def _leaves(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -204,6 +204,9 @@ def _field_plan(use: Mapping[str, Any], attribute: str, report: Mapping[str, Any
         allowed = _list_values(use, listed)
     filled = use.get("default_rule") is not None
     nullable = bool(use.get("nullable")) and not filled and kind != "list"
+    compared = _nodes_in(*report["slots"].values(), *(other.get("default_rule") for other in report["fields"]))
+    if kind == "bool" and not any(node.get("field") == name and node.get("value", 0) is None for node in compared):
+        nullable = False  # no expression says what a null would mean
     return FieldPlan(
         name=name,
         attribute=attribute,
@@ -247,22 +250,27 @@ def _conditions(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield from _conditions_in([*report["slots"].values(), *(use.get("default_rule") for use in report["fields"])])
 
 
-def _conditions_in(*nodes_: Any) -> Iterator[dict[str, Any]]:
-    nodes = list(nodes_)
+def _conditions_in(*roots: Any) -> Iterator[dict[str, Any]]:
+    kinds = ("listed", "at_least", "at_most", "multiple", "member", "flag")
+    return (node for node in _nodes_in(*roots) if node.get("kind") in kinds)
+
+
+def _nodes_in(*roots: Any) -> Iterator[dict[str, Any]]:
+    """Every expression and condition in some."""
+    nodes = list(roots)
     while nodes:
         node = nodes.pop()
         if isinstance(node, list):
             nodes += node
         elif isinstance(node, dict):
-            if node.get("kind") in ("listed", "at_least", "multiple", "member", "flag"):
-                yield node
-            nodes += [node.get(key) for key in ("condition", "conditions", "then", "otherwise", "terms")]
+            yield node
+            nodes += [node.get(key) for key in ("condition", "conditions", "then", "otherwise", "terms", "base")]
 
 
 def _minimum(use: Mapping[str, Any], report: Mapping[str, Any]) -> int:
     """The smallest number that makes sense: 0 for a number of layers to leave out, what was proven, else 1."""
     numbers = [value for value in (use.get("default"), use.get("example"), use.get("minimum")) if type(value) is int]
-    thresholds = {node["field"] for node in _conditions(report) if node["kind"] == "at_least"}
+    thresholds = {node["field"] for node in _conditions(report) if node["kind"] in ("at_least", "at_most")}
     return min([*numbers, 0 if use["name"] in thresholds else 1, 1])
 
 

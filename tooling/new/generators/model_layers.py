@@ -112,7 +112,7 @@ class LayerCode:
         arguments = ["layer", "args"]
         for name in ("query_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
             arguments.append(f"{name}={self._text(path + name)}")
-        compressed = self._optional_norm(f"{path}query_norm", self._text(f"{path}query_rank"))
+        compressed = self._query_norm(path)
         arguments.append(f"query_norm={compressed}")
         arguments.append(f"kv_norm={self._norm(f'{path}kv_norm', self._text(f'{path}kv_rank'))}")
         arguments += self._keywords(path, {"query_bias": False, "kv_bias": False, "output_bias": False})
@@ -154,6 +154,14 @@ class LayerCode:
             arguments.append(f"shared_experts={self._choice(f'{path}shared', self._mlp(f'{path}shared'))}")
             arguments += self._keywords(path, {"shared_gate": False})
         return f"MixtureOfExperts({', '.join(arguments)})"
+
+    def _query_norm(self, path: str) -> str:
+        """The norm of compressed queries, where there are any."""
+        rank, node = self._text(f"{path}query_rank"), self.slots[f"{path}query_rank"]
+        norm = self._optional_norm(f"{path}query_norm", rank)
+        if node["kind"] == "constant" or norm == "None" or " if " in norm:
+            return norm
+        return f"{norm} if {rank} is not None else None" if self.arguments.can_be_none(node) else norm
 
     # ----------------------------------------------------------------------------------------- norms and positions
 
