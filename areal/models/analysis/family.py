@@ -144,6 +144,13 @@ class AtLeast:
 
 
 @dataclass(frozen=True)
+class AtMost:
+    """layer <= field. JSON: {"kind": "at_most", "field"}."""
+
+    field: str
+
+
+@dataclass(frozen=True)
 class Multiple:
     """(layer + shift) is a multiple of `of`, a field or a number. JSON: {"kind": "multiple", "of", "shift"}."""
 
@@ -180,7 +187,7 @@ class All:
     conditions: tuple[Condition, ...]
 
 
-Condition = Listed | AtLeast | Multiple | Member | Flag | Not | All
+Condition = Listed | AtLeast | AtMost | Multiple | Member | Flag | Not | All
 
 # ---------------------------------------------------------------------------------------------------- config accounting
 

@@ -229,7 +229,13 @@ class Accounts:
         if name in self.binder.reader.rules and not isinstance(self._base(name), list):
             # The class writes out what it computes: that is the one value which is proven for all configs.
             return FieldUse(status="fixed", reason=reason, **common)
+        if self._matters_beside(name):
+            proven = [self._base(name)]
         return FieldUse(status="fixed", allowed=tuple(proven), reason=reason, **common)
+
+    def _matters_beside(self, name: str) -> bool:
+        """Whether other values, though without effect alone, change something beside other changes."""
+        return len(self._proven(name)) > 1 and self._num_without_effect(name) == 0
 
     def _ignored(self, name: str, proven: list[Any], mentioned: str | None) -> str | None:
         """Why the field may have any value, if it may."""

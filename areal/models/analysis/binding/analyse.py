@@ -83,6 +83,7 @@ def _analyse(subject: Subject, base: dict[str, Any], clock: _Clock) -> Architect
             binder = Binder(observer, reader)
             binder.vary()
             predictions = Predictions(binder)
+            predictions.look_awake()
             predictions.look_around()
             predictions.look_jointly()
             binder.fill_nulls()

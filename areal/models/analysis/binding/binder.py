@@ -137,6 +137,10 @@ class Binder:
                 continue
             if wanted and self._look(name, resized(base, name, other, self.reader.depth_field), other):
                 wanted -= 1
+        default = self.reader.defaults.get(name)
+        if type(default) is int and default < 0 and default != value:
+            # What a config without the field means: such a number stands for something else.
+            self._look(name, {name: default}, default)
 
     def look_without(self, name: str) -> bool:
         """Looks at the base config without a field; whether it builds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.analysis.binding.expressions import EvaluationError, holds, look_up
-from areal.models.analysis.family import AtLeast, Listed, Member, Multiple
+from areal.models.analysis.family import AtLeast, AtMost, Listed, Member, Multiple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +29,7 @@ def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: It
             yield from _of_lists(name, values, depths)
         elif all(isinstance(value, int) and not isinstance(value, bool) for value in values):
             yield AtLeast(name)
+            yield AtMost(name)
             if all(value >= 1 for value in values):
                 yield from (Multiple(name, shift) for shift in (0, 1, -1))
     for period in range(2, MOST_LAYERS_IN_A_PERIOD + 1):

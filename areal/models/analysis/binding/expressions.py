@@ -14,6 +14,7 @@ from areal.api import ModelError
 from areal.models.analysis.family import (
     All,
     AtLeast,
+    AtMost,
     Constant,
     Field,
     Flag,
@@ -128,6 +129,8 @@ def _holds_for_layer(condition: Condition, config: Mapping[str, Any], layer: int
             return any(same(entries[layer], value) for value in values)
         case AtLeast(name):
             return layer >= _number(look_up(config, name), name)
+        case AtMost(name):
+            return layer <= _number(look_up(config, name), name)
         case Multiple(of, shift):
             number = _number(look_up(config, of), of) if isinstance(of, str) else of
             if number < 1:
@@ -231,7 +234,7 @@ def _condition_fields(condition: Condition) -> set[str]:
             return set().union(*map(_condition_fields, conditions))
         case Multiple(of, _):
             return {of} if isinstance(of, str) else set()
-        case Listed(name, _) | AtLeast(name) | Member(name) | Flag(name, _):
+        case Listed(name, _) | AtLeast(name) | AtMost(name) | Member(name) | Flag(name, _):
             return {name}
     raise AssertionError(f"no such condition: {condition!r}")
 
@@ -323,6 +326,8 @@ def condition_to_json(condition: Condition) -> dict[str, Any]:
             return {"kind": "listed", "field": name, "values": list(values)}
         case AtLeast(name):
             return {"kind": "at_least", "field": name}
+        case AtMost(name):
+            return {"kind": "at_most", "field": name}
         case Multiple(of, shift):
             return {"kind": "multiple", "of": of, "shift": shift}
         case Member(name):

@@ -19,9 +19,21 @@ from areal.models.analysis.binding.expressions import (
     evaluate,
     look_up,
     same,
+    walk,
 )
 from areal.models.analysis.binding.slots import ABSENT, LayerValues
-from areal.models.analysis.family import All, Constant, Field, Not, PerLayer, WhenEqual, WhenNull
+from areal.models.analysis.family import (
+    All,
+    AtLeast,
+    AtMost,
+    Constant,
+    Field,
+    Multiple,
+    Not,
+    PerLayer,
+    WhenEqual,
+    WhenNull,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -193,8 +205,9 @@ class _Search:
             if bits is not None and bits & layout.present not in seen:
                 seen.add(bits & layout.present)
                 masks[condition] = bits
-        # Both sides uniform, by one condition or by two: no further choice between layers is needed.
-        for conditions in (masks, _pairs(masks, layout)):
+        # Both sides uniform, by one condition, two, or three of fields: no further choice between layers is needed.
+        for find in (lambda: masks, lambda: _pairs(masks, layout), lambda: _triples(masks, layout)):
+            conditions = find()
             best: Expression | None = None
             for condition, bits in conditions.items():
                 if layout.uniform(bits) and layout.uniform(layout.all_bits & ~bits):
@@ -215,7 +228,9 @@ class _Search:
         if then is None:
             return None
         otherwise = self.fit(layout.select(layout.all_bits & ~bits), choices - 1)
-        return None if otherwise is None else PerLayer(condition, then, otherwise)
+        found = None if otherwise is None else PerLayer(condition, then, otherwise)
+        # Several periods that no field says can be made to fit anything.
+        return found if found is None or len(_periods(found)) < 2 else None
 
 
 class _Layers:
@@ -283,8 +298,45 @@ def _pairs(masks: Mapping[Condition, int], layout: _Layers) -> dict[Condition, i
         bits = first_bits & second_bits
         if bits & layout.present and bits & layout.present not in seen:
             seen.add(bits & layout.present)
-            pairs[All((first, second))] = bits
+            if len(_unsaid(first) | _unsaid(second)) < 2:
+                pairs[All((first, second))] = bits
     return pairs
+
+
+def _triples(masks: Mapping[Condition, int], layout: _Layers) -> dict[Condition, int]:
+    """Three conditions of different fields at once: every so many layers, from one layer on, up to another."""
+    ranges = {condition: bits for condition, bits in masks.items() if isinstance(condition, AtLeast | AtMost)}
+    periods = {c: bits for c, bits in masks.items() if isinstance(c, Multiple) and isinstance(c.of, str)}
+    triples: dict[Condition, int] = {}
+    seen: set[int] = set()
+    for (period, bits), (first, lower), (last, upper) in itertools.product(
+        periods.items(), ranges.items(), ranges.items()
+    ):
+        if not isinstance(first, AtLeast) or not isinstance(last, AtMost):
+            continue
+        chosen = bits & lower & upper
+        if len({period.of, first.field, last.field}) == 3 and chosen & layout.present not in seen:
+            seen.add(chosen & layout.present)
+            triples[All((period, first, last))] = chosen
+    return triples
+
+
+def _periods(expression: Expression) -> set[Condition]:
+    """Conditions on every so many layers, by numbers of which no field says anything."""
+    return {
+        condition for part in walk(expression) if isinstance(part, PerLayer) for condition in _unsaid(part.condition)
+    }
+
+
+def _unsaid(condition: Condition) -> set[Condition]:
+    match condition:
+        case Not(inner):
+            return _unsaid(inner)
+        case All(conditions):
+            return set().union(*map(_unsaid, conditions))
+        case Multiple(of, _) if isinstance(of, int):
+            return {condition}
+    return set()
 
 
 def _simpler(first: Expression | None, second: Expression | None) -> Expression | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +12,8 @@ from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, s
 from areal.models.analysis.binding.filling import branches
 from areal.models.analysis.binding.variations import changed, joint
 from areal.models.analysis.records import UnsupportedError
+from areal.models.blocks.activations import ACTIVATIONS
+from areal.models.config_fields import HARMLESS_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +30,29 @@ class Predictions:
     """Looks at further configs on behalf of a binder."""
 
     binder: Binder
+
+    def look_awake(self) -> None:
+        """Fields that do nothing in the base config are changed beside every text that may choose another computation:
+        sizes of groups matter only where groups are chosen."""
+        binder = self.binder
+        idle = {
+            name: dict(outcome.changes)
+            for outcome in binder.outcomes
+            if outcome.kind == "no_effect" and len(outcome.changes) == 1
+            for name, value in outcome.changes.items()
+            # Counts of nothing are accepted where they are not used, and make no sense where they are.
+            if name not in HARMLESS_FIELDS
+            and (isinstance(value, bool) or (isinstance(value, int | float) and value > 0))
+        }
+        texts = [
+            changes
+            for name in sorted(binder.choices)
+            for changes in binder.choices[name]
+            if len(changes) == 1 and isinstance(changes[name], str) and changes[name] not in ACTIVATIONS
+        ]
+        for text, (name, change) in itertools.product(texts, sorted(idle.items())):
+            if not binder.restricted.keys() & {*text, name}:
+                self._look_beside({**text, **change})
 
     def look_around(self) -> None:
         """Where another value of a field leads to another number, other fields are changed beside it: it may be

@@ -26,7 +26,9 @@ from areal.models.analysis.binding.variations import (
     resized,
 )
 from areal.models.analysis.oracle.instance import read
+from areal.models.analysis.oracle.layer_kinds import layer_kinds
 from areal.models.analysis.records import SubjectError
+from areal.models.blocks.activations import ACTIVATIONS as ACTIVATION_NAMES
 from areal.models.config_fields import HARMLESS_FIELDS
 
 if TYPE_CHECKING:
@@ -122,6 +124,7 @@ def learn(subject: Subject, base: dict[str, Any], depth_field: str, ignored: Ite
     reader = ConfigReader(subject=subject, base=base, depth_field=depth_field)
     reader.defaults = defaults_of(config_class)
     reader.annotations = annotations_of(config_class)
+    reader.annotations |= {name: _with_choices(subject, reader, name) for name in _texts(base)}
     names = [*field_names(base), *(name for name in reader.defaults if "." not in name)]
     reader.computed = frozenset(computed_names(subject, base)) - skipped
     names += sorted(reader.computed)
@@ -133,6 +136,25 @@ def learn(subject: Subject, base: dict[str, Any], depth_field: str, ignored: Ite
     reader.names = [name for name in dict.fromkeys(names) if name not in skipped | inner]
     _Learner(reader).run()
     return reader
+
+
+def _texts(base: Mapping[str, Any]) -> list[str]:
+    """Fields that hold a text which is no activation's name, or a list of texts that are all alike."""
+    values = {name: look_up(base, name) for name in field_names(base)}
+    found = {name: value for name, value in values.items() if isinstance(value, str) and value not in ACTIVATION_NAMES}
+    alike = {
+        name: value for name, value in values.items() if isinstance(value, list) and len(set(map(repr, value))) == 1
+    }
+    return [*found, *(name for name, value in alike.items() if isinstance(value[0], str))]
+
+
+def _with_choices(subject: Subject, reader: ConfigReader, name: str) -> str:
+    """The type of a field as written, or with the texts that the source compares it with, where these are several."""
+    choices = layer_kinds(subject.source_files, name.rpartition(".")[2])
+    written = reader.annotations.get(name, "")
+    if len(choices) < 2 or "Literal[" in written:
+        return written
+    return f"{written} | Literal[{', '.join(map(repr, choices))}]"
 
 
 class _Learner:

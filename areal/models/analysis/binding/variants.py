@@ -21,6 +21,9 @@ def choose(binder: Binder) -> list[Variant]:
     """Flipped flags, other rotary types, nulls, lists, other numbers, in this order, then some of many changes."""
     proven = [each for each in binder.outcomes if each.kind == "proven" and MISSING not in each.changes.values()]
     proven = [each for each in proven if not set(each.changes) & (binder.restricted.keys() | SKIPPED)]
+    # Rotary settings may be proven and yet refused, since no expression says what they change.
+    rotary = [changes[ROTARY_FIELD] for changes in binder.choices.get(ROTARY_FIELD, ())]
+    proven = [each for each in proven if ROTARY_FIELD not in each.changes or each.changes[ROTARY_FIELD] in rotary]
     ranked = sorted(proven, key=lambda each: _rank(binder, each))
     chosen: dict[str, Variant] = {}
     for outcome in ranked:

@@ -23,6 +23,9 @@ ACTIVATIONS: Final = ("gelu_pytorch_tanh", "relu", "silu", "gelu")
 LAYER_KINDS: Final = ("full_attention", "sliding_attention")
 """Tried in lists of kinds of layers, next to the kinds that are there."""
 
+FEED_FORWARD_KINDS: Final = ("dense", "sparse")
+"""Likewise, where entries are kinds of feed-forward layers."""
+
 LIKELY_NUMBERS: Final = (8, 24, 2, 16)
 """Tried for whole numbers that are null: a window, a size, a count."""
 
@@ -117,9 +120,9 @@ def alternatives(value: Any, annotation: str) -> list[Any]:
     elif isinstance(value, float):
         found = [0.3, 1.7] if value == 0 else [value * 1.5, value * 0.5, value + 0.25]
     elif isinstance(value, str):
-        found = [name for name in ACTIVATIONS if name != value] + _literals(annotation, value)
+        found = _literals(annotation, value) or [name for name in ACTIVATIONS if name != value]
     elif isinstance(value, list | tuple):
-        found = _of_list(list(value))
+        found = _of_list(list(value), _literals(annotation, ""))
     elif value is None:
         found = _of_null(annotation)
     if (value is not None and "None" in annotation) or "Optional" in annotation:
@@ -146,14 +149,16 @@ def _of_null(annotation: str) -> list[Any]:
     return found
 
 
-def _of_list(value: list[Any]) -> list[Any]:
+def _of_list(value: list[Any], choices: list[str]) -> list[Any]:
     if not value:
         return [[0], [1, 2]]
     kinds = list(dict.fromkeys(entry for entry in value if isinstance(entry, str | int | float | None)))
     found: list[Any] = [value[1:] + value[:1], value[::-1]]
     if all(isinstance(entry, str) for entry in value):
-        if any(kind in LAYER_KINDS for kind in kinds):
-            kinds += [kind for kind in LAYER_KINDS if kind not in kinds]
+        for known in (choices, LAYER_KINDS, FEED_FORWARD_KINDS):
+            if set(kinds) & set(known):
+                kinds += [kind for kind in known if kind not in kinds]
+                break
         found += [[kind] * len(value) for kind in kinds]
         found += [[kind, *value[1:]] for kind in kinds]
     elif all(isinstance(entry, int) for entry in value):

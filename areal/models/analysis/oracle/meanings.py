@@ -35,7 +35,7 @@ INTEGERS: tuple[tuple[str, int], ...] = (
         r"(top_?k|topk|num|n)_?(limited_|selected_|active_|chosen_)?(expert_)?groups?(_topk|_top_k|_active|_per_tok)?",
         -2,
     ),
-    (r".*(top_?k|active|chosen|selected).*groups?.*|.*groups?_(top_?k|active|chosen|selected|kept).*", 2),
+    (r".*(top_?k|active|chosen|selected).*groups?.*|.*groups?_(top_?k|active|chosen|selected|kept).*", 1),
     (r".*(expert|moe|routing|router).*groups?.*|n_groups?", 4),
     (r".*(experts?_per|top_?k|active_experts|experts_(active|used|chosen)|moe_k|num_selected|experts_top).*", 2),
     (r"(.*_)?(moe|experts?)_.*(intermediate|ffn|hidden|inner|mlp|dim|size|width).*", 40),
@@ -134,7 +134,7 @@ def _hint(name: str, default: Any) -> Any:
 def _integer(name: str, default: int) -> int | None:
     value = _first(INTEGERS, name)
     if value == -2:
-        value = 2 if "top" in name or "limited" in name or "active" in name else 4
+        value = 1 if "top" in name or "limited" in name or "active" in name else 4
     switched_off = default == 0 and value not in (0, None)
     return None if value in (-1, None) or switched_off else int(value)
 

@@ -13,6 +13,7 @@ from areal.models.analysis.binding.slots import ABSENT, LayerValues
 from areal.models.analysis.family import (
     All,
     AtLeast,
+    AtMost,
     Constant,
     Field,
     Listed,
@@ -42,6 +43,7 @@ EXACT: tuple[Expression, ...] = (
     WhenEqual("kind", "b", Product(1.0, (("gain", -1.0),)), Field("gain")),
     WINDOWED,
     PerLayer(AtLeast("first"), Constant("moe"), Constant("mlp")),
+    PerLayer(All((Multiple("step", 1), AtLeast("first"), AtMost("last"))), Constant("moe"), Constant("mlp")),
     PerLayer(Multiple(4, 1), Constant(None), Field("reach")),
     Sum((Field("width"), Constant(1))),
 )
@@ -63,6 +65,7 @@ def config(generator: random.Random) -> dict[str, Any]:
         "gain": generator.choice([0.5, 0.7, 2.0]),
         "heads": generator.choice([2, 4, 8]),
         "kind": generator.choice(["a", "b"]),
+        "last": generator.choice([3, 4, 6]),
         "kinds": [generator.choice(["near", "far", "none"]) for _ in range(depth)],
         "narrow": generator.random() < 0.5,
         "only": generator.sample(range(depth), 2),
@@ -112,6 +115,11 @@ def test_a_value_that_no_field_explains_is_not_explained() -> None:
     configs = [config(generator) for _ in range(30)]
     samples = [Sample(each, generator.choice([1.5, 2.5, 3.5]), each["depth"]) for each in configs]
     assert fit("slot", samples, configs[0]) is None
+
+
+def test_several_periods_that_no_field_says_are_no_explanation() -> None:
+    layers = LayerValues("mlp" if layer in (0, 3, 4) else "moe" for layer in range(6))
+    assert fit("slot", [Sample({"depth": 6}, layers, 6)], []) is None
 
 
 def test_sizes_do_not_choose_between_expressions() -> None:

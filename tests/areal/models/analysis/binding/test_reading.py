@@ -8,7 +8,7 @@ import pytest
 
 from areal.models.analysis.binding.accounting import SKIPPED
 from areal.models.analysis.binding.reading import learn
-from areal.models.analysis.binding.variations import changed
+from areal.models.analysis.binding.variations import alternatives, changed
 from areal.models.analysis.oracle.subject import resolve
 from areal.models.analysis.oracle.tiny import tiny_config
 
@@ -42,3 +42,18 @@ def test_a_list_over_layers_is_filled_by_the_fields_that_transformers_reads() ->
     assert reader.complete(config)["layer_types"] == ["full_attention"] * 3 + ["sliding_attention"]
     config = changed(config, {"use_sliding_window": False})
     assert reader.complete(config)["layer_types"] == ["full_attention"] * 4
+
+
+def test_texts_that_the_source_compares_a_field_with_are_tried() -> None:
+    subject = resolve("deepseek_v2")
+    base = tiny_config(subject)
+    written = learn(subject, base, DEPTH, SKIPPED).annotations["topk_method"]
+    assert alternatives(base["topk_method"], written)[:1] == ["group_limited_greedy"]
+
+
+def test_kinds_of_feed_forward_layers_are_tried_where_the_default_has_one() -> None:
+    subject = resolve("mellum")
+    base = tiny_config(subject)
+    assert set(base["mlp_layer_types"]) == {"sparse"}
+    written = learn(subject, base, DEPTH, SKIPPED).annotations["mlp_layer_types"]
+    assert ["dense", "sparse", "sparse", "sparse"] in alternatives(base["mlp_layer_types"], written)

@@ -1,7 +1,7 @@
 """Which entry of rope_parameters a layer has, found from configs in which entries are alike or differ."""
 
 from areal.models.analysis.binding.fitting import Sample
-from areal.models.analysis.binding.rotary import RotaryFit, rotary_changes
+from areal.models.analysis.binding.rotary import RotaryFit, has_type, rotary_changes, rotary_parts
 from areal.models.analysis.binding.slots import LayerValues
 from areal.models.analysis.family import Listed, PerLayer, RotaryField
 from areal.models.analysis.spec import ArchitectureSpec
@@ -39,3 +39,11 @@ def test_what_an_entry_cannot_say_is_not_tried():
     changes = [entries for _, _, entries in rotary_changes(sample(500.0, 20.0).config["rope_parameters"], spec)]
     assert any(entries["full"]["rope_type"] == "yarn" for entries in changes)
     assert not any("truncate" in entry for entries in changes for entry in entries.values())
+
+
+def test_parts_and_types_of_entries():
+    entries = {"full": {"rope_type": "yarn", "partial_rotary_factor": 0.25}, "sliding": {"rope_type": "default"}}
+    assert rotary_parts(entries) == [0.25, 1.0]
+    assert rotary_parts(entries["full"]) == [0.25]
+    assert has_type(entries, "yarn")
+    assert not has_type(entries["sliding"], "yarn")

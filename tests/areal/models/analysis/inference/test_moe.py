@@ -335,12 +335,13 @@ def test_qwen2_moe_gates_its_shared_expert(installed):
     assert not inferred.spec.router.normalize
 
 
-def test_shared_experts_may_stand_beside_the_module_of_the_routed_ones(installed):
-    sizes = {"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 24}
+@pytest.mark.parametrize("size", [24, 2])  # outputs of small ones hardly show beside those of others
+def test_shared_experts_may_stand_beside_the_module_of_the_routed_ones(installed, size):
+    sizes = {"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": size}
     instance = installed("granitemoeshared", **sizes)
     block = "model.layers.0"
     inferred = infer_moe(context_of(instance, f"{block}.block_sparse_moe", f"{block}.shared_mlp"))
-    assert inferred.spec.shared == MlpSpec(gated=True, activation="silu", intermediate_size=24)
+    assert inferred.spec.shared == MlpSpec(gated=True, activation="silu", intermediate_size=size)
 
 
 @pytest.mark.parametrize(
