@@ -107,7 +107,7 @@ def _vocabulary(instance: Instance, size: int) -> Tensor:
     padding = getattr(instance.hf_config, "pad_token_id", None)
     order = torch.randperm(size, generator=torch.Generator().manual_seed(4))
     order = order[order != padding] if padding is not None else order
-    length = _tokens(instance, 1, 48, seed=0).shape[1]
+    length = min(_tokens(instance, 1, 48, seed=0).shape[1], order.numel())
     rows = -(-order.numel() // length)
     return torch.cat((order, order))[: rows * length].reshape(rows, length)
 

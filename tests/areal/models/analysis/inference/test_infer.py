@@ -94,6 +94,10 @@ def test_settings_that_other_families_were_measured_with_are_proven() -> None:
         assert agrees_elsewhere(infer(instance), instance), model_type
 
 
+def test_vocabularies_smaller_than_a_sequence_are_judged(installed) -> None:
+    assert infer(installed("llama", vocab_size=8)).spec.vocab_size == 8
+
+
 def test_the_spec_does_not_depend_on_the_weights() -> None:
     assert infer(instance_of("gemma2")).spec == infer(instance_of("gemma2", seed=11)).spec
 
