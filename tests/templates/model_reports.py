@@ -5,6 +5,8 @@ report = REPORTS["llama"]()       # JSON of `areal.models.analysis.family.Archit
 
 from __future__ import annotations
 
+import copy
+
 from areal.models.analysis.binding.slots import ABSENT, LayerValues, slots_of
 from areal.models.analysis.spec import (
     ArchitectureSpec,
@@ -209,7 +211,7 @@ def report(model_type, architecture, spec, slots, fields, layout, config, varian
         },
         "spec": {},
         "slots": slots_like(spec, **{**SHARED_SLOTS, **slots}),
-        "fields": fields,
+        "fields": copy.deepcopy(fields),  # tests change reports
         "layout": sorted(layout, key=lambda entry: entry["on_disk"]),
         "skipped": [],
         "variants": [

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from tooling.kit.errors import ConflictError, NameRefusedError
+from tooling.kit.receipts import read_receipt
 from tooling.new.matrix import Sandbox
 from tooling.new.unit.records import UnitRequest
 from tooling.new.unit.testing_run import run_tests
+from tooling.new.unit.undo import plan_undo
 from tooling.new.unit.update import plan_update
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,3 +142,14 @@ def test_a_second_family_for_a_type_is_refused(tmp_path):
     sandbox.generate(request("llama", reports.llama(), tmp_path))
     with pytest.raises(NameRefusedError, match="the registry has 'llama'"):
         sandbox.plan(request("other", reports.llama(), tmp_path))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".areal/receipts/model").glob("*.json")), ids=lambda path: path.stem)
+def test_the_families_of_this_repository_are_what_is_written_for_their_reports_now(path, tmp_path):
+    receipt = read_receipt(ROOT, "model", path.stem)
+    sandbox = Sandbox.copy_of(ROOT, tmp_path)
+    sandbox.carry_out(plan_undo(sandbox.workspace, "model", path.stem))
+    made = sandbox.plan(request(path.stem, {**receipt.answers["report"], "evidence": []}, tmp_path))
+    for change in made.plan.changes:
+        if change.path.startswith(("areal/models/", "tests/")):
+            assert change.after == (ROOT / change.path).read_bytes(), change.path

@@ -45,47 +45,46 @@ CONFIGS = {
     "tiny": CONFIG,
     "defaults": DEFAULTS,
     "tie_word_embeddings true": CONFIG | {"tie_word_embeddings": True},
-    "use_sliding_window false": CONFIG | {"use_sliding_window": False, "layer_types": None},
+    "use_sliding_window false": CONFIG | {"layer_types": None, "use_sliding_window": False},
     "rotary default": CONFIG | {"rope_parameters": {"rope_theta": 7000.0, "rope_type": "default"}},
-    "rotary linear": CONFIG | {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.5}},
+    "rotary linear": CONFIG | {"rope_parameters": {"factor": 2.5, "rope_theta": 10000.0, "rope_type": "linear"}},
     "rotary llama3": CONFIG
     | {
         "rope_parameters": {
+            "factor": 8.0,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 32,
             "rope_theta": 10000.0,
             "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 32,
         }
     },
     "rotary yarn": CONFIG
     | {
         "rope_parameters": {
-            "rope_theta": 10000.0,
-            "rope_type": "yarn",
             "factor": 4.0,
             "original_max_position_embeddings": 16,
+            "rope_theta": 10000.0,
+            "rope_type": "yarn",
         }
     },
     "rotary longrope": CONFIG
     | {
         "rope_parameters": {
+            "factor": 4.0,
+            "long_factor": [1.5, 1.8, 2.1, 2.4, 2.7, 3.0, 3.3, 3.6, 3.9, 4.199999999999999, 4.5, 4.8],
+            "original_max_position_embeddings": 16,
             "rope_theta": 10000.0,
             "rope_type": "longrope",
-            "factor": 4.0,
-            "original_max_position_embeddings": 16,
             "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7000000000000002, 1.8, 1.9, 2.0, 2.1],
-            "long_factor": [1.5, 1.8, 2.1, 2.4, 2.7, 3.0, 3.3, 3.6, 3.9, 4.199999999999999, 4.5, 4.8],
         }
     },
     "num_key_value_heads 1": CONFIG | {"num_key_value_heads": 1},
-    "sliding_window none": CONFIG | {"sliding_window": None, "layer_types": None},
+    "sliding_window none": CONFIG | {"layer_types": None, "sliding_window": None},
     "other layer_types": CONFIG
     | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]},
     "many changes 1": CONFIG
     | {
-        "num_hidden_layers": 8,
         "head_dim": 48,
         "hidden_act": "gelu_pytorch_tanh",
         "hidden_size": 8,
@@ -101,6 +100,7 @@ CONFIGS = {
             "sliding_attention",
         ],
         "max_window_layers": 4,
+        "num_hidden_layers": 8,
         "num_key_value_heads": 1,
         "rms_norm_eps": 0.003,
         "tie_word_embeddings": True,
@@ -110,10 +110,10 @@ CONFIGS = {
         "hidden_act": "relu",
         "initializer_range": 0.03,
         "intermediate_size": 8,
+        "layer_types": None,
         "num_key_value_heads": 4,
         "rms_norm_eps": 0.003,
         "use_sliding_window": False,
-        "layer_types": None,
         "vocab_size": 272,
     },
 }

@@ -47,45 +47,44 @@ CONFIGS = {
     "defaults": DEFAULTS,
     "tie_word_embeddings true": CONFIG | {"tie_word_embeddings": True},
     "attention_bias true": CONFIG | {"attention_bias": True},
-    "use_sliding_window false": CONFIG | {"use_sliding_window": False, "layer_types": None},
+    "use_sliding_window false": CONFIG | {"layer_types": None, "use_sliding_window": False},
     "rotary default": CONFIG | {"rope_parameters": {"rope_theta": 7000.0, "rope_type": "default"}},
-    "rotary linear": CONFIG | {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.5}},
+    "rotary linear": CONFIG | {"rope_parameters": {"factor": 2.5, "rope_theta": 10000.0, "rope_type": "linear"}},
     "rotary llama3": CONFIG
     | {
         "rope_parameters": {
+            "factor": 8.0,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 32,
             "rope_theta": 10000.0,
             "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 32,
         }
     },
     "rotary yarn": CONFIG
     | {
         "rope_parameters": {
-            "rope_theta": 10000.0,
-            "rope_type": "yarn",
             "factor": 4.0,
             "original_max_position_embeddings": 16,
+            "rope_theta": 10000.0,
+            "rope_type": "yarn",
         }
     },
     "rotary longrope": CONFIG
     | {
         "rope_parameters": {
+            "factor": 4.0,
+            "long_factor": [1.5, 1.8, 2.1, 2.4, 2.7, 3.0, 3.3, 3.6, 3.9, 4.199999999999999, 4.5, 4.8],
+            "original_max_position_embeddings": 16,
             "rope_theta": 10000.0,
             "rope_type": "longrope",
-            "factor": 4.0,
-            "original_max_position_embeddings": 16,
             "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7000000000000002, 1.8, 1.9, 2.0, 2.1],
-            "long_factor": [1.5, 1.8, 2.1, 2.4, 2.7, 3.0, 3.3, 3.6, 3.9, 4.199999999999999, 4.5, 4.8],
         }
     },
     "num_key_value_heads 1": CONFIG | {"num_key_value_heads": 1},
-    "sliding_window none": CONFIG | {"sliding_window": None, "layer_types": None},
+    "sliding_window none": CONFIG | {"layer_types": None, "sliding_window": None},
     "many changes 1": CONFIG
     | {
-        "num_hidden_layers": 2,
         "attention_bias": True,
         "head_dim": 12,
         "hidden_size": 8,
@@ -93,27 +92,28 @@ CONFIGS = {
         "layer_types": None,
         "max_window_layers": 4,
         "num_attention_heads": 2,
+        "num_hidden_layers": 2,
         "rope_parameters": {
-            "rope_theta": 10000.0,
-            "rope_type": "yarn",
-            "factor": 4.0,
-            "original_max_position_embeddings": 16,
             "attention_factor": 1.3,
             "beta_fast": 8,
             "beta_slow": 2,
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "rope_theta": 10000.0,
+            "rope_type": "yarn",
             "truncate": False,
         },
         "use_sliding_window": False,
     },
     "many changes 2": CONFIG
     | {
-        "num_hidden_layers": 2,
         "initializer_range": 0.03,
+        "layer_types": ["full_attention", "full_attention"],
         "max_position_embeddings": 8,
         "num_attention_heads": 8,
-        "layer_types": ["full_attention", "full_attention"],
+        "num_hidden_layers": 2,
         "rms_norm_eps": 0.003,
-        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.5},
+        "rope_parameters": {"factor": 2.5, "rope_theta": 10000.0, "rope_type": "linear"},
         "vocab_size": 272,
     },
 }

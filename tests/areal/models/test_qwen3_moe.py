@@ -62,36 +62,36 @@ CONFIGS = {
     "use_sliding_window false": CONFIG | {"use_sliding_window": False},
     "norm_topk_prob false": CONFIG | {"norm_topk_prob": False},
     "rotary default": CONFIG | {"rope_parameters": {"rope_theta": 700000.0, "rope_type": "default"}},
-    "rotary linear": CONFIG | {"rope_parameters": {"rope_theta": 1000000, "rope_type": "linear", "factor": 2.5}},
+    "rotary linear": CONFIG | {"rope_parameters": {"factor": 2.5, "rope_theta": 1000000, "rope_type": "linear"}},
     "rotary llama3": CONFIG
     | {
         "rope_parameters": {
+            "factor": 8.0,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 32,
             "rope_theta": 1000000,
             "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 32,
         }
     },
     "rotary yarn": CONFIG
     | {
         "rope_parameters": {
-            "rope_theta": 1000000,
-            "rope_type": "yarn",
             "factor": 4.0,
             "original_max_position_embeddings": 16,
+            "rope_theta": 1000000,
+            "rope_type": "yarn",
         }
     },
     "rotary longrope": CONFIG
     | {
         "rope_parameters": {
+            "factor": 4.0,
+            "long_factor": [1.5, 1.8, 2.1, 2.4, 2.7, 3.0, 3.3, 3.6, 3.9, 4.199999999999999, 4.5, 4.8],
+            "original_max_position_embeddings": 16,
             "rope_theta": 1000000,
             "rope_type": "longrope",
-            "factor": 4.0,
-            "original_max_position_embeddings": 16,
             "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7000000000000002, 1.8, 1.9, 2.0, 2.1],
-            "long_factor": [1.5, 1.8, 2.1, 2.4, 2.7, 3.0, 3.3, 3.6, 3.9, 4.199999999999999, 4.5, 4.8],
         }
     },
     "num_key_value_heads 1": CONFIG | {"num_key_value_heads": 1},
@@ -104,7 +104,7 @@ CONFIGS = {
         "num_attention_heads": 2,
         "num_experts_per_tok": 4,
         "rms_norm_eps": 0.003,
-        "rope_parameters": {"rope_theta": 1000000, "rope_type": "linear", "factor": 2.5},
+        "rope_parameters": {"factor": 2.5, "rope_theta": 1000000, "rope_type": "linear"},
         "sliding_window": 4,
         "use_sliding_window": False,
         "vocab_size": 272,
@@ -158,7 +158,7 @@ def test_gradients_equal_those_of_transformers(tmp_path):
 
 def test_numbers_that_are_absent_are_those_of_transformers():
     families.assert_same_numbers(
-        Qwen3MoeArgs, {"model_type": "qwen3_moe", "mlp_only_layers": [], "max_window_layers": 2, "num_local_experts": 8}
+        Qwen3MoeArgs, {"max_window_layers": 2, "mlp_only_layers": [], "model_type": "qwen3_moe", "num_local_experts": 8}
     )
 
 

@@ -71,7 +71,9 @@ def literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(literal, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{literal(str(key))}: {literal(item)}' for key, item in value.items())}}}"
+        # Sorted, as in a receipt: what is written must not depend on where a report was kept.
+        items = sorted((str(key), item) for key, item in value.items())
+        return f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in items)}}}"
     raise malformed(f"a value of type {type(value).__name__}")
 
 
