@@ -491,6 +491,36 @@ DEEPSEEK_V3_FIELDS = [
 ]
 
 
+DEEPSEEK_V3_SLOTS = {
+    **eps("rms_norm_eps", *PRE_EPS),
+    "layer.attention.query_rank": field("q_lora_rank"),
+    "layer.attention.query_norm": when_equal("q_lora_rank", None, constant(False), constant(True)),
+    "layer.attention.kv_rank": field("kv_lora_rank"),
+    "layer.attention.nope_dim": field("qk_nope_head_dim"),
+    "layer.attention.rope_dim": field("qk_rope_head_dim"),
+    "layer.attention.value_dim": field("v_head_dim"),
+    "layer.attention.scale": product(qk_head_dim=-0.5),
+    "layer.rotary": rotary("default", "linear"),
+    "layer.rotary.dim": field("qk_rope_head_dim"),
+    "layer.rotary.interleaved": field("rope_interleave"),
+    "layer.feed_forward": per_layer(at_least("first_k_dense_replace"), constant("moe"), constant("mlp")),
+    "layer.feed_forward.intermediate_size": field("intermediate_size"),
+    "layer.feed_forward.activation": field("hidden_act"),
+    "layer.feed_forward.router.num_experts": field("n_routed_experts"),
+    "layer.feed_forward.router.top_k": field("num_experts_per_tok"),
+    "layer.feed_forward.router.normalize": field("norm_topk_prob"),
+    "layer.feed_forward.router.scale": field("routed_scaling_factor"),
+    "layer.feed_forward.router.groups": field("n_group"),
+    "layer.feed_forward.router.top_groups": field("topk_group"),
+    "layer.feed_forward.experts.intermediate_size": field("moe_intermediate_size"),
+    "layer.feed_forward.experts.activation": field("hidden_act"),
+    "layer.feed_forward.shared.intermediate_size": product(
+        integer=True, moe_intermediate_size=1.0, n_shared_experts=1.0
+    ),
+    "layer.feed_forward.shared.activation": field("hidden_act"),
+}
+
+
 def deepseek_v3():
     moe = MoeSpec(
         router=RouterSpec(
@@ -514,39 +544,11 @@ def deepseek_v3():
     spec = decoder(
         [LayerSpec(**layer, feed_forward=SWIGLU), *(LayerSpec(**layer, feed_forward=moe) for _ in range(3))], dim=8
     )
-    compressed = when_equal("q_lora_rank", None, constant(False), constant(True))
     return report(
         "deepseek_v3",
         "DeepseekV3ForCausalLM",
         spec,
-        {
-            **eps("rms_norm_eps", *PRE_EPS),
-            "layer.attention.query_rank": field("q_lora_rank"),
-            "layer.attention.query_norm": compressed,
-            "layer.attention.kv_rank": field("kv_lora_rank"),
-            "layer.attention.nope_dim": field("qk_nope_head_dim"),
-            "layer.attention.rope_dim": field("qk_rope_head_dim"),
-            "layer.attention.value_dim": field("v_head_dim"),
-            "layer.attention.scale": product(qk_head_dim=-0.5),
-            "layer.rotary": rotary("default", "linear"),
-            "layer.rotary.dim": field("qk_rope_head_dim"),
-            "layer.rotary.interleaved": field("rope_interleave"),
-            "layer.feed_forward": per_layer(at_least("first_k_dense_replace"), constant("moe"), constant("mlp")),
-            "layer.feed_forward.intermediate_size": field("intermediate_size"),
-            "layer.feed_forward.activation": field("hidden_act"),
-            "layer.feed_forward.router.num_experts": field("n_routed_experts"),
-            "layer.feed_forward.router.top_k": field("num_experts_per_tok"),
-            "layer.feed_forward.router.normalize": field("norm_topk_prob"),
-            "layer.feed_forward.router.scale": field("routed_scaling_factor"),
-            "layer.feed_forward.router.groups": field("n_group"),
-            "layer.feed_forward.router.top_groups": field("topk_group"),
-            "layer.feed_forward.experts.intermediate_size": field("moe_intermediate_size"),
-            "layer.feed_forward.experts.activation": field("hidden_act"),
-            "layer.feed_forward.shared.intermediate_size": product(
-                integer=True, moe_intermediate_size=1.0, n_shared_experts=1.0
-            ),
-            "layer.feed_forward.shared.activation": field("hidden_act"),
-        },
+        DEEPSEEK_V3_SLOTS,
         DEEPSEEK_V3_FIELDS,
         [
             *same(*TOP),
