@@ -99,6 +99,7 @@ def take_rotary(
     partial: bool = False,
     default: Mapping[str, Any] | None = None,
     original_length: int | None = None,
+    rotated: tuple[str, int] | None = None,
 ) -> RotaryArgs:
     """Consume the rotary fields, or with `layer_type` those of one layer type. Raises ModelError for what is not
     implemented, not said, or said twice and differently.
@@ -107,9 +108,11 @@ def take_rotary(
     family can have. partial: whether it can rotate a part of each head. default: the content of rope_parameters (or the
     entry of this layer type) that transformers takes for a config without rotary fields; its theta and part are also
     those of an entry without; None where that is not known, so that all must be said. original_length: for config
-    classes that have original_max_position_embeddings as a field of their own, its default.
+    classes that have original_max_position_embeddings as a field of their own, its default. rotated: an older field for
+    the number of rotated dimensions, and the number that the part of it is taken of; with one entry for all layers.
     """
-    reader = _Reader(fields, max_position_embeddings, tuple(types), partial, dict(default or {}), original_length)
+    known = dict(default or {})
+    reader = _Reader(fields, max_position_embeddings, tuple(types), partial, known, original_length, rotated)
     return reader.flat() if layer_type is None else reader.of_layer_type(layer_type)
 
 
@@ -121,12 +124,14 @@ class _Reader:
     can_be_partial: bool
     default: dict[str, Any]
     original_length: int | None
+    rotated: tuple[str, int] | None = None
 
     def flat(self) -> RotaryArgs:
         """Of a config in which all layers are rotated alike, or by one entry."""
         fields = self.fields
         outer = {name: fields.optional(name) for name in ("rope_theta", "partial_rotary_factor")}
         outer = {name: value for name, value in outer.items() if value is not None}
+        self._take_rotated(outer)
         found = []
         for name in ("rope_parameters", "rope_scaling"):
             raw = fields.optional(name)
@@ -138,6 +143,19 @@ class _Reader:
                 f"rope_scaling means {found[1]}; remove one of them"
             )
         return found[0] if found else self._parse("rope_parameters", self._absent(outer), outer)
+
+    def _take_rotated(self, outer: dict[str, Any]) -> None:
+        """Adds the part that the number of rotated dimensions means to what is said beside rope_parameters."""
+        if self.rotated is None:
+            return
+        (name, size), fields = self.rotated, self.fields
+        dim = fields.optional(name)
+        if dim is None:
+            return
+        if type(dim) is not int or dim < 1:
+            raise fields.error(name, dim, "a whole number >= 1")
+        if outer.setdefault("partial_rotary_factor", dim / size) != dim / size:
+            raise fields.error(name, dim, f"the part {outer['partial_rotary_factor']} of {size}")
 
     def of_layer_type(self, layer_type: str) -> RotaryArgs:
         """Of a config with one entry per layer type; the entries of others stay to be taken."""

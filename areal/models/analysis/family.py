@@ -223,6 +223,9 @@ class FieldUse:
     reason: str = ""
     example: Any = None
     """A value that was proven."""
+    rotated: tuple[str, ...] = ()
+    """For rope_parameters: an undeclared field for the number of rotated dimensions, and the field that it is a part
+    of. The class makes partial_rotary_factor of both where that is not said."""
 
 
 # ------------------------------------------------------------------------------------------------------- names on disk

@@ -178,3 +178,18 @@ REFUSED = {
 def test_what_is_not_said_or_not_implemented_is_refused(config, options, message):
     with pytest.raises(ModelError, match=message):
         read(config, **options)
+
+
+def test_a_number_of_rotated_dimensions_means_a_part_and_must_not_contradict_it():
+    options = {"partial": True, "rotated": ("rotary_dim", 24), "default": {"rope_type": "default", "rope_theta": 500.0}}
+    half = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}
+    assert read({}, **options).partial_factor == 1.0
+    assert read({"rotary_dim": None}, **options).partial_factor == 1.0
+    assert read({"rotary_dim": 6}, **options).partial_factor == 0.25
+    assert read({"rotary_dim": 12, "rope_parameters": half}, **options).partial_factor == 0.5
+    for contradicting in ({"rope_parameters": half}, {"partial_rotary_factor": 0.5}):
+        with pytest.raises(ModelError, match=r"partial_rotary_factor|rotary_dim"):
+            read({"rotary_dim": 6, **contradicting}, **options)
+    for wrong in (0, 48, 6.0, True):
+        with pytest.raises(ModelError, match="rotary"):
+            read({"rotary_dim": wrong}, **options)

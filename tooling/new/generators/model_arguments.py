@@ -165,6 +165,9 @@ class Arguments:
         length = self.plans.by_attribute("max_position_embeddings")
         if length is not None and any(table.theta is None for table in self.tables):
             needed[length.name] = None
+        rotated = self._rotated()
+        if rotated is not None:
+            needed[rotated[1].name] = None
         done: dict[str, str] = {}
         for name in needed:
             if name in names:
@@ -241,7 +244,17 @@ class Arguments:
         original = self._use("original_max_position_embeddings")
         if original is not None:
             arguments.append(f"original_length={literal(original['default'])}")
+        rotated = self._rotated()
+        if rotated is not None and table.layer_type is None:
+            arguments.append(f"rotated=({literal(rotated[0])}, {rotated[1].attribute})")
         return f"take_rotary({', '.join(arguments)})"
+
+    def _rotated(self) -> tuple[str, FieldPlan] | None:
+        """The older field for the number of rotated dimensions, and what it is a part of, where families read that."""
+        use = self._use("rope_parameters") or {}
+        name, of = use.get("rotated") or ("", "")
+        plan = next((plan for plan in self.plans if plan.name == of), None)
+        return (name, plan) if name and plan is not None else None
 
     def requirements(self) -> list[str]:
         """Calls that refuse unproven values."""

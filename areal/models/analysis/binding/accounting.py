@@ -15,6 +15,7 @@ from areal.models.analysis.binding.expressions import (
     same,
     walk,
 )
+from areal.models.analysis.binding.folded import folded_fields
 from areal.models.analysis.binding.rotary import PARTIAL
 from areal.models.analysis.binding.variations import MISSING, changed
 from areal.models.analysis.family import FieldUse, Listed, WhenEqual
@@ -103,6 +104,7 @@ class Accounts:
             # A part that no expression reads is 1.0 for the reader of args, which refuses all others.
             if name == ROTARY_FIELD or (name.startswith(ROTARY_FIELD + ".") and (name in read or not whole)):
                 raise UnsupportedError("rotary settings that no expression explains", where=name, detail=reason)
+        folded = [each for each in folded_fields(self.subject, self.binder.observer.base) if each.size] if used else []
         return FieldUse(
             name=ROTARY_FIELD,
             status="used" if used else "ignored",
@@ -112,6 +114,7 @@ class Accounts:
             aliases=aliases,
             reason="" if used else "no layer has rotary positions",
             example=base,
+            rotated=(folded[0].name, str(folded[0].size)) if len(folded) == 1 else (),
         )
 
     def _default_rotary(self) -> Any:

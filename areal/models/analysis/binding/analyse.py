@@ -14,6 +14,7 @@ from areal.models.analysis.binding.binder import Binder
 from areal.models.analysis.binding.depth import depth_field
 from areal.models.analysis.binding.derived import without_derived
 from areal.models.analysis.binding.expressions import to_json
+from areal.models.analysis.binding.folded import folded_fields, without_folded
 from areal.models.analysis.binding.observing import Observer
 from areal.models.analysis.binding.predictions import Predictions
 from areal.models.analysis.binding.reading import learn
@@ -47,7 +48,9 @@ def analyse(subject: Subject, *, tiny: Mapping[str, Any] | None = None) -> Archi
     clock = _Clock()
     with clock.phase("tiny"):
         declared = without_aliases(subject, without_derived(subject, complete(subject, tiny or {})))
-        base = with_undeclared(subject, declared, SKIPPED)
+        folded = folded_fields(subject, declared)
+        declared = without_folded(declared, folded)
+        base = with_undeclared(subject, declared, {*SKIPPED, *(each.name for each in folded)})
     report = _analyse(subject, base, clock)
     if report.status == "unsupported" and base.keys() != declared.keys():
         # Code may read a field in one place and compute without it in others: such values make no sense together. Where
