@@ -91,7 +91,7 @@ class Switch(nn.Module):
         strength = grouped.topk(2, dim=-1).values.sum(-1)
         best = strength.topk(self.kept, dim=-1).indices
         allowed = torch.zeros_like(strength).scatter_(1, best, 1.0).bool()
-        judged = grouped.masked_fill(~allowed[..., None], 0.0).view_as(scores)
+        judged = grouped.masked_fill(~allowed[..., None], float("-inf")).view_as(scores)
         chosen = judged.topk(self.active, dim=-1).indices
         weights = scores.gather(1, chosen)
         return chosen, weights / (weights.sum(-1, keepdim=True) + 1e-20) * self.scale
