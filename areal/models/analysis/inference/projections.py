@@ -124,5 +124,6 @@ def rows(capture: Capture, found: Match) -> tuple[Tensor, Tensor | None]:
 def select(capture: Capture, found: Match) -> Tensor:
     """The matched columns in another capture of the same module: [B, T, elements]."""
     flat = {event: per_token(capture.events[event].output, capture) for event in found.events()}  # type: ignore[union-attr]  # matches are projections or others
-    picked = [flat[event][:, column] for event, column in zip(found.event.tolist(), found.column.tolist(), strict=True)]  # type: ignore[index]
+    pairs = zip(found.event.tolist(), found.column.tolist(), strict=True)
+    picked = [flat[event][:, column] for event, column in pairs]  # type: ignore[index]  # as for `flat`: never None
     return torch.stack(picked, 1).reshape(capture.batch, capture.length, -1)

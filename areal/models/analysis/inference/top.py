@@ -153,7 +153,7 @@ class _Top:
             block = SinusoidalPositions(length, width, **options)  # type: ignore[arg-type]  # an int and two flags
             if error(block(torch.arange(length)).double(), rest) <= LOCAL * 10:
                 self._say("positions", f"sinusoidal, offset {offset}", "parity", "what is added to the embeddings")
-                return PositionSpec(kind="sinusoidal", num_positions=self._num_positions(length), **options)  # type: ignore[arg-type]  # as above
+                return PositionSpec(kind="sinusoidal", num_positions=self._num_positions(length), **options)  # type: ignore[arg-type]  # as in the line above
         detail = "what is added to the embeddings depends on the position, but is no learned table and no sinusoid"
         raise UnsupportedError("unknown absolute positions", where=self.roles.layers[0].block, detail=detail)
 
