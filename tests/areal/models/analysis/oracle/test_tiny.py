@@ -75,7 +75,7 @@ def test_features_are_where_they_can_be_seen():
 def test_experts_are_few_and_grouped_and_the_first_layer_is_dense():
     config = tiny_config(resolve("deepseek_v3"))
     assert (config["n_routed_experts"], config["num_experts_per_tok"]) == (8, 2)
-    assert (config["n_group"], config["topk_group"], config["first_k_dense_replace"]) == (4, 2, 1)
+    assert (config["n_group"], config["topk_group"], config["first_k_dense_replace"]) == (4, 1, 1)
     sizes = [config[name] for name in ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")]
     assert len({*sizes, config["v_head_dim"], config["moe_intermediate_size"]}) == 6
 
