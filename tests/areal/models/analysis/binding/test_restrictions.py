@@ -6,6 +6,7 @@ import pytest
 
 from areal.models.analysis.binding.accounting import Accounts
 from areal.models.analysis.family import Constant, Product
+from areal.models.analysis.oracle.subject import resolve
 from areal.models.analysis.records import UnsupportedError
 
 PART = "rope_parameters.partial_rotary_factor"
@@ -21,7 +22,7 @@ def accounts(restricted, part, expression):
         restricted={restricted: "no expression explains it"},
         reader=SimpleNamespace(normal=lambda config: config),
     )
-    return Accounts(SimpleNamespace(), binder)
+    return Accounts(resolve("llama"), binder)
 
 
 @pytest.mark.parametrize(
