@@ -1,0 +1,13 @@
+"""`areal-upgrade-deps` and `areal-audit`: bump a dependency and find each place that its new version breaks.
+
+Nothing here imports or runs what it looks at. A run goes, each package standing only on those before it:
+
+    policy      what is watched, where versions are declared (pyproject.toml, or inferred)
+    sources     releases from package indexes: range reads, hashes, cache            -> releases.Release
+    usage       what this repository does with a package, file by file               -> uses.Use
+    upstream    a release as symbols, found on demand, never loaded whole             -> symbols.Upstream
+    verdicts    one use judged against the old and the new release                    -> findings.Finding
+    surfaces    flags, routes and environment variables, both sides
+    manifests   the declarations edited; locks and conflicts
+    fixes, checklists, report, cli
+"""

@@ -1,0 +1,98 @@
+"""What an audit says about one place: the contract between `verdicts`, `surfaces`, `fixes`, `checklists` and `report`.
+
+The severity policy. BREAKING: on the new version this line raises, or silently does something else, whenever it is
+reached, and both sides' evidence is shown. WARNING: works today but announced to go, or another default, or masked by a
+fallback, or only a type checker sees it, or only some members of a union break. INFO: touches a private name that
+still exists, or is resolved on neither side. Where nothing is known nothing is said. In doubt one level down, never up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    BREAKING = "breaking"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Verdict(StrEnum):
+    """Kind of a finding; docs/upgrade.md has an entry with an example for each."""
+
+    REMOVED = "removed"
+    MOVED = "moved"
+    RENAMED = "renamed"
+    PARAM_REMOVED = "param-removed"
+    PARAM_RENAMED = "param-renamed"
+    PARAM_REQUIRED = "param-required"
+    PARAM_KWONLY = "param-kwonly"
+    PARAM_POSONLY = "param-posonly"
+    PARAM_REORDERED = "param-reordered"
+    DEFAULT_CHANGED = "default-changed"
+    RETURN_CHANGED = "return-changed"
+    OVERRIDE_DRIFT = "override-drift"
+    KIND_CHANGED = "kind-changed"
+    ASYNC_CHANGED = "async-changed"
+    DEPRECATED = "deprecated"
+    PRIVATE = "private"
+    CLI_FLAG = "cli-flag"
+    HTTP_ROUTE = "http-route"
+    HTTP_FIELD = "http-field"
+    ENV_VAR = "env-var"
+    GUARD_DEAD = "guard-dead"
+    UNRESOLVED = "unresolved"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One side of a finding. All empty where that side has nothing."""
+
+    file: str = ""
+    """Path inside the release."""
+    line: int = 0
+    signature: str = ""
+    """The definition as one line, e.g. "def generate(self, prompts, *, use_tqdm=True)"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What to write instead."""
+
+    text: str
+    """Dotted path of the new symbol, new name of a parameter, or the new flag."""
+    why: str
+    """Evidence in words: "same body", "only definition of that name", "the package's own importers changed alike"."""
+    certain: bool
+    """Whether `--fix` may use it: the candidate is unique and the arguments of this use bind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One place of the audited repository that the new version breaks, or may."""
+
+    path: str
+    """Relative to the repository, with forward slashes."""
+    line: int
+    """1-based, of the expression that fails: the name in an import, the keyword of a call, the `def` of an override."""
+    column: int = 0
+    """0-based, in UTF-8 bytes as `ast` counts."""
+    end_line: int
+    kind: Verdict
+    severity: Severity
+    confidence: float
+    """0 to 1: how sure the inference is that this place touches that symbol, and that the two sides differ so."""
+    distribution: str
+    symbol: str
+    """Dotted path as the old version has it, e.g. "vllm.LLM.generate"."""
+    parameter: str = ""
+    message: str
+    old: Evidence = field(default_factory=Evidence)
+    new: Evidence = field(default_factory=Evidence)
+    replacement: Replacement | None = None
+    fixable: bool = False
+    guard: str = ""
+    """The condition or fallback the place stands under, in words; "" for none."""

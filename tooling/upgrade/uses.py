@@ -1,0 +1,395 @@
+"""Contract between `usage`, which reads the repository, and those who judge: what a piece of code does with a package.
+
+A use knows nothing of any version. What it touches is written as a derivation, how the value came about:
+
+    from vllm import LLM                         Name("vllm.LLM")
+    llm = LLM(model)                             Called(Name("vllm.LLM"))
+    llm.generate(x)                              a call of Attribute(Called(Name("vllm.LLM")), "generate")
+    async for out in engine.generate(x): out.y   Attribute(Iterated(Called(Attribute(...)), asynchronous=True), "y")
+
+so that the same use can be followed through the old and through the new release (`upstream`). Everything is frozen
+and hashable. A derivation never ends in something that is not ours: unknown values are `Unknown`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+# --------------------------------------------------------------------------------------------------------- derivations
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A dotted path that an import or a plain `import a.b` chain reaches: module, or symbol in it."""
+
+    dotted: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """`base.name`."""
+
+    base: Derivation
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """The value of calling `base` (an instance, if it is a class)."""
+
+    base: Derivation
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceOf:
+    """A value annotated with the type expression `base`: `x: LLM`, `self` of a subclass, an `isinstance` branch."""
+
+    base: Derivation
+
+
+@dataclass(frozen=True, slots=True)
+class SuperOf:
+    """`super()` in a class whose bases are these, in order."""
+
+    bases: tuple[Derivation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """`await base`."""
+
+    base: Derivation
+
+
+@dataclass(frozen=True, slots=True)
+class Iterated:
+    """An element of `base` as a loop or comprehension gives it."""
+
+    base: Derivation
+    asynchronous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """`base[key]`; `key` where it is a constant, else None. Unpacking `a, b = base` gives items 0 and 1."""
+
+    base: Derivation
+    key: str | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """The target of `with base as x`."""
+
+    base: Derivation
+    asynchronous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parametrised:
+    """A type expression with arguments: list[LLM], AsyncIterator[X]. `name` is the origin's last part."""
+
+    name: str
+    arguments: tuple[Derivation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientClass:
+    """A class of the repository with bases among ours. Instances have its own members (not here) and the bases'."""
+
+    dotted: str
+    bases: tuple[Derivation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """One of several, by branches or assignments."""
+
+    members: tuple[Derivation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Not ours, or beyond inference."""
+
+
+Derivation = (
+    Name
+    | Attribute
+    | Called
+    | InstanceOf
+    | SuperOf
+    | Awaited
+    | Iterated
+    | Item
+    | Entered
+    | Parametrised
+    | ClientClass
+    | Either
+    | Unknown
+)
+
+# -------------------------------------------------------------------------------------------------------------- places
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A range of a file of the repository. Lines are 1-based, columns 0-based UTF-8 bytes, as in `ast`."""
+
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+# --------------------------------------------------------------------------------------------------- guards, fallbacks
+
+
+class VersionSource(StrEnum):
+    """Whose version a condition compares."""
+
+    MODULE = "module"
+    """`subject` is an import name: vllm.__version__."""
+    DISTRIBUTION = "distribution"
+    """`subject` is a distribution: importlib.metadata.version("trl")."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompareVersion:
+    """`version(subject) operator literal`; operator is one of < <= > >= == != startswith.
+
+    literal is a version text; tuples are joined with dots, and `release_parts` says how many leading release parts
+    the code looked at (0: the whole version)."""
+
+    source: VersionSource
+    subject: str
+    operator: str
+    literal: str
+    release_parts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HasName:
+    """`hasattr(base, "name")`, `"name" in dir(base)`, or `getattr(base, "name", None)` used as a condition."""
+
+    base: Derivation
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class HasParameter:
+    """`"name" in inspect.signature(base).parameters`, or of dataclasses.fields(base)."""
+
+    base: Derivation
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleExists:
+    """`importlib.util.find_spec("a.b") is not None`."""
+
+    dotted: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A condition with a known value: TYPE_CHECKING is `Constant(False)`."""
+
+    value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """A condition about something else; `text` is its source, shortened."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Negation."""
+
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Conjunction."""
+
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Disjunction."""
+
+    conditions: tuple[Condition, ...]
+
+
+Condition = CompareVersion | HasName | HasParameter | ModuleExists | Constant | Undecided | Not | AllOf | AnyOf
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One `try` statement around a use. Uses of one `number` in one file belong to one statement."""
+
+    number: int
+    part: str
+    """"body" or "handler" ("else" and "finally" are not part of the attempt)."""
+    catches: frozenset[str]
+    """Names of builtin exceptions caught: of all handlers for a body, of this handler for a handler. Bare: {"*"}.
+    Exceptions of packages appear by their dotted name."""
+    handler: int = -1
+    """Index of the handler, for part "handler"."""
+    reraises: bool = False
+    """Whether every handler that catches ImportError or AttributeError or TypeError raises again, whatever it does."""
+
+
+# ---------------------------------------------------------------------------------------------------------------- uses
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a call."""
+
+    place: Place
+    name: str | None
+    """Keyword; None for a positional one."""
+    position: int
+    """Of a positional one; -1 for keywords."""
+    literal: str | None = None
+    """Source of a literal value."""
+    target: Derivation | None = None
+    """What is passed, where it is ours."""
+    from_mapping: bool = False
+    """A keyword known from a literal dict that was unpacked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """How something is called. `self` and `cls` are not among them."""
+
+    given: tuple[Argument, ...] = ()
+    has_star: bool = False
+    """`*x` of unknown length: positional ones may be more."""
+    has_double_star: bool = False
+    """`**x` of unknown content: keywords may be more."""
+    partial: bool = False
+    """functools.partial and the like: arguments may come later, so none is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientParameter:
+    """A parameter of a method of the repository."""
+
+    name: str
+    kind: str
+    """"positional-only", "positional", "star", "keyword-only" or "double-star"."""
+    has_default: bool
+    default: str = ""
+    annotation: Derivation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMethod:
+    """A method that may override one of a base class; `self` is not among the parameters."""
+
+    parameters: tuple[ClientParameter, ...]
+    binding: str
+    """"method", "classmethod", "staticmethod" or "property"."""
+    is_async: bool
+    calls_super: bool
+    decorated: bool
+    """By something other than the bindings: the signature may differ."""
+
+
+class Action(StrEnum):
+    """What a use does with its target."""
+
+    IMPORT = "import"
+    """`import a.b`, `from a import b`; the place is that of the name."""
+    STAR_IMPORT = "star-import"
+    """`from a import *`; target is the module. Names that only it supplies are uses of their own."""
+    READ = "read"
+    """A name or attribute is read and nothing below applies. Chains give one use for each link that is ours."""
+    CALL = "call"
+    """Also partial, Thread(target=...), .remote(...), to_thread: see `Arguments.partial`."""
+    SUBCLASS = "subclass"
+    """Named as a base. Keywords of the class statement are in `arguments`."""
+    OVERRIDE = "override"
+    """A method in a subclass; target is Attribute(the base, its name), `method` its shape, the place its `def` line."""
+    DECORATE = "decorate"
+    """Used as a decorator without call."""
+    EXCEPT = "except"
+    ISINSTANCE = "isinstance"
+    """Also issubclass."""
+    ANNOTATION = "annotation"
+    ASSIGN = "assign"
+    """Assigned to an attribute of a module, class or instance of ours: a monkey patch if it is a module or class."""
+    DELETE = "delete"
+    STRING = "string"
+    """A dotted string that names something: import_module, mock.patch, _target_."""
+    PROBE = "probe"
+    """hasattr, or getattr with a default: can never fail."""
+    UNPACK = "unpack"
+    """`a, b = value`; `count` says into how many."""
+    SUBSCRIPT = "subscript"
+    ITERATE = "iterate"
+    """Looped over; `asynchronous` by `awaited`."""
+    AWAIT = "await"
+    ENTER = "enter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """One thing that one place does with a package."""
+
+    action: Action
+    place: Place
+    target: Derivation
+    package: str
+    """Import name it belongs to: the first part(s) of the dotted path, as policy names it."""
+    arguments: Arguments | None = None
+    method: ClientMethod | None = None
+    awaited: bool | None = None
+    """Of a call: True if awaited on the spot, False if a bare statement or used as a value at once, None if it is
+    passed on."""
+    count: int | None = None
+    evaluated: bool = True
+    """False under TYPE_CHECKING, in string annotations, and in annotations under `from __future__ import annotations`:
+    never run."""
+    conditions: tuple[Condition, ...] = ()
+    """All must hold for the place to be reached, outermost first. Negated for `else` branches and after early exits."""
+    attempts: tuple[Attempt, ...] = ()
+    """Outermost first."""
+    switches: tuple[Name, ...] = ()
+    """For a fallback that sets a name to None instead: what is switched off when this fails."""
+    symbol_text: str = ""
+    """The expression's source, shortened: for reports and checklists."""
+    function: str = ""
+    """Qualified name of the function or class around, for checklists; "" at module level."""
+    private: bool = False
+    """Whether a private part (`_x`) of the package is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGuard:
+    """A condition that is worth watching: `guard-dead` is judged against the new manifest's range."""
+
+    place: Place
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileUses:
+    """All uses in one file."""
+
+    path: str
+    digest: str
+    """Of the content."""
+    uses: tuple[Use, ...]
+    guards: tuple[DeadGuard, ...] = ()
+    problem: str = ""
+    """Why the file could not be read (syntax of another Python, not text); the audit says so and goes on."""
