@@ -96,3 +96,44 @@ class Finding:
     fixable: bool = False
     guard: str = ""
     """The condition or fallback the place stands under, in words; "" for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen:
+    """Uses that could not be judged, by reason."""
+
+    why: str
+    count: int
+    example: str
+    """path:line of one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What was found of one distribution, and how much of it could be seen at all."""
+
+    distribution: str
+    old_version: str
+    new_version: str
+    findings: tuple[Finding, ...]
+    """By path, line and column; one cause at one place is one finding."""
+    uses: int = 0
+    """Places of the repository that touch the package."""
+    symbols: int = 0
+    """Different symbols they touch."""
+    judged: int = 0
+    """Uses that are known on both sides."""
+    unresolved: int = 0
+    """Uses that the old version does not have either: broken before, or beyond sight. No ground for a verdict."""
+    open: tuple[Unseen, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    """Files of the repository that could not be read, each with the reason."""
+    modules_read: tuple[int, int] = (0, 0)
+    """Modules parsed of the old and the new release."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By phase."""
+
+    def worst(self) -> Severity | None:
+        """The highest severity among the findings, INFO left out."""
+        found = {finding.severity for finding in self.findings}
+        return next((level for level in (Severity.BREAKING, Severity.WARNING) if level in found), None)
