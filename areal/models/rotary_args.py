@@ -8,7 +8,7 @@ per layer type; older checkpoints have `rope_theta` beside an optional `rope_sca
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ModelError
@@ -49,6 +49,8 @@ class RotaryArgs:
     """Parameters of the type, e.g. {"factor": 8.0}: numbers, flags, and lists of numbers for longrope."""
     partial_factor: float = 1.0
     """Part of a head's dimensions that is rotated."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Numbers that a family keeps beside these for purposes of its own, under the names of the config."""
 
     @property
     def score_factor(self) -> float:
@@ -65,7 +67,9 @@ class RotaryArgs:
 
     def to_hf_config(self) -> dict[str, Any]:
         """The fields of both spellings, so that transformers 4 and 5, and engines built on either, read the same."""
-        scaling = {"rope_type": self.rotary_type, **self.parameters} if self.rotary_type != "default" else None
+        scaling: dict[str, Any] | None = None
+        if self.rotary_type != "default":
+            scaling = {"rope_type": self.rotary_type, **self.parameters, **self.extra}
         config = {"rope_parameters": self.to_entry(), "rope_scaling": scaling, "rope_theta": self.theta}
         if self.partial_factor != 1.0:
             config["partial_rotary_factor"] = self.partial_factor
@@ -81,6 +85,7 @@ class RotaryArgs:
             "rope_theta": self.theta,
             "rope_type": self.rotary_type,
             **self.parameters,
+            **self.extra,
         }
 
 
@@ -100,6 +105,8 @@ def take_rotary(
     default: Mapping[str, Any] | None = None,
     original_length: int | None = None,
     rotated: tuple[str, int] | None = None,
+    extra: Collection[str] = (),
+    unused: Collection[str] = (),
 ) -> RotaryArgs:
     """Consume the rotary fields, or with `layer_type` those of one layer type. Raises ModelError for what is not
     implemented, not said, or said twice and differently.
@@ -110,9 +117,12 @@ def take_rotary(
     those of an entry without; None where that is not known, so that all must be said. original_length: for config
     classes that have original_max_position_embeddings as a field of their own, its default. rotated: an older field for
     the number of rotated dimensions, and the number that the part of it is taken of; with one entry for all layers.
+    extra: numbers that the family keeps in rope_parameters beside those of the type; all of them must be there.
+    unused: others that may stand there and change nothing in this family.
     """
     known = dict(default or {})
     reader = _Reader(fields, max_position_embeddings, tuple(types), partial, known, original_length, rotated)
+    reader = replace(reader, extra=tuple(extra), unused=tuple(unused))
     return reader.flat() if layer_type is None else reader.of_layer_type(layer_type)
 
 
@@ -125,6 +135,8 @@ class _Reader:
     default: dict[str, Any]
     original_length: int | None
     rotated: tuple[str, int] | None = None
+    extra: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
 
     def flat(self) -> RotaryArgs:
         """Of a config in which all layers are rotated alike, or by one entry."""
@@ -202,6 +214,7 @@ class _Reader:
         partial = self._either(name, "partial_rotary_factor", values, outer, otherwise=1.0)
         if theta is None:
             raise ModelError(f"config of model_type {fields.model_type!r} has no {name}.rope_theta, which is required")
+        extra = self._take_extra(name, rotary_type, values)
         self._complete(name, rotary_type, values, has_null_factor="factor" in raw)
         for key, value in values.items():
             listed = key in ("short_factor", "long_factor")
@@ -213,7 +226,26 @@ class _Reader:
             raise fields.error(f"{name}.partial_rotary_factor", partial, "1.0")
         if not (isinstance(partial, (int, float)) and 0 < partial <= 1):
             raise fields.error(f"{name}.partial_rotary_factor", partial, "a number above 0, at most 1")
-        return RotaryArgs(theta=float(theta), rotary_type=rotary_type, parameters=values, partial_factor=float(partial))
+        return RotaryArgs(
+            theta=float(theta),
+            rotary_type=rotary_type,
+            parameters=values,
+            partial_factor=float(partial),
+            extra=extra,
+        )
+
+    def _take_extra(self, name: str, rotary_type: str, values: dict[str, Any]) -> dict[str, Any]:
+        """The family's own numbers; a parameter of the type may be one of them and stays in `values` then."""
+        known = frozenset().union(*ROTARY_TYPES[rotary_type])
+        for key in {*self.unused} - known:
+            values.pop(key, None)
+        found = {}
+        for key in self.extra:
+            value = values.get(key) if key in known else values.pop(key, None)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise self.fields.error(f"{name}.{key}", value, "a number")
+            found[key] = value
+        return found
 
     def _either(
         self, name: str, key: str, values: dict[str, Any], outer: Mapping[str, Any], otherwise: Any = None

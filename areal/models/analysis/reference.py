@@ -151,6 +151,8 @@ def rotary(spec: RotarySpec) -> Rotary:
         RotaryArgs(theta=spec.theta, rotary_type=spec.type, parameters=dict(spec.parameters)),
         spec.dim,
         interleaved=spec.interleaved,
+        query_growth=spec.query_growth,
+        growth_length=spec.growth_length,
     )
 
 

@@ -35,6 +35,10 @@ class RotarySpec:
     """Of the type, as in a config's rope_parameters, null entries left out."""
     interleaved: bool = False
     """Whether dimension 2j is paired with 2j + 1 (GPT-J) instead of j with j + dim / 2 (GPT-NeoX)."""
+    query_growth: float = 0.0
+    """Queries are multiplied by 1 + query_growth * log(1 + floor(position / growth_length))."""
+    growth_length: int | None = None
+    """None where queries do not grow."""
 
 
 @dataclass(frozen=True, kw_only=True)

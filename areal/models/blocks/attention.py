@@ -22,7 +22,7 @@ from areal.models.blocks.rectangles import (
     make_rectangle,
     restoring_order,
 )
-from areal.models.blocks.rotary import rotate
+from areal.models.blocks.rotary import rotate, scale_query
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,7 +100,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]. rotation: None where positions do not turn queries and keys."""
-        query = self._heads(self.q_proj(hidden), self.q_norm, rotation)
+        query = scale_query(self._heads(self.q_proj(hidden), self.q_norm, rotation), rotation)
         key = self._heads(self.k_proj(hidden), self.k_norm, rotation)
         value = self.v_proj(hidden)
         if self.clip is not None:

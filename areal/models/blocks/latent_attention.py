@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from areal.models.blocks.rotary import rotate
+from areal.models.blocks.rotary import rotate, scale_query
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,7 +87,7 @@ class LatentAttention(nn.Module):
         key_rope = rotate(key_rope.unsqueeze(1), rotation).expand(-1, key_nope.shape[1], -1)
         attended = attention(
             self.layer,
-            torch.cat((query_nope, rotate(query_rope, rotation)), -1),
+            scale_query(torch.cat((query_nope, rotate(query_rope, rotation)), -1), rotation),
             torch.cat((key_nope, key_rope), -1),
             value,
             scale=self.scale,

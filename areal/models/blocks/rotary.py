@@ -31,6 +31,8 @@ class Rotation(NamedTuple):
     """[T, 1, dim]: sine of the angle, negative for the first dimension of a pair."""
     interleaved: bool = False
     """Whether neighbours are paired, instead of dimensions half of `dim` apart."""
+    query_scale: Tensor | None = None
+    """[T, 1, 1]: factor on whole queries, which grows with the position; None for none."""
 
     @property
     def dim(self) -> int:
@@ -45,8 +47,23 @@ class Rotary:
     keys of a short document are of no use once it has grown; None when its length does not matter.
     """
 
-    def __init__(self, args: RotaryArgs, dim: int, *, interleaved: bool = False) -> None:
-        """dim: dimensions to rotate; an odd number is rounded up, as the reference implementations do."""
+    def __init__(
+        self,
+        args: RotaryArgs,
+        dim: int,
+        *,
+        interleaved: bool = False,
+        query_growth: float = 0.0,
+        growth_length: int | None = None,
+    ) -> None:
+        """dim: dimensions to rotate; an odd number is rounded up, as the reference implementations do.
+
+        query_growth: queries are multiplied by 1 + query_growth * log(1 + floor(position / growth_length)), so that
+        attention stays sharp over long documents (Llama 4, Ministral 3). Raises ModelError for such a length below 1.
+        """
+        if query_growth and (growth_length is None or growth_length < 1):
+            raise ModelError(f"queries grow every {growth_length} positions, expected a number of at least 1")
+        self._growth, self._growth_length = query_growth, growth_length or 1
         self._args = args
         self._dim = dim
         self._interleaved = interleaved
@@ -73,7 +90,13 @@ class Rotary:
             pairs = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
         else:
             pairs = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
-        return Rotation(pairs[0].to(dtype), pairs[1].to(dtype), self._interleaved)
+        return Rotation(pairs[0].to(dtype), pairs[1].to(dtype), self._interleaved, self._query_scale(positions, dtype))
+
+    def _query_scale(self, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
+        if not self._growth:
+            return None
+        steps = positions.div(self._growth_length, rounding_mode="floor").to(torch.float32)
+        return (1 + self._growth * torch.log(1 + steps)).to(dtype)[:, None, None]
 
     def _select(self, positions: Tensor, cu_seqlens: Tensor | None) -> Tensor:
         """Frequencies [dim / 2] of all tokens, or [T, 1, dim / 2] where documents differ."""
@@ -103,6 +126,11 @@ def rotate(heads: Tensor, rotation: Rotation | None) -> Tensor:
         return torch.cat((rotate(rotated, rotation), kept), -1)
     swapped = heads.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if rotation.interleaved else heads.roll(dim // 2, -1)
     return torch.addcmul(heads * rotation.cos, swapped, rotation.signed_sin)
+
+
+def scale_query(heads: Tensor, rotation: Rotation | None) -> Tensor:
+    """Queries [T, num_heads, head_dim] times the factor of their positions, where the rotation has one."""
+    return heads if rotation is None or rotation.query_scale is None else heads * rotation.query_scale
 
 
 def shortest_limit(rotaries: Iterable[Rotary | None]) -> int | None:

@@ -57,7 +57,10 @@ SPEC = ArchitectureSpec(
     ),
     final_norm=RMS,
     tied=True,
-    rotaries=(RotarySpec(dim=8, theta=100.0), RotarySpec(dim=4, theta=50.0, interleaved=True)),
+    rotaries=(
+        RotarySpec(dim=8, theta=100.0),
+        RotarySpec(dim=4, theta=50.0, interleaved=True, query_growth=0.4, growth_length=3),
+    ),
     embedding_multiplier=2.0,
     positions=PositionSpec(kind="learned", num_positions=64),
     embedding_norm=RMS,

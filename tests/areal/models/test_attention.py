@@ -272,6 +272,19 @@ CASES = {
         weights=same(),
         rotary=Rotary(RotaryArgs(), 8),
     ),
+    "ministral3 growing queries": Case(
+        model_type="ministral3",
+        config=LLAMA_LIKE
+        | {
+            "head_dim": 8,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "llama_4_scaling_beta": 0.4}
+            | {"original_max_position_embeddings": 6},
+        },
+        module="model.layers.0.self_attn",
+        ours=lambda: SelfAttention(0, args()),
+        weights=same(),
+        rotary=Rotary(RotaryArgs(theta=500.0), 8, query_growth=0.4, growth_length=6),
+    ),
     "deepseek compressed queries": deepseek(12),
     "deepseek plain queries": deepseek(None),
 }
@@ -397,6 +410,25 @@ def test_packed_documents_and_their_gradients_are_those_of_separate_runs(options
     for name, parameter in layer.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-5, msg=name)
         assert parameter.grad.abs().max() > 0, name
+
+
+@torch.no_grad()
+def test_queries_of_latent_attention_grow_as_wholes():
+    layer, seen = latent(12), []
+    hidden, positions, _ = documents([9, 4])
+
+    def attention(_, query, key, value, **options):
+        seen.append((query, key, options["scale"]))
+        return value
+
+    for growth in (0.0, 0.5):
+        rotary = Rotary(RotaryArgs(), 4, interleaved=True, query_growth=growth, growth_length=3)
+        layer(hidden, rotary(positions, hidden.dtype), attention)
+    (plain, key, scale), (grown, same_key, same_scale) = seen
+    factor = 1 + 0.5 * torch.log(1 + torch.floor(positions / 3))
+    torch.testing.assert_close(grown, plain * factor[:, None, None])
+    assert torch.equal(key, same_key)
+    assert scale == same_scale
 
 
 def test_gates_are_one_per_head_or_one_per_element():

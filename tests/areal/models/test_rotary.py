@@ -9,7 +9,7 @@ import torch
 
 from areal.api import ModelError
 from areal.models.blocks.frequencies import attention_magnitude, inverse_frequencies
-from areal.models.blocks.rotary import Rotary, rotate, shortest_limit
+from areal.models.blocks.rotary import Rotary, rotate, scale_query, shortest_limit
 from areal.models.rotary_args import RotaryArgs
 
 HEAD_DIM = 24
@@ -167,6 +167,25 @@ def test_the_shortest_limit_counts():
     other = Rotary(arguments({**LONGROPE, "factor": 2.0, "original_max_position_embeddings": 7}), 12)
     assert shortest_limit([None, Rotary(RotaryArgs(), 4)]) is None
     assert shortest_limit([longrope(), None, other]) == 7
+
+
+def test_queries_grow_with_their_position_in_each_document_as_in_transformers():
+    from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
+
+    positions = torch.cat([torch.arange(length) for length in (5, 40, 1, 9)])
+    query = torch.randn(len(positions), 2, 8, generator=torch.Generator().manual_seed(0))
+    rotation = Rotary(RotaryArgs(), 4, query_growth=0.3, growth_length=4)(positions, torch.float32)
+    expected = query * get_llama_4_attn_scale(positions[None], 0.3, 4)[0].transpose(0, 1)
+    torch.testing.assert_close(scale_query(query, rotation), expected, rtol=1e-6, atol=0)
+    assert not torch.equal(expected[20], query[20])
+
+
+def test_queries_without_growth_are_left_as_they_are():
+    query = torch.randn(3, 2, 8)
+    assert scale_query(query, None) is query
+    assert scale_query(query, Rotary(RotaryArgs(), 4)(torch.arange(3), torch.float32)) is query
+    with pytest.raises(ModelError, match="grow every 0 positions"):
+        Rotary(RotaryArgs(), 4, query_growth=0.1, growth_length=0)
 
 
 def test_types_and_lists_that_do_not_fit_are_refused():

@@ -193,3 +193,33 @@ def test_a_number_of_rotated_dimensions_means_a_part_and_must_not_contradict_it(
     for wrong in (0, 48, 6.0, True):
         with pytest.raises(ModelError, match="rotary"):
             read({"rotary_dim": wrong}, **options)
+
+
+def test_numbers_of_a_familys_own_are_kept_beside_those_of_the_type():
+    entry = {
+        "rope_type": "yarn",
+        "rope_theta": 500.0,
+        "factor": 2.0,
+        "original_max_position_embeddings": 8,
+        "growth": 0.1,
+    }
+    names = ("growth", "original_max_position_embeddings")
+    args = read({"rope_parameters": entry}, extra=names)
+    assert args.extra == {"growth": 0.1, "original_max_position_embeddings": 8}
+    assert args.parameters == {"factor": 2.0, "original_max_position_embeddings": 8}
+    assert read(args.to_hf_config(), extra=names) == args
+
+    plain = {"rope_type": "default", "rope_theta": 500.0, "original_max_position_embeddings": 8, "growth": 0.1}
+    args = read({"rope_parameters": plain}, extra=names)
+    assert (args.parameters, args.extra["original_max_position_embeddings"]) == ({}, 8)
+    assert read(args.to_hf_config(), extra=names) == args
+
+
+def test_numbers_that_change_nothing_are_dropped_and_all_others_refused():
+    entry = {"rope_type": "default", "rope_theta": 500.0, "growth": 0.1}
+    assert read({"rope_parameters": entry}, unused=("growth",)) == RotaryArgs(theta=500.0)
+    with pytest.raises(ModelError, match=r"unknown parameters .'growth'"):
+        read({"rope_parameters": entry})
+    for wrong in ({}, {"growth": None}, {"growth": "much"}, {"growth": True}):
+        with pytest.raises(ModelError, match=r"rope_parameters\.growth"):
+            read({"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, **wrong}}, extra=("growth",))

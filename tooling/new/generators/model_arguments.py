@@ -60,6 +60,7 @@ class RotaryTable:
     layer_type: str | None
     types: tuple[str, ...]
     theta: Mapping[str, Any] | None
+    extra: tuple[str, ...] = ()
 
 
 @dataclass
@@ -84,6 +85,8 @@ class Arguments:
         for use in self.report["fields"]:
             if use["name"].startswith(_ROTARY_PART):
                 values[use["name"]] = Value(f"{rotary}.partial_factor", "float")
+        for name in self._rotary_numbers():
+            values[name] = Value(f"{rotary}.extra[{literal(name.removeprefix(_ROTARY_PART))}]", "float")
         values[SCORE_FACTOR] = Value(f"{rotary}.score_factor", "float")
         values[_PARTIAL] = Value(f"{rotary}.partial_factor", "float")
         return values
@@ -236,6 +239,12 @@ class Arguments:
         arguments.append(f"types={tuple_literal(table.types)}")
         if any(name == _PARTIAL for node in self.slots.values() for name in fields_of(node)):
             arguments.append("partial=True")
+        extra = [name.removeprefix(_ROTARY_PART) for name in self._rotary_numbers()]
+        if extra:
+            arguments.append(f"extra={tuple_literal(extra)}")
+        unused = [name for name in table.extra if name not in extra]
+        if unused:
+            arguments.append(f"unused={tuple_literal(unused)}")
         default = next((use.get("default") for use in self.report["fields"] if use["name"] == "rope_parameters"), None)
         if isinstance(default, dict) and table.layer_type is not None:
             default = default.get(table.layer_type)
@@ -248,6 +257,11 @@ class Arguments:
         if rotated is not None and table.layer_type is None:
             arguments.append(f"rotated=({literal(rotated[0])}, {rotated[1].attribute})")
         return f"take_rotary({', '.join(arguments)})"
+
+    def _rotary_numbers(self) -> list[str]:
+        """Numbers in rope_parameters, besides those of rotary types, that slots read."""
+        read = {name for node in self.slots.values() for name in fields_of(node)}
+        return sorted(name for name in read if name.startswith(_ROTARY_PART) and name != _PARTIAL)
 
     def _rotated(self) -> tuple[str, FieldPlan] | None:
         """The older field for the number of rotated dimensions, and what it is a part of, where families read that."""
@@ -351,7 +365,8 @@ def _rotary_tables(node: Any) -> tuple[RotaryTable, ...]:
         layer_type = leaf.get("layer_type")
         kind = field_name(layer_type).removesuffix("_attention") if layer_type else ""
         attribute = f"{kind}_rotary" if kind and len(distinct) > 1 else "rotary"
-        found.append(RotaryTable(attribute, layer_type, tuple(leaf["types"]), leaf.get("theta")))
+        extra = tuple(leaf.get("extra", ()))
+        found.append(RotaryTable(attribute, layer_type, tuple(leaf["types"]), leaf.get("theta"), extra))
     return tuple(found)
 
 

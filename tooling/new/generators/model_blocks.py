@@ -214,7 +214,8 @@ class ModelCode(LayerCode):
             settings = f"RotaryArgs(theta={self.arguments.write(table.theta, 'layer.rotary.theta')})"
         path = "layer.rotary."
         dim = "args.head_dim" if self._is_same(f"{path}dim", "layer.attention.head_dim") else self._text(f"{path}dim")
-        arguments = [settings, dim, *self._keywords(path, {"interleaved": False})]
+        arguments = [settings, dim, *self._keywords(path, {"interleaved": False, "query_growth": 0.0})]
+        arguments += self._keywords(path, {"growth_length": None})
         return f"Rotary({', '.join(arguments)})"
 
     # ----------------------------------------------------------------------------------------------------- helpers

@@ -17,6 +17,7 @@ from areal.models.analysis.binding.guessing import first_guesses, value_guess
 from areal.models.analysis.binding.observations import Observation, one_cause, same_value
 from areal.models.analysis.binding.rotary import (
     RotaryFit,
+    extra_names,
     has_type,
     is_layered,
     rotary_changes,
@@ -120,7 +121,8 @@ class Binder:
         ]
 
     def _rotary_fit(self) -> RotaryFit:
-        return RotaryFit(self._names(), {name: tuple(types) for name, types in self.rotary_types.items()})
+        types = {name: tuple(types) for name, types in self.rotary_types.items()}
+        return RotaryFit(self._names(), types, extra_names(look_up(self.observer.base, ROTARY_FIELD)))
 
     # -------------------------------------------------------------------------------------------------- one at a time
 
@@ -247,6 +249,7 @@ class Binder:
                 self._refit()
             elif outcome.kind in ("unsupported", "refused") and (outcome.kind == "unsupported" or not known):
                 types.discard(rotary_type)
+                self._forget(partial(has_type, rotary_type=rotary_type))
             self._retype()
             self.rotary_refused |= {(layer_type, rotary_type)} - {(layer_type, each) for each in types}
             if outcome.kind == "proven":

@@ -177,6 +177,7 @@ def _rotary(expression: RotaryField, config: Mapping[str, Any]) -> dict[str, Any
             layer_type=expression.layer_type,
             types=expression.types,
             partial=True,
+            unused=expression.extra,
         )
     except ModelError as error:
         raise EvaluationError(str(error)) from error
@@ -208,7 +209,7 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
             return (otherwise,)
         case WhenEqual(_, _, then, otherwise) | PerLayer(_, then, otherwise):
             return (then, otherwise)
-        case RotaryField(_, _, theta):
+        case RotaryField(_, _, theta, _):
             return () if theta is None else (theta,)
     return ()
 
@@ -221,7 +222,7 @@ def _own_fields(expression: Expression) -> tuple[str, ...]:
             return tuple(name for name, _ in powers)
         case PerLayer(condition, _, _):
             return tuple(_condition_fields(condition))
-        case RotaryField(_, _, None) | RotaryScaled():
+        case RotaryField(_, _, None, _) | RotaryScaled():
             return (ROTARY_FIELD,)
     return ()
 
@@ -313,9 +314,10 @@ def to_json(expression: Expression) -> dict[str, Any]:  # noqa: C901, PLR0911 - 
         case PerLayer(condition, then, otherwise):
             branches = {"then": to_json(then), "otherwise": to_json(otherwise)}
             return {"kind": "per_layer", "condition": condition_to_json(condition), **branches}
-        case RotaryField(layer_type, types, theta):
+        case RotaryField(layer_type, types, theta, extra):
             where = None if theta is None else to_json(theta)
-            return {"kind": "rotary", "layer_type": layer_type, "types": list(types), "theta": where}
+            found = {"kind": "rotary", "layer_type": layer_type, "types": list(types), "theta": where}
+            return {**found, "extra": list(extra)}
     raise AssertionError(f"no such expression: {expression!r}")
 
 

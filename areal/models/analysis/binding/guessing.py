@@ -31,16 +31,21 @@ HINTS: Final = {
 """Slot, or its last part, to usual names of the field behind it. Only an order of what is tried."""
 
 
+_IN_ROTARY_FIELD: Final = ("layer.rotary.query_growth", "layer.rotary.growth_length")
+"""Slots that a number inside rope_parameters may be."""
+
+
 def first_guesses(samples: Mapping[str, Sample], names: Sequence[str]) -> dict[str, Expression]:
     """An expression for every slot that is right for this one config."""
-    names = [name for name in sorted(names) if not name.startswith(ROTARY_FIELD)]
+    everything = sorted(names)
+    names = [name for name in everything if not name.startswith(ROTARY_FIELD)]
     found: dict[str, Expression] = {}
     for slot, sample in samples.items():
         if slot == "layer.rotary":
             continue
         collapsed = collapse([sample])
         if collapsed is not None:
-            found[slot] = _value(slot, collapsed[0], names)
+            found[slot] = _value(slot, collapsed[0], everything if slot in _IN_ROTARY_FIELD else names)
         else:
             found[slot] = _pattern(slot, sample, names) or Constant(None)
     _derive(found, samples)

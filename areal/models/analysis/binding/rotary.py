@@ -21,7 +21,7 @@ from areal.models.analysis.binding.slots import ABSENT, LayerValues
 from areal.models.analysis.binding.variations import rotary_alternatives
 from areal.models.analysis.family import Constant, PerLayer, RotaryField, WhenEqual, WhenNull
 from areal.models.blocks.frequencies import attention_magnitude, inverse_frequencies
-from areal.models.rotary_args import RotaryArgs
+from areal.models.rotary_args import ROTARY_TYPES, RotaryArgs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from areal.models.analysis.spec import ArchitectureSpec
 
 PARTIAL: Final = "partial_rotary_factor"
+_ORIGINAL: Final = "original_max_position_embeddings"
+_KNOWN: Final = frozenset({"rope_theta", "rope_type", "type", PARTIAL}).union(
+    *(a | b for a, b in ROTARY_TYPES.values())
+)
 _DIM: Final = 16
 """Tables are compared at this size, where the type leaves it open."""
 
@@ -47,10 +51,20 @@ def with_rotary_values(config: dict[str, Any]) -> dict[str, Any]:
     if not is_layered(entries):
         known = {name: value for name, value in entries.items() if value is not None}
         args = RotaryArgs(rotary_type=str(entries.get("rope_type", "default")), parameters=known)
-        return config | {f"{ROTARY_FIELD}.{PARTIAL}": _or_whole(entries), SCORE_FACTOR: args.score_factor}
+        extra = {f"{ROTARY_FIELD}.{name}": entries[name] for name in extra_names(entries)}
+        return config | extra | {f"{ROTARY_FIELD}.{PARTIAL}": _or_whole(entries), SCORE_FACTOR: args.score_factor}
     return config | {
         f"{ROTARY_FIELD}.{name}.{PARTIAL}": _or_whole(entry) for name, entry in entries.items() if entry is not None
     }
+
+
+def extra_names(entries: object) -> tuple[str, ...]:
+    """Numbers in rope_parameters that no rotary type has. What reads them may read the length of the original context
+    as well, which then has to be there for all types."""
+    if not isinstance(entries, dict) or is_layered(entries):
+        return ()
+    found = [key for key, value in entries.items() if key not in _KNOWN and type(value) in (int, float)]
+    return (*sorted(found), *([_ORIGINAL] if found and type(entries.get(_ORIGINAL)) is int else []))
 
 
 def without_score_factor(samples: Sequence[Sample]) -> list[Sample] | None:
@@ -78,8 +92,13 @@ def rotary_changes(
     """Layer type (None where all are alike), rotary type, and another content of rope_parameters."""
     dim = min((rotary.dim for rotary in spec.rotaries), default=_DIM)
     if not is_layered(entries):
+        kept = {name: entries[name] for name in extra_names(entries)}
         for name, changes in _entry_changes(entries, dim):
-            yield None, name, changes
+            # What is said in base configs is seen in short sequences: types with a length of their own keep it.
+            yield None, name, {**changes, **kept}
+        kind = str(entries.get("rope_type", "default"))
+        for name, value in kept.items():
+            yield None, kind, {**entries, name: value + 5 if type(value) is int else value * 1.7}
         return
     for layer_type, entry in entries.items():
         if entry is not None:
@@ -118,6 +137,8 @@ class RotaryFit:
 
     names: Sequence[str]
     types: Mapping[str | None, Sequence[str]]
+    extra: tuple[str, ...] = ()
+    """Numbers in rope_parameters that no rotary type has."""
 
     def fit(self, samples: Sequence[Sample]) -> Expression | None:
         """The simplest expression for all samples, or None."""
@@ -151,7 +172,7 @@ class RotaryFit:
     def retyped(self, expression: Expression) -> Expression:
         """The expression with the current types."""
         match expression:
-            case RotaryField(layer_type, _, theta):
+            case RotaryField(layer_type, _, theta, _):
                 return expression if theta is not None else self._field(layer_type)
             case PerLayer(condition, then, otherwise):
                 return PerLayer(condition, self.retyped(then), self.retyped(otherwise))
@@ -160,7 +181,7 @@ class RotaryFit:
         return expression
 
     def _field(self, layer_type: str | None) -> RotaryField:
-        return RotaryField(layer_type, tuple(sorted(self.types.get(layer_type, ()))))
+        return RotaryField(layer_type, tuple(sorted(self.types.get(layer_type, ()))), extra=self.extra)
 
     def _candidates(self, sample: Sample) -> list[str | None]:
         entries = look_up(sample.config, ROTARY_FIELD)
@@ -220,9 +241,7 @@ def _kind_samples(sample: Sample, candidates: Sequence[str | None]) -> Sample | 
     """The sample with the name of a table in place of each table; None where a table is none of the config's. Layers
     whose table has several names are left out: other configs, where the tables differ, say which it is."""
     values: list[Any] = []
-    tables = {
-        name: evaluate(RotaryField(name, _ALL_TYPES), sample.config) for name in candidates if _readable(name, sample)
-    }
+    tables = {name: evaluate(_any_type(name, sample), sample.config) for name in candidates if _readable(name, sample)}
     for value in sample.value:
         if value is ABSENT or value is None:
             values.append(ABSENT if value is ABSENT else _NONE)
@@ -237,9 +256,13 @@ def _kind_samples(sample: Sample, candidates: Sequence[str | None]) -> Sample | 
 _ALL_TYPES: Final = ("default", "linear", "llama3", "longrope", "yarn")
 
 
+def _any_type(name: str | None, sample: Sample) -> RotaryField:
+    return RotaryField(name, _ALL_TYPES, extra=extra_names(look_up(sample.config, ROTARY_FIELD)))
+
+
 def _readable(name: str | None, sample: Sample) -> bool:
     try:
-        evaluate(RotaryField(name, _ALL_TYPES), sample.config)
+        evaluate(_any_type(name, sample), sample.config)
     except EvaluationError:
         return False
     return True

@@ -67,6 +67,9 @@ _QUERY_KEY_NORMS: Final = ("query_norm", "key_norm")
 _OF_QUERY_KEY_NORMS: Final = ("norm_scope", "norm_after_rotary")
 """Values of attention that mean nothing without these norms: no slots there."""
 
+_OF_ROTARIES: Final = ("dim", "interleaved", "query_growth", "growth_length")
+"""Values of a table of rotations beside what rope_parameters says."""
+
 _CHOICES: Final[dict[str, dict[str, type]]] = {
     "attention": {"attention": AttentionSpec, "latent": LatentAttentionSpec},
     "feed_forward": {"mlp": MlpSpec, "moe": MoeSpec},
@@ -98,7 +101,7 @@ def _layer_slots(layer: LayerSpec, rotaries: tuple[RotarySpec, ...]) -> dict[str
     rotary = None if layer.rotary is None else rotaries[layer.rotary]
     slots["layer.rotary"] = rotary and {"theta": rotary.theta, "type": rotary.type, "parameters": rotary.parameters}
     if rotary is not None:
-        slots |= {"layer.rotary.dim": rotary.dim, "layer.rotary.interleaved": rotary.interleaved}
+        slots |= {f"layer.rotary.{name}": getattr(rotary, name) for name in _OF_ROTARIES}
     return slots
 
 
@@ -147,7 +150,7 @@ def _predict_layer(read: Callable[[str], Any], rotaries: list[RotarySpec]) -> La
     }
     rotary = read("layer.rotary")
     if rotary is not None:
-        found = RotarySpec(**rotary, dim=read("layer.rotary.dim"), interleaved=read("layer.rotary.interleaved"))
+        found = RotarySpec(**rotary, **{name: read(f"layer.rotary.{name}") for name in _OF_ROTARIES})
         if found not in rotaries:
             rotaries.append(found)
         values["rotary"] = rotaries.index(found)

@@ -15,7 +15,7 @@ from areal.models.analysis.inference.turning import explain_turning
 from areal.models.analysis.inference.view import Found
 from areal.models.analysis.records import Evidence, UnsupportedError
 from areal.models.analysis.spec import AttentionSpec
-from areal.models.blocks.rotary import rotate
+from areal.models.blocks.rotary import rotate, scale_query
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,7 +135,8 @@ def _products(
             back = natural[order].argsort()
             turned = apply_norm(source.norm, turned[..., back])[..., natural[order]]
         parts.append(turned)
-    return torch.einsum("bqhd,bkhd->bhqk", parts[0], parts[1])
+    grown = scale_query(parts[0].flatten(0, 1), rotation).unflatten(0, (batch, length))
+    return torch.einsum("bqhd,bkhd->bhqk", grown, parts[1])
 
 
 def _tensors(

@@ -20,7 +20,7 @@ from areal.models.analysis.inference.turning import explain_turning
 from areal.models.analysis.inference.view import Found
 from areal.models.analysis.records import Evidence, Inferred, UnsupportedError
 from areal.models.analysis.spec import LatentAttentionSpec, NormSpec
-from areal.models.blocks.rotary import rotate
+from areal.models.blocks.rotary import rotate, scale_query
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -127,7 +127,8 @@ def _products(view: View, query: Tensor, key: Tensor, rotary: RotarySpec | None)
     batch, length = view.run.batch, view.run.length
     positions = torch.arange(length).repeat(batch)
     rotation = None if rotary is None else reference.rotary(rotary)(positions, torch.float32)
-    turned = [rotate(heads.flatten(0, 1), rotation).unflatten(0, (batch, length)) for heads in (query, key)]
+    query, key = (rotate(heads.flatten(0, 1), rotation) for heads in (query, key))
+    turned = [heads.unflatten(0, (batch, length)) for heads in (scale_query(query, rotation), key)]
     return torch.einsum("bqhd,bkhd->bhqk", *turned)
 
 

@@ -37,6 +37,8 @@ class Turning:
     some."""
     relative: bool
     """Whether there are such dimensions, so that `magnitude` is the rotation's own."""
+    growth: Tensor | None = None
+    """float64 [T]: factor on whole heads by position, relative to the first one; None where it is 1 everywhere."""
 
 
 def measure(before: Tensor, after: Tensor, *, where: str) -> Turning | None:
@@ -45,10 +47,16 @@ def measure(before: Tensor, after: Tensor, *, where: str) -> Turning | None:
     Raises UnsupportedError for changes that are no rotation by an angle proportional to the position.
     """
     before, after = before.double(), after.double()
+    growth = _growth(before, after)
+    if growth is not None:
+        after = after / growth[:, None, None]
     factor = (before[:, 0] * after[:, 0]).sum((0, 1)) / before[:, 0].square().sum((0, 1))
     change = (after - before * factor).abs().amax((0, 1, 2)) / after.std((0, 1, 2)).clamp_min(1e-30)
     turned = (change > CHANGE).nonzero().flatten()
     if not len(turned):
+        if growth is not None:
+            detail = "heads grow with the position but do not turn"
+            raise UnsupportedError("queries or keys scaled by position", where=where, detail=detail)
         return None
     for real, imaginary in _hypotheses(turned, before.shape[-1]):
         ratio, residual = _turn(before, after, real, imaginary)
@@ -73,7 +81,17 @@ def measure(before: Tensor, after: Tensor, *, where: str) -> Turning | None:
         real, imaginary, frequencies = imaginary, real, -frequencies
     rest = [index for index in range(before.shape[-1]) if index not in {*real.tolist(), *imaginary.tolist()}]
     base = float(factor[rest].mean()) if rest else 1.0
-    return Turning(real, imaginary, frequencies, 4e-6 / before.shape[1], float(magnitude.mean()) / base, bool(rest))
+    own_magnitude = float(magnitude.mean()) / base
+    return Turning(real, imaginary, frequencies, 4e-6 / before.shape[1], own_magnitude, bool(rest), growth)
+
+
+def _growth(before: Tensor, after: Tensor) -> Tensor | None:
+    """What positions make of the length of whole heads, if it is the same in all of them: no rotation does that."""
+    ratio = after.norm(dim=-1) / before.norm(dim=-1).clamp_min(1e-30)
+    ratio = ratio / ratio[:, :1].mean((0, 2), keepdim=True)
+    by_position = ratio.mean((0, 2))
+    alike = float((ratio / by_position[:, None] - 1).abs().max()) <= RESIDUAL
+    return by_position if alike and float((by_position - 1).abs().max()) > RESIDUAL else None
 
 
 def _hypotheses(turned: Tensor, width: int) -> list[tuple[Tensor, Tensor]]:

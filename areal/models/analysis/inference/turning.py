@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from areal.models.analysis.inference import rotary as tables
+from areal.models.analysis.inference.growth import explain_growth
 from areal.models.analysis.inference.rotation import Turning, measure
 from areal.models.analysis.records import Evidence, UnsupportedError
 
@@ -45,6 +46,8 @@ def explain_turning(before: dict[str, Tensor], after: dict[str, Tensor], view: V
         raise UnsupportedError(
             "rotation of queries that keys do not share", where=view.name, detail="measured tables differ"
         )
+    if key.growth is not None:
+        raise UnsupportedError("keys scaled by position", where=view.name, detail="the length of keys changes")
     order, interleaved, dim = arrange(query, width)
     spec, evidence_of_table = tables.explain(
         [tables.Measured(view.run.length, in_order(query, order, interleaved))],
@@ -56,7 +59,11 @@ def explain_turning(before: dict[str, Tensor], after: dict[str, Tensor], view: V
         key_magnitude=key.magnitude,
         where=view.name,
     )
-    return Explained(spec, order, evidence_of_table)
+    if query.growth is None:
+        return Explained(spec, order, evidence_of_table)
+    factor, length, evidence = explain_growth(query.growth, view)
+    spec = replace(spec, query_growth=factor, growth_length=length)
+    return Explained(spec, order, (*evidence_of_table, evidence))
 
 
 def arrange(turning: Turning, width: int) -> tuple[Tensor, bool, int]:
@@ -88,6 +95,7 @@ def in_order(turning: Turning, order: Tensor, interleaved: bool) -> Turning:
         turning.precision,
         turning.magnitude,
         turning.relative,
+        turning.growth,
     )
 
 

@@ -1,7 +1,14 @@
 """Which entry of rope_parameters a layer has, found from configs in which entries are alike or differ."""
 
 from areal.models.analysis.binding.fitting import Sample
-from areal.models.analysis.binding.rotary import RotaryFit, has_type, rotary_changes, rotary_parts
+from areal.models.analysis.binding.rotary import (
+    RotaryFit,
+    extra_names,
+    has_type,
+    rotary_changes,
+    rotary_parts,
+    with_rotary_values,
+)
 from areal.models.analysis.binding.slots import LayerValues
 from areal.models.analysis.family import Listed, PerLayer, RotaryField
 from areal.models.analysis.spec import ArchitectureSpec
@@ -47,3 +54,22 @@ def test_parts_and_types_of_entries():
     assert rotary_parts(entries["full"]) == [0.25]
     assert has_type(entries, "yarn")
     assert not has_type(entries["sliding"], "yarn")
+
+
+def test_numbers_that_no_type_has_are_fields_of_their_own_and_are_varied():
+    entries = {"rope_type": "default", "rope_theta": 500.0, "growth": 0.1, "original_max_position_embeddings": 16}
+    assert extra_names(entries) == ("growth", "original_max_position_embeddings")
+    completed = with_rotary_values({"rope_parameters": entries})
+    assert completed["rope_parameters.growth"] == 0.1
+    assert completed["rope_parameters.original_max_position_embeddings"] == 16
+    spec = ArchitectureSpec(vocab_size=8, hidden_size=8, layers=(), final_norm=None, tied=True)
+    changes = [each for _, _, each in rotary_changes(entries, spec)]
+    assert all(each["original_max_position_embeddings"] == 16 for each in changes[:-1])
+    assert {each["growth"] for each in changes} > {0.1}
+    assert changes[-1]["original_max_position_embeddings"] != 16
+
+
+def test_parameters_of_types_are_no_numbers_of_their_own():
+    entries = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 2.0, "original_max_position_embeddings": 16}
+    assert extra_names(entries) == ()
+    assert extra_names({"full": entries, "sliding": None}) == ()

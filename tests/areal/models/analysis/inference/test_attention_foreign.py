@@ -256,3 +256,43 @@ def test_memories_beside_the_tokens_are_refused() -> None:
 
     with pytest.raises(UnsupportedError):
         infer_foreign(Memory())
+
+
+class Growing(Attention):
+    """Queries, or keys, times a function of the position."""
+
+    def __init__(self, growth: Callable[[Tensor], Tensor], *, keys: bool = False, turned: bool = True) -> None:
+        super().__init__()
+        self.growth, self.keys = growth, keys
+        if turned:
+            self.rotate = lambda heads: turn(heads, HALVES, series(10000.0, 4))
+
+    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().project(hidden)
+        factor = self.growth(torch.arange(hidden.shape[1]))[:, None, None]
+        return (query, key * factor, value) if self.keys else (query * factor, key, value)
+
+
+def logarithm(every: int) -> Callable[[Tensor], Tensor]:
+    return lambda position: 1 + 0.25 * torch.log(1 + torch.floor(position / every))
+
+
+def test_queries_that_grow_with_the_position_are_measured() -> None:
+    rotary = infer_foreign(Growing(logarithm(7))).spec.rotary
+
+    assert (rotary.query_growth, rotary.growth_length) == (0.25, 7)
+    assert rotary.theta == 10000.0
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        Growing(lambda position: 1 + 0.05 * position),
+        Growing(logarithm(7), keys=True),
+        Growing(logarithm(7), turned=False),
+    ],
+    ids=["linear", "keys", "without rotation"],
+)
+def test_other_factors_by_position_are_refused(attention: Attention) -> None:
+    with pytest.raises(UnsupportedError, match="scaled by position"):
+        infer_foreign(attention)

@@ -163,13 +163,20 @@ def test_latent_attention_is_found(query_rank: int | None, rope: dict[str, Any] 
         assert attention.scale > 12**-0.5, "scores are scaled by the square of YaRN's factor"
 
 
+def test_queries_that_grow_with_the_position_are_found() -> None:
+    rope = {**YARN, "original_max_position_embeddings": 9, "llama_4_scaling_beta": 0.3}
+
+    rotary = infer_installed("ministral3", **SMALL, head_dim=8, rope_parameters=rope).spec.rotary
+
+    assert (rotary.query_growth, rotary.growth_length) == (0.3, 9)
+
+
 @pytest.mark.parametrize(
     ("model_type", "fields", "feature"),
     [
         ("llama", {"rope_parameters": {**YARN, "rope_type": "dynamic"}}, "change with the length"),
         ("diffllama", {}, "several attentions"),
         ("bitnet", {}, "between attention and its output projection"),
-        ("ministral3", {"head_dim": 8}, "scaled by position"),
     ],
 )
 def test_what_no_spec_says_is_refused(model_type: str, fields: dict[str, Any], feature: str) -> None:
