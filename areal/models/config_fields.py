@@ -6,6 +6,8 @@ fields through `ConfigFields` and ends with `finish()`, which refuses whatever n
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from areal.api import ModelError
@@ -16,10 +18,13 @@ if TYPE_CHECKING:
 V = TypeVar("V", int, str)
 T = TypeVar("T", int, float, bool, str)
 
+logger = logging.getLogger(__name__)
+
 HARMLESS_FIELDS: Final[dict[str, str]] = {
     "_attn_implementation_autoset": "which attention kernel transformers picks",
     "_name_or_path": "where the checkpoint came from",
     "architectures": "class name in transformers; model_type decides here",
+    "attention_dropout": "noise while training in transformers, never applied here",
     "attn_implementation": "which attention kernel transformers picks",
     "chunk_size_feed_forward": "memory chunking in transformers, same result",
     "dtype": "storage dtype; the caller decides the dtype",
@@ -43,7 +48,6 @@ HARMLESS_FIELDS: Final[dict[str, str]] = {
 
 MUST_BE_OFF: Final[dict[str, tuple[Any, ...]]] = {
     "add_cross_attention": (False,),
-    "attention_dropout": (0, None),
     "auto_map": (None,),
     "is_decoder": (False, True),
     "is_encoder_decoder": (False,),
@@ -54,6 +58,10 @@ MUST_BE_OFF: Final[dict[str, tuple[Any, ...]]] = {
     "use_mrope": (False,),
 }
 """Fields of every family whose other values would need code we do not have, with the values that need none."""
+
+TRAINING_NOISE: Final = re.compile(r".*(dropout|pdrop|drop_rate|layerdrop|jitter).*")
+"""Names of fields that transformers reads while training only. Published configs switch some on; logits are the same,
+but training here is not what it was there, which loading says."""
 
 TOKEN_FIELDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 """Not part of the maths, but kept so that an exported model still stops where the original did."""
@@ -230,7 +238,7 @@ class ConfigFields:
         return {name: self._values.pop(name) for name in TOKEN_FIELDS if name in self._values}
 
     def finish(self, harmless: Collection[str] = ()) -> None:
-        """Refuse every field that was neither taken nor declared harmless."""
+        """Refuse every field that was neither taken nor declared harmless; warn of noise that training leaves out."""
         for name, supported in MUST_BE_OFF.items():
             if name not in harmless:
                 self.require(name, supported)
@@ -244,6 +252,10 @@ class ConfigFields:
                 "a field that changes the maths must be implemented, one that cannot must be declared in "
                 "areal/models/config_fields.py"
             )
+        noise = {name: value for name, value in self._values.items() if value and TRAINING_NOISE.fullmatch(name)}
+        if noise:
+            listed = ", ".join(f"{self._prefix}{name}={value!r}" for name, value in sorted(noise.items()))
+            logger.warning("config of model_type %r asks for %s: training runs without it", self.model_type, listed)
 
     def error(self, name: str, value: object, expected: str) -> ModelError:
         """The error for a field with an unusable value."""

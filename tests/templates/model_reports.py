@@ -240,7 +240,7 @@ SIZE_FIELDS = [
     used("rope_parameters", "dict", {"rope_theta": 10000.0, "rope_type": "default"}),
     used("initializer_range", "float", 0.02),
     ignored("use_cache", "caching", True),
-    fixed("attention_dropout", "float", 0.0, 0.0),
+    ignored("attention_dropout", "noise while training in transformers, never applied here", 0.0),
 ]
 
 

@@ -147,7 +147,6 @@ def test_both_spellings_of_scaled_rotary_positions_mean_the_same():
 
 REFUSED = {
     "activation": ({"hidden_act": "mystery"}, r"mystery"),
-    "dropout": ({"attention_dropout": 0.1}, r"attention_dropout is 0\.1"),
     "unknown field": ({"use_mystery": True}, r"does not implement: use_mystery=True"),
     "several unknown": ({"b_field": 1, "a_field": None}, r"a_field=None, b_field=1"),
     "remote code": ({"auto_map": {"AutoModel": "evil.Model"}}, r"auto_map is"),
@@ -193,6 +192,21 @@ REFUSED = {
 def test_what_is_not_implemented_is_refused_by_name(change, message):
     with pytest.raises(ModelError, match=message):
         windows(read({**QWEN3, **change}))
+
+
+def test_dropout_of_a_published_config_is_left_out_and_said_once(caplog):
+    plain = read(QWEN3)
+    assert not caplog.records
+    assert read({**QWEN3, "attention_dropout": 0.1}) == plain
+    assert [record.getMessage() for record in caplog.records] == [
+        "config of model_type 'qwen3' asks for attention_dropout=0.1: training runs without it"
+    ]
+
+
+@pytest.mark.parametrize("value", [0, 0.0, None])
+def test_dropout_that_is_off_is_not_worth_a_word(value, caplog):
+    read({**QWEN3, "attention_dropout": value})
+    assert not caplog.records
 
 
 MOE_REFUSED = {

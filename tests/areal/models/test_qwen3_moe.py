@@ -13,8 +13,6 @@ from areal.testing import families
 CONFIG = {
     "model_type": "qwen3_moe",
     "architectures": ["Qwen3MoeForCausalLM"],
-    "bos_token_id": 1,
-    "eos_token_id": 2,
     "head_dim": 24,
     "hidden_size": 64,
     "intermediate_size": 112,
@@ -22,14 +20,12 @@ CONFIG = {
     "max_window_layers": 2,
     "mlp_only_layers": [],
     "moe_intermediate_size": 40,
-    "norm_topk_prob": True,
     "num_attention_heads": 4,
     "num_experts_per_tok": 2,
     "num_hidden_layers": 4,
     "num_key_value_heads": 2,
     "num_local_experts": 8,
     "rms_norm_eps": 0.002,
-    "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"},
     "sliding_window": 8,
     "use_sliding_window": True,
     "vocab_size": 136,
@@ -37,8 +33,6 @@ CONFIG = {
 DEFAULTS = {
     "model_type": "qwen3_moe",
     "architectures": ["Qwen3MoeForCausalLM"],
-    "bos_token_id": 1,
-    "eos_token_id": 2,
     "hidden_size": 64,
     "intermediate_size": 112,
     "max_position_embeddings": 64,
@@ -60,9 +54,9 @@ CONFIGS = {
     "tie_word_embeddings true": CONFIG | {"tie_word_embeddings": True},
     "attention_bias true": CONFIG | {"attention_bias": True},
     "use_sliding_window false": CONFIG | {"use_sliding_window": False},
-    "norm_topk_prob false": CONFIG | {"norm_topk_prob": False},
-    "rotary default": CONFIG | {"rope_parameters": {"rope_theta": 700000.0, "rope_type": "default"}},
-    "rotary linear": CONFIG | {"rope_parameters": {"factor": 2.5, "rope_theta": 1000000, "rope_type": "linear"}},
+    "norm_topk_prob true": CONFIG | {"norm_topk_prob": True},
+    "rotary default": CONFIG | {"rope_parameters": {"rope_theta": 7000.0, "rope_type": "default"}},
+    "rotary linear": CONFIG | {"rope_parameters": {"factor": 2.5, "rope_theta": 10000.0, "rope_type": "linear"}},
     "rotary llama3": CONFIG
     | {
         "rope_parameters": {
@@ -70,7 +64,7 @@ CONFIGS = {
             "high_freq_factor": 4.0,
             "low_freq_factor": 1.0,
             "original_max_position_embeddings": 32,
-            "rope_theta": 1000000,
+            "rope_theta": 10000.0,
             "rope_type": "llama3",
         }
     },
@@ -79,7 +73,7 @@ CONFIGS = {
         "rope_parameters": {
             "factor": 4.0,
             "original_max_position_embeddings": 16,
-            "rope_theta": 1000000,
+            "rope_theta": 10000.0,
             "rope_type": "yarn",
         }
     },
@@ -89,7 +83,7 @@ CONFIGS = {
             "factor": 4.0,
             "long_factor": [1.5, 1.8, 2.1, 2.4, 2.7, 3.0, 3.3, 3.6, 3.9, 4.199999999999999, 4.5, 4.8],
             "original_max_position_embeddings": 16,
-            "rope_theta": 1000000,
+            "rope_theta": 10000.0,
             "rope_type": "longrope",
             "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7000000000000002, 1.8, 1.9, 2.0, 2.1],
         }
@@ -97,30 +91,31 @@ CONFIGS = {
     "num_key_value_heads 1": CONFIG | {"num_key_value_heads": 1},
     "many changes 1": CONFIG
     | {
-        "hidden_size": 128,
-        "max_position_embeddings": 8,
-        "mlp_only_layers": [0],
-        "moe_intermediate_size": 20,
-        "num_attention_heads": 2,
-        "num_experts_per_tok": 4,
-        "rms_norm_eps": 0.003,
-        "rope_parameters": {"factor": 2.5, "rope_theta": 1000000, "rope_type": "linear"},
-        "sliding_window": 4,
-        "use_sliding_window": False,
-        "vocab_size": 272,
-    },
-    "many changes 2": CONFIG
-    | {
+        "attention_bias": True,
         "decoder_sparse_step": 2,
         "hidden_act": "gelu_pytorch_tanh",
         "hidden_size": 8,
         "initializer_range": 0.03,
         "max_window_layers": 1,
-        "norm_topk_prob": False,
+        "norm_topk_prob": True,
         "num_key_value_heads": 4,
         "rms_norm_eps": 0.003,
         "use_sliding_window": False,
         "vocab_size": 8,
+    },
+    "many changes 2": CONFIG
+    | {
+        "attention_dropout": 0.3,
+        "decoder_sparse_step": 3,
+        "head_dim": 12,
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_size": 128,
+        "norm_topk_prob": True,
+        "num_experts_per_tok": 1,
+        "num_key_value_heads": 1,
+        "sliding_window": 16,
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
     },
 }
 

@@ -123,8 +123,9 @@ def plan_fields(report: Mapping[str, Any], root: Path) -> FieldPlans:
     ignored = tuple(
         use for use in uses if use["status"] == "ignored" and use["name"] not in known and not _is_shared(use, shared)
     )
+    refused = {name for name, reason in shared.items() if not isinstance(reason, str)}  # harmless ones are not fixed
     fixed = tuple(
-        use for use in uses if use["status"] == "fixed" and use["name"] not in known and use["name"] not in shared
+        use for use in uses if use["status"] == "fixed" and use["name"] not in known and use["name"] not in refused
     )
     aliases = {
         field_name(alias): use["name"]

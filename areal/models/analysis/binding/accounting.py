@@ -20,7 +20,7 @@ from areal.models.analysis.binding.rotary import PARTIAL
 from areal.models.analysis.binding.variations import MISSING, changed
 from areal.models.analysis.family import FieldUse, Listed, WhenEqual
 from areal.models.analysis.records import UnsupportedError
-from areal.models.config_fields import HARMLESS_FIELDS, MUST_BE_OFF, TOKEN_FIELDS
+from areal.models.config_fields import HARMLESS_FIELDS, MUST_BE_OFF, TOKEN_FIELDS, TRAINING_NOISE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from areal.models.analysis.binding.binder import Binder
     from areal.models.analysis.oracle.subject import Subject
 
-SKIPPED: Final = frozenset({*HARMLESS_FIELDS, *MUST_BE_OFF, *TOKEN_FIELDS, "model_type", "architectures"})
+SKIPPED: Final = frozenset(
+    name
+    for name in (*HARMLESS_FIELDS, *MUST_BE_OFF, *TOKEN_FIELDS, "model_type", "architectures")
+    if not TRAINING_NOISE.fullmatch(name)  # code may apply it in evaluation too: that is seen by trying
+)
 """Fields that are not varied: what they do is known for all types."""
 
 LENGTHS: Final = re.compile(
@@ -37,7 +41,7 @@ LENGTHS: Final = re.compile(
 """Names of the longest sequence that a model is meant for."""
 
 TRAINING: Final = {
-    re.compile(r".*(dropout|pdrop|drop_rate|layerdrop|jitter).*"): "noise while training in transformers; not applied",
+    TRAINING_NOISE: "noise while training in transformers; not applied",
     re.compile(r".*(aux|z_loss|loss_coef|router_z|mtp_loss|loss_).*"): "a term of a training loss, not of the forward",
     re.compile(r".*(initializer|init_std|init_method|init_range|init_scale).*"): "random initialisation only",
     re.compile(r"(use_cache|cache_implementation|output_.*|return_.*|summary_.*)"): "what transformers returns",
@@ -242,12 +246,12 @@ class Accounts:
 
     def _ignored(self, name: str, proven: list[Any], mentioned: str | None) -> str | None:
         """Why the field may have any value, if it may."""
+        if name in self.binder.restricted:
+            return None
         if name in HARMLESS_FIELDS:
             return HARMLESS_FIELDS[name]
         if name in TOKEN_FIELDS:
             return "special tokens; kept, but not part of the forward"
-        if name in self.binder.restricted:
-            return None
         for pattern, reason in TRAINING.items():
             if pattern.fullmatch(name):
                 return reason

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from areal.models.config_fields import TRAINING_NOISE
+
 # Sizes of different roles differ, and so do their usual products (4 heads x 24, 2 x 40), so that shapes tell fields.
 VOCABULARY = 136
 HIDDEN = 64
@@ -64,7 +66,7 @@ INTEGERS: tuple[tuple[str, int], ...] = (
 """Pattern of a whole name to a value; the first that fits counts. -1: leave as it is. -2: 4, or 2 with "top"."""
 
 FLOATS: tuple[tuple[str, float], ...] = (
-    (r".*(dropout|pdrop|drop_rate|layerdrop|jitter).*", 0.0),
+    (TRAINING_NOISE.pattern, 0.0),
     (r"att\w*_.*cap.*", 4.0),
     (r".*(final|logit|output|head).*(soft_?cap|cap).*", 6.0),
     (r".*soft_?cap.*", 4.0),
