@@ -141,6 +141,11 @@ def test_an_update_makes_the_pieces_again_from_the_report_in_the_receipt(tmp_pat
         ({}, "no status"),
         ({"status": "guessed", "model_type": "x", "architecture": "X"}, "no known status"),
         ({"status": "proven", "model_type": "x", "architecture": "X"}, "no tiny_config"),
+        ({"status": "unsupported", "model_type": "x", "architecture": "X"}, "no missing"),
+        ({**reports.llama(), "fields": [1]}, "fields without name, status"),
+        ({**reports.llama(), "layout": [{"kind": "renamed"}]}, "layout without kind, ours, on_disk"),
+        ({**reports.llama(), "slots": []}, "slots that are no object"),
+        ({**reports.llama(), "slots": {}}, "something that no analysis says"),
     ],
 )
 def test_what_is_no_report_is_refused(tmp_path, content, message):

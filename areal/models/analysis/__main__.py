@@ -10,16 +10,24 @@ there is exactly one object on stdout, also on failure: {"ok": false, "error": "
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FAILED = 2
+ADVICE: Final = {
+    "LikeError": "Leave out --like, or name a family of transformers that is proven.",
+    "ModelingError": "Name the file with --modeling.",
+    "UnknownConfigError": "Give its code with --modeling, or take a family's computation over with --like.",
+    "UntrustedSourceError": "If you trust it, pass --trust-source; --static only reads it.",
+}
+"""What to do about an error, by its class: the errors know of no command line."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,13 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from areal.models.analysis.records import SubjectError
 
     try:
-        report = as_json(_analyse(options))
+        with contextlib.redirect_stdout(sys.stderr):  # code of strangers may print
+            report = as_json(_analyse(options))
     except SubjectError as error:
         kind, nearest = type(error).__name__, list(getattr(error, "nearest", ()))
         if options.json:
             _write({"ok": False, "error": str(error), "kind": kind, "nearest": nearest})
         else:
-            sys.stderr.write(f"{error}\n")
+            said = "\n".join(filter(None, [str(error), ADVICE.get(kind, "")]))
+            sys.stderr.write("\n".join(map(_printable, said.splitlines())) + "\n")
         return FAILED
     if options.json:
         _write(report)
@@ -48,8 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _analyse(options: argparse.Namespace) -> Any:
     from areal.models.analysis.binding.analyse import analyse
     from areal.models.analysis.binding.unproven import like, static
-    from areal.models.analysis.oracle.subject import UnknownConfigError, UntrustedSourceError, resolve
+    from areal.models.analysis.oracle.subject import UntrustedSourceError, resolve
 
+    if options.like is not None:
+        return like(options.source, options.like)
     tiny = _read_tiny(options.tiny)
     try:
         subject = resolve(options.source, modeling=options.modeling, trust=options.trust_source)
@@ -57,10 +69,6 @@ def _analyse(options: argparse.Namespace) -> Any:
         if not options.static:
             raise
         return static(options.source, modeling=options.modeling)
-    except UnknownConfigError as error:
-        if options.like is None:
-            raise
-        return like(error.config, options.like, error.nearest, options.source)
     return analyse(subject, tiny=tiny)
 
 
@@ -70,9 +78,11 @@ def _read_tiny(path: Path | None) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SubjectError(f"{path} is not readable JSON: {error}") from error
+        raise SubjectError(f"{path} of --tiny is not readable JSON: {error}.") from error
+    if not isinstance(values, dict):
+        raise SubjectError(f"{path} of --tiny holds a {type(values).__name__} instead of an object.")
     return values
 
 
@@ -85,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trust-source", action="store_true", help="run the modeling code of the folder")
     parser.add_argument("--static", action="store_true", help="do not run code that is not trusted, only read it")
     parser.add_argument(
-        "--like", metavar="FAMILY", help="for a config without code: take this family's computation over"
+        "--like", metavar="FAMILY", help="for a type without code: take this family's computation over, unproven"
     )
     parser.add_argument("--json", action="store_true", help="write one JSON object")
     return parser

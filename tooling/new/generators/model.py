@@ -59,8 +59,18 @@ def prepare(request: PrepareRequest) -> Prepared:
         {"name": variant["name"], "overrides": variant["overrides"]} for variant in report.get("variants", ())
     ]
     unproven = report["status"] == "unproven"
+    try:
+        pieces = family(kept, request.names, request.root)
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration, TypeError) as error:
+        if "report" not in request.options:
+            raise
+        raise UsageError(
+            f"the report says something that no analysis says: {type(error).__name__}: {error}",
+            where="--report",
+            fix="save one with --analyze-only --json, with the version of areal in this repository",
+        ) from error
     return Prepared(
-        answers={"report": kept, "family": family(kept, request.names, request.root)},
+        answers={"report": kept, "family": pieces},
         warnings=_warnings(report),
         next_steps=_unproven_steps(report) if unproven else (),
     )
@@ -117,7 +127,7 @@ def _warnings(report: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     return (
         f"UNPROVEN: nobody has compared {report['model_type']!r} with anything; the code is that of "
-        f"{report['like']!r}, and it is not registered",
+        f"{report['nearest'][0]['model_type']!r}, and it is not registered",
         *differences(report),
     )
 

@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.kit.errors import UsageError
 from tooling.kit.output import progress
-from tooling.new.generators.model_fields import ROTARY_FIELDS, shared_fields
-from tooling.new.generators.model_names import class_name, malformed, model_type_name
+from tooling.new.generators.model_names import malformed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tooling.kit.kind import PrepareRequest
 
 TIMEOUT_SECONDS: Final = 900.0
-_STATUSES: Final = ("proven", "unsupported", "static", "unproven")
 _NEEDED: Final = ("status", "model_type", "architecture")
 _PROVEN: Final = ("tiny_config", "slots", "fields", "layout", "variants")
+_PARTS: Final = {
+    "proven": _PROVEN,
+    "unproven": (*_PROVEN, "nearest"),
+    "unsupported": ("missing",),
+    "static": (),
+}
+"""Status to the lists and objects that a report of it must have."""
+_OBJECTS: Final = ("reference", "seconds", "slots", "tiny_config")
+_ENTRIES: Final = {
+    "evidence": ("feature", "value", "source", "detail"),
+    "fields": ("name", "status"),
+    "layout": ("kind", "ours", "on_disk"),
+    "missing": ("feature", "where", "detail"),
+    "nearest": ("model_type", "differences"),
+    "variants": ("name", "overrides"),
+}
+"""Lists of a report to what each of their entries must say."""
 
 
 def analyse(request: PrepareRequest) -> dict[str, Any]:
     """The report about the source of a request. Raises UsageError with what the analysis said when it failed."""
     options = request.options
-    if "like" in options:
-        return _like(request)
     source = options.get("from", request.names.raw)
     where = "--from" if "from" in options else "NAME"
     arguments = [_absolute(source)]
+    if "like" in options:
+        _refuse_code(options)
+        return _report(request, [*arguments, "--like", options["like"]], source, where)
     if "source" in options:
         arguments += ["--modeling", _absolute(options["source"])]
     if "trust-source" in options:
@@ -38,9 +57,7 @@ def analyse(request: PrepareRequest) -> dict[str, Any]:
     return _report(request, arguments, source, where)
 
 
-def _like(request: PrepareRequest) -> dict[str, Any]:
-    """The report of a family, said to be that of another type, about which nothing is known but maybe its config."""
-    options = request.options
+def _refuse_code(options: Mapping[str, str]) -> None:
     for name in ("source", "trust-source"):
         if name in options:
             raise UsageError(
@@ -48,53 +65,6 @@ def _like(request: PrepareRequest) -> dict[str, Any]:
                 where=f"--{name}",
                 fix=f"leave out --like, or --{name}",
             )
-    config = _read_config(options["from"]) if "from" in options else {"model_type": request.names.raw}
-    report = _report(request, [options["like"]], options["like"], "--like")
-    if report["status"] != "proven":
-        raise UsageError(
-            f"{options['like']!r} itself cannot be expressed", where="--like", fix="name a family that is proven"
-        )
-    model_type = model_type_name(config.get("model_type"))
-    if model_type == report["model_type"]:
-        raise UsageError(f"this is a {model_type!r} config", where="--like", fix="leave out --like: it can be proven")
-    architectures = config.get("architectures") or [report["architecture"]]
-    return {
-        **report,
-        "status": "unproven",
-        "like": report["model_type"],
-        "model_type": model_type,
-        "architecture": class_name(architectures[0]),
-        "tiny_config": {**report["tiny_config"], "model_type": model_type, "architectures": architectures[:1]},
-        "nearest": [{"model_type": report["model_type"], "differences": _differences(config, report, request.root)}],
-    }
-
-
-def _read_config(name: str) -> dict[str, Any]:
-    path = Path(name).expanduser()
-    path = path / "config.json" if path.is_dir() else path
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is no config.json: {error}", where="--from", fix="name a folder or a file") from error
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise UsageError(f"{path} names no model_type", where="--from", fix="write the model_type into it")
-    return config
-
-
-def _differences(config: dict[str, Any], report: dict[str, Any], root: Path) -> list[dict[str, Any]]:
-    """Fields of a config that the family does not know, or that are not at its defaults and change what it computes."""
-    uses = {use["name"]: use for use in report["fields"]}
-    known = shared_fields(root)
-    found = []
-    for name, value in sorted(config.items()):
-        use = uses.get(name)
-        if name in ("model_type", "architectures") or (use is not None and use["status"] == "ignored"):
-            continue
-        if name in ROTARY_FIELDS or name in known:
-            continue
-        if use is None or (use["status"] == "fixed" and value not in (use.get("allowed") or ())):
-            found.append({"field": name, "theirs": value, "ours": "not known" if use is None else use.get("allowed")})
-    return found
 
 
 def _report(request: PrepareRequest, arguments: list[str], source: str, where: str) -> dict[str, Any]:
@@ -102,21 +72,31 @@ def _report(request: PrepareRequest, arguments: list[str], source: str, where: s
     with progress(f"analysing {source}"):
         answer, said = _run(command, request.root, where)
     if answer.get("ok") is False:
-        raise UsageError(str(answer.get("error")), where=where, fix=_advice(answer))
+        at, fix = _advice(answer, where)
+        raise UsageError(str(answer.get("error")), where=at, fix=fix)
     if not answer:
+        alone = shlex.join(["python", *command[1:-1]])
         raise UsageError(
-            f"the analysis failed: {said or 'it said nothing'}", where=where, fix="is `areal[train]` installed?"
+            f"the analysis failed: {said or 'it said nothing'}",
+            where=where,
+            fix=f"is `areal[train]` installed? `{alone}` shows where it failed",
         )
     return checked(answer)
 
 
-def _advice(answer: dict[str, Any]) -> str:
-    """What to do about a source that could not be analysed, where the message does not say it."""
-    nearest = answer.get("nearest") or []
-    if answer.get("kind") == "UnknownConfigError" and nearest:
-        name = str(nearest[0].get("model_type"))
-        return f"give its code with --source modeling.py, or write an unproven scaffold with --like {name}"
-    return ""
+def _advice(answer: Mapping[str, Any], where: str) -> tuple[str, str]:
+    """Which option an error is about, and what to do where its text does not say it."""
+    kind, nearest = answer.get("kind"), answer.get("nearest") or []
+    if kind == "UnknownConfigError" and nearest:
+        like = str(nearest[0].get("model_type"))
+        return where, f"give its code with --source modeling.py, or write an unproven scaffold with --like {like}"
+    if kind == "UntrustedSourceError":
+        return where, "if you trust it, add --trust-source; --analyze-only shows what reading it alone finds"
+    if kind == "LikeError":
+        return "--like", "leave out --like, or name a family that is proven"
+    if kind == "ModelingError":
+        return "--source", "name the modeling file"
+    return where, ""
 
 
 def read_report(name: str) -> dict[str, Any]:
@@ -136,10 +116,19 @@ def read_report(name: str) -> dict[str, Any]:
 def checked(report: dict[str, Any]) -> dict[str, Any]:
     """The report, if it has the parts that its status promises."""
     missing = [name for name in _NEEDED if not isinstance(report.get(name), str)]
-    if not missing and report["status"] in ("proven", "unproven"):
-        missing = [name for name in _PROVEN if not isinstance(report.get(name), list | dict)]
-    if missing or report["status"] not in _STATUSES:
-        raise malformed(f"no {', '.join(missing) or 'known status'}")
+    if not missing and report["status"] not in _PARTS:
+        raise malformed("no known status")
+    if not missing:
+        missing = [name for name in _PARTS[report["status"]] if not isinstance(report.get(name), list | dict)]
+    if missing:
+        raise malformed(f"no {', '.join(missing)}")
+    for name in _OBJECTS:
+        if not isinstance(report.get(name, {}), dict):
+            raise malformed(f"{name} that are no object")
+    for name, keys in _ENTRIES.items():
+        entries = report.get(name, [])
+        if not isinstance(entries, list) or not all(isinstance(each, dict) and {*keys} <= {*each} for each in entries):
+            raise malformed(f"{name} without {', '.join(keys)}")
     return report
 
 

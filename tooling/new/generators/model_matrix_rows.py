@@ -128,7 +128,7 @@ def read_entries(file: str) -> list[Entry]:
         if isinstance(loaded, list):
             loaded = {"models": [{"model_type": name} if isinstance(name, str) else name for name in loaded]}
         synthetic = loaded.get("synthetic", [])
-        return [
+        entries = [
             Entry(
                 model_type=str(model["model_type"]),
                 tiny=dict(model.get("tiny_kwargs", {})),
@@ -136,12 +136,23 @@ def read_entries(file: str) -> list[Entry]:
             )
             for model in loaded["models"]
         ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{file} is no matrix: {error!r}",
-            where="--matrix",
-            fix='write a JSON list of model types, or {"models": [{"model_type": "llama", "tiny_kwargs": {...}}]}',
-        ) from error
+    except (OSError, ValueError) as error:
+        raise _no_matrix(file, f"cannot be read as JSON: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _no_matrix(file, f"is no matrix: {error!r}") from error
+    names = [entry.name for entry in entries]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if not names or twice:
+        raise _no_matrix(file, f"names {', '.join(twice)} twice" if twice else "names no model type")
+    return entries
+
+
+def _no_matrix(file: str, what: str) -> UsageError:
+    return UsageError(
+        f"{file} {what}",
+        where="--matrix",
+        fix='write a JSON list of model types, or {"models": [{"model_type": "llama", "tiny_kwargs": {...}}]}',
+    )
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:

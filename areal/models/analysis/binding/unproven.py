@@ -1,19 +1,34 @@
-"""Reports for sources whose code is not run, or that have none: what can be read, and what is nearest."""
+"""Reports for sources whose code is not run, or that have none: what can be read, and what is taken over unproven."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.analysis.binding.analyse import analyse
 from areal.models.analysis.family import ArchitectureReport
 from areal.models.analysis.oracle.library import find_type, installed
 from areal.models.analysis.oracle.source import static_report
-from areal.models.analysis.records import Evidence
+from areal.models.analysis.oracle.subject import (
+    UnknownConfigError,
+    UnknownTypeError,
+    UntrustedSourceError,
+    resolve,
+)
+from areal.models.analysis.records import Evidence, SubjectError
+from areal.models.config_fields import HARMLESS_FIELDS, MUST_BE_OFF, TOKEN_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+ROTARY: Final = "rope_parameters"
+OLDER_ROTARY: Final = ("rope_scaling", "rope_theta")
+"""What families that read `rope_parameters` read as well."""
+
+
+class LikeError(SubjectError):
+    """A family cannot stand in for the source: it is none itself, or nothing has to be guessed."""
 
 
 def static(source: str, *, modeling: Path | None = None) -> ArchitectureReport:
@@ -30,34 +45,66 @@ def static(source: str, *, modeling: Path | None = None) -> ArchitectureReport:
     )
 
 
-def like(config: Mapping[str, Any], family: str, nearest: list[dict[str, Any]], source: str) -> ArchitectureReport:
-    """The report of an installed family in the name of a config that nobody knows, status "unproven".
+def like(source: str, family: str) -> ArchitectureReport:
+    """The report of an installed family in the name of a config, or of a type, whose code nobody has: "unproven".
 
-    Raises SubjectError where the family cannot be analysed, too.
+    `nearest` has the fields of the config that the family does not know or would refuse. Raises LikeError where the
+    source has code, so that there is nothing to guess, and where the family is not proven itself; SubjectError for a
+    source that is no model at all.
     """
-    known = analyse(installed(find_type(family)))
+    config = _without_code(source)
+    try:
+        known = analyse(installed(find_type(family)))
+    except SubjectError as error:
+        raise LikeError(str(error)) from error
     if known.status != "proven":
-        return replace(known, source=source, nearest=nearest)
+        reasons = ", ".join(str(each["feature"]) for each in known.missing)
+        raise LikeError(f"{family} itself cannot be expressed: {reasons}.")
+    model_type = str(config["model_type"])
+    architectures = list(config.get("architectures") or [known.architecture])[:1]
+    said = Evidence(
+        feature="all",
+        value=f"taken over from {known.model_type}",
+        source="config",
+        detail="no code of this architecture was seen",
+    )
     return replace(
         known,
         status="unproven",
-        model_type=str(config.get("model_type") or "unknown"),
-        architecture=str((config.get("architectures") or [known.architecture])[0]),
+        model_type=model_type,
+        architecture=str(architectures[0]),
         source=source,
-        tiny_config={**known.tiny_config, "model_type": str(config.get("model_type") or "unknown")},
-        variants=[],
-        evidence=[
-            asdict(
-                Evidence(
-                    feature="all",
-                    value=f"taken over from {family}",
-                    source="config",
-                    detail="no code of this architecture was seen",
-                )
-            )
-        ],
-        nearest=nearest,
+        tiny_config={**known.tiny_config, "model_type": model_type, "architectures": architectures},
+        evidence=[asdict(said)],
+        nearest=[{"model_type": known.model_type, "differences": _differences(config, known)}],
     )
+
+
+def _without_code(source: str) -> Mapping[str, Any]:
+    """The config of a source that has no code, or only the name of its type. Raises SubjectError for any other."""
+    try:
+        subject = resolve(source)
+    except UnknownConfigError as error:
+        return error.config
+    except UnknownTypeError as error:
+        return {"model_type": error.name}
+    except UntrustedSourceError as error:
+        raise LikeError(f"{source} has modeling code, so there is nothing to guess.") from error
+    raise LikeError(f"transformers has the code of {subject.model_type}, so there is nothing to guess.")
+
+
+def _differences(config: Mapping[str, Any], known: ArchitectureReport) -> list[dict[str, Any]]:
+    """Fields of a config that a family does not know, or whose value it would refuse."""
+    uses = {name: use for use in known.fields for name in (use["name"], *use["aliases"])}
+    read = {"model_type", *HARMLESS_FIELDS, *TOKEN_FIELDS, *(OLDER_ROTARY if ROTARY in uses else ())}
+    found = []
+    for name, value in sorted(config.items()):
+        use = uses.get(name)
+        if name in read or value in MUST_BE_OFF.get(name, ()):
+            continue
+        if use is None or (use["status"] == "fixed" and value not in use["allowed"]):
+            found.append({"field": name, "theirs": value, "ours": "not known" if use is None else use["allowed"]})
+    return found
 
 
 def _lines(found: Mapping[str, Any]) -> Iterator[Evidence]:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 SHOWN_DIFFERENCES = 12
 
 
+class ModelingError(SubjectError):
+    """A modeling file that was named and is none."""
+
+
 class UnknownConfigError(SubjectError):
     """A config.json of a type that nobody knows, without code.
 
@@ -31,9 +35,8 @@ class UnknownConfigError(SubjectError):
         more = len(shown) - SHOWN_DIFFERENCES
         lines = "\n".join([*shown[:SHOWN_DIFFERENCES], *([f"  and {more} more"] if more > 0 else [])])
         super().__init__(
-            f"{path}: model_type {config.get('model_type')!r} is unknown to the installed transformers and no "
-            "modeling file is beside it. Give one with --source; "
-            f"nearest family: {best['model_type']}, which differs in\n{lines}"
+            f"{path}: model_type {config['model_type']!r} is unknown to the installed transformers and no modeling "
+            f"file is beside it; nearest family: {best['model_type']}, which differs in\n{lines}"
         )
 
 
@@ -43,8 +46,7 @@ class UntrustedSourceError(SubjectError):
     def __init__(self, files: tuple[Path, ...]) -> None:
         names = ", ".join(str(file) for file in files)
         super().__init__(
-            f"analysing this architecture runs {names}. Read the code; if you trust it, pass --trust-source. "
-            "Without it only a static report is possible (--static)."
+            f"analysing this architecture runs {names}, which was not declared to be trusted: read the code first."
         )
         self.files = files
 
@@ -59,6 +61,8 @@ def resolve_folder(path: Path, *, modeling: Path | None, trust: bool) -> Subject
     model_type = config.get("model_type")
     if model_type in CONFIG_MAPPING_NAMES and modeling is None:
         return installed(str(model_type), config)
+    if not files and not isinstance(model_type, str):
+        raise SubjectError(f"{path} has model_type {model_type!r} instead of a name, and no modeling file beside it.")
     if not files:
         raise UnknownConfigError(path, config)
     if not trust:
@@ -89,7 +93,7 @@ def read_source(path: Path, *, modeling: Path | None) -> tuple[dict[str, Any], t
     folder = path if path.is_dir() else path.parent
     config = read_config(folder / "config.json" if path.is_dir() else path)
     if modeling is not None and not modeling.is_file():
-        raise SubjectError(f"there is no file {modeling}.")
+        raise ModelingError(f"there is no file {modeling}.")
     named = [str(value).split("--")[-1].split(".")[0] for value in (config.get("auto_map") or {}).values()]
     mapped = [folder / f"{name}.py" for name in named if (folder / f"{name}.py").is_file()]
     beside = sorted([*folder.glob("modeling_*.py"), *folder.glob("configuration_*.py")])
@@ -105,6 +109,10 @@ def read_source(path: Path, *, modeling: Path | None) -> tuple[dict[str, Any], t
 
 def read_config(path: Path) -> dict[str, Any]:
     """Content of a config.json. Raises `SubjectError` when it is none."""
+    if not path.is_file():
+        raise SubjectError(
+            f"there is no file {path}; a source is a model_type, a folder with config.json, or that file."
+        )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -39,7 +39,7 @@ def load_modules(files: Sequence[Path], folders: Sequence[Path]) -> list[types.M
         for file in files:
             try:
                 loaded.append(importlib.import_module(f"{package.__name__}.{file.stem}"))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise SubjectError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
     return loaded
 

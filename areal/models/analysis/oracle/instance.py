@@ -123,8 +123,15 @@ def call_options(model: nn.Module) -> dict[str, Any]:
 
 
 def make_tokens(instance: Instance, *, batch: int, length: int, seed: int) -> Tensor:
-    """Random tokens int64 [batch, length], without the special ones that some models treat differently."""
-    vocabulary = int(instance.model.get_input_embeddings().weight.shape[0])
+    """Random tokens int64 [batch, length], without the special ones that some models treat differently.
+
+    Raises `SubjectError` for a model that does not know its embedding.
+    """
+    try:
+        vocabulary = int(instance.model.get_input_embeddings().weight.shape[0])
+    except Exception as error:  # foreign code fails in any way
+        architecture = instance.subject.architecture
+        raise SubjectError(f"{architecture} has no get_input_embeddings: {_summary(error)}") from error
     config = instance.hf_config.get_text_config()
     special: set[Any] = set()
     for kind in ("pad", "bos", "eos"):

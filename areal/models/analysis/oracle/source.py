@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig
 from areal.models.analysis.oracle.folder import read_source
 from areal.models.analysis.oracle.hints import find_hints
 from areal.models.analysis.oracle.nearest import nearest_families
+from areal.models.analysis.records import SubjectError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -273,4 +274,7 @@ def _place_key(place: str) -> tuple[str, int]:
 
 @functools.cache
 def _parse(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise SubjectError(f"{file} cannot be read as Python: {error}") from error

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from areal.models.analysis.oracle.folder import UnknownConfigError, UntrustedSourceError, resolve_folder
+from areal.models.analysis.oracle.folder import (
+    ModelingError,
+    UnknownConfigError,
+    UntrustedSourceError,
+    resolve_folder,
+)
 from areal.models.analysis.oracle.library import Subject, UnknownTypeError, find_type, installed
+from areal.models.analysis.records import SubjectError
 
-__all__ = ["Subject", "UnknownConfigError", "UnknownTypeError", "UntrustedSourceError", "resolve"]
+__all__ = ["ModelingError", "Subject", "UnknownConfigError", "UnknownTypeError", "UntrustedSourceError", "resolve"]
 
 
 def resolve(source: str, *, modeling: Path | None = None, trust: bool = False) -> Subject:
@@ -23,4 +30,6 @@ def resolve(source: str, *, modeling: Path | None = None, trust: bool = False) -
     path = Path(source).expanduser()
     if path.suffix == ".json" or path.is_dir() or modeling is not None:
         return resolve_folder(path, modeling=modeling, trust=trust)
+    if os.sep in source:
+        raise SubjectError(f"{source} is no folder and no config.json; a source is one of these, or a model_type.")
     return installed(find_type(source))

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from areal.models.analysis.oracle.subject import UnknownConfigError, UnknownTypeError, UntrustedSourceError, resolve
+from areal.models.analysis.oracle.tiny import complete
 from areal.models.analysis.records import SubjectError
 
 
@@ -75,13 +76,41 @@ def test_a_broken_config_is_refused(tmp_path):
         resolve(str(tmp_path))
 
 
+@pytest.mark.parametrize("model_type", [None, 5])
+def test_a_config_without_code_names_its_type(tmp_path, model_type):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}), encoding="utf-8")
+    with pytest.raises(SubjectError, match=f"has model_type {model_type} instead of a name"):
+        resolve(str(tmp_path))
+
+
+@pytest.mark.parametrize("source", ["/nowhere/at/all", "./nowhere", "nowhere/config.json"])
+def test_a_path_that_is_not_there_is_no_unknown_type(source):
+    with pytest.raises(SubjectError, match=r"is no folder|there is no file") as caught:
+        resolve(source)
+    assert not isinstance(caught.value, UnknownTypeError)
+
+
+def test_a_model_without_embeddings_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bare", "hidden_size": 8}', encoding="utf-8")
+    (tmp_path / "modeling_bare.py").write_text(
+        "import torch\nfrom transformers import PreTrainedModel\n"
+        "class BareForCausalLM(PreTrainedModel):\n"
+        "    def __init__(self, config):\n"
+        "        super().__init__(config)\n"
+        "        self.linear = torch.nn.Linear(8, 8)\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(SubjectError, match="get_input_embeddings"):
+        complete(resolve(str(tmp_path), trust=True), {})
+
+
 def test_foreign_code_runs_only_when_trusted(tmp_path, novel):
     folder = shutil.copytree(novel("cirrus"), tmp_path / "cirrus")
     ran = tmp_path / "ran"
     modeling = folder / "modeling_cirrus.py"
     marked = modeling.read_text(encoding="utf-8") + f"\nopen({str(ran)!r}, 'w').close()\n"
     modeling.write_text(marked, encoding="utf-8")
-    with pytest.raises(UntrustedSourceError, match="--trust-source"):
+    with pytest.raises(UntrustedSourceError, match="not declared to be trusted: read the code"):
         resolve(str(folder))
     assert not ran.exists()
     resolve(str(folder), trust=True)
