@@ -1,0 +1,228 @@
+"""Edits of one file: what is certain is written, everything else stays byte for byte."""
+
+from dataclasses import replace
+
+import pytest
+
+from tooling.upgrade.findings import Finding, Replacement, Severity, Verdict
+from tooling.upgrade.fixes.files import Fixed, fix_file
+
+
+def finding(
+    source: str,
+    mark: str,
+    kind: Verdict,
+    symbol: str,
+    text: str,
+    *,
+    parameter: str = "",
+    occurrence: int = 0,
+) -> Finding:
+    """A finding at the given occurrence of `mark` in the source."""
+    data, at = source.encode(), -1
+    for _ in range(occurrence + 1):
+        at = data.index(mark.encode(), at + 1)
+    line = data.count(b"\n", 0, at) + 1
+    column = at - (data.rfind(b"\n", 0, at) + 1)
+    return Finding(
+        path="client.py",
+        line=line,
+        column=column,
+        end_line=line,
+        kind=kind,
+        severity=Severity.BREAKING,
+        confidence=1.0,
+        distribution="up",
+        symbol=symbol,
+        parameter=parameter,
+        message="",
+        replacement=Replacement(text, "test", certain=True),
+        fixable=True,
+    )
+
+
+def moved(source: str, mark: str, symbol: str, text: str, occurrence: int = 0) -> Finding:
+    return finding(source, mark, Verdict.MOVED, symbol, text, occurrence=occurrence)
+
+
+def fix(source: str, *findings: Finding, exported: bool = False) -> Fixed:
+    return fix_file("client.py", source.encode(), findings, exported=lambda _: exported)
+
+
+def test_the_only_name_of_a_statement_keeps_the_statement() -> None:
+    source = "from up.old import Thing  # why\n\nThing()\n"
+    done = fix(source, moved(source, "Thing", "up.old.Thing", "up.new.home.Thing"))
+    assert done.data == b"from up.new.home import Thing  # why\n\nThing()\n"
+    assert not done.left
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_one_of_several_names_gets_a_statement_of_its_own(newline: str) -> None:
+    source = newline.join(["if True:", "    from up.old import first, Thing, last", "    use(first, Thing, last)", ""])
+    done = fix(source, moved(source, "Thing", "up.old.Thing", "up.new.Thing"))
+    expected = ["if True:", "    from up.old import first, last", "    from up.new import Thing"]
+    assert done.data.decode() == newline.join([*expected, "    use(first, Thing, last)", ""])
+
+
+def test_the_last_of_several_lines_goes_without_a_trace() -> None:
+    source = "from up.old import (\n    first,\n    Thing,\n)\n"
+    done = fix(source, moved(source, "Thing", "up.old.Thing", "up.new.Thing"))
+    assert done.data == b"from up.old import (\n    first,\n)\nfrom up.new import Thing\n"
+
+
+def test_a_middle_line_goes_without_a_trace() -> None:
+    source = "from up.old import (\n    first,\n    Thing,\n    last,  # kept\n)\n"
+    done = fix(source, moved(source, "Thing", "up.old.Thing", "up.new.Thing"))
+    assert done.data == b"from up.old import (\n    first,\n    last,  # kept\n)\nfrom up.new import Thing\n"
+
+
+def test_two_names_that_go_to_one_place_share_a_statement() -> None:
+    source = "from up.old import a, b, c\n"
+    done = fix(source, moved(source, "a,", "up.old.a", "up.new.a"), moved(source, "c\n", "up.old.c", "up.new.c"))
+    assert done.data == b"from up.old import b\nfrom up.new import a, c\n"
+
+
+def test_two_places_that_all_names_go_to() -> None:
+    source = "from up.old import a, c\n"
+    done = fix(source, moved(source, "a,", "up.old.a", "up.x.a"), moved(source, "c\n", "up.old.c", "up.y.c"))
+    assert done.data == b"from up.x import a\nfrom up.y import c\n"
+
+
+def test_a_comment_beside_a_leaving_name_is_never_lost() -> None:
+    source = "from up.old import (\n    Thing,  # because\n    last,\n)\n"
+    done = fix(source, moved(source, "Thing", "up.old.Thing", "up.new.Thing"))
+    assert done.data.decode() == source
+    assert "comment" in done.left[0][1]
+
+
+def test_an_alias_keeps_its_name() -> None:
+    source = "from up.old import Thing as T\nT()\n"
+    done = fix(source, moved(source, "Thing", "up.old.Thing", "up.new.Other"))
+    assert done.data == b"from up.new import Other as T\nT()\n"
+
+
+def test_a_renamed_name_is_renamed_where_the_import_is_used_and_nowhere_else() -> None:
+    source = (
+        "from up import Old\n\n\ndef f(x: Old) -> None:\n    Old.go('Old')\n\n\n"
+        "def g(Old: int) -> int:\n    return Old\n"
+    )
+    done = fix(source, finding(source, "Old", Verdict.RENAMED, "up.Old", "up.New"))
+    assert done.data.decode() == (
+        "from up import New\n\n\ndef f(x: New) -> None:\n    New.go('Old')\n\n\n"
+        "def g(Old: int) -> int:\n    return Old\n"
+    )
+
+
+def test_findings_on_uses_of_a_mended_import_are_done_with_it() -> None:
+    source = "from up.old import Thing\nThing()\n"
+    use = moved(source, "Thing()", "up.old.Thing", "up.new.Thing")
+    done = fix(source, moved(source, "Thing\n", "up.old.Thing", "up.new.Thing"), use)
+    assert use in done.done
+    assert done.data == b"from up.new import Thing\nThing()\n"
+
+
+@pytest.mark.parametrize("ending", ["", "__all__ = ['Old']\n"])
+def test_a_name_that_others_import_from_here_keeps_its_name(ending: str) -> None:
+    source = "from up import Old\nOld()\n" + ending
+    done = fix(source, finding(source, "Old", Verdict.RENAMED, "up.Old", "up.New"), exported=not ending)
+    assert done.data.decode() == "from up import New as Old\nOld()\n" + ending
+
+
+def test_a_new_name_that_is_taken_is_imported_under_the_old_one() -> None:
+    source = "from up import Old\nNew = 1\nOld(New)\n"
+    done = fix(source, finding(source, "Old", Verdict.RENAMED, "up.Old", "up.New"))
+    assert done.data == b"from up import New as Old\nNew = 1\nOld(New)\n"
+
+
+def test_a_name_with_two_bindings_keeps_its_name() -> None:
+    source = "try:\n    from up import Old\nexcept ImportError:\n    Old = None\nOld\n"
+    done = fix(source, finding(source, "Old", Verdict.RENAMED, "up.Old", "up.New"))
+    assert b"from up import New as Old\n" in done.data
+
+
+def test_a_module_with_an_alias_moves() -> None:
+    source = "import up.old as o\no.f()\n"
+    done = fix(source, moved(source, "up.old", "up.old", "up.new.place"))
+    assert done.data == b"import up.new.place as o\no.f()\n"
+
+
+def test_a_module_without_an_alias_is_left_to_people() -> None:
+    source = "import up.old\nup.old.f()\n"
+    done = fix(source, moved(source, "up.old", "up.old", "up.new"))
+    assert done.data.decode() == source
+    assert "every use" in done.left[0][1]
+
+
+def test_a_relative_import_is_left_alone() -> None:
+    source = "from .compat import Thing\n"
+    done = fix(source, moved(source, "Thing", "up.old.Thing", "up.new.Thing"))
+    assert done.data.decode() == source
+
+
+def test_a_keyword_is_renamed_also_behind_wide_characters() -> None:
+    source = "x = '\N{GRINNING FACE}é'; up.f(a, old=1)  # old=1\n"
+    done = fix(source, finding(source, "old=1", Verdict.PARAM_RENAMED, "up.f", "new", parameter="old"))
+    assert done.data.decode() == "x = '\N{GRINNING FACE}é'; up.f(a, new=1)  # old=1\n"
+
+
+def test_a_keyword_whose_new_name_is_passed_already_is_left_alone() -> None:
+    source = "up.f(old=1, new=2)\n"
+    done = fix(source, finding(source, "old", Verdict.PARAM_RENAMED, "up.f", "new", parameter="old"))
+    assert done.data.decode() == source
+    assert "already" in done.left[0][1]
+
+
+def test_positional_arguments_get_their_keywords() -> None:
+    source = "up.f(a, b, c)\n"
+    second = finding(source, "b", Verdict.PARAM_KWONLY, "up.f", "size", parameter="size")
+    third = finding(source, "c)", Verdict.PARAM_KWONLY, "up.f", "rest", parameter="rest")
+    assert fix(source, second, third).data == b"up.f(a, size=b, rest=c)\n"
+
+
+def test_no_argument_is_named_when_one_behind_it_cannot_be() -> None:
+    source = "up.f(a, b, c)\n"
+    done = fix(source, finding(source, "b", Verdict.PARAM_KWONLY, "up.f", "size", parameter="size"))
+    assert done.data.decode() == source
+    assert "behind it" in done.left[0][1]
+
+
+def test_a_member_is_renamed_on_its_own_line_only() -> None:
+    source = "llm = up.LLM()\nllm.old(1).x\nother.old(1)\n"
+    done = fix(source, finding(source, "llm.old", Verdict.RENAMED, "up.LLM.old", "up.LLM.new"))
+    assert done.data == b"llm = up.LLM()\nllm.new(1).x\nother.old(1)\n"
+
+
+def test_a_member_that_moved_to_another_module_is_left_to_people() -> None:
+    source = "up.utils.thing()\n"
+    done = fix(source, moved(source, "up.utils.thing", "up.utils.thing", "up.other.thing"))
+    assert done.data.decode() == source
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "after"), [("x.size + 1", "size()", "x.size() + 1"), ("x.size()", "size", "x.size")]
+)
+def test_a_property_and_a_method_change_places(before: str, text: str, after: str) -> None:
+    done = fix(before + "\n", finding(before, "x.size", Verdict.KIND_CHANGED, "up.X.size", text))
+    assert done.data.decode() == after + "\n"
+
+
+def test_what_is_not_fixable_is_not_touched() -> None:
+    source = "from up.old import Thing\n"
+    done = fix(source, replace(moved(source, "Thing", "up.old.Thing", "up.new.Thing"), fixable=False))
+    assert (done.data.decode(), done.done, done.left) == (source, (), ())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xfe",
+        b"def f(:\n",
+        "\ufefffrom up.old import Thing\n".encode(),
+        b"# coding: latin-1\nfrom up.old import Thing\n",
+    ],
+)
+def test_a_file_that_cannot_be_edited_comes_back_as_it_was(data: bytes) -> None:
+    known = moved("from up.old import Thing\n", "Thing", "up.old.Thing", "up.new.Thing")
+    done = fix_file("client.py", data, [known])
+    assert done.data == data
+    assert len(done.left) == 1

@@ -1,0 +1,101 @@
+"""All fixable findings of a file at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import Verdict
+from tooling.upgrade.fixes.expressions import covered_by_imports, fix_expression
+from tooling.upgrade.fixes.imports import fix_imports
+from tooling.upgrade.fixes.source import LeftAloneError, SourceFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tooling.upgrade.findings import Finding
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A file after its fixes."""
+
+    data: bytes
+    done: tuple[Finding, ...]
+    left: tuple[tuple[Finding, str], ...]
+    """Fixable findings that were not fixed, and why."""
+
+
+def fix_file(
+    path: str, data: bytes, findings: Sequence[Finding], *, exported: Callable[[str], bool] = lambda _: False
+) -> Fixed:
+    """Fix what is `fixable` among the findings of one file. exported: whether other files import a name from it.
+
+    Never raises for what the file contains: a file that cannot be edited comes back as it was.
+    """
+    wanted = [finding for finding in findings if finding.fixable and finding.replacement is not None]
+    try:
+        source = SourceFile(path, data)
+    except LeftAloneError as error:
+        return Fixed(data, (), tuple((finding, str(error)) for finding in wanted))
+    public = _listed_in_all(data)
+    outcome, mended = fix_imports(source, wanted, lambda name: exported(name) or name in public)
+    rest = [finding for finding in wanted if finding not in outcome]
+    outcome |= dict.fromkeys(covered_by_imports(source, rest, mended), "")
+    for finding in rest:
+        if finding in outcome:
+            continue
+        kept = list(source.splices)
+        try:
+            fix_expression(source, finding)
+            outcome[finding] = ""
+        except LeftAloneError as error:
+            source.splices = kept
+            outcome[finding] = str(error)
+    _refuse_half_named_calls(source, outcome)
+    try:
+        after = source.result()
+    except LeftAloneError as error:
+        return Fixed(data, (), tuple((finding, str(error)) for finding in wanted))
+    return Fixed(
+        after,
+        tuple(finding for finding in wanted if not outcome[finding]),
+        tuple((finding, outcome[finding]) for finding in wanted if outcome[finding]),
+    )
+
+
+def _refuse_half_named_calls(source: SourceFile, outcome: dict[Finding, str]) -> None:
+    """A positional argument may not follow a named one: where one got its keyword, all behind it must have."""
+    import libcst
+
+    for call in source.nodes(libcst.Call):
+        spans = [source.span(argument.value)[0] for argument in call.args if argument.keyword is None]
+        named = [any(s.start == s.end == at and s.text.endswith(b"=") for s in source.splices) for at in spans]
+        if True in named and not all(named[named.index(True) :]):
+            source.splices = [
+                s for s in source.splices if not (s.start == s.end and s.start in spans and s.text.endswith(b"="))
+            ]
+            places = {source.start(argument.value) for argument in call.args}
+            for finding in outcome:
+                naming = finding.kind in (Verdict.PARAM_KWONLY, Verdict.PARAM_REORDERED)
+                if naming and (finding.line, finding.column) in places:
+                    outcome[finding] = "a positional argument behind it cannot be named for sure"
+
+
+def _listed_in_all(data: bytes) -> frozenset[str]:
+    """Names of `__all__`; a list that cannot be read counts as none, for `__init__.py` everything is exported."""
+    import ast
+
+    names: set[str] = set()
+    for node in ast.parse(data).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        )
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            assert isinstance(node, ast.Assign | ast.AugAssign)
+            names |= {
+                part.value
+                for part in ast.walk(node.value)
+                if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            }
+    return frozenset(names)

@@ -1,0 +1,211 @@
+"""Imports of names and modules that moved or were renamed.
+
+    from vllm.utils import Counter, cdiv      ->  from vllm.utils import cdiv
+                                                  from vllm.utils.counter import Counter
+
+A renamed name is renamed wherever this file uses the import, unless others may import it from here: then the new name
+is imported under the old one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tooling.upgrade.fixes.source import LeftAloneError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tooling.upgrade.findings import Finding
+    from tooling.upgrade.fixes.source import SourceFile
+
+
+@dataclass(frozen=True)
+class _Change:
+    """One name of an import statement, and what it becomes."""
+
+    alias: Any
+    finding: Finding
+    module: str
+    name: str
+
+    @property
+    def local(self) -> str:
+        """Name it is bound to now."""
+        return bound_name(self.alias)
+
+
+def bound_name(alias: Any) -> str:
+    """What `import x.y as z` or `from m import z` binds: "z"; "x" for `import x.y`."""
+    if alias.asname is not None:
+        return str(alias.asname.name.value)
+    return str(alias.evaluated_name).partition(".")[0]
+
+
+def fix_imports(
+    source: SourceFile, findings: Sequence[Finding], exported: Callable[[str], bool]
+) -> tuple[dict[Finding, str], list[Any]]:
+    """Collects splices for all findings that lie on a name of an import.
+
+    exported: whether other files import a name from this one. Returns for each finding on an import "" or why it was
+    left alone, and the import names (nodes) that are right now.
+    """
+    import libcst
+
+    outcome: dict[Finding, str] = {}
+    mended: list[Any] = []
+    for statement in source.nodes(libcst.ImportFrom, libcst.Import):
+        if isinstance(statement.names, libcst.ImportStar):
+            continue
+        here = [(alias, finding) for alias in statement.names for finding in findings if _on(source, alias, finding)]
+        if not here:
+            continue
+        kept = list(source.splices)
+        try:
+            if isinstance(statement, libcst.Import):
+                _rewrite_module_import(source, here)
+            else:
+                _rewrite(source, statement, [_change(statement, *pair) for pair in here], exported)
+            outcome |= {finding: "" for _, finding in here}
+            mended += [alias for alias, _ in here]
+        except LeftAloneError as error:
+            source.splices = kept
+            outcome |= {finding: str(error) for _, finding in here}
+    return outcome, mended
+
+
+def _on(source: SourceFile, alias: Any, finding: Finding) -> bool:
+    if source.start(alias) == (finding.line, finding.column):
+        return True
+    # Some tools give the statement's start: then the line and the name must agree.
+    return source.start(alias)[0] == finding.line and alias.evaluated_name == finding.symbol.rpartition(".")[2]
+
+
+def _change(statement: Any, alias: Any, finding: Finding) -> _Change:
+    if statement.relative:
+        raise LeftAloneError("it is imported from a module of this repository")
+    assert finding.replacement is not None, "only findings with a replacement come here"
+    module, _, name = finding.replacement.text.rpartition(".")
+    if not module or not name.isidentifier():
+        raise LeftAloneError(f"{finding.replacement.text!r} is not a name in a module")
+    return _Change(alias, finding, module, name)
+
+
+def _rewrite_module_import(source: SourceFile, here: Sequence[tuple[Any, Finding]]) -> None:
+    for alias, finding in here:
+        assert finding.replacement is not None, "only findings with a replacement come here"
+        if alias.asname is None:
+            raise LeftAloneError("`import a.b` without `as`: every use would have to change with it")
+        source.put(*source.span(alias.name), finding.replacement.text)
+
+
+def _rewrite(source: SourceFile, statement: Any, changes: Sequence[_Change], exported: Callable[[str], bool]) -> None:
+    texts = {change: _alias_text(source, change, exported) for change in changes}
+    old_module = _dotted(statement.module)
+    staying = [change for change in changes if change.module == old_module]
+    leaving = [change for change in changes if change.module != old_module]
+    if len(leaving) == len(statement.names) and len({change.module for change in leaving}) == 1:
+        # All go to one place: the statement keeps its form.
+        source.put(*source.span(statement.module), leaving[0].module)
+        staying, leaving = list(changes), []
+    for change in staying:
+        source.put(*source.span(change.alias), texts[change])
+    if leaving:
+        _split(source, statement, leaving, texts)
+
+
+def _split(source: SourceFile, statement: Any, leaving: Sequence[_Change], texts: dict[_Change, str]) -> None:
+    """New statements below for the names that leave; the rest of the old one stays."""
+    place = source.ranges[statement]
+    if source.start(statement)[1] != len(source.indentation(place.start.line).encode()):
+        raise LeftAloneError("the import shares its line with something else")
+    kept = [alias for alias in statement.names if all(alias is not change.alias for change in leaving)]
+    lines = [
+        f"from {module} import {', '.join(texts[change] for change in leaving if change.module == module)}"
+        for module in dict.fromkeys(change.module for change in leaving)
+    ]
+    joint = source.newline + source.indentation(place.start.line)
+    start, end = source.span(statement)
+    if not kept:
+        source.put(start, end, joint.join(lines))
+        return
+    for change in leaving:
+        _cut(source, statement, change.alias)
+    below = source.data.find(b"\n", end)
+    tail = source.data[end : below if below >= 0 else len(source.data)].strip()
+    if tail and not tail.startswith(b"#"):
+        raise LeftAloneError("the import shares its line with something else")
+    at = len(source.data) if below < 0 else below - (source.data[below - 1 : below] == b"\r")
+    source.put(at, at, joint + joint.join(lines))
+
+
+def _cut(source: SourceFile, statement: Any, alias: Any) -> None:
+    """Take one name and its comma out of a list of names."""
+    index = next(number for number, other in enumerate(statement.names) if other is alias)
+    start, end = source.span(alias)
+    if index + 1 < len(statement.names):
+        stop = source.span(statement.names[index + 1])[0]
+    else:
+        # The last one goes with the comma before it, or keeps a trailing comma for the one before.
+        start, stop = source.span(statement.names[index - 1])[1], end
+        while source.data[stop : stop + 1] in (b" ", b","):
+            stop += 1
+        if b"," in source.data[end:stop]:
+            start += source.data[start:].index(b",") + 1
+    if b"#" in source.data[min(start, end) : stop]:
+        raise LeftAloneError("a comment beside the name would be lost")
+    source.put(start, stop, "")
+
+
+def _alias_text(source: SourceFile, change: _Change, exported: Callable[[str], bool]) -> str:
+    """The name as the new statement has it; renames its uses where that is safe."""
+    if change.alias.asname is not None:
+        return change.name if change.local == change.name else f"{change.name} as {change.local}"
+    if change.name == change.local:
+        return change.name
+    uses = references(source, change.alias)
+    if uses is None or exported(change.local) or _taken(source, change.alias, change.name):
+        return f"{change.name} as {change.local}"
+    for node in uses:
+        source.put(*source.span(node), change.name)
+    return change.name
+
+
+def references(source: SourceFile, alias: Any) -> list[Any] | None:
+    """The places that use what an import binds; None when another binding of that name may be meant."""
+    import libcst
+
+    name, found = bound_name(alias), []
+    scope = source.scopes.get(alias) or source.scopes.get(_parent_statement(source, alias))
+    if scope is None:
+        return None
+    assignments = list(scope[name])
+    if len(assignments) != 1:
+        return None
+    for access in assignments[0].references:
+        if not isinstance(access.node, libcst.Name) or len(access.referents) != 1:
+            return None
+        found.append(access.node)
+    return found
+
+
+def _parent_statement(source: SourceFile, alias: Any) -> Any:
+    import libcst
+
+    return next(node for node in source.nodes(libcst.ImportFrom, libcst.Import) if alias in node.names)
+
+
+def _taken(source: SourceFile, alias: Any, name: str) -> bool:
+    """Whether the file uses the new name already, for anything."""
+    import libcst
+
+    return any(node.value == name for node in source.nodes(libcst.Name))
+
+
+def _dotted(node: Any) -> str:
+    import libcst
+
+    if isinstance(node, libcst.Attribute):
+        return f"{_dotted(node.value)}.{node.attr.value}"
+    return node.value if isinstance(node, libcst.Name) else ""

@@ -1,0 +1,134 @@
+"""One file as LibCST sees it, with byte offsets, and the splices that are collected for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import libcst
+    from libcst.metadata import CodeRange
+
+
+class LeftAloneError(Exception):
+    """A finding that is not fixed; the text says why, for people."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Splice:
+    """`text` in place of the bytes from `start` to `end`."""
+
+    start: int
+    end: int
+    text: bytes
+
+
+@dataclass
+class SourceFile:
+    """A parsed file. Raises LeftAloneError when it cannot be parsed, or is not UTF-8."""
+
+    path: str
+    data: bytes
+    splices: list[Splice] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        import libcst
+        from libcst.metadata import MetadataWrapper
+
+        try:
+            self._text = self.data.decode("utf-8")
+            self._wrapper = MetadataWrapper(libcst.parse_module(self.data), unsafe_skip_copy=True)
+        except (UnicodeDecodeError, libcst.ParserSyntaxError, RecursionError) as error:
+            raise LeftAloneError(f"the file cannot be parsed: {type(error).__name__}") from error
+        if self._text.startswith("\ufeff") or self._wrapper.module.encoding.lower().replace("-", "") not in (
+            "utf8",
+            "ascii",
+        ):
+            raise LeftAloneError("the file is not plain UTF-8")
+
+    @property
+    def module(self) -> libcst.Module:
+        """The tree, whose nodes are keys of `ranges` and `scopes`."""
+        return self._wrapper.module
+
+    @cached_property
+    def ranges(self) -> Mapping[Any, CodeRange]:
+        """Node to its range: lines from 1, columns in characters from 0."""
+        from libcst.metadata import PositionProvider
+
+        return self._wrapper.resolve(PositionProvider)
+
+    @cached_property
+    def scopes(self) -> Mapping[Any, Any]:
+        """Node to its scope."""
+        from libcst.metadata import ScopeProvider
+
+        return self._wrapper.resolve(ScopeProvider)
+
+    @cached_property
+    def _lines(self) -> list[tuple[int, str]]:
+        """Byte offset and text of each line. Only \\n, \\r\\n and \\r end a line, as for Python's tokenizer."""
+        rows, offset = [], 0
+        for piece in self.data.splitlines(keepends=True):  # bytes: splits at \n, \r and \r\n only
+            rows.append((offset, piece.decode("utf-8")))
+            offset += len(piece)
+        rows.append((offset, ""))
+        return rows
+
+    def offset(self, line: int, column: int) -> int:
+        """Byte offset of a position in characters."""
+        start, text = self._lines[line - 1]
+        return start + len(text[:column].encode())
+
+    def span(self, node: libcst.CSTNode) -> tuple[int, int]:
+        """Byte offsets of a node, without the blanks around it."""
+        place = self.ranges[node]
+        return self.offset(place.start.line, place.start.column), self.offset(place.end.line, place.end.column)
+
+    def start(self, node: libcst.CSTNode) -> tuple[int, int]:
+        """Line, and column in bytes as `ast` counts."""
+        place = self.ranges[node].start
+        _, text = self._lines[place.line - 1]
+        return place.line, len(text[: place.column].encode())
+
+    def indentation(self, line: int) -> str:
+        """Blanks the line begins with."""
+        _, text = self._lines[line - 1]
+        return text[: len(text) - len(text.lstrip(" \t"))]
+
+    @property
+    def newline(self) -> str:
+        """How lines end here."""
+        return self._wrapper.module.default_newline
+
+    def nodes(self, *kinds: type) -> Iterator[Any]:
+        """All nodes of these classes, in order of the text."""
+        found: list[Any] = [node for node in self.ranges if isinstance(node, kinds)]
+        return iter(sorted(found, key=self.start))
+
+    def put(self, start: int, end: int, text: str) -> None:
+        """Remember a splice. The same splice twice is one. Raises LeftAloneError if it overlaps another."""
+        new = Splice(start, end, text.encode())
+        if new in self.splices:
+            return
+        for other in self.splices:
+            apart = new.end <= other.start or other.end <= new.start
+            if not apart or (new.start == new.end == other.start == other.end):
+                raise LeftAloneError("two edits would overlap")
+        self.splices.append(new)
+
+    def result(self) -> bytes:
+        """The file with all splices done. Raises LeftAloneError if that does not parse."""
+        import ast
+
+        data = self.data
+        for splice in sorted(self.splices, reverse=True):
+            data = data[: splice.start] + splice.text + data[splice.end :]
+        try:
+            ast.parse(data)
+        except (SyntaxError, ValueError) as error:
+            raise LeftAloneError(f"the edit would not parse: {error}") from error
+        return data
