@@ -1,0 +1,129 @@
+"""Checklists: what is generated is checked, what people wrote stays."""
+
+from dataclasses import replace
+
+import pytest
+
+from tooling.kit.errors import UsageError
+from tooling.upgrade.checklists.check import drift
+from tooling.upgrade.checklists.document import parse, render
+from tooling.upgrade.checklists.records import AffectedFile, Checklist, Entry, GuardedPlace, Subject
+
+PATH = "skills/upgrade-deps/checklists/vllm.md"
+GENERATE = Entry(
+    symbol="vllm.entrypoints.llm.LLM.generate",
+    source="vllm/entrypoints/llm.py",
+    signature="def generate(prompts, *, use_tqdm=True)",
+    deprecated="",
+    sites=("areal/engine/run.py (Engine.step)",),
+    snippet="llm.generate(prompts, use_tqdm=False)",
+    verify=("takes the keywords `use_tqdm`",),
+)
+LLM = replace(GENERATE, symbol="vllm.entrypoints.llm.LLM", signature="class LLM(model)")
+LIST = Checklist(
+    subject=Subject("vllm", ("vllm",), "https://github.com/vllm-project/vllm", "v{version}", "0.18.0"),
+    files=(AffectedFile("areal/engine/run.py", "primary", 4, 2), AffectedFile("tests/test_run.py", "secondary", 1, 1)),
+    entries=(LLM, GENERATE),
+    guarded=(GuardedPlace("areal/engine/run.py", "Engine.step", "vllm >= 0.12"),),
+    upstream_paths=("vllm/entrypoints/llm.py",),
+)
+NEW = render(LIST, None, PATH)
+
+
+def test_what_was_rendered_has_no_drift_and_renders_to_itself() -> None:
+    assert drift(LIST, NEW, PATH) == []
+    assert render(LIST, NEW, PATH) == NEW
+
+
+def test_frontmatter_says_what_the_package_is() -> None:
+    import yaml
+
+    front = yaml.safe_load(NEW.split("---")[1])
+    assert front == {
+        "package": "vllm",
+        "version": "0.18.0",
+        "github": "https://github.com/vllm-project/vllm",
+        "branch_template": "v{version}",
+        "upstream_paths": ["vllm/entrypoints/llm.py"],
+    }
+
+
+def with_note(key: str, note: str) -> str:
+    head, tail = NEW.split(f"<!-- areal-audit:begin {key} -->")
+    body, rest = tail.split("<!-- areal-audit:end -->\n", 1)
+    return f"{head}<!-- areal-audit:begin {key} -->{body}<!-- areal-audit:end -->\n{note}{rest}"
+
+
+def test_notes_survive_whatever_changes_around_them() -> None:
+    noted = with_note("entry vllm.entrypoints.llm.LLM", "\nMind the memory.\n\n* a list\n")
+    changed = replace(LIST, entries=(replace(LLM, signature="class LLM(model, *, seed)"), GENERATE), files=())
+    after = render(changed, noted, PATH)
+    assert "\nMind the memory.\n\n* a list\n" in after
+    assert "seed" in after
+    assert drift(changed, after, PATH) == []
+
+
+def test_notes_of_a_symbol_that_is_gone_stay_under_a_heading_and_only_once() -> None:
+    noted = with_note("entry vllm.entrypoints.llm.LLM", "\nMind the memory.\n")
+    after = render(replace(LIST, entries=(GENERATE,)), noted, PATH)
+    assert "Notes on vllm.entrypoints.llm.LLM, which is not used any more" in after
+    assert render(replace(LIST, entries=(GENERATE,)), after, PATH) == after
+    assert drift(replace(LIST, entries=(GENERATE,)), after, PATH) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "what"),
+    [
+        ({"files": (*LIST.files, AffectedFile("areal/new.py", "primary", 1, 1))}, "files", "changed"),
+        ({"entries": (GENERATE,)}, "entry vllm.entrypoints.llm.LLM", "stale"),
+        ({"entries": (LLM, GENERATE, replace(LLM, symbol="vllm.X"))}, "entry vllm.X", "missing"),
+        ({"entries": (replace(LLM, signature="class LLM()"), GENERATE)}, "entry vllm.entrypoints.llm.LLM", "changed"),
+        ({"guarded": ()}, "guarded", "changed"),
+        ({"upstream_paths": ("vllm/other.py",)}, "frontmatter", "changed"),
+    ],
+)
+def test_each_kind_of_drift_is_named(change: dict[str, object], key: str, what: str) -> None:
+    found = drift(replace(LIST, **change), NEW, PATH)  # type: ignore[arg-type]  # one field each
+    assert [(one.key, one.what) for one in found] == [(key, what)]
+
+
+def test_a_part_edited_by_hand_is_drift() -> None:
+    found = drift(LIST, NEW.replace("use_tqdm=True", "use_tqdm=False"), PATH)
+    assert [one.what for one in found] == ["changed"]
+    assert "use_tqdm=False" in found[0].message
+
+
+def test_a_missing_checklist_is_drift() -> None:
+    assert [one.what for one in drift(LIST, None, PATH)] == ["missing"]
+
+
+def test_without_the_release_files_are_compared_by_name_only() -> None:
+    blind = replace(LIST, entries=(), files=(AffectedFile("areal/engine/run.py", "primary", 9, 0),))
+    found = drift(blind, NEW, PATH, signatures=False)
+    assert [(one.key, one.what) for one in found] == [("files", "stale")]
+    assert "tests/test_run.py" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (lambda text: text.replace("<!-- areal-audit:end -->\n", "", 1), True),
+        (lambda text: text.replace("---\n", "", 1), True),
+        (lambda text: text + "<!-- areal-audit:end -->\n", True),
+        (lambda text: text + "<!-- areal-audit:begin files -->\n<!-- areal-audit:end -->\n", True),
+        (lambda _: "", True),
+    ],
+)
+def test_a_damaged_checklist_is_refused_with_its_place(damage: object, line: bool) -> None:
+    text = damage(NEW)  # type: ignore[operator]  # functions above
+    with pytest.raises(UsageError) as caught:
+        parse(text, PATH)
+    assert caught.value.where.startswith(f"{PATH}:") is line
+    assert drift(LIST, text, PATH)[0].what == "damaged"
+
+
+def test_hostile_names_cannot_leave_their_cell() -> None:
+    hostile = replace(LLM, snippet="x` | <!-- areal-audit:end -->\n# title", sites=("a|b.py",))
+    text = render(replace(LIST, entries=(hostile,)), None, PATH)
+    assert parse(text, PATH)[1][-1].key == "guarded"
+    assert render(replace(LIST, entries=(hostile,)), text, PATH) == text

@@ -1,0 +1,133 @@
+"""The checklist of one package from the usage index and its release."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from tooling.upgrade.checklists.guards import guards_of
+from tooling.upgrade.checklists.records import AffectedFile, Checklist, Entry, GuardedPlace
+from tooling.upgrade.symbols import Definite, Found, Instance, SymbolKind, Values
+from tooling.upgrade.uses import Action, Name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tooling.upgrade.checklists.records import Subject
+    from tooling.upgrade.symbols import Signature, Symbol, Upstream
+    from tooling.upgrade.uses import FileUses, Use
+
+SECONDARY: Final = ("tests", "test", "benchmarks", "examples", "scripts", "docs")
+"""Folders whose code is not the product's."""
+LONGEST_SNIPPET: Final = 100
+_RUNS: Final = frozenset(Action) - {Action.ANNOTATION, Action.STRING, Action.PROBE, Action.IMPORT, Action.STAR_IMPORT}
+
+_HOLDS: Final = {
+    Action.AWAIT: "can be awaited",
+    Action.SUBCLASS: "can be subclassed",
+    Action.OVERRIDE: "is called with what our override takes",
+    Action.ASSIGN: "is still looked up where we replace it",
+    Action.EXCEPT: "is still what is raised",
+}
+
+
+def collect(subject: Subject, files: Iterable[FileUses], upstream: Upstream | None) -> Checklist:
+    """upstream: the release in use; None when it could not be had (then there are no entries)."""
+    affected, guarded = [], set[GuardedPlace]()
+    uses_of: dict[str, list[Use]] = defaultdict(list)
+    symbols: dict[str, Symbol] = {}
+    for file in files:
+        uses = [use for use in file.uses if use.package in subject.imports]
+        if not uses:
+            continue
+        seen = set[str]()
+        for use in uses:
+            guarded |= guards_of(use, subject)
+            for symbol in _symbols(use, upstream):
+                symbols[symbol.dotted] = symbol
+                uses_of[symbol.dotted].append(use)
+                seen.add(symbol.dotted)
+        affected.append(AffectedFile(file.path, _tier(file.path, uses), len(uses), len(seen)))
+    entries = [_entry(symbols[dotted], uses_of[dotted], upstream) for dotted in sorted(symbols) if upstream is not None]
+    return Checklist(
+        subject,
+        tuple(sorted(affected, key=lambda file: (file.tier, file.path))),
+        tuple(entries),
+        tuple(sorted(guarded, key=lambda place: (place.path, place.function, place.condition))),
+        tuple(sorted({symbol.file for symbol in symbols.values() if symbol.file})),
+    )
+
+
+def _tier(path: str, uses: Sequence[Use]) -> str:
+    if path.split("/", maxsplit=1)[0] in SECONDARY:
+        return "secondary"
+    return "primary" if any(use.action in _RUNS and use.evaluated for use in uses) else "tertiary"
+
+
+def _symbols(use: Use, upstream: Upstream | None) -> list[Symbol]:
+    """What a use touches. Modules count only where they are imported by name."""
+    if upstream is None:
+        return []
+    if isinstance(use.target, Name):
+        found = upstream.resolve(use.target.dotted)
+        symbols = [found.symbol] if isinstance(found, Found) else []
+    else:
+        values = upstream.follow(use.target)
+        types = values.types if isinstance(values, Values) else ()
+        symbols = [kind.symbol for kind in types if isinstance(kind, Definite | Instance)]
+    return [symbol for symbol in symbols if symbol.kind is not SymbolKind.MODULE and upstream.owns(symbol.dotted)]
+
+
+def _entry(symbol: Symbol, uses: Sequence[Use], upstream: Upstream | None) -> Entry:
+    assert upstream is not None, "entries need a release"
+    ordered = sorted(uses, key=lambda use: (use.action in (Action.IMPORT, Action.STRING), use.place))
+    signature = None
+    if symbol.kind in (SymbolKind.CLASS, SymbolKind.FUNCTION) and symbol.binding not in ("property", "cached-property"):
+        found = upstream.signature(symbol)
+        signature = found if not hasattr(found, "why") else None
+    sites = sorted({f"{use.place.path} ({use.function})" if use.function else use.place.path for use in uses})
+    return Entry(
+        symbol=symbol.dotted,
+        source=symbol.file,
+        signature=_shown(symbol, signature),
+        deprecated=symbol.deprecated,
+        sites=tuple(sites),
+        snippet=ordered[0].symbol_text[:LONGEST_SNIPPET],
+        verify=tuple(_verify(symbol, uses)),
+    )
+
+
+def _shown(symbol: Symbol, signature: Signature | None) -> str:
+    name = symbol.dotted.rpartition(".")[2]
+    if symbol.kind is SymbolKind.FUNCTION and symbol.binding in ("property", "cached-property"):
+        return f"@property {name}"
+    if signature is None:
+        return ""
+    word = "class" if symbol.kind is SymbolKind.CLASS else "async def" if symbol.is_async else "def"
+    return f"{word} {signature.text(name)}"
+
+
+def _verify(symbol: Symbol, uses: Sequence[Use]) -> list[str]:
+    """What must still hold for these uses, as sentences a person can check."""
+    actions = {use.action for use in uses}
+    lines = [*_calls(uses), *(_HOLDS[action] for action in Action if action in actions and action in _HOLDS)]
+    if any(use.awaited for use in uses) and _HOLDS[Action.AWAIT] not in lines:
+        lines.append(_HOLDS[Action.AWAIT])
+    counts = sorted({use.count for use in uses if use.action is Action.UNPACK and use.count})
+    if counts:
+        lines.append(f"gives {' or '.join(map(str, counts))} values")
+    if symbol.dotted.rpartition(".")[2].startswith("_") or any(use.private for use in uses):
+        lines.append("still exists: it is private")
+    return lines or ["still exists and means the same"]
+
+
+def _calls(uses: Sequence[Use]) -> list[str]:
+    calls = [use.arguments.given for use in uses if use.action is Action.CALL and use.arguments is not None]
+    keywords = sorted({argument.name for given in calls for argument in given if argument.name})
+    positional = max((sum(argument.name is None for argument in given) for given in calls), default=0)
+    lines = []
+    if keywords:
+        lines.append("takes the keywords " + ", ".join(f"`{name}`" for name in keywords))
+    if positional:
+        lines.append(f"takes {positional} positional argument{'s' if positional > 1 else ''}")
+    return lines
