@@ -2,7 +2,8 @@
 
 Nothing here imports or runs what it looks at. A run goes, each package standing only on those before it:
 
-    policy      what is watched, where versions are declared (pyproject.toml, or inferred)
+    declarations  every place that names a version, with its span
+    policy      what is watched, and how (pyproject.toml, or inferred)
     sources     releases from package indexes: range reads, hashes, cache            -> releases.Release
     usage       what this repository does with a package, file by file               -> uses.Use
     upstream    a release as symbols, found on demand, never loaded whole             -> symbols.Upstream

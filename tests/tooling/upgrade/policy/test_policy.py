@@ -1,0 +1,146 @@
+"""What a repository says about its upgrades, and what is inferred where it says nothing.
+
+python -m pytest tests/tooling/upgrade/policy -q
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tooling.kit.errors import UsageError
+from tooling.upgrade.policy.import_names import import_names
+from tooling.upgrade.policy.read import read_policy
+from tooling.upgrade.policy.records import RangeRule, Scope, Tier
+
+TABLE = """\
+[project]
+name = "app"
+dependencies = ["vllm>=0.11"]
+
+[tool.areal.upgrade]
+exclude = ["examples"]
+
+[tool.areal.upgrade.packages.vllm]
+tier = "secondary"
+repository = "vllm-project/vllm"
+scope = "variant-only"
+variants = ["gpu"]
+range = "raise"
+
+[tool.areal.upgrade.packages.Megatron_Core]
+imports = ["megatron.core"]
+
+[tool.areal.upgrade.variants.gpu]
+manifests = ["pyproject.toml"]
+lock = "uv.lock"
+
+[[tool.areal.upgrade.families]]
+packages = ["torch", "vllm"]
+why = "compiled together"
+
+[[tool.areal.upgrade.places]]
+package = "vllm"
+file = "Dockerfile"
+pattern = "vllm-openai:v{version}"
+"""
+
+
+def policy_of(tmp_path, text):
+    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+    return read_policy(tmp_path)
+
+
+def test_a_table_is_read_as_it_stands(tmp_path):
+    policy = policy_of(tmp_path, TABLE)
+    vllm = policy.package("vllm")
+    assert vllm is not None
+    assert (vllm.tier, vllm.scope, vllm.variants, vllm.ranges) == (
+        Tier.SECONDARY,
+        Scope.VARIANT_ONLY,
+        ("gpu",),
+        RangeRule.RAISE,
+    )
+    assert vllm.declared
+    core = policy.package("megatron-core")
+    assert core is not None
+    assert core.imports == ("megatron.core",)
+    assert not core.declared
+    assert [family.packages for family in policy.family("torch")] == [("torch", "vllm")]
+    assert policy.followers[0].pattern == "vllm-openai:v{version}"
+    assert policy.exclude == ("examples",)
+    assert not policy.inferred
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "said"),
+    [
+        ('tier = "secondary"', 'teir = "secondary"', 9, "did you mean 'tier'?"),
+        ('tier = "secondary"', "tier = 2", 9, "expected str"),
+        ('tier = "secondary"', 'tier = "third"', 9, "primary, secondary"),
+        ('variants = ["gpu"]', 'variants = ["gpus"]', 12, "did you mean 'gpu'?"),
+        ('lock = "uv.lock"', 'lock = "../uv.lock"', 20, "inside the repository"),
+        ('manifests = ["pyproject.toml"]', "manifests = []", 18, "no manifests"),
+        ('manifests = ["pyproject.toml"]', "manifests = [1]", 19, "no text"),
+        ('packages = ["torch", "vllm"]', 'packages = ["torch"]', 22, "fewer than two"),
+        ("vllm-openai:v{version}", "vllm-openai:v1", 29, "{version}"),
+        ('exclude = ["examples"]', 'exclude = "examples"', 6, "expected list"),
+        ("[tool.areal.upgrade]", "[tool.areal.upgrade.unknown]", 5, "not a setting"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_key_and_line(tmp_path, old, new, where, said):
+    with pytest.raises(UsageError) as refused:
+        policy_of(tmp_path, TABLE.replace(old, new))
+    assert refused.value.where == f"pyproject.toml:{where}"
+    assert said in str(refused.value)
+
+
+def test_a_damaged_file_is_refused_in_words(tmp_path):
+    with pytest.raises(UsageError, match="cannot be read"):
+        policy_of(tmp_path, "[tool\n")
+
+
+def test_without_a_table_the_declared_and_imported_packages_are_watched(tmp_path):
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app/a.py").write_text("import vllm.sampling_params as s, os\n    from megatron.core import x\n")
+    (tmp_path / "app/b.py").write_text("def f():\n    from vllm import LLM\n")
+    text = '[project]\nname = "app"\ndependencies = ["vllm>=0.11", "megatron-core", "peft", "app[x]"]\n'
+    policy = policy_of(tmp_path, text)
+    assert [(each.distribution, each.imports, each.tier) for each in policy.packages] == [
+        ("megatron-core", ("megatron.core",), Tier.SECONDARY),
+        ("vllm", ("vllm",), Tier.PRIMARY),
+    ]
+    assert policy.inferred
+
+
+def test_twin_manifests_are_variants_and_tell_the_scopes(tmp_path):
+    (tmp_path / "a.py").write_text("import torch, vllm, ray\n")
+    (tmp_path / "uv.lock").write_text("version = 1\n")
+    (tmp_path / "uv.vllm.lock").write_text("version = 1\n")
+    (tmp_path / "pyproject.vllm.toml").write_text('[project]\ndependencies = ["torch>=2.10", "vllm==0.19.1", "ray"]\n')
+    policy = policy_of(tmp_path, '[project]\nname = "app"\ndependencies = ["torch<2.11", "ray"]\n')
+    assert [(each.name, each.lock) for each in policy.variants] == [("default", "uv.lock"), ("vllm", "uv.vllm.lock")]
+    assert {each.distribution: (each.scope, each.variants) for each in policy.packages} == {
+        "ray": (Scope.SHARED, ()),
+        "torch": (Scope.DIVERGENT, ()),
+        "vllm": (Scope.VARIANT_ONLY, ("vllm",)),
+    }
+
+
+def test_an_installation_beside_the_code_says_the_import_names(tmp_path):
+    information = tmp_path / ".venv/lib/python3.11/site-packages/odd_name-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-name\nVersion: 1.0\n")
+    (information / "RECORD").write_text("surprise/__init__.py,,\ntests/x.py,,\nodd_name-1.0.dist-info/METADATA,,\n")
+    assert import_names("odd-name", tmp_path) == ("surprise",)
+    assert import_names("never-installed") == ("never_installed",)
+
+
+def test_this_repository_watches_what_the_field_moves():
+    policy = read_policy(Path())
+    declared = {each.distribution: each.declared for each in policy.packages}
+    assert declared["vllm"]
+    assert declared["torch"]
+    assert not declared["sglang"]
+    assert {"megatron-core", "megatron-bridge", "mbridge", "peft", "ray", "torchao", "datasets"} <= set(declared)
+    for each in policy.packages:
+        assert each.repository.count("/") == 1

@@ -1,0 +1,128 @@
+"""Which files of a repository declare versions, and what they declare.
+
+    find_declarations(Path(".")).of("vllm")
+
+Links are not followed, files over 2 MB are left alone; a file that cannot be read becomes a line in `problems`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.declarations import commands, pyproject, requirements, setup_files
+from tooling.upgrade.declarations.records import Declaration, Declarations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_SKIPPED = frozenset({"node_modules", "build", "dist", "site-packages", "__pycache__", "venv", "env"})
+_HIDDEN_KEPT = frozenset({".github", ".ci", ".circleci", ".gitlab", ".buildkite", ".devcontainer"})
+_STRANGE = frozenset(
+    {"test", "tests", "testing", "fixtures", "docs", "doc", "templates", "third_party", "vendor", "3rdparty", "assets"}
+)
+"""Folders whose manifests speak of other projects, or of samples."""
+_LIMIT = 2_000_000
+
+
+def _pairs() -> list[tuple[re.Pattern[str], Callable[[str, str], list[Declaration]]]]:
+    return [
+        (re.compile(r"pyproject([.-][\w-]+)?\.toml$"), pyproject.read_pyproject),
+        (re.compile(r"[^/]*(requirements|constraints)[^/]*\.(txt|in)$|requirements/[^/]+\.(txt|in)$"), _pip),
+        (re.compile(r"setup\.cfg$"), setup_files.read_setup_cfg),
+        (re.compile(r"setup\.py$"), setup_files.read_setup_py),
+        (re.compile(r"(conda[-_.]?)?env(ironment)?[^/]*\.ya?ml$"), commands.read_environment),
+        (re.compile(r"\.pre-commit-config\.ya?ml$"), commands.read_pre_commit),
+        (re.compile(r"[^/]*(Dockerfile|Containerfile)|[^/]+\.dockerfile$", re.IGNORECASE), commands.read_commands),
+        (re.compile(r"(docker-)?compose[^/]*\.ya?ml$|(\.gitlab-ci|azure-pipelines)\.ya?ml$"), commands.read_commands),
+        (re.compile(r"[^/]+\.sh$|Makefile$|justfile$|tox\.ini$|noxfile\.py$"), commands.read_commands),
+    ]
+
+
+_CI = re.compile(r"(^|/)\.(github|ci|circleci|gitlab|buildkite|devcontainer)/(.*/)?([^/]+\.(ya?ml|sh|json)|[^./]+)$")
+
+
+def _pip(path: str, text: str) -> list[Declaration]:
+    return requirements.read_requirements(path, text)[0]
+
+
+def find_declarations(root: Path, *, also: tuple[str, ...] = ()) -> Declarations:
+    """All declarations of the repository at `root`, by path and line. also: files that count wherever they lie."""
+    found: list[Declaration] = []
+    problems: list[str] = []
+    files: list[str] = []
+    referred: dict[str, tuple[str, ...]] = {}
+    for path, reader in _manifests(root, also):
+        text = _text(root / path, path, problems)
+        if text is None:
+            continue
+        try:
+            declarations = reader(path, text)
+        except (SyntaxError, ValueError, tomllib.TOMLDecodeError, RecursionError) as error:
+            problems.append(f"{path}: cannot be read: {error}")
+            continue
+        if declarations:
+            files.append(path)
+        found += declarations
+        if reader is _pip and (names := requirements.read_requirements(path, text)[1]):
+            referred[path] = names
+    return Declarations(tuple(sorted(set(found))), tuple(files), tuple(problems), referred)
+
+
+def _manifests(root: Path, also: tuple[str, ...]) -> Iterator[tuple[str, Callable[[str, str], list[Declaration]]]]:
+    pairs = _pairs()
+    for path in sorted({*repository_files(root), *also}):
+        name = path.rpartition("/")[2]
+        if path not in also and _STRANGE & set(path.split("/")[:-1]):
+            continue
+        reader = next((read for pattern, read in pairs if pattern.match(name)), None)
+        if reader is None and re.search(r"(^|/)requirements/[^/]+\.(txt|in)$", path):
+            reader = _pip
+        if reader is None and _CI.search(path):
+            reader = commands.read_commands
+        if reader is not None:
+            yield path, reader
+
+
+def _text(file: Path, path: str, problems: list[str]) -> str | None:
+    try:
+        if file.is_symlink() or not file.is_file():
+            return None
+        if file.stat().st_size > _LIMIT:
+            problems.append(f"{path}: larger than {_LIMIT} bytes, not read")
+            return None
+        return file.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"{path}: cannot be read: {error}")
+        return None
+
+
+def repository_files(root: Path) -> list[str]:
+    """Paths of the files of a checkout, sorted: what git lists (ignored files excluded), or a walk without build
+    folders where there is no git."""
+    if (root / ".git").exists():
+        try:
+            command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+            listed = subprocess.run(command, cwd=root, capture_output=True, check=True, timeout=60).stdout
+            return sorted({os.fsdecode(name) for name in listed.split(b"\0") if name})
+        except (OSError, subprocess.SubprocessError):
+            pass  # no git program, or a folder it refuses: the walk sees the same files
+    return sorted(_walk(root))
+
+
+def _walk(root: Path) -> Iterator[str]:
+    for folder, names, files in os.walk(root):
+        names[:] = sorted(
+            name
+            for name in names
+            if name not in _SKIPPED
+            and (not name.startswith(".") or name in _HIDDEN_KEPT)
+            and not name.endswith(".egg-info")
+        )
+        base = os.path.relpath(folder, root)
+        for name in files:
+            yield name if base == "." else f"{base}/{name}".replace(os.sep, "/")

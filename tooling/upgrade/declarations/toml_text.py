@@ -1,0 +1,179 @@
+"""Where the keys and strings of a TOML document stand. Values come from `tomllib`; this finds their places only.
+
+Written by hand because an edit must leave every other byte as it is, and an error must name the line. Documents are
+parsed by `tomllib` first, so that the scanner meets valid text only.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Path = tuple[str | int, ...]
+_SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_KEY = re.compile(r"[ \t]*(?:(?P<bare>[A-Za-z0-9_-]+)|(?P<quoted>\"(?:[^\"\\]|\\.)*\"|'[^']*'))[ \t]*")
+_STRING = re.compile(
+    r"\"\"\"(?P<a>(?:[^\\]|\\.)*?\"{0,2})\"\"\"(?!\")|'''(?P<b>.*?'{0,2})'''(?!')"
+    r"|\"(?P<c>(?:[^\"\\\n]|\\.)*)\"|'(?P<d>[^'\n]*)'",
+    re.DOTALL,
+)
+_OTHER = re.compile(r"[^,\]}#\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class TomlString:
+    """A string value."""
+
+    path: Path
+    """Keys and indices: ("project", "dependencies", 0)."""
+    value: str
+    start: int
+    """Span of what is between the quotes, in characters."""
+    end: int
+    line: int
+    literal: bool
+    """Whether the text between the quotes is the value (no escapes): only then it can be edited."""
+
+
+@dataclass(frozen=True, slots=True)
+class TomlText:
+    """A document with its places."""
+
+    strings: tuple[TomlString, ...]
+    lines: dict[Path, int]
+    """Line of each key and table header, and of each item of an array."""
+
+    def line(self, path: Path) -> int:
+        """Line of a key, or of the nearest table around it that is written out; 0 for none."""
+        while path:
+            if path in self.lines:
+                return self.lines[path]
+            path = path[:-1]
+        return 0
+
+
+def scan_toml(text: str) -> TomlText:
+    """Places of a valid document. Raises tomllib.TOMLDecodeError for others."""
+    tomllib.loads(text)
+    return _Scanner(text).scan()
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.strings: list[TomlString] = []
+        self.lines: dict[Path, int] = {}
+        self.arrays: dict[Path, int] = {}
+        self._line_at = (0, 1)
+
+    def scan(self) -> TomlText:
+        table: Path = ()
+        while self._skip() < len(self.text):
+            if self.text.startswith("[[", self.at):
+                table = self._header(2)
+            elif self.text[self.at] == "[":
+                table = self._header(1)
+            else:
+                self._pair(table)
+        return TomlText(tuple(self.strings), self.lines)
+
+    def _skip(self) -> int:
+        matched = _SPACE.match(self.text, self.at)
+        self.at = matched.end() if matched else self.at
+        return self.at
+
+    def _line(self) -> int:
+        """Counted on from the last call: positions only grow."""
+        position, line = self._line_at
+        line += self.text.count("\n", position, self.at)
+        self._line_at = (self.at, line)
+        return line
+
+    def _header(self, brackets: int) -> Path:
+        line = self._line()
+        self.at += brackets
+        parts = self._key()
+        self.at = self.text.index("]" * brackets, self.at) + brackets
+        path = self._indexed(parts[:-1]) + parts[-1:]
+        if brackets == 2:
+            self.arrays[path] = self.arrays.get(path, -1) + 1
+            self.lines.setdefault(path, line)
+        path = self._current(path)
+        self.lines.setdefault(path, line)
+        return path
+
+    def _indexed(self, parts: Sequence[str]) -> Path:
+        path: Path = ()
+        for part in parts:
+            path = self._current((*path, part))
+        return path
+
+    def _current(self, path: Path) -> Path:
+        return (*path, self.arrays[path]) if path in self.arrays else path
+
+    def _key(self) -> tuple[str, ...]:
+        parts: list[str] = []
+        while matched := _KEY.match(self.text, self.at):
+            self.at = matched.end()
+            quoted = matched["quoted"]
+            parts.append(tomllib.loads(f"x={quoted}")["x"] if quoted else matched["bare"])
+            if self.at >= len(self.text) or self.text[self.at] != ".":
+                break
+            self.at += 1
+        return tuple(parts)
+
+    def _pair(self, table: Path) -> None:
+        line = self._line()
+        path = table + self._key()
+        self.lines.setdefault(path, line)
+        self.at = self.text.index("=", self.at) + 1
+        self._value(path)
+
+    def _value(self, path: Path) -> None:
+        self._skip()
+        letter = self.text[self.at]
+        if letter in "\"'":
+            self._string(path)
+        elif letter == "[":
+            self._array(path)
+        elif letter == "{":
+            self._inline_table(path)
+        else:
+            matched = _OTHER.match(self.text, self.at)
+            self.at = matched.end() if matched else self.at + 1
+
+    def _string(self, path: Path) -> None:
+        matched = _STRING.match(self.text, self.at)
+        if matched is None:  # tomllib took it, so this is a gap of the pattern: skip the quote rather than loop
+            self.at += 1
+            return
+        value = tomllib.loads(f"x={matched[0]}")["x"]
+        start, end = matched.span(matched.lastgroup or 0)
+        literal = self.text[start:end] == value
+        self.strings.append(TomlString(path, value, start, end, self._line(), literal))
+        self.at = matched.end()
+
+    def _array(self, path: Path) -> None:
+        self.at += 1
+        index = 0
+        while self._skip() < len(self.text) and self.text[self.at] != "]":
+            self.lines.setdefault((*path, index), self._line())
+            self._value((*path, index))
+            index += 1
+            if self._skip() < len(self.text) and self.text[self.at] == ",":
+                self.at += 1
+        self.at += 1
+
+    def _inline_table(self, path: Path) -> None:
+        self.at += 1
+        while self._skip() < len(self.text) and self.text[self.at] != "}":
+            self._pair(path)
+            if self._skip() < len(self.text) and self.text[self.at] == ",":
+                self.at += 1
+        self.at += 1

@@ -1,0 +1,1 @@
+"""What a repository watches and how its versions are declared: `[tool.areal.upgrade]`, or inferred."""
