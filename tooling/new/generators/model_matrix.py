@@ -9,8 +9,10 @@ shares no code with them, tries to catch it being wrong. The worktree is of the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tooling.kit.errors import ChecksFailedError, UsageError
 from tooling.kit.kind import CheckResult, Findings
 from tooling.kit.output import progress
+from tooling.new.generators.model_children import Children, ended_like_interrupted, uninterrupted
 from tooling.new.generators.model_matrix_rows import Entry, Row, read_entries, summary, table
 
 if TYPE_CHECKING:
@@ -38,13 +41,8 @@ def run_matrix(root: Path, python: Path, file: str, *, jobs: int = 0) -> Finding
     the verification: such a family must not exist.
     """
     entries = read_entries(file)
-    with tempfile.TemporaryDirectory(prefix="areal-matrix-") as folder:
-        scratch = Path(folder) / "repository"
-        _git(root, "worktree", "add", "--quiet", "--detach", str(scratch), "HEAD")
-        try:
-            rows = sorted(_Matrix(scratch, python, Path(folder)).run(entries, jobs), key=lambda row: row.name)
-        finally:
-            _git(root, "worktree", "remove", "--force", str(scratch))
+    with ended_like_interrupted(), _worktree(root) as scratch:
+        rows = sorted(_Matrix(scratch, python, scratch.parent).run(entries, jobs), key=lambda row: row.name)
     findings = Findings(table(rows), {"families": [row.to_json() for row in rows], "summary": summary(rows)})
     broken = [row for row in rows if row.outcome in ("failed", "wrong", "error")]
     if broken:
@@ -60,6 +58,28 @@ def run_matrix(root: Path, python: Path, file: str, *, jobs: int = 0) -> Finding
     return findings
 
 
+@contextlib.contextmanager
+def _worktree(root: Path) -> Iterator[Path]:
+    """A worktree of the last commit in a temporary folder. Nothing of it is left, also when it is interrupted."""
+    with tempfile.TemporaryDirectory(prefix="areal-matrix-") as folder:
+        scratch = Path(folder) / "repository"
+        try:
+            done = _git(root, "add", "--quiet", "--detach", str(scratch), "HEAD")
+            if done.returncode:
+                raise UsageError(
+                    f"git worktree add failed: {done.stderr.strip()}",
+                    where=str(root),
+                    fix="the matrix needs a git repository with at least one commit",
+                )
+            yield scratch
+        finally:
+            with uninterrupted():
+                # Twice: an `add` that was interrupted leaves it locked.
+                if _git(root, "remove", "--force", "--force", str(scratch)).returncode:
+                    shutil.rmtree(scratch, ignore_errors=True)
+                    _git(root, "prune")
+
+
 class _Matrix:
     """The runs of one matrix. Analyses and tests go in parallel; changes of the scratch repository one by one."""
 
@@ -70,16 +90,22 @@ class _Matrix:
         self._writing = threading.Lock()
         self._named: dict[str, str] = {}
         """Changed config to why the family of the plain one refused it."""
+        self._children = Children()
         self._environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(scratch)}
 
     def run(self, entries: Sequence[Entry], jobs: int) -> Iterator[Row]:
         """Rows as they are finished."""
         with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-            futures = [pool.submit(self._family, entry) for entry in entries]
-            for number, future in enumerate(as_completed(futures), 1):
-                row = future.result()
-                with progress(f"{number} of {len(entries)}: {row.name} {row.outcome}"):
-                    yield row
+            try:
+                futures = [pool.submit(self._family, entry) for entry in entries]
+                for number, future in enumerate(as_completed(futures), 1):
+                    row = future.result()
+                    with progress(f"{number} of {len(entries)}: {row.name} {row.outcome}"):
+                        yield row
+            except BaseException:  # leaving the pool waits for its threads, and these for their children
+                pool.shutdown(wait=False, cancel_futures=True)
+                self._children.end()
+                raise
         yield from self._refused_changes([entry for entry in entries if entry.synthetic])
 
     def _refused_changes(self, entries: Sequence[Entry]) -> Iterator[Row]:
@@ -156,27 +182,15 @@ class _Matrix:
     def _tool(self, *arguments: str) -> dict[str, Any]:
         """`areal-new ARGUMENTS --json` of this installation, in the scratch repository."""
         command = [sys.executable, "-m", "tooling.new", *arguments, "--json", "--repo", str(self._scratch)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)
+        done = self._children.run(command, cwd=Path.cwd(), timeout=TIMEOUT_SECONDS)
         answer = json.loads(done.stdout)
         return answer if isinstance(answer, dict) else {}
 
     def _child(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [self._python, *arguments],
-            cwd=self._scratch,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT_SECONDS,
-        )
+        command = [self._python, *arguments]
+        return self._children.run(command, cwd=self._scratch, env=self._environment, timeout=TIMEOUT_SECONDS)
 
 
-def _git(root: Path, *arguments: str) -> None:
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UsageError(
-            f"git {arguments[0]} failed: {done.stderr.strip()}",
-            where=str(root),
-            fix="the matrix needs a git repository with at least one commit",
-        )
+def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`git worktree ARGUMENTS`, in a session of its own: Ctrl-C must not reach it while it cleans up."""
+    return Children().run(["git", "-C", str(root), "worktree", *arguments], cwd=root, timeout=TIMEOUT_SECONDS)
