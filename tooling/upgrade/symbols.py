@@ -246,6 +246,10 @@ class Upstream(Protocol):
         to `self`, class-level `__getattr__` (open)."""
         ...
 
+    def members(self, symbol: Symbol) -> Sequence[str]:
+        """Names that a class's own body binds, without those of its bases."""
+        ...
+
     def bases(self, symbol: Symbol) -> tuple[Sequence[Symbol], bool]:
         """The method resolution order of a class as far as the release goes, itself first; whether that is all (False:
         an unknown base)."""
