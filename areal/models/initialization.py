@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from areal.models.blocks.activations import XIELU
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.decoder import VocabularyHead
 from areal.models.blocks.moe import Experts, Router
@@ -56,6 +57,9 @@ def _constant(module: nn.Module, name: str) -> float | None:
         return 1.0 - module.offset if name == "weight" else 0.0
     if isinstance(module, Router) and name == "selection_bias":
         return 0.0
+    if isinstance(module, XIELU | nn.PReLU):
+        # What a new one has: the same in every layer.
+        return float(type(module)().state_dict()[name])
     # Sinks start as one more key with a score of zero.
     if isinstance(module, SelfAttention) and name == "sinks":
         return 0.0

@@ -103,6 +103,19 @@ def test_the_code_has_only_what_the_family_needs(generated):
     assert 'arrangement="per_head"' in source(generated, "gpt_neox", "state_dict_adapter")
 
 
+def test_what_few_families_have_is_written_where_it_is_needed(tmp_path):
+    report = reports.llama()
+    report["layout"].append(reports.renamed("layers.*.mlp.activation", "model.layers.*.mlp.act_fn"))
+    report["slots"]["layer.rotary"]["extra"] = ["growth", "idle"]
+    report["slots"]["layer.rotary.query_growth"] = reports.field("rope_parameters.growth")
+    report["slots"]["layer.rotary.growth_length"] = reports.constant(8)
+    plan = Sandbox.copy_of(ROOT, tmp_path).plan(request("llama", report, tmp_path)).plan
+    files = {change.path.rpartition("/")[2]: "".join(change.after.decode().split()) for change in plan.changes}
+    assert "learned_activation=True" in files["model.py"]
+    assert 'query_growth=args.rotary.extra["growth"],growth_length=8' in files["model.py"]
+    assert 'extra=("growth",),unused=("idle",)' in files["args.py"]
+
+
 def test_nothing_tells_where_the_code_came_from(generated):
     for path in generated[0].root.rglob("*.py"):
         if path.parent.name in FAMILIES or path.stem.removeprefix("test_") in FAMILIES:

@@ -278,6 +278,7 @@ def _mlp(spec: MlpSpec, hidden_size: int) -> GatedMLP | MLP:
             output_bias=spec.output_bias,
             clamp=spec.clamp,
             up_offset=spec.up_offset,
+            learned_activation=True,
         )
     if spec.clamp is not None or spec.up_offset:
         raise UnsupportedError("clamp or offset without a gate", where="feed-forward", detail=repr(spec))
@@ -287,6 +288,7 @@ def _mlp(spec: MlpSpec, hidden_size: int) -> GatedMLP | MLP:
         activation=spec.activation,
         bias=spec.bias,
         output_bias=spec.output_bias,
+        learned_activation=True,
     )
 
 

@@ -106,7 +106,7 @@ class MlpSpec:
 
     gated: bool
     activation: str
-    """Name in `areal.models.blocks.activations`."""
+    """Name in `areal.models.blocks.activations`. One with parameters has the canonical names activation.*."""
     intermediate_size: int
     bias: bool = False
     """Of gate and up."""

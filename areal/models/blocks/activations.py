@@ -1,4 +1,4 @@
-"""Element-wise activations under the names that configs use for them; none has parameters of its own."""
+"""Element-wise activations under the names that configs use for them; a few have parameters of their own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from areal.api import ModelError
@@ -81,8 +82,43 @@ ACTIVATIONS: Final[dict[str, Activation]] = {
 """Name in a config to the function. Several names stand for one function: they differ by rounding only."""
 
 
-def activation(name: str) -> Activation:
-    """The activation of that name. Raises ModelError for an unknown one."""
+class XIELU(nn.Module):
+    """Expanded integral of the ELU (arXiv 2411.13010): quadratic above zero, exponential below, both of learned sizes.
+
+    beta, the slope at zero, and eps, which keeps exponents off zero, are stored with the parameters.
+    """
+
+    beta: Tensor
+    eps: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha_p = nn.Parameter(torch.full((1,), math.log(math.expm1(0.8))))
+        self.alpha_n = nn.Parameter(torch.full((1,), math.log(math.expm1(0.3))))
+        self.register_buffer("beta", torch.tensor(0.5))
+        self.register_buffer("eps", torch.tensor(-1e-6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Any shape."""
+        above = functional.softplus(self.alpha_p)
+        below = self.beta + functional.softplus(self.alpha_n)
+        curved = torch.where(
+            inputs > 0, above * inputs * inputs, (torch.expm1(torch.minimum(inputs, self.eps)) - inputs) * below
+        )
+        return curved + self.beta * inputs
+
+
+LEARNED_ACTIVATIONS: Final[dict[str, type[nn.Module]]] = {"prelu": nn.PReLU, "xielu": XIELU}
+"""Name in a config to a module with parameters of its own."""
+ACTIVATION_NAMES: Final = frozenset(ACTIVATIONS) | frozenset(LEARNED_ACTIVATIONS)
+
+
+def activation(name: str, *, learned: bool = False) -> Activation:
+    """The activation of that name. learned: whether it may be a module with parameters, which a layer has to store.
+    Raises ModelError for an unknown one."""
+    if learned and name in LEARNED_ACTIVATIONS:
+        return LEARNED_ACTIVATIONS[name]()
     if name not in ACTIVATIONS:
-        raise ModelError(f"activation {name!r} is not implemented; implemented are {', '.join(ACTIVATIONS)}")
+        known = ", ".join([*ACTIVATIONS, *(LEARNED_ACTIVATIONS if learned else ())])
+        raise ModelError(f"activation {name!r} is not implemented; implemented are {known}")
     return ACTIVATIONS[name]

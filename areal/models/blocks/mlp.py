@@ -31,13 +31,15 @@ class GatedMLP(nn.Module):
         output_bias: bool | None = None,
         clamp: float | None = None,
         up_offset: float = 0.0,
+        learned_activation: bool = False,
     ) -> None:
-        """bias: of gate and up; output_bias: of down, None for the same. ModelError for an unknown activation."""
+        """bias: of gate and up; output_bias: of down, None for the same. learned_activation: whether the activation may
+        have parameters, "activation.*". ModelError for an unknown one."""
         super().__init__()
         self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=bias)
         self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=bias)
         self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=bias if output_bias is None else output_bias)
-        self.activation = find_activation(activation)
+        self.activation = find_activation(activation, learned=learned_activation)
         self.clamp = clamp
         self.up_offset = up_offset
 
@@ -58,12 +60,14 @@ class MLP(nn.Module):
         activation: str,
         bias: bool = False,
         output_bias: bool | None = None,
+        learned_activation: bool = False,
     ) -> None:
-        """bias: of up; output_bias: of down, None for the same. ModelError for an unknown activation."""
+        """bias: of up; output_bias: of down, None for the same. learned_activation: whether the activation may have
+        parameters, "activation.*". ModelError for an unknown one."""
         super().__init__()
         self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=bias)
         self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=bias if output_bias is None else output_bias)
-        self.activation = find_activation(activation)
+        self.activation = find_activation(activation, learned=learned_activation)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from areal.api import ModelError
-from areal.models.blocks.activations import ACTIVATIONS, activation
+from areal.models.blocks.activations import ACTIVATIONS, LEARNED_ACTIVATIONS, activation
 from areal.models.blocks.block import ParallelBlock, PostNormBlock, PostResidualBlock, PreNormBlock, SandwichBlock
 from areal.models.blocks.mlp import MLP, GatedMLP
 from areal.models.blocks.norms import LayerNorm, RMSNorm
@@ -21,15 +21,37 @@ def rand(*shape, seed=0):
 def test_the_table_of_activations_is_that_of_transformers_but_for_those_with_parameters():
     from transformers.activations import ACT2FN
 
-    assert ACT2FN.keys() - ACTIVATIONS.keys() == {"prelu", "xielu"}
+    assert ACT2FN.keys() - ACTIVATIONS.keys() == LEARNED_ACTIVATIONS.keys()
     inputs = torch.cat((torch.linspace(-30, 30, 601), rand(100)))
     for name in ACTIVATIONS:
         torch.testing.assert_close(activation(name)(inputs), ACT2FN[name](inputs), rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_an_unknown_activation_is_refused_with_those_that_exist():
-    with pytest.raises(ModelError, match=r"activation 'xielu' is not implemented; implemented are gelu, .*silu"):
+    with pytest.raises(ModelError, match=r"activation 'xielu' is not implemented; implemented are gelu, .*silu.*tanh$"):
         GatedMLP(4, 4, activation="xielu")
+    with pytest.raises(ModelError, match=r"activation 'elu' is not implemented; .*tanh, prelu, xielu$"):
+        activation("elu", learned=True)
+
+
+@pytest.mark.parametrize("name", sorted(LEARNED_ACTIVATIONS))
+@pytest.mark.parametrize("kind", [MLP, GatedMLP])
+def test_activations_with_parameters_are_those_of_transformers_and_get_gradients(name, kind):
+    from transformers.activations import ACT2FN
+
+    layer = kind(4, 6, activation=name, learned_activation=True)
+    theirs = ACT2FN[name].float()
+    own = {key.removeprefix("activation."): value for key, value in layer.state_dict().items() if "activation." in key}
+    assert own.keys() == theirs.state_dict().keys()
+    for (key, value), other in zip(own.items(), theirs.state_dict().values(), strict=True):
+        # Theirs start in bfloat16.
+        torch.testing.assert_close(value, other, rtol=1e-2, atol=1e-6, msg=key)
+        value.copy_((rand(1, seed=len(key)) - 0.3).reshape(value.shape))
+    theirs.load_state_dict(own)
+    inputs = rand(50, 3)
+    torch.testing.assert_close(layer.activation(inputs), theirs(inputs))
+    layer(rand(9, 4)).square().sum().backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in layer.parameters())
 
 
 NORMS = {

@@ -25,6 +25,8 @@ from areal.models.analysis.spec import (
     RotarySpec,
     RouterSpec,
 )
+from areal.models.blocks.activations import LEARNED_ACTIVATIONS
+from areal.models.blocks.mlp import MLP
 from areal.models.initialization import initialize
 from areal.models.registry import MODELS
 
@@ -142,6 +144,18 @@ def test_every_tensor_of_every_block_is_initialised(family):
     assert {"lm_head.bias", "layers.0.mlp.router.selection_bias", "layers.0.mlp.experts.gate_bias"} <= biases
     for name in state.keys() - constant.keys():
         assert state[name].std().item() == pytest.approx(0.25, rel=0.25), name
+
+
+def test_activations_that_learn_start_as_new_ones():
+    for name in LEARNED_ACTIVATIONS:
+        layer, new = (MLP(4, 4, activation=name, learned_activation=True) for _ in range(2))
+        for tensor in layer.activation.state_dict().values():
+            tensor.fill_(9.0)
+        initialize(layer, std=0.02, seed=0)
+        assert all(
+            torch.equal(tensor, new.activation.state_dict()[key])
+            for key, tensor in layer.activation.state_dict().items()
+        )
 
 
 def test_a_buffer_without_a_rule_is_an_error():

@@ -136,7 +136,15 @@ class LayerCode:
             arguments.append(f"output_bias={self._text(f'{path}.output_bias')}")
         if gated:
             arguments += self._keywords(f"{path}.", {"clamp": None, "up_offset": 0.0})
+        if self._is_learned(path):
+            arguments.append("learned_activation=True")
         return f"{'GatedMLP' if gated else 'MLP'}({', '.join(arguments)})"
+
+    def _is_learned(self, path: str) -> bool:
+        """Whether the activation of a feed-forward layer may have parameters, which are stored somewhere."""
+        module = path.replace("layer.feed_forward", "layers.*.mlp").replace(".shared", ".shared_experts")
+        stored = [name for row in self.arguments.report["layout"] for name in row["ours"]]
+        return any(f"{name}.".startswith(f"{module}.activation.") for name in stored)
 
     def _mixture(self) -> str:
         path = "layer.feed_forward."

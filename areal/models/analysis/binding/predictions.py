@@ -12,7 +12,7 @@ from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, s
 from areal.models.analysis.binding.filling import branches
 from areal.models.analysis.binding.variations import changed, joint
 from areal.models.analysis.records import UnsupportedError
-from areal.models.blocks.activations import ACTIVATIONS
+from areal.models.blocks.activations import ACTIVATION_NAMES
 from areal.models.config_fields import HARMLESS_FIELDS
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Predictions:
             changes
             for name in sorted(binder.choices)
             for changes in binder.choices[name]
-            if len(changes) == 1 and isinstance(changes[name], str) and changes[name] not in ACTIVATIONS
+            if len(changes) == 1 and isinstance(changes[name], str) and changes[name] not in ACTIVATION_NAMES
         ]
         for text, (name, change) in itertools.product(texts, sorted(idle.items())):
             if not binder.restricted.keys() & {*text, name}:

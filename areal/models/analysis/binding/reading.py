@@ -28,7 +28,7 @@ from areal.models.analysis.binding.variations import (
 from areal.models.analysis.oracle.instance import read
 from areal.models.analysis.oracle.layer_kinds import layer_kinds
 from areal.models.analysis.records import SubjectError
-from areal.models.blocks.activations import ACTIVATIONS as ACTIVATION_NAMES
+from areal.models.blocks.activations import ACTIVATION_NAMES
 from areal.models.config_fields import HARMLESS_FIELDS
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from areal.models.analysis.inference.learned import Activation, learned_activations, of_tensors
 from areal.models.analysis.inference.matrices import MatrixCall, matrix_calls
 from areal.models.analysis.inference.tensors import EQUAL, LOCAL, error, rows
 from areal.models.analysis.records import Evidence, Inferred, UnsupportedError
@@ -47,7 +48,7 @@ class _Rows:
 class _Formula:
     """What stands between the first and the last matrix."""
 
-    activation: str
+    activation: Activation
     up: _Rows
     gate: _Rows | None = None
     clamp: float | None = None
@@ -55,7 +56,7 @@ class _Formula:
     layout: str = "separate matrices"
 
     def apply(self, up: Tensor, gate: Tensor | None) -> Tensor:
-        act = ACTIVATIONS[self.activation]
+        act = self.activation
         if gate is None:
             return act(up)
         if self.clamp is not None:
@@ -99,7 +100,7 @@ def infer_mlp(context: LayerContext) -> Inferred[MlpSpec]:
 def apply_mlp(spec: MlpSpec, tensors: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
     """What a feed-forward layer of `spec` with these canonical tensors gives for hidden [..., H]."""
     up = functional.linear(hidden, tensors["up_proj.weight"], tensors.get("up_proj.bias"))
-    act = ACTIVATIONS[spec.activation]
+    act = of_tensors(spec.activation, tensors)
     if spec.gated:
         gate = functional.linear(hidden, tensors["gate_proj.weight"], tensors.get("gate_proj.bias"))
         if spec.clamp is not None:
@@ -134,8 +135,9 @@ def _explained(
     """Formulas that give the input of the last matrix, at least one."""
     target = last.input.reshape(-1, last.input.shape[-1])
     best, found = math.inf, False
-    names = _activation_names(context.config)
-    for formula in _formulas(first, target.shape[-1], names, _numbers(context)):
+    known = [Activation(name, {}) for name in _activation_names(context.config)]
+    known += learned_activations(context.module)
+    for formula in _formulas(first, target.shape[-1], known, _numbers(context)):
         off = error(formula.apply(formula.up.output, None if formula.gate is None else formula.gate.output), target)
         best = min(best, off)
         if found and formula.clamp is not None:
@@ -148,7 +150,7 @@ def _explained(
                 raise UnsupportedError("bias of only one of gate and up", where=context.name, detail=detail)
             spec = MlpSpec(
                 gated=formula.gate is not None,
-                activation=formula.activation,
+                activation=formula.activation.name,
                 intermediate_size=target.shape[-1],
                 bias=has_bias,
                 output_bias=last.bias is not None,
@@ -166,21 +168,21 @@ def _explained(
 
 
 def _formulas(
-    first: Sequence[MatrixCall], width: int, names: Sequence[str], numbers: Sequence[float]
+    first: Sequence[MatrixCall], width: int, activations: Sequence[Activation], numbers: Sequence[float]
 ) -> Iterator[_Formula]:
     """Hypotheses, usual ones first."""
     pairs = list(_gate_and_up(first, width))
     if len(first) == 1 and first[0].weight.shape[0] == width:
         up = _rows_of(first[0], slice(None))
-        yield from (_Formula(name, up) for name in names)
+        yield from (_Formula(each, up) for each in activations)
     for gate, up, layout in pairs:
-        yield from (_Formula(name, up, gate, layout=layout) for name in names)
+        yield from (_Formula(each, up, gate, layout=layout) for each in activations)
     for gate, up, layout in pairs:
-        for name in names:
+        for each in activations:
             for offset in (0.0, 1.0):
                 if offset:
-                    yield _Formula(name, up, gate, up_offset=offset, layout=layout)
-                yield from (_Formula(name, up, gate, clamp, offset, layout) for clamp in numbers)
+                    yield _Formula(each, up, gate, up_offset=offset, layout=layout)
+                yield from (_Formula(each, up, gate, clamp, offset, layout) for clamp in numbers)
 
 
 def _gate_and_up(first: Sequence[MatrixCall], width: int) -> Iterator[tuple[_Rows, _Rows, str]]:
@@ -204,7 +206,7 @@ def _rows_of(call: MatrixCall, part: slice) -> _Rows:
 
 def _tensors(formula: _Formula, last: MatrixCall) -> dict[str, Tensor]:
     parts = {"gate_proj": formula.gate, "up_proj": formula.up, "down_proj": last}
-    tensors: dict[str, Tensor] = {}
+    tensors = formula.activation.canonical
     for name, part in parts.items():
         if part is not None:
             tensors[f"{name}.weight"] = part.weight.contiguous()

@@ -9,7 +9,7 @@ import torch
 
 from areal.models.analysis.inference import rotary as tables
 from areal.models.analysis.inference.growth import explain_growth
-from areal.models.analysis.inference.rotation import Turning, measure
+from areal.models.analysis.inference.rotation import CHANGE, Turning, measure
 from areal.models.analysis.records import Evidence, UnsupportedError
 
 if TYPE_CHECKING:
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
     from areal.models.analysis.inference.view import View
     from areal.models.analysis.spec import RotarySpec
+
+
+UNSEEN = 10 * CHANGE
+"""Radians over the whole trace that a pair may turn without being seen to."""
+SAME_FREQUENCY = 1e-5
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,11 @@ def explain_turning(before: dict[str, Tensor], after: dict[str, Tensor], view: V
             detail=f"positions change no query or key of {view.name}",
         )
         return Explained(None, torch.arange(width), (evidence,))
-    if query is None or key is None or not _same(query, key):
-        raise UnsupportedError(
-            "rotation of queries that keys do not share", where=view.name, detail="measured tables differ"
-        )
+    if query is None or key is None:
+        raise _unshared(view, f"positions turn {'keys' if query is None else 'queries'} only")
     if key.growth is not None:
         raise UnsupportedError("keys scaled by position", where=view.name, detail="the length of keys changes")
+    query = shared_turning(query, key, view)
     order, interleaved, dim = arrange(query, width)
     spec, evidence_of_table = tables.explain(
         [tables.Measured(view.run.length, in_order(query, order, interleaved))],
@@ -99,9 +103,26 @@ def in_order(turning: Turning, order: Tensor, interleaved: bool) -> Turning:
     )
 
 
-def _same(first: Turning, second: Turning) -> bool:
-    return (
-        torch.equal(first.real, second.real)
-        and torch.equal(first.imaginary, second.imaginary)
-        and float((first.frequencies - second.frequencies).abs().max()) <= 1e-5
-    )
+def shared_turning(query: Turning, key: Turning, view: View) -> Turning:
+    """The turning of queries, with pairs that only keys were seen to turn; slow ones are at the limit of what is seen.
+    Raises UnsupportedError where they turn differently."""
+    pairs = [dict(zip(_pairs(each), each.frequencies.tolist(), strict=True)) for each in (query, key)]
+    more, fewer = sorted(pairs, key=len, reverse=True)
+    unseen = max((more[pair] for pair in more.keys() - fewer.keys()), default=0.0)
+    differing = max((abs(more[pair] - fewer[pair]) for pair in more.keys() & fewer.keys()), default=0.0)
+    if fewer.keys() - more.keys() or unseen * view.run.length > UNSEEN or differing > SAME_FREQUENCY:
+        raise _unshared(
+            view,
+            f"queries turn {len(pairs[0])} pairs, keys {len(pairs[1])}; common ones differ by {differing:.1e} rad per "
+            f"position, tolerance {SAME_FREQUENCY:.0e}",
+        )
+    whole = query if len(pairs[0]) >= len(pairs[1]) else key
+    return replace(whole, growth=query.growth)
+
+
+def _pairs(turning: Turning) -> list[tuple[int, int]]:
+    return list(zip(turning.real.tolist(), turning.imaginary.tolist(), strict=True))
+
+
+def _unshared(view: View, detail: str) -> UnsupportedError:
+    return UnsupportedError("rotation of queries that keys do not share", where=view.name, detail=detail)

@@ -85,8 +85,8 @@ def construct(subject: Subject, hf_config: Any, *, attention: str = "sdpa") -> A
 def randomize(model: nn.Module, seed: int) -> None:
     """Gives every weight a value that depends on its name, its initial value and `seed`, in place.
 
-    Buffers that checkpoints hold and that start as all zeros or ones are weights too (selection biases of routers);
-    others are tables or masks and stay.
+    Buffers that checkpoints hold and that start as all zeros or ones are weights too (selection biases of routers), and
+    so are single numbers (constants of activations); others are tables or masks and stay.
     """
     embeddings = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
     with torch.no_grad():
@@ -172,7 +172,7 @@ def _learned_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, buffer in model.named_buffers():
         if name in persistent and buffer.is_floating_point() and buffer.numel():
             first = float(buffer.flatten()[0])
-            if first in (0.0, 1.0) and bool((buffer == first).all()):
+            if buffer.numel() == 1 or (first in (0.0, 1.0) and bool((buffer == first).all())):
                 yield name, buffer
 
 

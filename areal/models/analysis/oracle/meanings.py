@@ -82,6 +82,9 @@ FLOATS: tuple[tuple[str, float], ...] = (
 )
 """As `INTEGERS`, for fields whose default is a float; a value of 0.0 that switches something off is left."""
 
+LARGEST_THETA = 5e6
+"""With a larger base, the slowest pairs of a head do not visibly turn within a short sequence."""
+
 NEUTRAL_FACTOR = re.compile(r".*(multiplier|scal(e|ing|ar)|gain|strength|temperature)(_\w+)?")
 """Factors of 1.0 cannot be seen: they get another value."""
 
@@ -126,6 +129,8 @@ def known(names: tuple[str, ...], default: Any) -> bool:
 def _hint(name: str, default: Any) -> Any:
     if isinstance(default, bool):
         return _first(FLAGS, name)
+    if isinstance(default, int | float) and "theta" in name and default > LARGEST_THETA:
+        return type(default)(LARGEST_THETA / 10)
     if isinstance(default, int):
         return _integer(name, default)
     if isinstance(default, float):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
 
+from areal.models.analysis.inference.rotation import Turning
+from areal.models.analysis.inference.turning import shared_turning
 from areal.models.analysis.records import UnsupportedError
 from tests.areal.models.analysis.inference.attention_hosts import (
     HEADS,
@@ -296,3 +299,25 @@ def test_queries_that_grow_with_the_position_are_measured() -> None:
 def test_other_factors_by_position_are_refused(attention: Attention) -> None:
     with pytest.raises(UnsupportedError, match="scaled by position"):
         infer_foreign(attention)
+
+
+def turning(pairs: dict[int, float]) -> Turning:
+    first = torch.tensor(list(pairs))
+    frequencies = torch.tensor(list(pairs.values()), dtype=torch.float64)
+    return Turning(first, first + 4, frequencies, 1e-7, 1.0, relative=False)
+
+
+VIEW: Any = SimpleNamespace(name="mixer", run=SimpleNamespace(length=40))
+
+
+def test_a_pair_that_turns_too_slowly_to_be_seen_in_queries_is_that_of_keys() -> None:
+    keys, queries = turning({0: 1.0, 1: 0.01, 2: 5e-7}), turning({0: 1.0, 1: 0.01})
+
+    assert len(shared_turning(queries, keys, VIEW).real) == 3
+    assert len(shared_turning(keys, queries, VIEW).real) == 3
+
+
+@pytest.mark.parametrize("queries", [{0: 1.0}, {0: 1.0, 1: 0.02}, {0: 1.0, 2: 0.01}])
+def test_queries_and_keys_that_turn_differently_are_refused(queries: dict[int, float]) -> None:
+    with pytest.raises(UnsupportedError, match="rotation of queries that keys do not share"):
+        shared_turning(turning(queries), turning({0: 1.0, 1: 0.01}), VIEW)

@@ -157,3 +157,50 @@ def test_a_bound_of_another_kind_is_refused() -> None:
 def test_other_formulas_are_refused(formula, sizes: tuple[int, ...]) -> None:
     with pytest.raises(UnsupportedError, match="feed-forward of an unknown form at layer"):
         infer_mlp(context(Layer(formula, sizes)))
+
+
+class Bent(nn.Module):
+    """xIELU with names and an order of its own; `gain` is the factor on the quadratic part."""
+
+    def __init__(self, *, extra: int = 0) -> None:
+        super().__init__()
+        for name, value in {"tiny": -0.02, "fall": 0.4, "gain": -0.7, "tilt": 0.6}.items():
+            self.register_parameter(name, nn.Parameter(torch.tensor(value)))
+        for index in range(extra):
+            self.register_parameter(f"more_{index}", nn.Parameter(torch.tensor(float(index))))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        above = functional.softplus(self.gain) * x * x
+        below = (torch.expm1(x.minimum(self.tiny)) - x) * (self.tilt + functional.softplus(self.fall))
+        return torch.where(x > 0, above, below) + self.tilt * x
+
+
+class Learned(Layer):
+    """A layer whose formula is a module."""
+
+    def __init__(self, formula: nn.Module, sizes: tuple[int, ...]) -> None:
+        super().__init__(formula, sizes)
+        self.kinks = formula
+
+
+def test_numbers_of_an_activation_that_learns_are_told_apart_by_what_they_do() -> None:
+    layer = Learned(Bent(), (INNER,))
+    values = {name: float(value) for name, value in layer.kinks.state_dict().items()}
+
+    found = infer_mlp(context(layer))
+
+    assert judged(layer) == MlpSpec(gated=False, activation="xielu", intermediate_size=INNER)
+    names = {"alpha_p": "gain", "alpha_n": "fall", "beta": "tilt", "eps": "tiny"}
+    assert {ours: float(found.tensors[f"activation.{ours}"]) for ours in names} == {
+        ours: values[theirs] for ours, theirs in names.items()
+    }
+
+
+def test_a_slope_that_learns_is_found() -> None:
+    assert judged(Learned(nn.PReLU(init=0.4), (INNER,))).activation == "prelu"
+
+
+def test_too_many_numbers_to_tell_apart_are_refused() -> None:
+    layer = Learned(Bent(extra=3), (INNER,))
+    with pytest.raises(UnsupportedError, match="unknown form"):
+        infer_mlp(context(layer))

@@ -77,6 +77,12 @@ def test_selection_biases_that_are_buffers_are_random():
     assert all(bias.std() > 0.1 for bias in biases)
 
 
+def test_single_numbers_that_checkpoints_hold_are_random():
+    model = build(resolve("apertus"), LLAMA | {"hidden_act": "xielu"}).model
+    numbers = [float(value) for name, value in model.state_dict().items() if value.numel() == 1]
+    assert len(set(numbers)) == len(numbers) == 4 * LLAMA["num_hidden_layers"]
+
+
 def test_one_plus_weight_norms_stay_around_their_initial_value():
     gemma = build(resolve("gemma"), LLAMA | {"head_dim": 8}).model
     llama = build(resolve("llama"), LLAMA).model

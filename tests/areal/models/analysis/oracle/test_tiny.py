@@ -72,6 +72,12 @@ def test_features_are_where_they_can_be_seen():
     assert set(qwen2["layer_types"]) == {"sliding_attention", "full_attention"}
 
 
+def test_all_pairs_of_a_head_turn_visibly():
+    apertus = tiny_config(resolve("apertus"))
+    assert resolve("apertus").config_class().rope_parameters["rope_theta"] > 1e7
+    assert apertus["rope_parameters"]["rope_theta"] == 5e5
+
+
 def test_experts_are_few_and_grouped_and_the_first_layer_is_dense():
     config = tiny_config(resolve("deepseek_v3"))
     assert (config["n_routed_experts"], config["num_experts_per_tok"]) == (8, 2)
