@@ -1,0 +1,11 @@
+"""One use judged against the old and the new release: what breaks, why, and what to write instead.
+
+Pure functions over `uses`, `symbols` and `findings`; each verdict family is a module. Nothing is said of a place that
+is not reached on the new version, of a failure that a fallback answers, and of what is open on either side.
+"""
+
+from tooling.upgrade.verdicts.audit import audit
+from tooling.upgrade.verdicts.judge import judge
+from tooling.upgrade.verdicts.records import Comparison, JudgeContext
+
+__all__ = ["Comparison", "JudgeContext", "audit", "judge"]

@@ -1,0 +1,208 @@
+"""All uses of a repository judged: one cause at one place is one finding, and what could not be seen is counted."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from tooling.upgrade.findings import Audit, Finding, Severity, Unseen, Verdict
+from tooling.upgrade.uses import Action, Name
+from tooling.upgrade.verdicts.dead_guards import dead
+from tooling.upgrade.verdicts.judge import imported_name, is_absence, judge
+from tooling.upgrade.verdicts.records import Comparison, JudgeContext
+from tooling.upgrade.verdicts.sight import Outlook, seen
+from tooling.upgrade.verdicts.surroundings import Surroundings
+from tooling.upgrade.verdicts.targets import roots_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from packaging.specifiers import SpecifierSet
+
+    from tooling.upgrade.uses import FileUses, Use
+    from tooling.upgrade.verdicts.records import Explainer
+
+_RANK = {Severity.BREAKING: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+class Index(Protocol):
+    """What a usage index gives."""
+
+    @property
+    def files(self) -> Sequence[FileUses]:
+        """Uses by file."""
+        ...
+
+
+def audit(
+    index: Index,
+    pairs: Sequence[Comparison],
+    *,
+    allowed: Mapping[str, SpecifierSet] | SpecifierSet | None = None,
+    explain: Explainer | None = None,
+) -> tuple[Audit, ...]:
+    """One audit for each distribution, in the order of `pairs`.
+
+    allowed: versions that the new manifest admits, of all or by distribution; without it no guard is called dead.
+    explain: says where gone names went (`replacements`)."""
+    return tuple(_audited(index, pair, pairs, _allowed(allowed, pair), explain) for pair in pairs)
+
+
+def _allowed(allowed: Mapping[str, SpecifierSet] | SpecifierSet | None, pair: Comparison) -> SpecifierSet | None:
+    from packaging.specifiers import SpecifierSet
+
+    if allowed is None or isinstance(allowed, SpecifierSet):
+        return allowed
+    return allowed.get(pair.distribution)
+
+
+@dataclass
+class _Tally:
+    """What an audit counts."""
+
+    uses: int = 0
+    judged: int = 0
+    unresolved: int = 0
+    symbols: set[str] = field(default_factory=set)
+    open: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, use: Use, outlook: Outlook) -> None:
+        self.uses += 1
+        self.symbols.add(outlook.symbol)
+        if outlook.why:
+            self.open[outlook.why] += 1
+            self.examples.setdefault(outlook.why, f"{use.place.path}:{use.place.line}")
+        elif outlook.unresolved:
+            self.unresolved += 1
+        else:
+            self.judged += 1
+
+    def unseen(self) -> tuple[Unseen, ...]:
+        """What was open, by reason."""
+        return tuple(
+            Unseen(why=why, count=count, example=self.examples[why]) for why, count in sorted(self.open.items())
+        )
+
+
+def _audited(
+    index: Index,
+    pair: Comparison,
+    pairs: Sequence[Comparison],
+    allowed: SpecifierSet | None,
+    explain: Explainer | None,
+) -> Audit:
+    started = time.perf_counter()
+    surroundings = Surroundings(index.files, pairs)
+    context = JudgeContext(pair.distribution, pairs, explain, surroundings.alternatives, surroundings.methods)
+    tally = _Tally()
+    findings: list[Finding] = []
+    for file in index.files:
+        findings.extend(_of_file(file, pair, context, tally))
+        findings.extend(_dead_guards(file, pair, allowed))
+    findings = _without_consequences(findings, index, pair)
+    return Audit(
+        distribution=pair.distribution,
+        old_version=pair.old.release.origin.version,
+        new_version=pair.new.release.origin.version,
+        findings=tuple(_unique(findings)),
+        uses=tally.uses,
+        symbols=len(tally.symbols),
+        judged=tally.judged,
+        unresolved=tally.unresolved,
+        open=tuple(
+            Unseen(why=why, count=count, example=tally.examples[why]) for why, count in sorted(tally.open.items())
+        ),
+        unreadable=tuple(f"{file.path}: {file.problem}" for file in index.files if file.problem),
+        modules_read=(_modules_read(pair.old), _modules_read(pair.new)),
+        seconds={"judge": time.perf_counter() - started},
+    )
+
+
+def _of_file(file: FileUses, pair: Comparison, context: JudgeContext, tally: _Tally) -> list[Finding]:
+    findings: list[Finding] = []
+    for use in file.uses:
+        if not any(pair.owns(root) for root in roots_of(use.target)):
+            continue
+        outlook = seen(use, pair)
+        tally.add(use, outlook)
+        findings.extend(judge(use, pair.old, pair.new, context))
+        if outlook.unresolved and use.action is Action.IMPORT:
+            findings.append(_unresolved(use, outlook, pair))
+    return findings
+
+
+def _unresolved(use: Use, outlook: Outlook, pair: Comparison) -> Finding:
+    return Finding(
+        path=use.place.path,
+        line=use.place.line,
+        column=use.place.column,
+        end_line=use.place.end_line,
+        kind=Verdict.UNRESOLVED,
+        severity=Severity.INFO,
+        confidence=0.5,
+        distribution=pair.distribution,
+        symbol=outlook.symbol,
+        message=f"{outlook.symbol}: {pair.distribution} {pair.old.release.origin.version} does not have it either",
+    )
+
+
+def _dead_guards(file: FileUses, pair: Comparison, allowed: SpecifierSet | None) -> list[Finding]:
+    if allowed is None:
+        return []
+    found = (dead(file.path, guard, pair, allowed) for guard in file.guards)
+    return [finding for finding in found if finding is not None]
+
+
+def _without_consequences(findings: list[Finding], index: Index, pair: Comparison) -> list[Finding]:
+    """Uses of an imported name are as bad as its import: silent if that is, and they say where it is.
+
+    A star import names nothing, so uses of what it gave stand alone."""
+    imports = {
+        (use.place.path, use.target.dotted): use.place
+        for file in index.files
+        for use in file.uses
+        if use.action is Action.IMPORT and isinstance(use.target, Name) and pair.owns(use.target.dotted)
+    }
+    by_place = {(finding.path, finding.line, finding.column): finding for finding in findings if is_absence(finding)}
+    names = {
+        (use.place.path, use.place.line, use.place.column): imported_name(use)
+        for file in index.files
+        for use in file.uses
+        if use.action is not Action.IMPORT
+    }
+    kept: list[Finding] = []
+    for finding in findings:
+        name = names.get((finding.path, finding.line, finding.column), "")
+        place = imports.get((finding.path, name)) if name and is_absence(finding) else None
+        if place is None or (finding.line, finding.column) == (place.line, place.column):
+            kept.append(finding)
+            continue
+        cause = by_place.get((finding.path, place.line, place.column))
+        if cause is not None and _RANK[cause.severity] <= _RANK[finding.severity]:
+            kept.append(replace(finding, message=f"{finding.message} (imported in line {place.line})"))
+    return kept
+
+
+def _unique(findings: list[Finding]) -> list[Finding]:
+    """Sorted; of several findings on one cause at one place the gravest, then the one that names most."""
+    best: dict[tuple[object, ...], Finding] = {}
+    for finding in findings:
+        cause = "gone" if is_absence(finding) else finding.kind
+        key = (finding.path, finding.line, finding.column, cause, finding.parameter)
+        rival = best.get(key)
+        if rival is None or _worth(finding) < _worth(rival):
+            best[key] = finding
+    return sorted(best.values(), key=lambda each: (each.path, each.line, each.column, each.kind, each.parameter))
+
+
+def _worth(finding: Finding) -> tuple[int, int, str]:
+    return _RANK[finding.severity], -len(finding.symbol), finding.symbol
+
+
+def _modules_read(upstream: object) -> int:
+    """How many modules were parsed, where the release counts them."""
+    count = getattr(upstream, "modules_read", 0)
+    return count if isinstance(count, int) else 0

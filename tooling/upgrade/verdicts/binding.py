@@ -1,0 +1,117 @@
+"""Arguments bound to a signature, as Python would: which parameter each one lands on, and what does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.symbols import Keyword
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tooling.upgrade.symbols import Parameter, Signature
+    from tooling.upgrade.uses import Arguments
+
+STAR = "*"
+"""A slot: the argument lands in `*args`."""
+STARS = "**"
+"""A slot: the argument lands in `**kwargs`, or in the extra fields of a pydantic model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How a call fits a signature."""
+
+    slots: Mapping[int, str]
+    """Index of an argument to the parameter it lands on; STAR, STARS. Arguments that land nowhere are missing."""
+    keywords: Mapping[int, Keyword] = field(default_factory=dict)
+    """What becomes of keywords that no parameter is named after."""
+    by_keyword_only: frozenset[int] = frozenset()
+    """Keywords that name a positional-only parameter."""
+    missing: tuple[Parameter, ...] = ()
+    """Parameters without default that nothing is passed for, and nothing hidden may be."""
+    omitted: frozenset[str] = frozenset()
+    """Parameters that surely nothing is passed for."""
+
+    def fits(self, count: int) -> bool:
+        """Whether a call of so many arguments raises no TypeError."""
+        landed = len(self.slots) == count and Keyword.REFUSED not in self.keywords.values()
+        return landed and not self.missing and len(self._named()) == len(set(self._named()))
+
+    def _named(self) -> list[str]:
+        return [slot for slot in self.slots.values() if slot not in (STAR, STARS)]
+
+
+def bind(signature: Signature, arguments: Arguments, accepts: Callable[[str], Keyword]) -> Binding:
+    """accepts: what becomes of a keyword that only `**kwargs` can take."""
+    slots: dict[int, str] = {}
+    keywords: dict[int, Keyword] = {}
+    wrong: set[int] = set()
+    for index, argument in enumerate(arguments.given):
+        if argument.name is None:
+            slot = _positional_slot(signature, argument.position)
+        else:
+            slot = _keyword_slot(signature, argument.name)
+            if not slot and _is_positional_only(signature, argument.name):
+                wrong.add(index)
+            elif not slot:
+                keywords[index] = _beyond(signature, argument.name, accepts)
+                slot = "" if keywords[index] is Keyword.REFUSED else STARS
+        if slot:
+            slots[index] = slot
+    filled = set(slots.values())
+    omitted = [each for each in signature.parameters if _may_be_absent(each, arguments) and each.name not in filled]
+    missing = tuple(each for each in omitted if each.default is None) if not arguments.partial else ()
+    return Binding(slots, keywords, frozenset(wrong), missing, frozenset(each.name for each in omitted))
+
+
+def positional(signature: Signature) -> list[Parameter]:
+    """Parameters that take positional arguments, in order."""
+    return [each for each in signature.parameters if each.kind in ("positional", "positional-only")]
+
+
+def named(signature: Signature, name: str) -> Parameter | None:
+    """The parameter of that name, aliases included; None if there is none."""
+    for each in signature.parameters:
+        if each.kind not in ("star", "double-star") and (each.name == name or name in each.aliases):
+            return each
+    return None
+
+
+def takes(signature: Signature, kind: str) -> bool:
+    """Whether it has `*args` ("star") or `**kwargs` ("double-star")."""
+    return any(each.kind == kind for each in signature.parameters)
+
+
+def _positional_slot(signature: Signature, position: int) -> str:
+    slots = positional(signature)
+    if position < len(slots):
+        return slots[position].name
+    return STAR if takes(signature, "star") else ""
+
+
+def _keyword_slot(signature: Signature, name: str) -> str:
+    parameter = named(signature, name)
+    return parameter.name if parameter is not None and parameter.kind != "positional-only" else ""
+
+
+def _is_positional_only(signature: Signature, name: str) -> bool:
+    parameter = named(signature, name)
+    return parameter is not None and parameter.kind == "positional-only" and not takes(signature, "double-star")
+
+
+def _beyond(signature: Signature, name: str, accepts: Callable[[str], Keyword]) -> Keyword:
+    """What becomes of a keyword that no parameter is named after."""
+    if signature.extra:
+        return {"forbid": Keyword.REFUSED, "allow": Keyword.READ}.get(signature.extra, Keyword.IGNORED)
+    return accepts(name) if takes(signature, "double-star") else Keyword.REFUSED
+
+
+def _may_be_absent(parameter: Parameter, arguments: Arguments) -> bool:
+    """Whether nothing hidden (`*x`, `**x`) may be passed for a parameter that no visible argument lands on."""
+    if parameter.kind in ("star", "double-star"):
+        return False
+    if arguments.has_star and parameter.kind in ("positional", "positional-only"):
+        return False
+    return not (arguments.has_double_star and parameter.kind != "positional-only")

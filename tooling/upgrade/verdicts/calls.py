@@ -1,0 +1,233 @@
+"""Arguments that no longer fit: parameters removed, renamed, newly required, keyword-only, positional-only, reordered.
+
+The call is bound to the old and to the new signature; only what fitted before and does not now is a finding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import Replacement, Severity, Verdict
+from tooling.upgrade.symbols import Absent, Keyword
+from tooling.upgrade.uses import Action, Argument, Arguments
+from tooling.upgrade.verdicts.binding import STAR, STARS, Binding, bind, named
+from tooling.upgrade.verdicts.case import sure
+from tooling.upgrade.verdicts.records import Problem
+from tooling.upgrade.verdicts.renames import renamed_parameter
+from tooling.upgrade.verdicts.wording import evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.upgrade.uses import Place
+    from tooling.upgrade.verdicts.callables import Callable_
+    from tooling.upgrade.verdicts.case import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One argument or parameter that no longer fits."""
+
+    kind: Verdict
+    parameter: str
+    place: Place
+    message: str
+    severity: Severity = Severity.BREAKING
+    raises: str = "TypeError"
+    replacement: Replacement | None = None
+
+
+def arguments_of(case: Case) -> Arguments | None:
+    """What is passed; a decorator is called with what it decorates."""
+    use = case.use
+    if use.action is Action.DECORATE and use.arguments is None:
+        return Arguments(given=(Argument(place=use.place, name=None, position=0),))
+    return use.arguments if use.action in (Action.CALL, Action.DECORATE) else None
+
+
+def mismatches(case: Case) -> Iterator[Problem]:
+    """What no longer fits, for each thing that the call may reach; on a union breaking only if on all of it."""
+    arguments = arguments_of(case)
+    if arguments is None or not case.called_before.callables:
+        return
+    reached = case.called_after.callables
+    changes: dict[tuple[Verdict, str], list[tuple[Change, Callable_, Callable_]]] = {}
+    for after in reached:
+        before = _counterpart(after, case.called_before.callables)
+        for change in compare(case, before, after, arguments):
+            changes.setdefault((change.kind, change.parameter), []).append((change, before, after))
+    for found in changes.values():
+        yield _problem(case, found, whole=len(found) == len(reached) and not case.called_after.open)
+
+
+def compare(case: Case, before: Callable_, after: Callable_, arguments: Arguments) -> list[Change]:
+    """What fits the old signature and not the new one."""
+    if not before.signature.exact or not after.signature.exact:
+        return []
+    old = bind(before.signature, arguments, before.accepts)
+    new = bind(after.signature, arguments, after.accepts)
+    comparison = _Comparison(case, before, after, arguments, old, new)
+    changes = [change for index in range(len(arguments.given)) if (change := comparison.argument(index)) is not None]
+    return changes + comparison.missing(changes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """One call bound twice."""
+
+    case: Case
+    before: Callable_
+    after: Callable_
+    arguments: Arguments
+    old: Binding
+    new: Binding
+
+    def argument(self, index: int) -> Change | None:
+        argument = self.arguments.given[index]
+        if index not in self.old.slots:
+            return None
+        if argument.name is not None:
+            return self._keyword(index, argument, argument.name)
+        if self.arguments.has_star and self._after_star(index):
+            return None
+        return self._positional(index, argument)
+
+    def _after_star(self, index: int) -> bool:
+        """Positions behind a `*x` are not known; those before it come first in the list."""
+        return self.arguments.given[index].position < 0
+
+    def _keyword(self, index: int, argument: Argument, name: str) -> Change | None:
+        if self.new.slots.get(index, STARS) != STARS:
+            return None
+        if index in self.new.by_keyword_only:
+            return self._change(Verdict.PARAM_POSONLY, name, argument, f"`{name}` must be passed by position now")
+        fate = self.new.keywords.get(index, Keyword.OPEN)
+        was = self.old.keywords.get(index, Keyword.NAMED)
+        if fate is Keyword.REFUSED:
+            return self._gone(name, argument, Severity.BREAKING)
+        if fate in (Keyword.OPEN, Keyword.IGNORED) and was in (Keyword.NAMED, Keyword.READ):
+            return self._gone(name, argument, Severity.WARNING, fate)
+        return None
+
+    def _positional(self, index: int, argument: Argument) -> Change | None:
+        was, now = self.old.slots[index], self.new.slots.get(index, "")
+        if now == was or (was == STAR and now):
+            return None
+        parameter = named(self.after.signature, was) if was != STAR else None
+        if parameter is not None and parameter.kind == "keyword-only":
+            by_name = Replacement(was, "the parameter kept its name", certain=not self.arguments.has_star)
+            message = f"`{was}` must be passed by keyword now"
+            return self._change(Verdict.PARAM_KWONLY, was, argument, message, replacement=by_name)
+        if parameter is None:
+            return self._without_home(was, now, argument)
+        if self._shifted(index):
+            return None
+        return self._reordered(was, now, argument)
+
+    def _without_home(self, was: str, now: str, argument: Argument) -> Change | None:
+        """The old parameter is gone, and its argument lands elsewhere or nowhere."""
+        if now in ("", STAR):
+            if was != STAR and not now:
+                return self._gone(was, argument, Severity.BREAKING)
+            return self._too_many(argument) if was == STAR else None
+        if named(self.before.signature, now) is not None:
+            return self._gone(was, argument, Severity.BREAKING)
+        if renamed_parameter(self.before.signature, self.after.signature, was) == now:
+            return None
+        message = f"what was `{was}` lands on `{now}` now"
+        return self._change(Verdict.PARAM_REORDERED, was, argument, message, severity=Severity.WARNING, raises="")
+
+    def _too_many(self, argument: Argument) -> Change:
+        return self._change(Verdict.PARAM_REMOVED, "args", argument, "takes no further positional arguments now")
+
+    def _reordered(self, was: str, now: str, argument: Argument) -> Change:
+        lands = f"lands on `{now}`" if now and now != STAR else "has no place"
+        by_name = Replacement(was, "the parameter kept its name", certain=not self.arguments.has_star)
+        message = f"the argument for `{was}` {lands} now"
+        raises = "" if self._still_binds() else "TypeError"
+        return self._change(Verdict.PARAM_REORDERED, was, argument, message, raises=raises, replacement=by_name)
+
+    def _still_binds(self) -> bool:
+        return self.new.fits(len(self.arguments.given))
+
+    def _shifted(self, index: int) -> bool:
+        """Whether the argument moved only because an argument before it lost its parameter: that one is the cause."""
+        slots = (self.old.slots.get(each) for each in range(index) if self.arguments.given[each].name is None)
+        return any(slot and slot != STAR and named(self.after.signature, slot) is None for slot in slots)
+
+    def _gone(self, name: str, argument: Argument, severity: Severity, fate: Keyword = Keyword.REFUSED) -> Change:
+        kind, replacement = self._explained(name)
+        advice = f"; it is `{replacement.text}` now" if replacement else ""
+        message = {
+            Keyword.REFUSED: f"`{name}` is not a parameter any more{advice}",
+            Keyword.OPEN: f"`{name}` is not named any more: whether `**kwargs` still takes it is not known{advice}",
+            Keyword.IGNORED: f"`{name}` is accepted and has no effect any more{advice}",
+        }[fate]
+        raises = "TypeError" if severity is Severity.BREAKING else ""
+        if self.after.signature.extra == "forbid":
+            raises = "ValueError"
+        return self._change(kind, name, argument, message, severity=severity, raises=raises, replacement=replacement)
+
+    def _explained(self, name: str) -> tuple[Verdict, Replacement | None]:
+        explained = self.case.explain(Absent(self.before.symbol.dotted, name, self.after.symbol.file))
+        if explained is not None and explained[1] is not None:
+            return Verdict.PARAM_RENAMED, explained[1]
+        other = renamed_parameter(self.before.signature, self.after.signature, name)
+        if other:
+            return Verdict.PARAM_RENAMED, Replacement(other, "the only new parameter at that place", certain=False)
+        return Verdict.PARAM_REMOVED, None
+
+    def missing(self, changes: list[Change]) -> list[Change]:
+        """New parameters that must be passed. Where arguments land elsewhere, that is the cause of what is missing."""
+        if any(change.kind is Verdict.PARAM_REORDERED for change in changes):
+            return []
+        before = {each.name for each in self.old.missing}
+        landed = set(self.old.slots.values())
+        renamed = {change.replacement.text for change in changes if change.replacement}
+        found = []
+        for parameter in self.new.missing:
+            if parameter.name in before or parameter.name in landed or parameter.name in renamed:
+                continue
+            had = named(self.before.signature, parameter.name)
+            message = f"`{parameter.name}` must be passed now" + ("; it had a default" if had else "")
+            found.append(Change(Verdict.PARAM_REQUIRED, parameter.name, self.case.use.place, message))
+        return found
+
+    def _change(
+        self,
+        kind: Verdict,
+        parameter: str,
+        argument: Argument,
+        message: str,
+        *,
+        severity: Severity = Severity.BREAKING,
+        raises: str = "TypeError",
+        replacement: Replacement | None = None,
+    ) -> Change:
+        return Change(kind, parameter, argument.place, message, severity, raises, replacement)
+
+
+def _counterpart(after: Callable_, candidates: tuple[Callable_, ...]) -> Callable_:
+    same = [each for each in candidates if each.symbol.dotted == after.symbol.dotted]
+    alike = [each for each in candidates if each.symbol.dotted.split(".")[-2:] == after.symbol.dotted.split(".")[-2:]]
+    return (same or alike or list(candidates))[0]
+
+
+def _problem(case: Case, found: list[tuple[Change, Callable_, Callable_]], *, whole: bool) -> Problem:
+    change, before, after = found[0]
+    old, new = evidence(case.old, before.symbol), evidence(case.new, after.symbol)
+    certain = change.replacement is not None and change.replacement.certain
+    return Problem(
+        kind=change.kind,
+        severity=sure(change.severity, all_members=whole),
+        place=change.place,
+        symbol=case.symbol,
+        message=f"{case.symbol}: {change.message}",
+        raises=change.raises,
+        parameter=change.parameter,
+        confidence=case.confidence,
+        old=old,
+        new=new,
+        replacement=change.replacement,
+        fixable=certain and whole,
+    )

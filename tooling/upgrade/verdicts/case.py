@@ -1,0 +1,95 @@
+"""One use with both sides in view: what every verdict family is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import Severity
+from tooling.upgrade.verdicts.callables import reach
+from tooling.upgrade.verdicts.targets import locate, spelled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tooling.upgrade.symbols import Absent, Symbol, Upstream
+    from tooling.upgrade.uses import Use
+    from tooling.upgrade.verdicts.callables import Reach
+    from tooling.upgrade.verdicts.records import Explanation, JudgeContext
+    from tooling.upgrade.verdicts.targets import Met, Sight
+
+_SURE = 0.95
+_INFERRED = 0.7
+
+
+@dataclass(frozen=True)
+class Case:
+    """One use, and what it meets on both sides; each is looked up once."""
+
+    use: Use
+    old: Upstream
+    new: Upstream
+    context: JudgeContext
+
+    @cached_property
+    def before(self) -> Sight:
+        """Definitions on the old side."""
+        return locate(self.old, self.use.target)
+
+    @cached_property
+    def after(self) -> Sight:
+        """Definitions on the new side."""
+        return locate(self.new, self.use.target)
+
+    @cached_property
+    def called_before(self) -> Reach:
+        """What a call reaches on the old side."""
+        return reach(self.old, self.use.target)
+
+    @cached_property
+    def called_after(self) -> Reach:
+        """What a call reaches on the new side."""
+        return reach(self.new, self.use.target)
+
+    @cached_property
+    def symbol(self) -> str:
+        """What the finding is about, as a reader of the repository knows it."""
+        otherwise = self.before.found[0].symbol.dotted if self.before.found else ""
+        return spelled(self.use.target, otherwise) or otherwise or self.use.symbol_text
+
+    @property
+    def confidence(self) -> float:
+        """Lower where a type was inferred from return statements."""
+        return _INFERRED if self.before.inferred or self.after.inferred else _SURE
+
+    def pairs(self) -> Iterator[tuple[Met, Met]]:
+        """Each definition of the new side with its counterpart of the old one."""
+        for met in self.after.found:
+            yield counterpart(met.symbol, self.before.found), met
+
+    def explain(self, absent: Absent) -> Explanation | None:
+        """Where something gone went; None if nobody knows."""
+        if self.context.explain is None:
+            return None
+        return self.context.explain(absent, self.old, self.new, self.use)
+
+
+def counterpart(symbol: Symbol, candidates: Sequence[Met]) -> Met:
+    """The old definition that a new one stands for: of the same owner and name, else the first."""
+
+    def nearness(met: Met) -> tuple[bool, bool]:
+        return met.symbol.dotted != symbol.dotted, _tail(met.symbol) != _tail(symbol)
+
+    return min(candidates, key=nearness)
+
+
+def _tail(symbol: Symbol) -> list[str]:
+    return symbol.dotted.split(".")[-2:] if symbol.owner else symbol.dotted.split(".")[-1:]
+
+
+def sure(severity: Severity, *, all_members: bool) -> Severity:
+    """One level down when only some members of a union are meant, or other values are possible."""
+    if all_members or severity is not Severity.BREAKING:
+        return severity
+    return Severity.WARNING

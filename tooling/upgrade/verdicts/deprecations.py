@@ -1,0 +1,126 @@
+"""What works and is announced to go, and what is private: nothing breaks here, yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from tooling.upgrade.findings import Severity, Verdict
+from tooling.upgrade.symbols import SymbolKind
+from tooling.upgrade.uses import Action, Attribute, Name
+from tooling.upgrade.verdicts.binding import bind, named
+from tooling.upgrade.verdicts.calls import arguments_of
+from tooling.upgrade.verdicts.records import Problem
+from tooling.upgrade.verdicts.wording import evidence, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.upgrade.uses import Place, Use
+    from tooling.upgrade.verdicts.case import Case
+    from tooling.upgrade.verdicts.targets import Met
+
+_RUNS_IT = frozenset({Action.CALL, Action.DECORATE, Action.SUBCLASS})
+_NAMES_IT = frozenset({Action.IMPORT, Action.READ, Action.STRING})
+_WHOLE_PATH = frozenset({Action.IMPORT, Action.STRING})
+
+
+def announced(case: Case) -> Iterator[Problem]:
+    """The new version says that it will go. What the old version said already is no news: INFO."""
+    if not case.before.found or case.after.absent or not case.after.closed:
+        return
+    for before, after in case.pairs():
+        text = _text(case, after)
+        if text:
+            known = bool(_text(case, before))
+            yield _problem(case, after, before, text, known=known, place=case.use.place)
+    yield from _parameters(case)
+
+
+def touched_privately(case: Case) -> Iterator[Problem]:
+    """A private name that still exists."""
+    use = case.use
+    if not use.private or not case.before.found or not case.after.found or not case.after.closed:
+        return
+    if not _names_private(use, case.symbol):
+        return
+    yield Problem(
+        kind=Verdict.PRIVATE,
+        severity=Severity.INFO,
+        place=use.place,
+        symbol=case.symbol,
+        message=f"{case.symbol} is private: it may change or go without notice",
+        confidence=case.confidence,
+        old=evidence(case.old, case.before.found[0].symbol),
+        new=evidence(case.new, case.after.found[0].symbol),
+    )
+
+
+def _names_private(use: Use, symbol: str) -> bool:
+    """Whether this very place spells the private part; a use of an imported name does not, its import did."""
+    if use.action in _WHOLE_PATH:
+        return any(_is_private(part) for part in symbol.split("."))
+    match use.target:
+        case Attribute(_, name):
+            return _is_private(name)
+        case Name(dotted):
+            return "." in use.symbol_text.partition("(")[0] and _is_private(dotted.rpartition(".")[2])
+    return False
+
+
+def _is_private(part: str) -> bool:
+    return part.startswith("_") and not part.endswith("__")
+
+
+def _text(case: Case, met: Met) -> str:
+    """What is announced, at the place where it shows: the way at an import, the thing where it is run or read."""
+    if met.deprecated and case.use.action in _NAMES_IT | _RUNS_IT:
+        return met.deprecated if case.use.action is Action.IMPORT or "." in case.use.symbol_text else ""
+    if case.use.action in _RUNS_IT:
+        return met.symbol.deprecated
+    quiet = met.symbol.kind in (SymbolKind.VALUE, SymbolKind.MODULE) or "property" in met.symbol.binding
+    return met.symbol.deprecated if quiet and case.use.action in _NAMES_IT else ""
+
+
+def _parameters(case: Case) -> Iterator[Problem]:
+    arguments = arguments_of(case)
+    if arguments is None or len(case.called_after.callables) != 1 or not case.called_before.callables:
+        return
+    after, before = case.called_after.callables[0], case.called_before.callables[0]
+    bound = bind(after.signature, arguments, after.accepts)
+    for index, slot in bound.slots.items():
+        parameter = named(after.signature, slot)
+        if parameter is None or not parameter.deprecated:
+            continue
+        was = named(before.signature, slot)
+        known = was is not None and bool(was.deprecated)
+        place = arguments.given[index].place
+        text = f"`{slot}`: {parameter.deprecated}"
+        yield _problem(case, after.met, before.met, text, known=known, place=place, parameter=slot)
+
+
+def _problem(
+    case: Case, after: Met, before: Met, text: str, *, known: bool, place: Place, parameter: str = ""
+) -> Problem:
+    overdue = _is_overdue(after.symbol.removed_in, case.new.release.origin.version)
+    until = f" (to be removed in {after.symbol.removed_in})" if after.symbol.removed_in else ""
+    return Problem(
+        kind=Verdict.DEPRECATED,
+        severity=Severity.INFO if known else Severity.WARNING,
+        place=place,
+        symbol=case.symbol,
+        message=f"{case.symbol} is deprecated{until}: {shorten(text)}",
+        parameter=parameter,
+        confidence=case.confidence * (0.7 if overdue else 1.0),
+        old=evidence(case.old, before.symbol),
+        new=evidence(case.new, after.symbol),
+    )
+
+
+def _is_overdue(removed_in: str, version: str) -> bool:
+    """It was to be gone by now: the announcement is not to be trusted to the letter."""
+    try:
+        return bool(removed_in) and Version(removed_in) <= Version(version)
+    except InvalidVersion:
+        return False

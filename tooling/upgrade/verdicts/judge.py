@@ -1,0 +1,153 @@
+"""One use judged against the old and the new release."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import Finding, Severity, Verdict
+from tooling.upgrade.uses import Action, Name
+from tooling.upgrade.verdicts import (
+    calls,
+    defaults,
+    deprecations,
+    kinds,
+    overrides,
+    patches,
+    presence,
+    returns,
+)
+from tooling.upgrade.verdicts.attempts import rule
+from tooling.upgrade.verdicts.case import Case
+from tooling.upgrade.verdicts.conditions import describe
+from tooling.upgrade.verdicts.guards import new_side, old_side, reachable
+from tooling.upgrade.verdicts.records import Comparison, Problem
+from tooling.upgrade.verdicts.targets import spelled
+from tooling.upgrade.verdicts.wording import evidence_of_absence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tooling.upgrade.symbols import Upstream
+    from tooling.upgrade.uses import Use
+    from tooling.upgrade.verdicts.records import JudgeContext
+
+_FAMILIES = (
+    presence.refusals,
+    calls.mismatches,
+    defaults.changed,
+    returns.contradictions,
+    kinds.kind_changes,
+    kinds.async_changes,
+    overrides.drifts,
+    overrides.new_abstract_methods,
+    deprecations.announced,
+    deprecations.touched_privately,
+)
+_ABSENT = (Verdict.REMOVED, Verdict.MOVED, Verdict.RENAMED, Verdict.RETURN_CHANGED)
+
+
+def judge(use: Use, old: Upstream, new: Upstream, context: JudgeContext) -> list[Finding]:
+    """All that the new release does to this use: a pure function of its arguments.
+
+    Nothing is said of a place that is not reached on the new version, nor of a failure that a fallback answers. A
+    place that is reached on the new version only is judged by that side alone.
+    """
+    pairs = context.pairs or (Comparison(context.distribution, old, new),)
+    if reachable(use.conditions, new_side(pairs)) is False:
+        return []
+    case = Case(use, old, new, context)
+    was_reached = reachable(use.conditions, old_side(pairs)) is not False
+    found = list(problems(case)) if was_reached else list(_new_path(case, pairs))
+    findings = []
+    for problem in found:
+        ruling = rule(_unevaluated(problem, use), use, context)
+        if ruling.problem is not None:
+            findings.append(_finding(ruling.problem, use, context, ruling.guard))
+    return findings
+
+
+def problems(case: Case) -> Iterator[Problem]:
+    """What differs for a use between the two sides, whatever guards and fallbacks make of it."""
+    if case.use.action in (Action.ASSIGN, Action.DELETE):
+        yield from patches.lost_patches(case)
+        yield from patches.misfitting_patches(case)
+        yield from deprecations.touched_privately(case)
+        return
+    gone = list(presence.absences(case))
+    yield from gone
+    if not gone:
+        for family in _FAMILIES:
+            yield from family(case)
+
+
+def is_unresolved(case: Case) -> bool:
+    """The old version does not have it either."""
+    return bool(case.before.absent) and not case.before.found and bool(case.after.absent) and not case.after.found
+
+
+def _new_path(case: Case, pairs: Sequence[Comparison]) -> Iterator[Problem]:
+    """Code written for the new version, which lacks what the code names: nothing of the old side can be shown."""
+    if case.before.found:
+        yield from problems(case)
+        return
+    certain = reachable(case.use.conditions, new_side(pairs)) is True
+    if not case.after.absent or case.after.found or not case.after.closed or case.use.action in presence.SILENT:
+        return
+    absent = case.after.absent[0]
+    explained = case.explain(absent) or (Verdict.REMOVED, None)
+    symbol = spelled(case.use.target) or f"{absent.container}.{absent.name}"
+    yield Problem(
+        kind=explained[0],
+        severity=Severity.BREAKING if certain else Severity.WARNING,
+        place=case.use.place,
+        symbol=symbol,
+        message=f"{symbol} does not exist, and this path is taken from the new version on",
+        raises="ImportError" if case.use.action is Action.IMPORT else "AttributeError",
+        confidence=case.confidence * 0.9,
+        new=evidence_of_absence(absent),
+        replacement=explained[1],
+        cause=f"{absent.container}.{absent.name}",
+    )
+
+
+def _unevaluated(problem: Problem, use: Use) -> Problem:
+    """What is never run breaks for type checkers only."""
+    if use.evaluated or problem.severity is not Severity.BREAKING:
+        return problem
+    return replace(problem, severity=Severity.WARNING, message=f"{problem.message}; only type checkers read this")
+
+
+def _finding(problem: Problem, use: Use, context: JudgeContext, fallback: str) -> Finding:
+    conditions = [describe(condition) for condition in use.conditions]
+    guard = "; ".join(part for part in (*conditions, fallback) if part)
+    return Finding(
+        path=problem.place.path or use.place.path,
+        line=problem.place.line,
+        column=problem.place.column,
+        end_line=problem.place.end_line,
+        kind=problem.kind,
+        severity=problem.severity,
+        confidence=round(problem.confidence, 3),
+        distribution=context.distribution,
+        symbol=problem.symbol,
+        parameter=problem.parameter,
+        message=problem.message,
+        old=problem.old,
+        new=problem.new,
+        replacement=problem.replacement,
+        fixable=problem.fixable,
+        guard=guard,
+    )
+
+
+def is_absence(finding: Finding) -> bool:
+    """Whether it says that a name is gone."""
+    return finding.kind in _ABSENT
+
+
+def imported_name(use: Use) -> str:
+    """Dotted path of a name that an import bound before, for a use that spells only the bound name."""
+    if isinstance(use.target, Name) and "." not in use.symbol_text.partition("(")[0]:
+        return use.target.dotted
+    return ""

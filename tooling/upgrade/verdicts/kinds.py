@@ -1,0 +1,192 @@
+"""The same name is another kind of thing: property and method, class and function, value and function; async or not."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import Replacement, Severity, Verdict
+from tooling.upgrade.symbols import Container, Instance, Open, SymbolKind, Values
+from tooling.upgrade.uses import Action, Called
+from tooling.upgrade.verdicts.case import sure
+from tooling.upgrade.verdicts.records import Problem
+from tooling.upgrade.verdicts.wording import definition, evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.upgrade.symbols import Symbol, Upstream
+    from tooling.upgrade.verdicts.case import Case
+    from tooling.upgrade.verdicts.targets import Met
+
+_NEEDS_CLASS = frozenset({Action.SUBCLASS, Action.ISINSTANCE, Action.EXCEPT})
+
+
+def kind_changes(case: Case) -> Iterator[Problem]:
+    """What is done with the name does not go with what it is now."""
+    for before, after in case.pairs() if case.before.found else ():
+        found = _contradiction(case, before.symbol, after.symbol)
+        if found is None:
+            continue
+        message, raises, replacement = found
+        yield _problem(case, Verdict.KIND_CHANGED, before, after, message, raises, replacement)
+
+
+def async_changes(case: Case) -> Iterator[Problem]:
+    """A call whose result must be awaited now, or may not be awaited any more."""
+    if case.use.action is not Action.CALL or not case.before.found:
+        return
+    for before, after in case.pairs():
+        message = _async_contradiction(case, before.symbol, after.symbol)
+        if message:
+            raises = "TypeError" if case.use.awaited else ""
+            yield _problem(case, Verdict.ASYNC_CHANGED, before, after, message, raises)
+
+
+def _contradiction(case: Case, old: Symbol, new: Symbol) -> tuple[str, str, Replacement | None] | None:
+    """What no longer goes, the exception it raises, and what to write."""
+    action = case.use.action
+    name = case.symbol
+    if action in _NEEDS_CLASS:
+        if old.kind is SymbolKind.CLASS and new.kind is SymbolKind.FUNCTION:
+            return f"{name} is a function now; only a class can stand here", "TypeError", None
+        return None
+    if action is Action.READ and _is_property(old) and _is_method(new):
+        call = Replacement(f"{_own(new)}()", "the property became a method without required parameters", certain=True)
+        message = f"{name} is a method now: this reads the method, not its value"
+        return message, "", None if _needs_arguments(case.new, new) else call
+    if action is Action.READ and _is_literal(old) and _is_plain_callable(new):
+        return f"{name} is a {new.kind} now, and was the value {old.value}", "", None
+    if action is Action.CALL:
+        return _uncallable(case, old, new)
+    return None
+
+
+def _uncallable(case: Case, old: Symbol, new: Symbol) -> tuple[str, str, Replacement | None] | None:
+    if old.kind not in (SymbolKind.FUNCTION, SymbolKind.CLASS) or _is_property(old):
+        return None
+    name = case.symbol
+    if _is_property(new) and not _gives_callable(case):
+        bare = case.use.arguments is not None and not case.use.arguments.given
+        read = Replacement(_own(new), "the method became a property", certain=True) if bare else None
+        return f"{name} is a property now: its value cannot be called", "TypeError", read
+    if _is_literal(new):
+        return f"{name} is the value {new.value} now, and cannot be called", "TypeError", None
+    if new.kind is SymbolKind.MODULE:
+        return f"{name} is a module now, and cannot be called", "TypeError", None
+    return None
+
+
+def _gives_callable(case: Case) -> bool:
+    """Whether a property's value may be called; an unannotated one that used to be a method is taken at its word."""
+    outcome = case.new.follow(case.use.target)
+    if isinstance(outcome, Values) and outcome.types and not outcome.open:
+        return bool(case.called_after.callables)
+    return any("Callable" in definition(case.new, met.symbol) for met in case.after.found)
+
+
+def _async_contradiction(case: Case, old: Symbol, new: Symbol) -> str:
+    was, now = _call_style(case.old, old), _call_style(case.new, new)
+    if was == now or "" in (was, now) or _reached_otherwise(case):
+        return ""
+    awaited = case.use.awaited
+    if awaited and was == "coroutine":
+        return f"{case.symbol} is {_STYLES[now]} now: its result cannot be awaited"
+    if awaited is not True and was != "coroutine" and now == "coroutine" and not _awaitable(case):
+        return f"{case.symbol} is asynchronous now: without `await` nothing runs"
+    return ""
+
+
+_STYLES = {
+    "plain": "an ordinary function",
+    "generator": "a generator",
+    "async-generator": "an asynchronous generator",
+    "coroutine": "asynchronous",
+}
+
+
+def _call_style(upstream: Upstream, symbol: Symbol) -> str:
+    """What calling it gives; "" where a decorator may have changed that."""
+    if symbol.kind is not SymbolKind.FUNCTION or _is_property(symbol):
+        return ""
+    if symbol.is_async:
+        return "async-generator" if symbol.is_generator else "coroutine"
+    return "generator" if symbol.is_generator else "plain"
+
+
+def _reached_otherwise(case: Case) -> bool:
+    """Executors and partials do not call on the spot: `awaited` is about something else."""
+    return case.use.arguments is not None and case.use.arguments.partial
+
+
+def _awaitable(case: Case) -> bool:
+    """Whether the old function gave something to await, though it was no coroutine function; then this code knows.
+    Classes of the release may be awaitable too: not judged here."""
+    outcome = case.old.follow(Called(case.use.target))
+    return isinstance(outcome, Values) and any(
+        (isinstance(each, Container) and each.name == "awaitable")
+        or (isinstance(each, Instance) and _has(case.old, each.symbol, "__await__"))
+        for each in outcome.types
+    )
+
+
+def _has(upstream: Upstream, symbol: Symbol, name: str) -> bool:
+    return bool(getattr(upstream.member(symbol, name), "symbol", None))
+
+
+def _problem(
+    case: Case,
+    kind: Verdict,
+    before: Met,
+    after: Met,
+    message: str,
+    raises: str,
+    replacement: Replacement | None = None,
+) -> Problem:
+    whole = len(case.after.found) == 1 and not case.after.absent and case.after.closed
+    return Problem(
+        kind=kind,
+        severity=sure(Severity.BREAKING, all_members=whole),
+        place=case.use.place,
+        symbol=case.symbol,
+        message=message,
+        raises=raises,
+        confidence=case.confidence,
+        old=evidence(case.old, before.symbol),
+        new=evidence(case.new, after.symbol),
+        replacement=replacement,
+        fixable=replacement is not None and whole,
+    )
+
+
+def _is_property(symbol: Symbol) -> bool:
+    return symbol.kind is SymbolKind.FUNCTION and "property" in symbol.binding
+
+
+def _is_method(symbol: Symbol) -> bool:
+    return symbol.kind is SymbolKind.FUNCTION and symbol.binding in ("method", "classmethod", "staticmethod")
+
+
+def _is_plain_callable(symbol: Symbol) -> bool:
+    return symbol.kind is SymbolKind.CLASS or (symbol.kind is SymbolKind.FUNCTION and not _is_property(symbol))
+
+
+def _is_literal(symbol: Symbol) -> bool:
+    if symbol.kind is not SymbolKind.VALUE or not symbol.value:
+        return False
+    try:
+        ast.literal_eval(symbol.value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+def _own(symbol: Symbol) -> str:
+    return symbol.dotted.rpartition(".")[2]
+
+
+def _needs_arguments(upstream: Upstream, symbol: Symbol) -> bool:
+    signature = upstream.signature(symbol)
+    if isinstance(signature, Open):
+        return True
+    return any(each.default is None and each.kind not in ("star", "double-star") for each in signature.parameters)

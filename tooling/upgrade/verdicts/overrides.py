@@ -1,0 +1,214 @@
+"""Methods of the repository that override a hook: the hook is called in another way, by nobody any more, or a class
+has a new abstract method. The evidence is a call inside the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import Evidence, Severity, Verdict
+from tooling.upgrade.symbols import Absent, Found, Open, Signature, SymbolKind
+from tooling.upgrade.uses import Action, Attribute
+from tooling.upgrade.verdicts.case import sure
+from tooling.upgrade.verdicts.records import Problem
+from tooling.upgrade.verdicts.shapes import call_arguments, fits, misfit, receiver_is_self, signature_of
+from tooling.upgrade.verdicts.wording import evidence, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.upgrade.symbols import Symbol, Upstream
+    from tooling.upgrade.uses import ClientMethod
+    from tooling.upgrade.verdicts.case import Case
+
+_FREE = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__post_init__"})
+"""Not called through the base class: their signature is the subclass's own business."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A call of a hook inside a release."""
+
+    file: str
+    line: int
+    source: str
+
+
+def drifts(case: Case) -> Iterator[Problem]:
+    """An override that does not fit the hook of the new base class."""
+    method, target = case.use.method, case.use.target
+    if case.use.action is not Action.OVERRIDE or method is None or not isinstance(target, Attribute):
+        return
+    if not case.before.found or target.name in _FREE:
+        return
+    if case.after.absent and not case.after.found:
+        yield from _lost(case, target.name, case.after.absent[0])
+    for before, after in case.pairs():
+        yield from _changed(case, method, before.symbol, after.symbol)
+
+
+def new_abstract_methods(case: Case) -> Iterator[Problem]:
+    """A class that could be instantiated lacks what the new base demands."""
+    if case.use.action is not Action.SUBCLASS or not case.before.found or len(case.after.found) != 1:
+        return
+    before, after = case.before.found[0].symbol, case.after.found[0].symbol
+    own = case.context.methods(case.use)
+    demanded = _abstract(case.new, after)
+    already = _abstract(case.old, before)
+    if any(name not in own for name in already):
+        return  # it stays abstract, as it was
+    for name, symbol in demanded.items():
+        if name in own or name in already or not _is_new(case, before, name):
+            continue
+        yield Problem(
+            kind=Verdict.OVERRIDE_DRIFT,
+            severity=sure(Severity.BREAKING, all_members=case.after.closed),
+            place=case.use.place,
+            symbol=f"{case.symbol}.{name}",
+            message=f"{case.symbol}.{name} is abstract now: a class without it cannot be instantiated",
+            confidence=case.confidence * 0.9,
+            old=evidence(case.old, before),
+            new=evidence(case.new, symbol),
+        )
+
+
+def _is_new(case: Case, before: Symbol, name: str) -> bool:
+    was = case.old.member(before, name)
+    return isinstance(was, Absent) or (isinstance(was, Found) and not was.symbol.is_abstract)
+
+
+def _abstract(upstream: Upstream, symbol: Symbol) -> dict[str, Symbol]:
+    """Abstract methods that a class leaves to its subclasses."""
+    order, _complete = upstream.bases(symbol)
+    names: dict[str, Symbol] = {}
+    for base in order:
+        for name in upstream.members(base):
+            found = upstream.member(symbol, name)
+            if isinstance(found, Found) and found.symbol.is_abstract:
+                names.setdefault(name, found.symbol)
+    return names
+
+
+def _lost(case: Case, name: str, absent: Absent) -> Iterator[Problem]:
+    explained = case.explain(absent)
+    replacement = explained[1] if explained else None
+    if not case.after.closed:
+        return
+    called = [site for site in call_sites(case.old, name) if receiver_is_self(site.source, name)]
+    anywhere = call_sites(case.new, name)
+    silent_loss = bool(called) and not any(receiver_is_self(site.source, name) for site in anywhere)
+    whom = f"; {called[0].file}:{called[0].line} called it" if called else ""
+    advice = f"; it is {replacement.text} now" if replacement else ""
+    yield Problem(
+        kind=Verdict.OVERRIDE_DRIFT,
+        severity=Severity.BREAKING if silent_loss else Severity.WARNING,
+        place=case.use.place,
+        symbol=case.symbol,
+        message=f"{absent.container} has no {name} any more: nobody calls this override{whom}{advice}",
+        confidence=case.confidence,
+        old=evidence(case.old, case.before.found[0].symbol),
+        new=Evidence(absent.file, absent.line),
+        replacement=replacement,
+        cause=f"{absent.container}.{name}",
+    )
+
+
+def _changed(case: Case, method: ClientMethod, old: Symbol, new: Symbol) -> Iterator[Problem]:
+    if old.kind is not SymbolKind.FUNCTION or new.kind is not SymbolKind.FUNCTION:
+        return
+    shape = _shape_change(case, method, old, new)
+    if shape is not None:
+        yield shape
+        return
+    before, after = case.old.signature(old), case.new.signature(new)
+    if isinstance(before, Open) or isinstance(after, Open) or not after.exact or before.parameters == after.parameters:
+        return
+    own = signature_of(method)
+    name = new.dotted.rpartition(".")[2]
+    site = _unfitting(case.new, name, own, after, before)
+    if site is None:
+        site = _swapped(case.new, name, own, before, after)
+    if site is not None:
+        how = f"{site.file}:{site.line} calls {shorten(site.source, 100)}"
+        severity = Severity.WARNING if method.decorated else sure(Severity.BREAKING, all_members=case.after.closed)
+        yield _drift(case, old, new, f"this override does not fit how it is called now: {how}", severity)
+        return
+    why = misfit(method, after)
+    if why and not misfit(method, before) and not method.decorated:
+        message = f"this override does not fit the hook's signature any more: {why}"
+        yield _drift(case, old, new, message, Severity.WARNING)
+
+
+def _shape_change(case: Case, method: ClientMethod, old: Symbol, new: Symbol) -> Problem | None:
+    """Property against method, and asynchronous against not."""
+    was, now = "property" in old.binding, "property" in new.binding
+    if was != now and (method.binding == "property") == was:
+        kind = "property" if now else "method"
+        return _drift(case, old, new, f"{case.symbol} is a {kind} now", Severity.BREAKING, Verdict.KIND_CHANGED)
+    if old.is_async != new.is_async and method.is_async == old.is_async and not method.decorated:
+        how = "asynchronous" if new.is_async else "not asynchronous"
+        message = f"{case.symbol} is {how} now, and so its callers treat it"
+        return _drift(case, old, new, message, Severity.BREAKING, Verdict.ASYNC_CHANGED)
+    return None
+
+
+def _drift(
+    case: Case, old: Symbol, new: Symbol, message: str, severity: Severity, kind: Verdict = Verdict.OVERRIDE_DRIFT
+) -> Problem:
+    return Problem(
+        kind=kind,
+        severity=severity,
+        place=case.use.place,
+        symbol=case.symbol,
+        message=message,
+        confidence=case.confidence,
+        old=evidence(case.old, old),
+        new=evidence(case.new, new),
+    )
+
+
+def call_sites(upstream: Upstream, name: str) -> list[CallSite]:
+    """Calls `<anything>.name(...)` in a release."""
+    return [CallSite(*site) for site in upstream.calls_of(name)]
+
+
+def _unfitting(upstream: Upstream, name: str, own: Signature, hook: Signature, before: Signature) -> CallSite | None:
+    """A call that fits the new hook and neither the override nor the hook as it was. `self.` calls speak first."""
+    sites = sorted(call_sites(upstream, name), key=lambda site: not receiver_is_self(site.source, name))
+    for site in sites:
+        arguments = call_arguments(site.source, name)
+        if arguments is None or not fits(hook, arguments) or fits(own, arguments):
+            continue
+        if not fits(before, arguments) or _lacks_parameter(own, before):
+            return site
+    return None
+
+
+def _lacks_parameter(own: Signature, before: Signature) -> bool:
+    """Whether the override demands more than its hook passed at least: then calls with less are news to it."""
+    least = [each for each in before.parameters if each.default is None and each.kind == "positional"]
+    needs = [each for each in own.parameters if each.default is None and each.kind == "positional"]
+    return len(needs) >= len(least)
+
+
+def _swapped(upstream: Upstream, name: str, own: Signature, before: Signature, after: Signature) -> CallSite | None:
+    """A call by position whose arguments land on other parameters of the override than the hook means."""
+    own_names, old_names, new_names = _positions(own), _positions(before), _positions(after)
+    moved = [
+        index
+        for index, (mine, old, new) in enumerate(zip(own_names, old_names, new_names, strict=False))
+        if mine == old and new != old and old in new_names
+    ]
+    if not moved:
+        return None
+    for site in call_sites(upstream, name):
+        arguments = call_arguments(site.source, name)
+        if arguments is None or not fits(after, arguments) or not receiver_is_self(site.source, name):
+            continue
+        if sum(each.name is None for each in arguments.given) > moved[0]:
+            return site
+    return None
+
+
+def _positions(signature: Signature) -> list[str]:
+    return [each.name for each in signature.parameters if each.kind in ("positional", "positional-only")]

@@ -1,0 +1,154 @@
+"""Names that are gone: removed, moved, renamed; and those that are there only to refuse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import Evidence, Severity, Verdict
+from tooling.upgrade.symbols import Definite, Found, SymbolKind, Values
+from tooling.upgrade.uses import Action, Attribute, Awaited, Called, Entered, Item, Iterated, Name
+from tooling.upgrade.verdicts.case import sure
+from tooling.upgrade.verdicts.records import Problem
+from tooling.upgrade.verdicts.targets import locate
+from tooling.upgrade.verdicts.wording import evidence, evidence_of_absence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.upgrade.symbols import Absent, Upstream
+    from tooling.upgrade.uses import Derivation
+    from tooling.upgrade.verdicts.case import Case
+    from tooling.upgrade.verdicts.records import Explanation
+    from tooling.upgrade.verdicts.targets import Met
+
+SILENT = frozenset({Action.PROBE, Action.OVERRIDE, Action.UNPACK, Action.SUBSCRIPT, Action.ITERATE, Action.AWAIT})
+"""Uses that never fail by a missing name, or that other families speak of."""
+_REFUSING = frozenset({Action.CALL, Action.DECORATE, Action.SUBCLASS})
+
+
+def absences(case: Case) -> Iterator[Problem]:
+    """The name was there, and is not any more."""
+    if case.use.action in SILENT or not _is_gone(case):
+        return
+    absent = case.after.absent[0]
+    kind, replacement = _explained(case, absent)
+    if _receiver_changed(case):
+        kind, replacement = Verdict.RETURN_CHANGED, None
+    whole = not case.after.found and case.after.closed and case.before.closed
+    yield Problem(
+        kind=kind,
+        severity=sure(Severity.BREAKING, all_members=whole),
+        place=case.use.place,
+        symbol=case.symbol,
+        message=_sentence(case, kind, absent, replacement.text if replacement else ""),
+        raises=_raises(case, absent),
+        confidence=case.confidence,
+        old=evidence(case.old, case.before.found[0].symbol) if case.before.found else Evidence(),
+        new=_new_home(case, replacement.text if replacement else "") or evidence_of_absence(absent),
+        replacement=replacement,
+        fixable=bool(replacement and replacement.certain and kind is not Verdict.RETURN_CHANGED),
+        cause=f"{absent.container}.{absent.name}",
+    )
+
+
+def refusals(case: Case) -> Iterator[Problem]:
+    """The name is there, and what it does is to raise."""
+    if case.use.action not in _REFUSING or not case.before.found:
+        return
+    for before, after in case.pairs():
+        message = _refusal(case.new, after)
+        if not message or _refusal(case.old, before):
+            continue
+        yield Problem(
+            kind=Verdict.REMOVED,
+            severity=sure(Severity.BREAKING, all_members=len(case.after.found) == 1 and case.after.closed),
+            place=case.use.place,
+            symbol=case.symbol,
+            message=f"{case.symbol} only raises now: {message}",
+            raises="Exception",
+            confidence=case.confidence,
+            old=evidence(case.old, before.symbol),
+            new=evidence(case.new, after.symbol),
+        )
+
+
+def _is_gone(case: Case) -> bool:
+    """Whether the new side lacks what the old one has; of a union: more members lack it than before."""
+    if case.after.cascade or not case.after.absent:
+        return False
+    return bool(case.before.found) and len(case.after.absent) > len(case.before.absent)
+
+
+def _explained(case: Case, absent: Absent) -> Explanation:
+    return case.explain(absent) or (Verdict.REMOVED, None)
+
+
+def _new_home(case: Case, dotted: str) -> Evidence | None:
+    found = case.new.resolve(dotted) if "." in dotted else None
+    return evidence(case.new, found.symbol) if isinstance(found, Found) else None
+
+
+def _sentence(case: Case, kind: Verdict, absent: Absent, replacement: str) -> str:
+    home = absent.container
+    if kind is Verdict.MOVED and replacement:
+        return f"{case.symbol} moved: it is {replacement} now"
+    if kind is Verdict.RENAMED and replacement:
+        return f"{case.symbol} was renamed: it is {replacement} now"
+    if kind is Verdict.RETURN_CHANGED:
+        return f"what is returned is a {home} now, which has no {absent.name}"
+    if case.use.action is Action.ASSIGN:
+        return f"{case.symbol} is gone from {home}: nothing reads what is assigned here"
+    later = "; this is evaluated when an exception passes" if case.use.action is Action.EXCEPT else ""
+    if f"{home}.{absent.name}" == case.symbol:
+        return f"{case.symbol} is gone: {home} no longer has {absent.name}{later}"
+    return f"{case.symbol} is gone: {home} has no {absent.name}{later}"
+
+
+def _raises(case: Case, absent: Absent) -> str:
+    match case.use.action:
+        case Action.IMPORT | Action.STAR_IMPORT:
+            found = case.new.resolve(absent.container)
+            last = isinstance(case.use.target, Name) and case.use.target.dotted.endswith(f".{absent.name}")
+            inside = isinstance(found, Found) and last
+            return "ImportError" if inside else "ModuleNotFoundError"
+        case Action.ASSIGN:
+            return ""
+        case Action.STRING:
+            return "AttributeError"
+    return "AttributeError"
+
+
+def _receiver_changed(case: Case) -> bool:
+    """Whether the name is gone because a function returns something else, not because a class lost it."""
+    target = case.use.target
+    if not isinstance(target, Attribute) or not _is_returned(target.base, case.old):
+        return False
+    had = {_last(met.receiver) for met in case.before.found}
+    return all(_last(absent.container) not in had for absent in case.after.absent)
+
+
+def _is_returned(derivation: Derivation, upstream: Upstream) -> bool:
+    match derivation:
+        case Awaited(base) | Iterated(base) | Item(base) | Entered(base):
+            return _is_returned(base, upstream)
+        case Called(base):
+            found = locate(upstream, base).found
+            return bool(found) and all(met.symbol.kind is not SymbolKind.CLASS for met in found)
+        case Attribute():
+            outcome = upstream.follow(derivation)
+            return isinstance(outcome, Values) and not any(isinstance(each, Definite) for each in outcome.types)
+    return False
+
+
+def _last(dotted: str) -> str:
+    return dotted.rpartition(".")[2]
+
+
+def _refusal(upstream: Upstream, met: Met) -> str:
+    if met.symbol.refuses or met.symbol.kind is not SymbolKind.CLASS:
+        return met.symbol.refuses
+    for name in ("__init__", "__new__"):
+        method = upstream.member(met.symbol, name)
+        if isinstance(method, Found) and method.symbol.refuses:
+            return method.symbol.refuses
+    return ""

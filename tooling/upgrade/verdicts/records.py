@@ -1,0 +1,82 @@
+"""What the verdict families share: a pair of releases, what a judge knows beside them, and a problem before it is a
+finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import Evidence, Replacement, Severity, Verdict
+
+if TYPE_CHECKING:
+    from tooling.upgrade.symbols import Absent, Upstream
+    from tooling.upgrade.uses import ClientMethod, Place, Use
+
+Explanation = tuple[Verdict, Replacement | None]
+"""MOVED, RENAMED or REMOVED, and what to write instead."""
+Explainer = Callable[["Absent", "Upstream", "Upstream", "Use"], Explanation | None]
+"""Why something is gone; None if it is simply not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One distribution in two versions."""
+
+    distribution: str
+    old: Upstream
+    new: Upstream
+
+    def owns(self, dotted: str) -> bool:
+        """Whether either version holds the name."""
+        return self.old.owns(dotted) or self.new.owns(dotted)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A difference that one use runs into; guards and fallbacks have not been looked at yet."""
+
+    kind: Verdict
+    severity: Severity
+    place: Place
+    symbol: str
+    message: str
+    raises: str = ""
+    """Builtin exception that the new version raises there; "" if it fails silently or later."""
+    parameter: str = ""
+    confidence: float = 0.95
+    old: Evidence = field(default_factory=Evidence)
+    new: Evidence = field(default_factory=Evidence)
+    replacement: Replacement | None = None
+    fixable: bool = False
+    cause: str = ""
+    """Dotted path of what is gone, where several uses of one expression run into the same thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """How the parts of one `try` statement fare on the new version."""
+
+    body_raises: frozenset[str] = frozenset()
+    """Exceptions that uses in the body raise there."""
+    body_open: bool = False
+    """Whether some use in the body could not be judged."""
+    body_uses: int = 0
+    handler_uses: Mapping[int, int] = field(default_factory=dict)
+    """Uses of a package in each handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeContext:
+    """What a judge knows beside one use: the other distributions of the upgrade, and what stands around in the file.
+
+    All of it may be left empty; then guards on other distributions stay undecided, fallbacks have no alternatives."""
+
+    distribution: str
+    pairs: Sequence[Comparison] = ()
+    """All distributions that change; guards may ask for any of them."""
+    explain: Explainer | None = None
+    alternatives: Callable[[str, int], Alternatives] = lambda _path, _number: Alternatives()
+    """Of the `try` statement with this number in this file."""
+    methods: Callable[[Use], Mapping[str, ClientMethod]] = lambda _use: {}
+    """Methods that the class defines which a SUBCLASS use stands in."""

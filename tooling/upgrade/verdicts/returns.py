@@ -1,0 +1,166 @@
+"""What is returned no longer goes with what is done with it. Annotations are never compared as text: only a use that
+contradicts the new value is a finding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import Evidence, Severity, Verdict
+from tooling.upgrade.symbols import Absent, Builtin, Container, Definite, Found, Instance, SymbolKind, Values
+from tooling.upgrade.uses import Action, Awaited, Called, Item, Iterated
+from tooling.upgrade.verdicts.case import sure
+from tooling.upgrade.verdicts.records import Problem
+from tooling.upgrade.verdicts.targets import locate, spelled
+from tooling.upgrade.verdicts.wording import evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.upgrade.symbols import Type, Upstream
+    from tooling.upgrade.uses import Derivation
+    from tooling.upgrade.verdicts.case import Case
+
+_SPECIAL = {
+    (Action.SUBSCRIPT, False): ("__getitem__", "__class_getitem__"),
+    (Action.ITERATE, False): ("__iter__", "__getitem__"),
+    (Action.ITERATE, True): ("__aiter__",),
+    (Action.AWAIT, False): ("__await__",),
+    (Action.ENTER, False): ("__enter__",),
+    (Action.ENTER, True): ("__aenter__",),
+}
+_GOES_WITH = {
+    (Action.SUBSCRIPT, False): {"list", "dict", "tuple", "str", "bytes"},
+    (Action.ITERATE, False): {"list", "dict", "tuple", "iterator", "str", "bytes", "set", "frozenset"},
+    (Action.ITERATE, True): {"async-iterator"},
+    (Action.AWAIT, False): {"awaitable"},
+    (Action.ENTER, False): {"context"},
+    (Action.ENTER, True): {"context"},
+}
+_KNOWN = {"list", "dict", "tuple", "iterator", "async-iterator", "awaitable", "context"} | {
+    "str",
+    "bytes",
+    "int",
+    "float",
+    "bool",
+    "NoneType",
+    "set",
+    "frozenset",
+}
+_VERBS = {
+    Action.SUBSCRIPT: "subscripted",
+    Action.ITERATE: "looped over",
+    Action.AWAIT: "awaited",
+    Action.ENTER: "entered with `with`",
+}
+
+
+def contradictions(case: Case) -> Iterator[Problem]:
+    """The use and the new value do not go together."""
+    if case.use.action is Action.UNPACK:
+        yield from _unpacking(case)
+    elif case.use.action in _VERBS:
+        yield from _protocol(case)
+
+
+def _unpacking(case: Case) -> Iterator[Problem]:
+    target, count = case.use.target, case.use.count
+    old, new = case.old.unpacked(target), case.new.unpacked(target)
+    if count is None or old != count or new is None or new == count:
+        return
+    message = f"{_name(case)} gives {new} values now; {count} are unpacked here"
+    yield _problem(case, Verdict.RETURN_CHANGED, message, "ValueError", whole=True, inferred=False)
+
+
+def _protocol(case: Case) -> Iterator[Problem]:
+    key = case.use.action, bool(case.use.awaited) and case.use.action is not Action.AWAIT
+    before, after = case.old.follow(case.use.target), case.new.follow(case.use.target)
+    if not isinstance(before, Values) or not isinstance(after, Values) or not after.types or not before.types:
+        return
+    if not all(_goes(case.old, each, key) for each in before.types):
+        return
+    answers = [_goes(case.new, each, key) for each in after.types]
+    if False not in answers:
+        return
+    whole = all(answer is False for answer in answers) and not after.open and not before.open
+    kinds = " or ".join(sorted({_describe(each) for each in after.types}))
+    asynchronous = _is_about_async(before.types, after.types)
+    kind = Verdict.ASYNC_CHANGED if asynchronous else Verdict.RETURN_CHANGED
+    message = f"{_name(case)} gives {kinds} now, which cannot be {_VERBS[case.use.action]}{_how(key)}"
+    inferred = before.inferred or after.inferred
+    yield _problem(case, kind, message, "TypeError", whole=whole, inferred=inferred)
+
+
+def _how(key: tuple[Action, bool]) -> str:
+    return " asynchronously" if key[1] else ""
+
+
+def _goes(upstream: Upstream, value: Type, key: tuple[Action, bool]) -> bool | None:
+    match value:
+        case Instance(symbol):
+            return _has_special(upstream, value, symbol.dotted, key)
+        case Container(name=name) | Builtin(name):
+            return name in _GOES_WITH[key] if name in _KNOWN else None
+        case Definite(symbol) if symbol.kind is SymbolKind.FUNCTION:
+            return False
+    return None
+
+
+def _has_special(upstream: Upstream, value: Instance, dotted: str, key: tuple[Action, bool]) -> bool | None:
+    answers = [upstream.member(value.symbol, name) for name in _SPECIAL[key]]
+    if any(isinstance(answer, Found) for answer in answers):
+        return True
+    return False if dotted and all(isinstance(answer, Absent) for answer in answers) else None
+
+
+def _is_about_async(before: tuple[Type, ...], after: tuple[Type, ...]) -> bool:
+    """One side gives something to await or to loop over asynchronously, and the other does not."""
+
+    def asynchronous(types: tuple[Type, ...]) -> bool:
+        return any(isinstance(each, Container) and each.name in ("awaitable", "async-iterator") for each in types)
+
+    return asynchronous(before) != asynchronous(after)
+
+
+def _describe(value: Type) -> str:
+    match value:
+        case Instance(symbol):
+            return f"a {symbol.dotted.rpartition('.')[2]}"
+        case Definite(symbol):
+            return f"the {symbol.kind} {symbol.dotted}"
+        case Container(name, items) if name == "tuple":
+            return f"a tuple of {len(items)}"
+        case Container(name=name) | Builtin(name):
+            return {"NoneType": "None"}.get(name, f"a value of type {name}")
+
+
+def _source(derivation: Derivation) -> Derivation:
+    """The callable or attribute that gave the value."""
+    match derivation:
+        case Called(base) | Awaited(base) | Iterated(base) | Item(base):
+            return _source(base)
+    return derivation
+
+
+def _name(case: Case) -> str:
+    source = _source(case.use.target)
+    found = locate(case.old, source).found
+    return spelled(source) or (found[0].symbol.dotted if found else case.use.symbol_text)
+
+
+def _side(upstream: Upstream, target: Derivation) -> Evidence:
+    found = locate(upstream, _source(target)).found
+    return evidence(upstream, found[0].symbol) if found else Evidence()
+
+
+def _problem(case: Case, kind: Verdict, message: str, raises: str, *, whole: bool, inferred: bool) -> Problem:
+    return Problem(
+        kind=kind,
+        severity=sure(Severity.BREAKING, all_members=whole),
+        place=case.use.place,
+        symbol=_name(case),
+        message=message,
+        raises=raises,
+        confidence=0.7 if inferred else 0.9,
+        old=_side(case.old, case.use.target),
+        new=_side(case.new, case.use.target),
+    )

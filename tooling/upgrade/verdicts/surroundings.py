@@ -1,0 +1,93 @@
+"""What stands around a use: the other parts of its `try` statement, and the methods of its class."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.uses import Action, Attribute
+from tooling.upgrade.verdicts.case import Case
+from tooling.upgrade.verdicts.guards import new_side, reachable
+from tooling.upgrade.verdicts.judge import problems
+from tooling.upgrade.verdicts.records import Alternatives, JudgeContext
+from tooling.upgrade.verdicts.targets import locate, roots_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tooling.upgrade.uses import ClientMethod, FileUses, Use
+    from tooling.upgrade.verdicts.records import Comparison
+
+_LAST = 1 << 30
+
+
+class Surroundings:
+    """Looked up once per `try` statement and per class."""
+
+    def __init__(self, files: Sequence[FileUses], pairs: Sequence[Comparison]) -> None:
+        """files: those of the whole repository."""
+        self._pairs = pairs
+        self._tried: dict[tuple[str, int], list[Use]] = defaultdict(list)
+        self._overrides: dict[str, list[Use]] = defaultdict(list)
+        self._classes: dict[str, list[int]] = defaultdict(list)
+        self._known: dict[tuple[str, int], Alternatives] = {}
+        for file in files:
+            for use in file.uses:
+                self._sort_in(file.path, use)
+
+    def _sort_in(self, path: str, use: Use) -> None:
+        for attempt in use.attempts:
+            self._tried[path, attempt.number].append(use)
+        if use.action is Action.OVERRIDE:
+            self._overrides[path].append(use)
+        elif use.action is Action.SUBCLASS:
+            self._classes[path].append(use.place.line)
+
+    def alternatives(self, path: str, number: int) -> Alternatives:
+        """How the parts of a `try` statement fare on the new version."""
+        key = path, number
+        if key not in self._known:
+            # While it is looked up, a use inside asks for nothing of its own statement.
+            self._known[key] = Alternatives()
+            self._known[key] = self._look(number, self._tried.get(key, []))
+        return self._known[key]
+
+    def _look(self, number: int, uses: list[Use]) -> Alternatives:
+        raised: set[str] = set()
+        unknown, body = False, 0
+        handlers: dict[int, int] = defaultdict(int)
+        for use in uses:
+            attempt = next(each for each in use.attempts if each.number == number)
+            if reachable(use.conditions, new_side(self._pairs)) is False:
+                continue
+            if attempt.part == "handler":
+                handlers[attempt.handler] += 1
+                continue
+            body += 1
+            found = self._raised(use)
+            unknown = unknown or found is None
+            raised |= found or set()
+        return Alternatives(frozenset(raised), unknown, body, dict(handlers))
+
+    def _raised(self, use: Use) -> set[str] | None:
+        """Exceptions that a use raises on the new version; None if nobody knows."""
+        for pair in self._pairs:
+            if not any(pair.owns(root) for root in roots_of(use.target)):
+                continue
+            sight = locate(pair.new, use.target)
+            if sight.absent and not sight.found and use.action is not Action.PROBE:
+                return {"ModuleNotFoundError"} if use.action is Action.IMPORT else {"AttributeError"}
+            case = Case(use, pair.old, pair.new, JudgeContext(pair.distribution, self._pairs))
+            raised = {problem.raises for problem in problems(case) if problem.raises}
+            return raised or (set() if sight.closed else None)
+        return None
+
+    def methods(self, use: Use) -> Mapping[str, ClientMethod]:
+        """Methods of the class that a SUBCLASS use stands in: those between it and the next class with such a base."""
+        path, line = use.place.path, use.place.line
+        after = min((each for each in self._classes[path] if each > line), default=_LAST)
+        return {
+            each.target.name: each.method
+            for each in self._overrides[path]
+            if line <= each.place.line < after and isinstance(each.target, Attribute) and each.method is not None
+        }

@@ -1,0 +1,264 @@
+"""What the last step of a derivation meets in one release: the definitions it finds, those it misses, and whether that
+is all. Values of whole expressions come from `Upstream.follow`; here the definition itself counts (a property, not
+what it returns)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.symbols import (
+    Absent,
+    Builtin,
+    Container,
+    Definite,
+    Found,
+    Gone,
+    Instance,
+    Open,
+    Symbol,
+    SymbolKind,
+    Values,
+)
+from tooling.upgrade.uses import (
+    Attribute,
+    Awaited,
+    Called,
+    ClientClass,
+    Either,
+    Entered,
+    InstanceOf,
+    Item,
+    Iterated,
+    Name,
+    Parametrised,
+    SuperOf,
+    Unknown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tooling.upgrade.symbols import Resolution, Type, Upstream
+    from tooling.upgrade.uses import Derivation
+
+_PYTHON_TYPES: dict[str, type] = {
+    kind.__name__: kind for kind in (str, int, float, bool, bytes, list, dict, tuple, set, frozenset, type(None))
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A definition that was found."""
+
+    symbol: Symbol
+    unbound: bool = False
+    """A method taken from its class: `self` is the first argument."""
+    deprecated: str = ""
+    """The way to it is."""
+    receiver: str = ""
+    """Dotted path of the class or module it was taken from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the last step of a derivation meets."""
+
+    found: tuple[Met, ...] = ()
+    absent: tuple[Absent, ...] = ()
+    open: str = ""
+    """Why there may be more; "" if this is all."""
+    cascade: bool = False
+    """An earlier step fails already: that step has a use of its own."""
+    inferred: bool = False
+    """Known only through return statements of unannotated code."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing else is possible."""
+        return not self.open and not self.cascade
+
+
+def locate(upstream: Upstream, derivation: Derivation) -> Sight:
+    """The definitions that the last step of a derivation reaches."""
+    match derivation:
+        case Name(dotted):
+            return _named(upstream, dotted)
+        case Attribute(base, name):
+            return _member_of(upstream, base, name)
+        case Either(members):
+            return _joined(locate(upstream, member) for member in members)
+        case ClientClass(bases=bases):
+            return _joined(locate(upstream, base) for base in bases)
+        case Unknown():
+            return Sight(open="not ours, or beyond inference")
+    return _valued(upstream, derivation)
+
+
+def root_of(derivation: Derivation) -> str:
+    """Dotted name at the bottom of a derivation; "" if it has none."""
+    return next(roots_of(derivation), "")
+
+
+def roots_of(derivation: Derivation) -> Iterator[str]:
+    """All dotted names at the bottom of a derivation."""
+    match derivation:
+        case Name(dotted):
+            yield dotted
+        case (
+            Attribute(base=base)
+            | Called(base=base)
+            | InstanceOf(base=base)
+            | Awaited(base=base)
+            | Iterated(base=base)
+            | Item(base=base)
+            | Entered(base=base)
+        ):
+            yield from roots_of(base)
+        case SuperOf(bases) | ClientClass(bases=bases) | Either(bases) | Parametrised(arguments=bases):
+            for each in bases:
+                yield from roots_of(each)
+
+
+def spelled(derivation: Derivation, otherwise: str = "") -> str:
+    """The path a reader would give the thing: "vllm.LLM.generate" for `llm.generate` of a `vllm.LLM`."""
+    match derivation:
+        case Name(dotted):
+            return dotted
+        case Attribute(base, name):
+            inner = spelled(_class_of(base))
+            return f"{inner}.{name}" if inner else otherwise
+    return otherwise
+
+
+def _class_of(derivation: Derivation) -> Derivation:
+    """The class of an instance or of `super()`, if it has a name; names of classes begin with a capital."""
+    match derivation:
+        case Called(Name(dotted)) | InstanceOf(Name(dotted)) if dotted.rpartition(".")[2][:1].isupper():
+            return Name(dotted)
+        case SuperOf((first, *_)) | ClientClass(bases=(first, *_)):
+            return _class_of(first) if not isinstance(first, Name) else first
+        case Called(ClientClass() as inner) | InstanceOf(ClientClass() as inner):
+            return _class_of(inner)
+        case Name():
+            return derivation
+        case Attribute(Name(), _):
+            return Name(spelled(derivation))
+    return Unknown()
+
+
+def _named(upstream: Upstream, dotted: str) -> Sight:
+    if not upstream.owns(dotted) and not upstream.owns(dotted.rpartition(".")[0] or dotted):
+        # The root itself may be gone: a top-level module that the new version dropped is absent, not foreign.
+        return _sight(upstream.resolve(dotted), receiver="")
+    return _sight(upstream.resolve(dotted), receiver=dotted.rpartition(".")[0], by_class=True)
+
+
+def _sight(resolution: Resolution, *, receiver: str, by_class: bool = False) -> Sight:
+    match resolution:
+        case Found(symbol, _through, deprecated):
+            unbound = by_class and bool(symbol.owner) and symbol.binding == "method"
+            return Sight(found=(Met(symbol, unbound, deprecated, receiver),))
+        case Absent():
+            return Sight(absent=(resolution,))
+        case Open(why):
+            return Sight(open=why or "not known")
+
+
+def _member_of(upstream: Upstream, base: Derivation, name: str) -> Sight:
+    match base:
+        case SuperOf(bases):
+            return _first_of(upstream, bases, name, instance=True)
+        case ClientClass(bases=bases):
+            return _first_of(upstream, bases, name, instance=False)
+        case Called(ClientClass(bases=bases)) | InstanceOf(ClientClass(bases=bases)):
+            return _first_of(upstream, bases, name, instance=True)
+        case Name(dotted):
+            outcome = upstream.follow(base)
+            if isinstance(outcome, Open) and not isinstance(upstream.resolve(dotted), Open):
+                return _named(upstream, f"{dotted}.{name}")
+        case _:
+            outcome = upstream.follow(base)
+    return _through(upstream, outcome, name)
+
+
+def _through(upstream: Upstream, outcome: Values | Gone | Open, name: str) -> Sight:
+    if isinstance(outcome, Gone):
+        return Sight(cascade=True)
+    if isinstance(outcome, Open):
+        return Sight(open=outcome.why or "not known")
+    if not outcome.types:
+        return Sight(open="nothing is known of the value")
+    sight = _joined(_of_type(upstream, each, name) for each in outcome.types)
+    why = sight.open or ("other values are possible" if outcome.open else "")
+    return replace(sight, open=why, inferred=sight.inferred or outcome.inferred)
+
+
+def _of_type(upstream: Upstream, value: Type, name: str) -> Sight:
+    match value:
+        case Instance(symbol):
+            return _sight(upstream.member(symbol, name), receiver=symbol.dotted)
+        case Definite(symbol) if symbol.kind in (SymbolKind.CLASS, SymbolKind.MODULE):
+            by_class = symbol.kind is SymbolKind.CLASS
+            return _sight(upstream.member(symbol, name), receiver=symbol.dotted, by_class=by_class)
+        case Definite(symbol):
+            return Sight(open=f"an attribute of {symbol.dotted}, which is no class")
+        case Builtin(kind) | Container(name=kind):
+            python = _PYTHON_TYPES.get(kind)
+            if python is None or hasattr(python, name):
+                return Sight(open=f"an attribute of {kind}")
+            return Sight(absent=(Absent(container=kind, name=name),))
+
+
+def _first_of(upstream: Upstream, bases: tuple[Derivation, ...], name: str, *, instance: bool) -> Sight:
+    """As the method resolution order goes: the first base that has it; unknown ones before that make it open."""
+    missing: list[Absent] = []
+    for base in bases:
+        here = locate(upstream, base)
+        if here.cascade or (here.absent and not here.found):
+            return Sight(cascade=True)
+        if not here.closed or not here.found:
+            return Sight(open=here.open or "a base class is not known")
+        for met in here.found:
+            sight = _in_class(upstream, met.symbol, name, instance=instance)
+            if sight.open or sight.found:
+                return sight
+            missing.extend(sight.absent)
+    return Sight(absent=tuple(missing[:1]), open="" if missing else "no base class is known")
+
+
+def _in_class(upstream: Upstream, symbol: Symbol, name: str, *, instance: bool) -> Sight:
+    if symbol.kind is not SymbolKind.CLASS:
+        return Sight(open=f"{symbol.dotted} is no class")
+    if name == "__init__" and instance and not _defines(upstream, symbol, name):
+        # Dataclasses and pydantic models have a constructor that nobody wrote: the class stands for it.
+        return Sight(found=(Met(symbol, receiver=symbol.dotted),))
+    return _sight(upstream.member(symbol, name), receiver=symbol.dotted, by_class=not instance)
+
+
+def _defines(upstream: Upstream, symbol: Symbol, name: str) -> bool:
+    return isinstance(upstream.member(symbol, name), Found)
+
+
+def _valued(upstream: Upstream, derivation: Derivation) -> Sight:
+    outcome = upstream.follow(derivation)
+    if isinstance(outcome, Gone):
+        return Sight(cascade=True)
+    if isinstance(outcome, Open):
+        return Sight(open=outcome.why or "not known")
+    found = tuple(Met(each.symbol) for each in outcome.types if isinstance(each, Definite))
+    partly = outcome.open or len(found) < len(outcome.types) or not found
+    return Sight(found=found, open="other values are possible" if partly else "", inferred=outcome.inferred)
+
+
+def _joined(sights: Iterable[Sight]) -> Sight:
+    whole = Sight()
+    for sight in sights:
+        whole = Sight(
+            found=(*whole.found, *(met for met in sight.found if met not in whole.found)),
+            absent=(*whole.absent, *(gone for gone in sight.absent if gone not in whole.absent)),
+            open=whole.open or sight.open,
+            cascade=whole.cascade or sight.cascade,
+            inferred=whole.inferred or sight.inferred,
+        )
+    return whole
