@@ -23,7 +23,8 @@ class Origin:
     sha256: str
     """Of the whole archive as the index states it; "" if it states none."""
     verified: str
-    """"whole": the archive's hash was checked; "ranged": CRC-32 and RECORD of each member read were; "folder"."""
+    """"whole": the archive's hash was checked; "ranged": CRC-32 and RECORD of each member read were; "folder"; "": an
+    sdist of which the index states no hash."""
     yanked: str | None = None
     """Why it was yanked; None if it was not."""
     bytes_read: int = 0
