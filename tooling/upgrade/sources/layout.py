@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 SOURCES = (".py", ".pyi")
 _NATIVE = (".so", ".pyd")
 _INITS = ("__init__.py", "__init__.pyi")
-_ASIDE = frozenset({"benchmark", "benchmarks", "doc", "docs", "example", "examples", "test", "tests"})
+_ASIDE_NAMES = "benchmark benchmarks doc docs example examples script scripts test tests tool tools"
+_ASIDE = frozenset(_ASIDE_NAMES.split())
 """Top-level folders that wheels carry by accident: part of no interface, and every repository has its own."""
 _SHARES = (b"extend_path(__path__", b"declare_namespace(__name__")
 """How an `__init__.py` says that other distributions put modules beside its own."""

@@ -1,0 +1,97 @@
+"""Archives as bytes at offsets, whether they lie on the disk or behind a server that answers ranges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from tooling.upgrade.errors import ArchiveError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+MAX_MEMBER = 16 << 20
+"""Most bytes of one member that is read, inflated."""
+MAX_TOTAL = 512 << 20
+"""Most bytes of all members that are read, inflated."""
+MAX_MEMBERS = 300_000
+_GAP = 64 << 10
+"""Bytes between two wanted parts from which it is cheaper to ask twice."""
+
+
+class Reader(Protocol):
+    """Random access to an archive."""
+
+    size: int
+    name: str
+    """For messages."""
+
+    def read(self, start: int, length: int) -> bytes:
+        """Exactly these bytes. Raises ArchiveError if the archive does not have them."""
+        ...
+
+    def prepare(self, parts: Sequence[tuple[int, int]]) -> None:
+        """Announces [start, end) parts that will be read next, so that they can be fetched together."""
+        ...
+
+
+@dataclass(slots=True)
+class FileReader:
+    """An archive on the disk."""
+
+    path: Path
+    name: str
+    size: int
+
+    @classmethod
+    def of(cls, path: Path, name: str = "") -> FileReader:
+        """path: an archive that exists."""
+        return cls(path, name or path.name, path.stat().st_size)
+
+    def read(self, start: int, length: int) -> bytes:
+        """Exactly these bytes."""
+        with self.path.open("rb") as stream:
+            stream.seek(start)
+            found = stream.read(length)
+        if len(found) != length:
+            raise ArchiveError("the archive ends too early", where=self.name)
+        return found
+
+    def prepare(self, parts: Sequence[tuple[int, int]]) -> None:
+        """Nothing: the disk is near."""
+
+
+def merged(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """[start, end) parts in order, those that are near each other taken together."""
+    runs: list[tuple[int, int]] = []
+    for start, end in sorted(parts):
+        if runs and start - runs[-1][1] < _GAP:
+            runs[-1] = (runs[-1][0], max(end, runs[-1][1]))
+        else:
+            runs.append((start, end))
+    return runs
+
+
+def checked_name(name: str, where: str) -> str:
+    """A member's name that stays inside whatever folder one might extract it to; ArchiveError for others."""
+    parts = name.removesuffix("/").split("/")
+    bad = "\\" in name or "\0" in name or name.startswith("/") or ":" in parts[0] or len(name) > 4096
+    if bad or any(part in {"", ".", ".."} for part in parts):
+        raise ArchiveError(f"a member's name leads out of the archive: {name[:200]!r}", where=where)
+    return name
+
+
+class Budget:
+    """Counts inflated bytes, so that a small archive cannot become a large one."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._left = MAX_TOTAL
+
+    def take(self, name: str, size: int) -> None:
+        """Reserve room for a member. Raises ArchiveError when it is too large or nothing is left."""
+        self._left -= size
+        if size > MAX_MEMBER or self._left < 0:
+            limit = MAX_MEMBER if size > MAX_MEMBER else MAX_TOTAL
+            raise ArchiveError(f"{name[:200]!r} would take more than {limit >> 20} MB", where=self._where)

@@ -1,0 +1,123 @@
+"""Wheels: which members an installation would have, and that each is what RECORD says."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+from typing import TYPE_CHECKING
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from tooling.upgrade.errors import ArchiveError
+from tooling.upgrade.sources.archive import zip as zip_archive
+from tooling.upgrade.sources.archive.contents import Contents
+from tooling.upgrade.sources.layout import is_native, is_source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tooling.upgrade.sources.archive.reading import Reader
+    from tooling.upgrade.sources.archive.zip import Member
+
+_INSTALLED = ("purelib", "platlib")
+"""Folders of `<name>.data` whose content lands beside the packages."""
+
+
+def read_wheel(reader: Reader, *, vouched: bool) -> Contents:
+    """The sources of a wheel. vouched: whether the whole file's hash was checked; then a member may be missing from
+    RECORD. Otherwise RECORD is all there is and must name each.
+
+    Raises ArchiveError when the wheel is damaged, forged or none."""
+    members = zip_archive.directory(reader)
+    information = _information_folder(members, reader.name)
+    by_name = {member.name: member for member in members}
+    paths = {member.name: _installed_path(member.name, information) for member in members}
+    wanted = {name: path for name, path in paths.items() if is_source(path)}
+    if len(set(wanted.values())) != len(wanted):
+        raise ArchiveError("two members would be installed at one place", where=reader.name)
+    facts = [name for name in ("METADATA", "RECORD", "entry_points.txt") if f"{information}/{name}" in by_name]
+    chosen = [by_name[name] for name in wanted] + [by_name[f"{information}/{name}"] for name in facts]
+    found = dict(zip_archive.contents(reader, chosen))
+    record = found.get(f"{information}/RECORD", b"")
+    _verify(found, _recorded(record), {f"{information}/RECORD"}, reader.name, vouched=vouched)
+    return Contents(
+        files={path: found[name] for name, path in wanted.items()},
+        native=tuple(sorted(path for path in paths.values() if is_native(path))),
+        metadata=found[f"{information}/METADATA"],
+        entry_points=found.get(f"{information}/entry_points.txt", b""),
+        record=record,
+    )
+
+
+def _information_folder(members: Sequence[Member], filename: str) -> str:
+    folders = {
+        member.name.partition("/")[0]
+        for member in members
+        if member.name.partition("/")[0].endswith(".dist-info") and member.name.endswith("/METADATA")
+    }
+    try:
+        expected, version, _, _ = parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        raise ArchiveError("that is no name of a wheel", where=filename) from None
+    found = [folder for folder in folders if _is_of(folder.removesuffix(".dist-info"), expected, version)]
+    if len(folders) != 1 or len(found) != 1:
+        others = ", ".join(sorted(folders)) or "none"
+        raise ArchiveError(
+            f"expected the metadata of {expected} {version} and no other, found {others}", where=filename
+        )
+    return found[0]
+
+
+def _is_of(folder: str, distribution: str, version: Version) -> bool:
+    name, _, text = folder.rpartition("-")
+    try:
+        return canonicalize_name(name) == distribution and Version(text) == version
+    except InvalidVersion:
+        return False
+
+
+def _installed_path(name: str, information: str) -> str:
+    """Where a member lands beside the packages; "" if it does not."""
+    top, _, rest = name.partition("/")
+    if top.endswith(".dist-info"):
+        return ""
+    if top == f"{information.removesuffix('.dist-info')}.data":
+        scheme, _, path = rest.partition("/")
+        return path if scheme in _INSTALLED else ""
+    return name
+
+
+def _recorded(record: bytes) -> dict[str, tuple[str, str]]:
+    """Path to (algorithm, digest without padding), of RECORD rows that have both."""
+    found = {}
+    try:
+        for row in csv.reader(record.decode("utf-8", "replace").splitlines()):
+            if len(row) >= 2 and "=" in row[1]:
+                algorithm, _, digest = row[1].partition("=")
+                found[row[0].replace("\\", "/")] = (algorithm.lower(), digest.rstrip("="))
+    except csv.Error:
+        pass  # what could be read counts; the rest is missing and judged so
+    return found
+
+
+def _verify(
+    found: Mapping[str, bytes],
+    recorded: Mapping[str, tuple[str, str]],
+    except_for: set[str],
+    where: str,
+    *,
+    vouched: bool,
+) -> None:
+    for name, content in found.items():
+        if name in except_for:
+            continue
+        algorithm, digest = recorded.get(name, ("", ""))
+        if algorithm not in {"sha256", "sha384", "sha512"}:
+            if vouched:
+                continue
+            raise ArchiveError(f"RECORD has no hash of {name!r}, and nothing else vouches for it", where=where)
+        actual = base64.urlsafe_b64encode(hashlib.new(algorithm, content).digest()).decode().rstrip("=")
+        if actual != digest:
+            raise ArchiveError(f"{name!r} is not what RECORD says (hash mismatch)", where=where)

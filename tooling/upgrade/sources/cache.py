@@ -1,0 +1,232 @@
+"""What was fetched before: pages of indexes and the sources of releases, below one folder.
+
+    <cache>/<sha256>.zip           sources of one archive: .py, .pyi, METADATA, entry_points.txt, RECORD; sorted, with
+                                   fixed timestamps, so that equal content gives equal bytes
+    <cache>/releases/<name>/*.json of each archive fetched: file name, address, hashes, the zip and its hash
+    <cache>/pages/*.json           answers of indexes, with what makes asking again cheap
+
+The name of a zip is the SHA-256 of the archive it came from, or of its RECORD where only ranges were read: the hash
+that was really checked, so that what an index merely states can never be mistaken for another index's file.
+
+One release takes 0.4 MB (trl) to 12 MB (torch). Above `MAX_BYTES` the zips that were used longest ago are removed.
+Any number of processes may use one folder: files appear whole or not at all, under names that fix their content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import sys
+import zipfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any
+
+from tooling.kit.errors import WriteError
+from tooling.upgrade.errors import ArchiveError
+from tooling.upgrade.releases import Origin
+from tooling.upgrade.sources.metadata import console_scripts, requirements
+from tooling.upgrade.sources.tree import Tree, content_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tooling.upgrade.releases import Release
+    from tooling.upgrade.sources.archive.contents import Contents
+
+MAX_BYTES = 2 << 30
+_SCHEMA = 1
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
+_FACTS = "areal-release.json"
+_FILES = "files/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One archive whose sources are here."""
+
+    distribution: str
+    version: str
+    filename: str
+    url: str
+    sha256: str
+    """As the index stated it."""
+    verified: str
+    packed: str
+    """File name of the zip."""
+    packed_sha256: str
+    stamp: str = ""
+    """What tells whether the address still has the same file, where no hash is stated: an ETag, or size and time."""
+
+
+def default_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """`areal/upgrade` below the user's cache folder: $XDG_CACHE_HOME, ~/.cache, or what the platform has instead."""
+    environ = os.environ if environ is None else environ
+    home = Path(environ.get("HOME") or Path.home())
+    platform = {"darwin": home / "Library/Caches", "win32": Path(environ.get("LOCALAPPDATA") or home / "AppData/Local")}
+    named = Path(environ.get("XDG_CACHE_HOME") or "")
+    root = named if named.is_absolute() else platform.get(sys.platform, home / ".cache")
+    return root / "areal" / "upgrade"
+
+
+class Cache:
+    """The folder. Reading never raises for what is missing or damaged; that is then removed, and fetched again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # ------------------------------------------------------------------------------------------------------- releases
+
+    def entries(self, distribution: str) -> Iterator[Entry]:
+        """Everything known of a distribution, in a fixed order."""
+        for path in sorted((self.folder / "releases" / distribution).glob("*.json")):
+            entry = _entry(path)
+            if entry is not None:
+                yield entry
+
+    def distributions(self) -> list[str]:
+        """Names of all distributions something is known of."""
+        return sorted(path.name for path in (self.folder / "releases").glob("*") if path.is_dir())
+
+    def entry(self, distribution: str, url: str, sha256: str) -> Entry | None:
+        """What is known of one file."""
+        return _entry(self._entry_path(distribution, url, sha256))
+
+    def release(self, entry: Entry, yanked: str | None = None) -> Release | None:
+        """The sources of an entry; None when they are gone or damaged."""
+        path = self.folder / entry.packed
+        try:
+            packed = path.read_bytes()
+        except OSError:
+            return None
+        if hashlib.sha256(packed).hexdigest() != entry.packed_sha256:
+            path.unlink(missing_ok=True)
+            return None
+        with suppress(OSError):
+            os.utime(path)  # `prune` goes by last use
+        return _opened(packed, _origin(entry, yanked))
+
+    def keep(self, entry: Entry, contents: Contents, archive_sha256: str) -> tuple[Entry, Release]:
+        """Store the sources of an archive. archive_sha256: of the whole archive, "" where only ranges were read.
+
+        entry: with `packed` and `packed_sha256` still empty. Raises WriteError when the folder cannot be written."""
+        packed = _packed(contents)
+        name = archive_sha256 or hashlib.sha256(contents.record).hexdigest()
+        digest = hashlib.sha256(packed).hexdigest()
+        kept = Entry(**{**asdict(entry), "packed": f"{name}.zip", "packed_sha256": digest})
+        self.write(kept.packed, packed)
+        path = self._entry_path(entry.distribution, entry.url, entry.sha256)
+        facts = json.dumps({"schema": _SCHEMA, **asdict(kept)}, sort_keys=True).encode()
+        self.write(str(path.relative_to(self.folder)), facts)
+        self.prune()
+        return kept, _opened(packed, _origin(kept, None))
+
+    def _entry_path(self, distribution: str, url: str, sha256: str) -> Path:
+        name = hashlib.sha256(f"{url}\n{sha256}".encode()).hexdigest()[:32]
+        return self.folder / "releases" / distribution / f"{name}.json"
+
+    # ---------------------------------------------------------------------------------------------------------- files
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace a file atomically. Raises WriteError."""
+        path = self.folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as stream:
+                temporary = Path(stream.name)
+                try:
+                    stream.write(content)
+                    stream.close()
+                    temporary.replace(path)
+                except BaseException:
+                    temporary.unlink(missing_ok=True)
+                    raise
+        except OSError as error:
+            fix = "make it writable, or name another cache folder"
+            raise WriteError(f"the cache cannot be written: {error.strerror}", where=str(path), fix=fix) from error
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A JSON object written before; {} when it is missing or damaged."""
+        return _json(self.folder / name)
+
+    def prune(self, most: int = MAX_BYTES) -> None:
+        """Remove the zips used longest ago until the rest fits."""
+        found = []
+        for path in self.folder.glob("*.zip"):
+            with suppress(OSError):
+                facts = path.stat()
+                found.append((facts.st_mtime_ns, facts.st_size, path))
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found)[:-1]:
+            if total <= most:
+                break
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def _entry(path: Path) -> Entry | None:
+    facts = _json(path)
+    if facts.pop("schema", None) != _SCHEMA or not all(isinstance(value, str) for value in facts.values()):
+        return None
+    try:
+        entry = Entry(**facts)
+    except TypeError:
+        return None
+    # The name comes from a file that anyone may have edited.
+    return entry if Path(entry.packed).name == entry.packed and entry.packed.endswith(".zip") else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _origin(entry: Entry, yanked: str | None) -> Origin:
+    return Origin(
+        distribution=entry.distribution,
+        version=entry.version,
+        filename=entry.filename,
+        url=entry.url,
+        sha256=entry.sha256,
+        verified=entry.verified,
+        yanked=yanked,
+    )
+
+
+def _packed(contents: Contents) -> bytes:
+    digest = content_digest(sorted(contents.files.items()))
+    facts = {"digest": digest, "native": list(contents.native), "scripts": dict(sorted(contents.scripts.items()))}
+    members = {f"{_FILES}{path}": content for path, content in contents.files.items()}
+    members |= {"METADATA": contents.metadata, "entry_points.txt": contents.entry_points, "RECORD": contents.record}
+    members[_FACTS] = json.dumps(facts, sort_keys=True).encode()
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, content in sorted(members.items()):
+            information = zipfile.ZipInfo(name, _TIMESTAMP)
+            information.compress_type = zipfile.ZIP_DEFLATED
+            information.create_system = 3
+            archive.writestr(information, content, compresslevel=5)
+    return target.getvalue()
+
+
+def _opened(packed: bytes, origin: Origin) -> Release:
+    archive = zipfile.ZipFile(io.BytesIO(packed))
+    facts = json.loads(archive.read(_FACTS))
+    names = [name[len(_FILES) :] for name in archive.namelist() if name.startswith(_FILES)]
+
+    def read(path: str) -> bytes:
+        try:
+            return archive.read(_FILES + path)
+        except zipfile.BadZipFile as error:
+            raise ArchiveError(f"damaged cache: {error}", where=origin.filename, fix="remove it") from error
+
+    scripts = console_scripts(archive.read("entry_points.txt")) or facts["scripts"]
+    requires = requirements(archive.read("METADATA"))
+    return Tree(origin, [*names, *facts["native"]], read, requires=requires, scripts=scripts, digest=facts["digest"])

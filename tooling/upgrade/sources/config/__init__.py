@@ -1,0 +1,1 @@
+"""Where this user looks for packages, as pip and uv are told."""

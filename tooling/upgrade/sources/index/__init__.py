@@ -1,0 +1,1 @@
+"""What indexes answer about a distribution: pages read, cached, and brought together."""

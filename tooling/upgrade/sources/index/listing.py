@@ -1,0 +1,86 @@
+"""All files of a distribution that this user's configuration leads to, and the versions they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from tooling.upgrade.errors import UpstreamError
+from tooling.upgrade.sources.links import VersionInfo, without_credentials
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tooling.upgrade.sources.config.settings import IndexSettings
+    from tooling.upgrade.sources.index.pages import Pages
+    from tooling.upgrade.sources.links import FileLink
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What was found, and what did not answer."""
+
+    links: tuple[FileLink, ...]
+    asked: tuple[str, ...]
+    """Every place, in order, without credentials."""
+    failed: tuple[UpstreamError, ...]
+    """Why places gave no answer. Their files, if any, are missing from `links`."""
+
+
+def list_files(distribution: str, settings: IndexSettings, pages: Pages) -> Listing:
+    """Ask every place that counts for a distribution. Of several files with one name the first is kept."""
+    links: dict[str, FileLink] = {}
+    asked: list[str] = []
+    failed: list[UpstreamError] = []
+
+    def add(found: Iterable[FileLink]) -> bool:
+        before = len(links)
+        for link in found:
+            links.setdefault(link.filename, link)
+        return len(links) > before
+
+    alone = settings.files.get(distribution)
+    places = [alone] if alone else list(settings.find_links)
+    for place in places:
+        asked.append(without_credentials(place) if "://" in place else place)
+        try:
+            add(pages.of_place(place, distribution))
+        except UpstreamError as error:
+            failed.append(error)
+    for index in [] if alone else settings.indexes_for(distribution):
+        asked.append(index.url)
+        try:
+            if add(pages.of_index(index, distribution)) and settings.first_index:
+                break
+        except UpstreamError as error:
+            failed.append(error)
+            if settings.first_index:
+                break  # asking a later index instead is how a private name is taken over by a public one
+    return Listing(tuple(links.values()), tuple(asked), tuple(failed))
+
+
+def grouped(links: Iterable[FileLink]) -> list[VersionInfo]:
+    """Versions in ascending order, each with its files by name."""
+    by_version: dict[Version, list[FileLink]] = {}
+    for link in links:
+        try:
+            by_version.setdefault(Version(link.version), []).append(link)
+        except InvalidVersion:
+            continue
+    return [_version(version, by_version[version]) for version in sorted(by_version)]
+
+
+def _version(version: Version, links: list[FileLink]) -> VersionInfo:
+    ordered = tuple(sorted(links, key=lambda link: link.filename))
+    yanked = ordered[0].yanked if all(link.yanked is not None for link in ordered) else None
+    wheels = [link for link in ordered if link.is_wheel] or list(ordered)
+    times = sorted(link.uploaded for link in ordered if link.uploaded)
+    return VersionInfo(
+        version=version,
+        files=ordered,
+        yanked=yanked,
+        requires_python=next((link.requires_python for link in wheels if link.requires_python), ""),
+        uploaded=times[0] if times else "",
+    )

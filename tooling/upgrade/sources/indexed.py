@@ -1,0 +1,246 @@
+"""Releases from the user's package indexes, or from the cache.
+
+release = open_release("vllm==0.18.0", cache=default_folder(), offline=False)
+[version.text for version in versions("vllm", cache=default_folder(), offline=False)]
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from tooling.kit.errors import UsageError
+from tooling.upgrade.errors import OfflineError, UpstreamError
+from tooling.upgrade.sources import problems
+from tooling.upgrade.sources.cache import Cache, Entry
+from tooling.upgrade.sources.choice import choose
+from tooling.upgrade.sources.config.settings import read_settings
+from tooling.upgrade.sources.fetching import Fetcher
+from tooling.upgrade.sources.index.listing import Listing, grouped, list_files
+from tooling.upgrade.sources.index.pages import Pages
+from tooling.upgrade.sources.links import FileLink, VersionInfo
+from tooling.upgrade.sources.metadata import requirements
+from tooling.upgrade.sources.transport import Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from tooling.upgrade.releases import Release
+    from tooling.upgrade.sources.config.settings import IndexSettings
+
+
+def _silent(_line: str) -> None:
+    """Progress that nobody wants to see."""
+
+
+class Catalogue:
+    """What the user's indexes have, asked as seldom as possible. One instance serves a whole run; all methods may be
+    called from several threads."""
+
+    def __init__(
+        self,
+        cache: Path,
+        *,
+        offline: bool = False,
+        python: str = "3.11",
+        project: Path | None = None,
+        settings: IndexSettings | None = None,
+        known: Iterable[str] = (),
+        report: Callable[[str], None] = _silent,
+    ) -> None:
+        """cache: folder, made when needed. python: whose wheels are preferred. project: whose configuration counts
+        beside the user's. settings: instead of reading any. known: names of distributions, to suggest from.
+        report: is told in a line what takes time."""
+        self._settings = settings if settings is not None else read_settings(project)
+        self._offline = offline or self._settings.offline
+        self._cache = Cache(cache)
+        self._transport = Transport(self._settings)
+        self._python = python
+        self._known = frozenset(known)
+        self._report = report
+        self._fetcher = Fetcher(self._transport, self._cache, report)
+
+    def versions(self, name: str) -> list[VersionInfo]:
+        """All versions of a distribution, ascending; pre-releases and yanked ones too.
+
+        Raises UpstreamError when no index knows it, OfflineError when none could be asked."""
+        distribution = _normalised(name)
+        return grouped(self._listed(distribution).links)
+
+    def release(self, requirement: str | tuple[str, str]) -> Release:
+        """The sources of the release that "name==version" names. A yanked one is given, and says so in its origin.
+
+        Raises UsageError for anything but an exact version, UpstreamError when there is no such release or it has no
+        archive, OfflineError when it is not cached and cannot be fetched, ArchiveError when its archive is bad."""
+        distribution, version = exact(requirement)
+        started = time.monotonic()
+        with _counted(distribution):
+            link = self._chosen(distribution, version)
+            release, count = self._opened(link, distribution)
+        seconds = round(time.monotonic() - started, 3)
+        release.origin = replace(release.origin, yanked=link.yanked, bytes_read=count, seconds=seconds)
+        return release
+
+    def requires(self, requirement: str | tuple[str, str]) -> Sequence[str]:
+        """Requires-Dist of a release, from its metadata file alone where the index has one."""
+        distribution, version = exact(requirement)
+        link = self._chosen(distribution, version)
+        entry = self._cache.entry(distribution, link.url, link.sha256)
+        if entry is None and link.metadata and link.metadata_sha256 and not self._offline:
+            found = self._fetcher.metadata(link)
+            if found is not None:
+                return requirements(found)
+        return self.release((distribution, str(version))).requires()
+
+    # ------------------------------------------------------------------------------------------------------- which file
+
+    def _chosen(self, distribution: str, version: Version) -> FileLink:
+        listing = self._listed(distribution)
+        matching = _matching(listing.links, version)
+        if not matching and not self._offline:
+            # A page from the cache may be older than the release.
+            listing = self._listed(distribution, fresh=True)
+            matching = _matching(listing.links, version)
+        link = choose(matching, self._python)
+        if link is None:
+            raise problems.unknown_version(distribution, str(version), listing)
+        return link
+
+    def _listed(self, distribution: str, *, fresh: bool = False) -> Listing:
+        pages = Pages(self._transport, self._cache, self._report, offline=self._offline, fresh=fresh)
+        listing = list_files(distribution, self._settings, pages)
+        if listing.links:
+            return listing
+        if self._offline or listing.failed:
+            # Which files there are is not known; those that were fetched once are known to be.
+            links = [_link(entry) for entry in self._cache.entries(distribution)]
+            if links:
+                return Listing(tuple(links), listing.asked, listing.failed)
+        raise problems.unknown_package(distribution, listing, self._suggestions(), offline=self._offline)
+
+    def _suggestions(self) -> list[str]:
+        return sorted(self._known | set(self._cache.distributions()))
+
+    # ------------------------------------------------------------------------------------------------------ its sources
+
+    def _opened(self, link: FileLink, distribution: str) -> tuple[Release, int]:
+        is_local = link.url.startswith("file:")
+        entry = self._cache.entry(distribution, link.url, link.sha256)
+        stamp = entry.stamp if entry is not None else ""
+        if is_local or not self._offline:
+            try:
+                stamp = self._fetcher.stamp(link)
+            except OSError as error:
+                raise UpstreamError(f"unreadable archive: {error.strerror}", where=link.url) from error
+            except OfflineError:
+                if entry is None:
+                    raise
+        if entry is not None and entry.stamp == stamp:
+            release = self._cache.release(entry)
+            if release is not None:
+                return release, 0
+            self._report(f"{link.filename}: what the cache had of it is gone or damaged")
+        if self._offline and not is_local:
+            raise problems.not_cached(link)
+        return self._fetcher.fetch(link, distribution, stamp)
+
+
+def open_release(
+    requirement: str | tuple[str, str],
+    *,
+    cache: Path,
+    offline: bool,
+    python: str = "3.11",
+    project: Path | None = None,
+    settings: IndexSettings | None = None,
+    known: Iterable[str] = (),
+    report: Callable[[str], None] = _silent,
+) -> Release:
+    """`Catalogue.release`, for one release."""
+    return Catalogue(
+        cache, offline=offline, python=python, project=project, settings=settings, known=known, report=report
+    ).release(requirement)
+
+
+def versions(
+    name: str,
+    *,
+    cache: Path,
+    offline: bool,
+    project: Path | None = None,
+    settings: IndexSettings | None = None,
+    known: Iterable[str] = (),
+    report: Callable[[str], None] = _silent,
+) -> list[VersionInfo]:
+    """`Catalogue.versions`, for one distribution."""
+    return Catalogue(cache, offline=offline, project=project, settings=settings, known=known, report=report).versions(
+        name
+    )
+
+
+def exact(requirement: str | tuple[str, str]) -> tuple[str, Version]:
+    """(normalised name, version) of "name==version"; extras and markers are allowed and ignored. Raises UsageError."""
+    fix = "write it as name==version, e.g. vllm==0.18.0"
+    if isinstance(requirement, tuple):
+        name, text = requirement
+    else:
+        try:
+            parsed = Requirement(requirement)
+        except InvalidRequirement:
+            raise UsageError(f"not a requirement: {requirement!r}", fix=fix) from None
+        name, pins = parsed.name, list(parsed.specifier)
+        if len(pins) != 1 or pins[0].operator not in {"==", "==="} or pins[0].version.endswith(".*"):
+            raise UsageError(f"one exact version is needed, not {requirement!r}", fix=fix)
+        text = pins[0].version
+    try:
+        return _normalised(name), Version(text)
+    except InvalidVersion:
+        raise UsageError(f"not a version: {text!r}", fix=fix) from None
+
+
+def _normalised(name: str) -> str:
+    from packaging.utils import InvalidName
+
+    try:
+        return canonicalize_name(name, validate=True)
+    except InvalidName:
+        raise UsageError(f"not a name of a distribution: {name!r}") from None
+
+
+def _matching(links: Iterable[FileLink], version: Version) -> list[FileLink]:
+    """Files of a version; where there are none and it has no local part, those of the highest one with any (+cpu)."""
+    found = [(Version(link.version), link) for link in links]
+    same = [link for actual, link in found if actual == version]
+    if same or version.local:
+        return same
+    local = [(actual, link) for actual, link in found if actual.public == version.public]
+    highest = max((actual for actual, _ in local), default=None)
+    return [link for actual, link in local if actual == highest]
+
+
+def _link(entry: Entry) -> FileLink:
+    hashes = (("sha256", entry.sha256),) if entry.sha256 else ()
+    return FileLink(
+        filename=entry.filename,
+        url=entry.url,
+        version=entry.version,
+        is_wheel=entry.filename.endswith(".whl"),
+        hashes=hashes,
+    )
+
+
+@contextmanager
+def _counted(distribution: str) -> Iterator[None]:
+    """Errors without a place get the distribution as theirs."""
+    try:
+        yield
+    except UpstreamError as error:
+        error.where = error.where or distribution
+        raise
