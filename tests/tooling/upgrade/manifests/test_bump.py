@@ -1,0 +1,254 @@
+"""Baselines, and moving declarations as a plan.
+
+python -m pytest tests/tooling/upgrade/manifests/test_bump.py -q
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tooling.kit.change.transaction import apply_plan, transaction
+from tooling.kit.errors import ConflictError, UsageError
+from tooling.upgrade.declarations.find import find_declarations
+from tooling.upgrade.errors import ResolutionError
+from tooling.upgrade.manifests.baseline import baseline, baselines
+from tooling.upgrade.manifests.bump import bump
+from tooling.upgrade.manifests.requests import parse_request
+from tooling.upgrade.policy.read import read_policy
+
+MANIFEST = """\
+[project]
+name = "app"
+dependencies = [
+    'vllm[audio]  >=0.11, <0.12 ; platform_system == "Linux"',  # held back, see the notes
+    "torch>=2.9.1,<2.11; sys_platform != 'darwin'",
+    "torch<2.9.1; sys_platform == 'darwin'",
+]
+[tool.uv]
+override-dependencies = ["transformers==5.3.0"]
+"""
+TWIN = '[project]\nname = "app"\ndependencies = ["torch>=2.10,<2.11", "sglang==0.5.4"]\n'
+
+
+def repository(tmp_path, **files):
+    for name, text in files.items():
+        path = tmp_path / name.replace("__", "/").replace("_toml", ".toml").replace("_txt", ".txt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+    return tmp_path
+
+
+def bumped(root, *requests, **options):
+    declarations = find_declarations(root)
+    policy = read_policy(root, declarations)
+    return bump(root, policy, declarations, [parse_request(each) for each in requests], **options)
+
+
+def after(found, path):
+    return {change.path: change.after.decode() for change in found.plan.changes}[path]
+
+
+def test_only_the_version_s_characters_change(tmp_path):
+    found = bumped(repository(tmp_path, pyproject_toml=MANIFEST), "vllm==0.18.0", "transformers==5.5.0")
+    assert after(found, "pyproject.toml") == MANIFEST.replace("<0.12", "<0.19").replace("==5.3.0", "==5.5.0")
+    assert [(edit.line, edit.before, edit.after) for edit in found.edits] == [
+        (4, ">=0.11, <0.12", ">=0.11, <0.19"),
+        (9, "==5.3.0", "==5.5.0"),
+    ]
+
+
+def test_line_endings_and_what_is_beside_them_stay(tmp_path):
+    text = "# ü\r\nvllm==0.11.0 ; python_version >= '3.11'\t# pin\r\ntorch==2.9\r\n"
+    found = bumped(repository(tmp_path, requirements_txt=text), "vllm==0.18.0")
+    assert after(found, "requirements.txt") == text.replace("0.11.0", "0.18.0")
+
+
+def test_a_line_for_another_platform_stays(tmp_path):
+    found = bumped(repository(tmp_path, pyproject_toml=MANIFEST), "torch==2.11.0")
+    assert "torch>=2.9.1,<2.12; sys_platform != 'darwin'" in after(found, "pyproject.toml")
+    assert "torch<2.9.1; sys_platform == 'darwin'" in after(found, "pyproject.toml")
+    assert ["darwin" in kept.why for kept in found.kept] == [True]
+
+
+def test_bumping_twice_changes_nothing_the_second_time(tmp_path):
+    root = repository(tmp_path, pyproject_toml=MANIFEST, Dockerfile="FROM vllm/vllm-openai:v0.11.0\n")
+    for change in bumped(root, "vllm==0.18.0").plan.changes:
+        (root / change.path).write_bytes(change.after)
+    assert (root / "Dockerfile").read_text() == "FROM vllm/vllm-openai:v0.18.0\n"
+    again = bumped(root, "vllm==0.18.0")
+    assert not again.plan
+    assert {kept.why for kept in again.kept} == {"the range allows 0.18.0", "names the version already"}
+
+
+def test_the_plan_applies_as_a_transaction(tmp_path):
+    import git
+
+    with git.Repo.init(tmp_path):
+        root = repository(tmp_path, pyproject_toml=MANIFEST)
+        from tooling.kit.repository import find_repository
+
+        found = bumped(root, "vllm==0.18.0")
+        repository_of_it = find_repository(root)
+        with transaction(repository_of_it, wait_seconds=0, note=str):
+            apply_plan(repository_of_it, found.plan)
+    assert "<0.19" in (root / "pyproject.toml").read_text()
+
+
+def test_a_file_that_changed_meanwhile_is_a_conflict(tmp_path):
+    root = repository(tmp_path, requirements_txt="vllm==0.11.0\n")
+    declarations = find_declarations(root)
+    policy = read_policy(root, declarations)
+    (root / "requirements.txt").write_text("# new line\nvllm==0.11.0\n")
+    with pytest.raises(ConflictError, match="changed since"):
+        bump(root, policy, declarations, [parse_request("vllm==0.18.0")])
+
+
+def test_a_divergent_package_wants_its_variant(tmp_path):
+    root = repository(tmp_path, pyproject_toml=MANIFEST, **{"pyproject.sgl_toml": TWIN})
+    (root / "a.py").write_text("import torch, sglang\n")
+    with pytest.raises(UsageError) as refused:
+        bumped(root, "torch==2.11.0")
+    assert "torch==2.11.0@default or torch==2.11.0@sgl" in refused.value.fix
+    found = bumped(root, "torch==2.11.0@sgl")
+    assert [change.path for change in found.plan.changes] == ["pyproject.sgl.toml"]
+    with pytest.raises(UsageError, match="no variant 'sglang'"):
+        bumped(root, "torch==2.11.0@sglang")
+    with pytest.raises(UsageError, match="not part of variant 'default'"):
+        bumped(root, "sglang==0.5.5@default")
+
+
+@pytest.mark.parametrize("text", ["vllm", "vllm>=1", "vllm==", "==1", "vllm==a b", "vllm==not.a.version!"])
+def test_requests_that_name_no_version_are_refused(text):
+    with pytest.raises(UsageError):
+        parse_request(text)
+
+
+def test_contradicting_requests_are_refused(tmp_path):
+    root = repository(tmp_path, pyproject_toml=MANIFEST)
+    with pytest.raises(UsageError, match="contradict"):
+        bumped(root, "vllm==0.18.0", "vllm==0.19.0")
+    assert len(bumped(root, "vllm==0.18.0", "vllm==0.18.0").edits) == 1
+
+
+def test_hashes_are_replaced_only_when_they_are_known(tmp_path):
+    text = "vllm==0.11.0 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\ntorch==2.9\n"
+    root = repository(tmp_path, requirements_txt=text)
+    unknown = bumped(root, "vllm==0.18.0")
+    assert not unknown.plan
+    assert [(kept.attention, "hash" in kept.why) for kept in unknown.kept] == [(True, True)]
+    known = bumped(root, "vllm==0.18.0", hashes=lambda name, version: ["sha256:cc", "sha256:dd", "sha256:ee"])
+    assert after(known, "requirements.txt") == (
+        "vllm==0.18.0 \\\n    --hash=sha256:cc \\\n    --hash=sha256:dd \\\n    --hash=sha256:ee\ntorch==2.9\n"
+    )
+
+
+def test_a_compiled_file_is_left_to_its_tool(tmp_path):
+    text = "# This file was autogenerated by uv via the following command:\nvllm==0.11.0\n"
+    found = bumped(repository(tmp_path, requirements_txt=text), "vllm==0.18.0")
+    assert not found.plan
+    assert "made anew" in found.kept[0].why
+
+
+def test_places_of_the_policy_follow_and_say_when_they_are_gone(tmp_path):
+    table = (
+        '[project]\nname = "app"\ndependencies = ["vllm==0.11.0"]\n'
+        '[[tool.areal.upgrade.places]]\npackage = "vllm"\nfile = "deploy.json"\n'
+        'pattern = \'"engine": "vllm-{version}"\'\n'
+    )
+    root = repository(tmp_path, pyproject_toml=table)
+    (root / "deploy.json").write_text('{"engine": "vllm-0.11.0"}\n')
+    assert after(bumped(root, "vllm==0.18.0"), "deploy.json") == '{"engine": "vllm-0.18.0"}\n'
+    (root / "deploy.json").write_text("{}\n")
+    assert [kept.attention for kept in bumped(root, "vllm==0.18.0").kept] == [True]
+
+
+def test_a_family_member_that_stays_behind_is_named(tmp_path):
+    table = MANIFEST + '[[tool.areal.upgrade.families]]\npackages = ["torch", "vllm"]\nwhy = "compiled together"\n'
+    root = repository(tmp_path, pyproject_toml=table)
+    said = [(each.distribution, each.version, each.why) for each in bumped(root, "vllm==0.18.0").companions]
+    assert said == [("torch", "2.9.1", "compiled together")]
+    assert bumped(root, "vllm==0.18.0", "torch==2.10.0").companions == ()
+
+
+def test_a_package_that_nothing_declares_is_said(tmp_path):
+    found = bumped(repository(tmp_path, pyproject_toml=MANIFEST), "ray==2.50.0")
+    assert [str(each) for each in found.undeclared] == ["ray==2.50.0"]
+    assert not found.plan
+
+
+LOCK = """\
+version = 1
+[[package]]
+name = "app"
+version = "1"
+source = { editable = "." }
+dependencies = [{ name = "torch", version = "2.9.1" }]
+[package.optional-dependencies]
+new = [{ name = "torch", version = "2.10.0" }]
+[[package]]
+name = "torch"
+version = "2.9.1"
+resolution-markers = ["extra == 'extra-3-app-old'"]
+[[package]]
+name = "torch"
+version = "2.10.0"
+"""
+
+
+def version_of(root, package):
+    declarations = find_declarations(root)
+    found = baseline(package, declarations, read_policy(root, declarations), root)
+    return None if found is None else (found.version, found.origin, found.where)
+
+
+def test_a_lock_knows_the_baseline_best(tmp_path):
+    root = repository(tmp_path, pyproject_toml=MANIFEST)
+    assert version_of(root, "torch") == ("2.9.1", "range", "pyproject.toml:5")
+    (root / "uv.lock").write_text(LOCK)
+    declarations = find_declarations(root)
+    found = baseline("torch", declarations, read_policy(root, declarations), root)
+    assert found is not None
+    assert (found.version, found.origin, found.others) == ("2.10.0", "lock", ("2.9.1",))
+
+
+def test_a_damaged_lock_is_said(tmp_path):
+    root = repository(tmp_path, pyproject_toml=MANIFEST)
+    (root / "uv.lock").write_text("version = \n")
+    with pytest.raises(ResolutionError, match="no lock file"):
+        version_of(root, "torch")
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"constraints_txt": "vllm==0.11.2\n"}, ("0.11.2", "constraint", "constraints.txt:1")),
+        ({"Dockerfile": "FROM vllm/vllm-openai:v0.11.3\n"}, ("0.11.3", "image", "Dockerfile:1")),
+        ({"requirements_txt": "vllm\n"}, ("0.11", "range", "pyproject.toml:4")),
+        ({"requirements_txt": "vllm==0.11.1+cu128\n"}, ("0.11.1", "pin", "requirements.txt:1")),
+    ],
+)
+def test_exact_places_come_before_ranges(tmp_path, files, expected):
+    assert version_of(repository(tmp_path, pyproject_toml=MANIFEST, **files), "vllm") == expected
+
+
+def test_bounds_alone_give_a_baseline_as_far_as_they_go(tmp_path):
+    root = repository(tmp_path, requirements_txt="peft<=0.18.1\ntrl~=0.19.1\ndatasets<4\n")
+    assert version_of(root, "peft") == ("0.18.1", "upper bound", "requirements.txt:1")
+    assert version_of(root, "trl") == ("0.19.1", "range", "requirements.txt:2")
+    assert version_of(root, "datasets") is None
+
+
+def test_this_repository_moves_vllm_in_its_gpu_extra_alone():
+    root = Path()
+    declarations = find_declarations(root)
+    policy = read_policy(root, declarations)
+    assert [each.version for each in baselines("vllm", declarations, policy, root)] == ["0.11"]
+    assert [each.origin for each in baselines("torch", declarations, policy, root)] == ["constraint", "range"]
+    found = bump(root, policy, declarations, [parse_request("vllm==0.18.0")])
+    changes = found.plan.changes
+    assert [change.path for change in changes] == ["pyproject.toml"]
+    old, new = changes[0].before.decode().splitlines(), changes[0].after.decode().splitlines()
+    assert [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]] == [
+        ("    \"vllm>=0.11; platform_system == 'Linux'\",", "    \"vllm>=0.18.0; platform_system == 'Linux'\","),
+    ]
+    assert [each.distribution for each in found.companions] == ["torch"]

@@ -1,0 +1,145 @@
+"""Which version of a package a repository has now, and where that is said.
+
+A lock knows best, then a constraint, an override, an exact pin, a container image or variable, and last the bounds of a
+range: its lowest version is what the code has to run on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from tooling.upgrade.declarations.lockfiles import Lock, read_lock
+from tooling.upgrade.declarations.records import Kind, Style
+from tooling.upgrade.manifests.specifiers import CLAUSE
+from tooling.upgrade.manifests.variants import is_claimed, is_excluded, variants_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tooling.upgrade.declarations.records import Declaration, Declarations
+    from tooling.upgrade.policy.records import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The old version."""
+
+    distribution: str
+    version: str
+    origin: str
+    """"lock", "constraint", "override", "pin", "image", "variable", "range" or "upper bound"."""
+    where: str
+    """"path:line", or the lock's path."""
+    variant: str = ""
+    others: tuple[str, ...] = ()
+    """Other versions that the same source holds, for other extras or platforms."""
+
+
+def baselines(distribution: str, declarations: Declarations, policy: Policy, root: Path) -> tuple[Baseline, ...]:
+    """One for each variant that has the package; equal ones once."""
+    found: dict[tuple[str, str], Baseline] = {}
+    package = policy.package(distribution)
+    names = package.variants if package and package.variants else tuple(each.name for each in policy.variants)
+    for name in names or ("",):
+        one = baseline(distribution, declarations, policy, root, variant=name)
+        if one is not None:
+            found.setdefault((one.version, one.where), one)
+    return tuple(found.values())
+
+
+def baseline(
+    distribution: str, declarations: Declarations, policy: Policy, root: Path, *, variant: str = ""
+) -> Baseline | None:
+    """The version that a variant has ("": the first that says something); None where nothing names one."""
+    locked = _locked(distribution, policy, root, variant)
+    if locked is not None:
+        return locked
+    ranked = sorted(_candidates(distribution, declarations, policy, variant), key=lambda pair: pair[0])
+    return ranked[0][1] if ranked else None
+
+
+def locks(policy: Policy, root: Path, variant: str = "") -> Iterable[tuple[str, Lock]]:
+    """(variant, lock) of the lock files that exist. Raises ResolutionError for damaged ones."""
+    for each in policy.variants:
+        if variant in {"", each.name} and each.lock and (root / each.lock).is_file():
+            yield each.name, read_lock(each.lock, (root / each.lock).read_bytes())
+
+
+def _locked(distribution: str, policy: Policy, root: Path, variant: str) -> Baseline | None:
+    for name, lock in locks(policy, root, variant):
+        versions = sorted({each.version for each in lock.of(distribution) if each.version}, key=_order)
+        if versions:
+            origin = "constraint" if lock.path.endswith((".txt", ".in")) else "lock"
+            return Baseline(distribution, versions[-1], origin, lock.path, name, tuple(versions[:-1]))
+    return None
+
+
+_RANK = {Kind.CONSTRAINT: 1, Kind.OVERRIDE: 2, Kind.REQUIREMENT: 3, Kind.SOURCE: 3, Kind.COMMAND: 4}
+_ORIGIN = {Kind.CONSTRAINT: "constraint", Kind.OVERRIDE: "override", Kind.IMAGE: "image", Kind.VARIABLE: "variable"}
+Rank = tuple[int, int, int, str, int]
+
+
+def _candidates(
+    distribution: str, declarations: Declarations, policy: Policy, variant: str
+) -> Iterable[tuple[Rank, Baseline]]:
+    for each in declarations.of(distribution):
+        if is_excluded(each.path, policy) or each.kind in {Kind.BUILD, Kind.HOOK} or each.style is Style.OPAQUE:
+            continue
+        if variant and variant not in variants_of(each, declarations, policy):
+            continue
+        read = _version(each)
+        if read is None:
+            continue
+        version, origin, exactness = read
+        rank = (exactness, _RANK.get(each.kind, 5), _distance(each, policy), each.path, each.line)
+        yield rank, Baseline(distribution, version, origin, each.where, variant)
+
+
+def _distance(declaration: Declaration, policy: Policy) -> int:
+    """Files of a variant first, then by depth. A line for one platform only comes after one for all."""
+    depth = 0 if is_claimed(declaration.path, policy) else 1 + declaration.path.count("/")
+    return 2 * depth + bool("darwin" in declaration.marker or "win32" in declaration.marker)
+
+
+def _version(declaration: Declaration) -> tuple[str, str, int] | None:
+    """(version, origin, 0 if exact): the lowest one of a range."""
+    specifier = declaration.specifier
+    if declaration.is_pinned:
+        version = specifier.strip().lstrip("= ").split("+")[0]
+        return (version, _ORIGIN.get(declaration.kind, "pin"), 0) if _is_version(version) else None
+    if declaration.style in {Style.POETRY, Style.CONDA} and specifier.lstrip("^~= ")[:1].isdigit():
+        version = specifier.lstrip("^~= ").split(",")[0].rstrip(".*")
+        return (version, "range", 1) if _is_version(version) else None
+    return _of_range(specifier)
+
+
+def _of_range(specifier: str) -> tuple[str, str, int] | None:
+    lows = []
+    highs = []
+    for clause in CLAUSE.finditer(specifier):
+        version = clause["version"].removesuffix(".*")
+        if not _is_version(version):
+            continue
+        if clause["operator"] in {">=", ">", "~=", "==", "==="}:
+            lows.append(version)
+        elif clause["operator"] == "<=":
+            highs.append(version)
+    if lows:
+        return max(lows, key=_order), "range", 1
+    return (min(highs, key=_order), "upper bound", 2) if highs else None
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _order(text: str) -> Version:
+    return Version(text) if _is_version(text) else Version("0")

@@ -1,0 +1,272 @@
+"""Moving a repository's declarations to new versions, as a plan: only the versions' own characters change.
+
+    bump(root, policy, declarations, [parse_request("vllm==0.18.0")]).plan      # dry run, diff, apply: the kit's views
+
+Planning the same again after it was applied gives an empty plan.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tooling.kit.change.plan import Plan
+from tooling.kit.errors import ConflictError
+from tooling.upgrade.declarations.records import Declaration, Kind, Style
+from tooling.upgrade.declarations.requirements import is_compiled
+from tooling.upgrade.manifests.baseline import baseline
+from tooling.upgrade.manifests.requests import Request, check_requests
+from tooling.upgrade.manifests.specifiers import allows, changed, parse_version
+from tooling.upgrade.manifests.variants import is_claimed, is_excluded, variants_of
+from tooling.upgrade.policy.records import RangeRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tooling.upgrade.declarations.records import Declarations
+    from tooling.upgrade.policy.records import Follower, Policy
+
+    Hashes = Callable[[str, str], Sequence[str]]
+    """(distribution, version) to "sha256:..." of its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One place that changes."""
+
+    path: str
+    line: int
+    start: int
+    end: int
+    before: str
+    after: str
+    why: str
+    request: Request
+    declaration: Declaration | None = None
+    """None for places that the policy finds by pattern."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One place that stays, and why; `attention` if a person should look at it."""
+
+    path: str
+    line: int
+    text: str
+    why: str
+    request: Request
+    attention: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A member of a family that was not asked for."""
+
+    request: Request
+    distribution: str
+    version: str
+    """It has now; "" if nothing names one."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bump:
+    """Everything that moving to the requests means for the manifests."""
+
+    plan: Plan
+    edits: tuple[Edit, ...]
+    kept: tuple[Kept, ...]
+    companions: tuple[Companion, ...]
+    undeclared: tuple[Request, ...]
+    """Requests for packages that no place names."""
+
+
+def bump(
+    root: Path,
+    policy: Policy,
+    declarations: Declarations,
+    requests: Sequence[Request],
+    *,
+    hashes: Hashes | None = None,
+) -> Bump:
+    """The plan. hashes: asked for places that are pinned by hash, which are left alone without it.
+
+    Raises UsageError for requests that make no sense here (`check_requests`), ConflictError when a file changed since
+    `declarations` were read."""
+    plan = Plan(root)
+    edits: list[Edit] = []
+    kept: list[Kept] = []
+    companions: list[Companion] = []
+    for request in check_requests(requests, policy):
+        made, left = _declared(root, policy, declarations, request, hashes)
+        followed, missed = _followed(plan, policy, request, made)
+        edits += [*made, *followed]
+        kept += [*left, *missed]
+        companions += _companions(root, policy, declarations, request, requests)
+    edits.sort(key=lambda each: (each.path, each.start))
+    _write(plan, edits)
+    named = {*(each.request for each in edits), *(each.request for each in kept)}
+    unnamed = tuple(each for each in dict.fromkeys(requests) if each not in named)
+    return Bump(plan, tuple(edits), tuple(kept), tuple(companions), unnamed)
+
+
+# ------------------------------------------------------------------------------------------------------- declarations
+
+
+def _declared(
+    root: Path, policy: Policy, declarations: Declarations, request: Request, hashes: Hashes | None
+) -> tuple[list[Edit], list[Kept]]:
+    edits: list[Edit] = []
+    kept: list[Kept] = []
+    for each in declarations.of(request.distribution):
+        why, attention = _left_alone(root, policy, declarations, request, each, hashes)
+        if not why:
+            rule = _rule(policy, each, request)
+            outcome = changed(each.specifier, each.style, request.version, rule)
+            if outcome.specifier != each.specifier:
+                note = "; whether the image exists is not checked" if each.kind is Kind.IMAGE else ""
+                edits.append(_edit(each, outcome.specifier, outcome.why + note, request))
+                edits += _hash_edits(each, request, hashes)
+                continue
+            why, attention = outcome.why, outcome.problem
+        kept.append(Kept(each.path, each.line, each.text, why, request, attention))
+    return edits, kept
+
+
+def _rule(policy: Policy, declaration: Declaration, request: Request) -> RangeRule:
+    package = policy.package(request.distribution)
+    asked = declaration.kind is Kind.REQUIREMENT and package is not None
+    return package.ranges if asked and package is not None else RangeRule.KEEP
+
+
+def _edit(declaration: Declaration, after: str, why: str, request: Request) -> Edit:
+    before, start, end = declaration.specifier, declaration.start, declaration.end
+    return Edit(declaration.path, declaration.line, start, end, before, after, why, request, declaration)
+
+
+def _left_alone(
+    root: Path,
+    policy: Policy,
+    declarations: Declarations,
+    request: Request,
+    declaration: Declaration,
+    hashes: Hashes | None,
+) -> tuple[str, bool]:
+    """Why a declaration of the package is not this request's business, and whether to look at it; ("", False) if it
+    is."""
+    if is_excluded(declaration.path, policy):
+        return "the policy excludes the file", False
+    if request.variant and not _in_variant(request.variant, declaration, declarations, policy):
+        return f"not part of variant {request.variant}", False
+    if request.variant and len(policy.variants) > 1 and not is_claimed(declaration.path, policy):
+        return "no variant claims the file, so it is not known whose version this is", True
+    if declaration.path.endswith((".txt", ".in")) and is_compiled(_text(root, declaration.path)):
+        return "a tool wrote the file: it is made anew, not edited", False
+    if declaration.hashes and hashes is None:
+        return "pinned by hash: the hashes of the new version are needed", True
+    return _elsewhere(root, policy, declarations, request, declaration), False
+
+
+def _in_variant(variant: str, declaration: Declaration, declarations: Declarations, policy: Policy) -> bool:
+    return variant in variants_of(declaration, declarations, policy)
+
+
+def _elsewhere(
+    root: Path, policy: Policy, declarations: Declarations, request: Request, declaration: Declaration
+) -> str:
+    """A line for another platform, beside one that holds the old version, stays: "torch<2.9.1; darwin"."""
+    siblings = [
+        each
+        for each in declarations.of(request.distribution)
+        if (each.path, each.section, each.group) == (declaration.path, declaration.section, declaration.group)
+    ]
+    if len(siblings) < 2 or not declaration.marker or declaration.style is not Style.PEP508:
+        return ""
+    old = baseline(request.distribution, declarations, policy, root, variant=request.variant)
+    if old is None or allows(declaration.specifier, parse_version(old.version)) is not False:
+        return ""
+    return f"for {declaration.marker}, where the old version was not allowed either"
+
+
+def _hash_edits(declaration: Declaration, request: Request, hashes: Hashes | None) -> list[Edit]:
+    """All options at once: they stand one after the other."""
+    if not declaration.hashes or hashes is None:
+        return []
+    after = " \\\n    ".join(f"--hash={each}" for each in hashes(request.distribution, request.version))
+    start, end = declaration.hashes[0][0], declaration.hashes[-1][1]
+    return [Edit(declaration.path, declaration.line, start, end, "", after, "hashes of the new version", request)]
+
+
+# ---------------------------------------------------------------------------------------------- followers, companions
+
+
+def _followed(plan: Plan, policy: Policy, request: Request, made: list[Edit]) -> tuple[list[Edit], list[Kept]]:
+    """Places that the policy finds by pattern, unless they are declarations that were edited already."""
+    edits: list[Edit] = []
+    kept: list[Kept] = []
+    taken = {(each.path, each.start) for each in made}
+    for follower in policy.followers:
+        if follower.package != request.distribution:
+            continue
+        content = plan.read(follower.file)
+        hits = list(_pattern(follower).finditer(content.decode(errors="replace"))) if content else []
+        if not hits:
+            why = f"`{follower.pattern}` does not stand there any more"
+            kept.append(Kept(follower.file, 0, follower.pattern, why, request, attention=True))
+        for hit in hits:
+            start, end = hit.span("version")
+            line = hit.string.count("\n", 0, start) + 1
+            if hit["version"] == request.version:
+                kept.append(Kept(follower.file, line, hit[0], "names the version already", request))
+            elif (follower.file, start) not in taken:
+                why = "follows the version"
+                edits.append(Edit(follower.file, line, start, end, hit["version"], request.version, why, request))
+    return edits, kept
+
+
+def _pattern(follower: Follower) -> re.Pattern[str]:
+    before, after = follower.pattern.split("{version}")
+    return re.compile(rf"{re.escape(before)}(?P<version>\d[\w.+!]*?){re.escape(after)}(?![\w.+]*\d)")
+
+
+def _companions(
+    root: Path, policy: Policy, declarations: Declarations, request: Request, requests: Sequence[Request]
+) -> list[Companion]:
+    asked = {each.distribution for each in requests}
+    found = []
+    for family in policy.family(request.distribution):
+        for member in family.packages:
+            if member in asked or not declarations.of(member):
+                continue
+            now = baseline(member, declarations, policy, root, variant=request.variant)
+            found.append(Companion(request, member, now.version if now else "", family.why))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ writing
+
+
+def _text(root: Path, path: str) -> str:
+    try:
+        return (root / path).read_bytes().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _write(plan: Plan, edits: list[Edit]) -> None:
+    by_path: dict[str, list[Edit]] = {}
+    for edit in edits:
+        by_path.setdefault(edit.path, []).append(edit)
+    for path, mine in by_path.items():
+        content = plan.read(path)
+        text = (content or b"").decode("utf-8")
+        for edit in reversed(mine):
+            if edit.before and text[edit.start : edit.end] != edit.before:
+                raise ConflictError(
+                    "changed since it was read", where=f"{path}:{edit.line}", fix="run the command again"
+                )
+            text = text[: edit.start] + edit.after + text[edit.end :]
+        reasons = dict.fromkeys(f"{edit.request.distribution} {edit.request.version}" for edit in mine)
+        plan.write(path, text.encode("utf-8"), reason=", ".join(reasons))

@@ -1,0 +1,76 @@
+"""What was asked for: "vllm==0.18.0", "torch==2.10.0@vllm"; checked against the policy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tooling.kit.errors import UsageError
+from tooling.kit.suggest import did_you_mean
+from tooling.upgrade.declarations.requirement_text import normalised
+from tooling.upgrade.manifests.specifiers import parse_version
+from tooling.upgrade.policy.records import Policy, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_REQUEST = re.compile(
+    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*==\s*(?P<version>[^\s@=<>,;]+)(?:@(?P<variant>[\w.-]+))?$"
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Request:
+    """One package and the version it is to have."""
+
+    distribution: str
+    version: str
+    variant: str = ""
+    """ "" for all variants that have the package."""
+
+    def __str__(self) -> str:
+        variant = f"@{self.variant}" if self.variant else ""
+        return f"{self.distribution}=={self.version}{variant}"
+
+
+def parse_request(text: str) -> Request:
+    """The request that a command line names. Raises UsageError for what is none."""
+    hit = _REQUEST.match(text.strip())
+    if hit is None:
+        raise UsageError(f"{text!r} names no version", fix="write PACKAGE==VERSION, or PACKAGE==VERSION@VARIANT")
+    parse_version(hit["version"])
+    return Request(normalised(hit["name"]), hit["version"], hit["variant"] or "")
+
+
+def check_requests(requests: Sequence[Request], policy: Policy) -> tuple[Request, ...]:
+    """The requests, each once. Raises UsageError for unknown variants, variants that do not have the package, packages
+    whose variants differ when none is named, and for two versions of one package."""
+    for request in requests:
+        _check_variant(request, policy)
+    unique = tuple(dict.fromkeys(requests))
+    for index, one in enumerate(unique):
+        for other in unique[:index]:
+            overlap = one.variant == other.variant or not one.variant or not other.variant
+            if one.distribution == other.distribution and one.version != other.version and overlap:
+                fix = "ask for one version, or name a variant for each"
+                raise UsageError(f"{one} and {other} contradict each other", fix=fix)
+    return unique
+
+
+def _check_variant(request: Request, policy: Policy) -> None:
+    names = [each.name for each in policy.variants]
+    package = policy.package(request.distribution)
+    own = list(package.variants) if package and package.variants else names
+    if not request.variant:
+        if package and package.scope is Scope.DIVERGENT and len(names) > 1:
+            forms = " or ".join(f"{request.distribution}=={request.version}@{name}" for name in own)
+            message = f"{request.distribution} has a version of its own in each variant ({', '.join(own)})"
+            raise UsageError(message, where=str(request), fix=f"say which one: {forms}")
+        return
+    if request.variant not in names:
+        fix = did_you_mean(request.variant, names) or f"variants: {', '.join(names)}"
+        raise UsageError(f"there is no variant {request.variant!r}", where=str(request), fix=fix)
+    if request.variant not in own:
+        message = f"{request.distribution} is not part of variant {request.variant!r}"
+        raise UsageError(message, where=str(request), fix=f"it belongs to {', '.join(own)}")

@@ -1,0 +1,198 @@
+"""How a written version changes so that it allows a new one: as little as is honest, and with a reason in words.
+
+    changed(">=0.11,<0.12", Style.PEP508, "0.18.0")  ->  ">=0.11,<0.19", "the upper bound moves: ..."
+
+An exact pin becomes a pin of the new version. A range that allows the new version is kept; of others only the clauses
+that forbid it change, at the precision they are written in. Blanks and order stay.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from tooling.kit.errors import UsageError
+from tooling.upgrade.declarations.records import Style
+from tooling.upgrade.policy.records import RangeRule
+
+CLAUSE = re.compile(r"(?P<operator>===|==|~=|!=|<=|>=|<|>)(?P<blank>\s*)(?P<version>[^\s,]+)")
+_POETRY = re.compile(r"(?P<operator>\^|~(?!=)|)(?P<version>\d[\w.+!-]*)$")
+_VARIABLE = re.compile(r"\$|\{|<[A-Za-z]|\bX\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The specifier to write, and why. Nothing changes if `specifier` is the old one."""
+
+    specifier: str
+    why: str
+    problem: bool = False
+    """It could not be changed although it should."""
+
+
+def parse_version(text: str) -> Version:
+    """A version. Raises UsageError for what is none."""
+    try:
+        return Version(text)
+    except InvalidVersion as error:
+        raise UsageError(f"{text!r} is no version", fix="write one as 0.18.0, 2.10.0rc1 or 0.5.10.post1") from error
+
+
+def changed(specifier: str, style: Style, version: str, rule: RangeRule = RangeRule.KEEP) -> Outcome:
+    """How `specifier` has to read. Raises UsageError if `version` is none."""
+    wanted = parse_version(version)
+    if style is Style.OPAQUE:
+        return Outcome(specifier, "a commit or URL: which one holds the new version is not known", problem=True)
+    if _VARIABLE.search(specifier):
+        return Outcome(specifier, "its version comes from a variable")
+    if style is Style.PLAIN:
+        return _plain(specifier, version)
+    if style is Style.CONDA and re.match(r"=[^=]", specifier):
+        return _conda(specifier, wanted, version)
+    if style is Style.POETRY and (hit := _POETRY.match(specifier.strip())):
+        return _poetry(specifier, hit, wanted, version)
+    return _range(specifier, wanted, version, rule)
+
+
+def allows(specifier: str, version: Version) -> bool | None:
+    """Whether a PEP 440 specifier allows a version; None if it is none."""
+    try:
+        return SpecifierSet(specifier).contains(version, prereleases=True)
+    except InvalidSpecifier:
+        return None
+
+
+def _plain(specifier: str, version: str) -> Outcome:
+    local = f"+{specifier.partition('+')[2]}" if "+" in specifier and "+" not in version else ""
+    if specifier == version + local:
+        return Outcome(specifier, "names the version already")
+    return Outcome(version + local, "names exactly one version")
+
+
+def _conda(specifier: str, wanted: Version, version: str) -> Outcome:
+    written = specifier.lstrip("= ").rstrip(".*")
+    if _begins(wanted, written):
+        return Outcome(specifier, "the prefix covers the version")
+    return Outcome(specifier.replace(written, _at_precision(wanted, written, version)), "a prefix of the new version")
+
+
+def _poetry(specifier: str, hit: re.Match[str], wanted: Version, version: str) -> Outcome:
+    written = hit["version"]
+    if not hit["operator"]:
+        new = specifier.replace(written, version)
+        return Outcome(new, "exact pin") if new != specifier else Outcome(specifier, "names the version already")
+    low = parse_version(written)
+    parts = low.release
+    significant = next((index for index, part in enumerate(parts) if part), len(parts) - 1)
+    fixed = significant + 1 if hit["operator"] == "^" else min(2, len(parts))
+    if wanted >= low and wanted.release[:fixed] == (*parts, 0, 0)[:fixed]:
+        return Outcome(specifier, "the range allows the version")
+    moved = _at_precision(wanted, written, version)
+    return Outcome(specifier.replace(written, moved), f"{specifier.strip()} does not allow {version}")
+
+
+def _range(specifier: str, wanted: Version, version: str, rule: RangeRule) -> Outcome:
+    allowed = allows(specifier, wanted)
+    if allowed is None:
+        return Outcome(specifier, f"{specifier!r} is no specifier that can be read", problem=True)
+    if not specifier.strip():
+        return Outcome(specifier, "any version is allowed")
+    clauses = list(CLAUSE.finditer(specifier))
+    if len(clauses) == 1 and clauses[0]["operator"] in {"==", "==="} and not clauses[0]["version"].endswith(".*"):
+        return _pin(specifier, clauses[0], version)
+    if allowed:
+        raised = _raised(specifier, clauses, wanted, version) if rule is RangeRule.RAISE else None
+        return raised or Outcome(specifier, f"the range allows {version}")
+    return _moved(specifier, clauses, wanted, version)
+
+
+def _pin(specifier: str, clause: re.Match[str], version: str) -> Outcome:
+    old = clause["version"]
+    new = _plain(old, version)
+    if new.specifier == old:
+        return Outcome(specifier, "pinned to the version already")
+    start, end = clause.span("version")
+    why = "exact pin"
+    if "+" in new.specifier and "+" not in version:
+        why = f"exact pin; whether a build +{new.specifier.partition('+')[2]} of {version} exists is not checked"
+    return Outcome(specifier[:start] + new.specifier + specifier[end:], why)
+
+
+def _raised(specifier: str, clauses: list[re.Match[str]], wanted: Version, version: str) -> Outcome | None:
+    for clause in clauses:
+        if clause["operator"] in {">=", ">"} and parse_version(clause["version"]) < wanted:
+            start, end = clause.start(), clause.end()
+            text = f">={clause['blank']}{version}"
+            return Outcome(
+                specifier[:start] + text + specifier[end:], "policy raises the lower bound to what was audited"
+            )
+    return None
+
+
+def _moved(specifier: str, clauses: list[re.Match[str]], wanted: Version, version: str) -> Outcome:
+    """Changes the clauses that forbid the version, from the last to the first so that spans stay right."""
+    new, reasons = specifier, []
+    for clause in reversed(clauses):
+        if allows(clause[0], wanted):
+            continue
+        operator, replacement, why = _clause(clause["operator"], clause["version"], wanted, version)
+        reasons.append(why)
+        if operator:
+            new = new[: clause.start()] + operator + clause["blank"] + replacement + new[clause.end() :]
+        else:
+            new = _without(new, clause)
+    if not allows(new, wanted):
+        return Outcome(specifier, f"no small change of {specifier!r} allows {version}", problem=True)
+    return Outcome(new, "; ".join(reversed(reasons)))
+
+
+def _clause(operator: str, written: str, wanted: Version, version: str) -> tuple[str, str, str]:
+    """The clause's new operator ("" to leave it out) and version; and why."""
+    if operator == "!=":
+        return "", "", f"!={written} excluded the version"
+    if operator in {">=", ">"}:
+        return ">=", version, f"the lower bound {operator}{written} was above it"
+    if operator == "<=":
+        return operator, version, f"the upper bound <={written} was below it"
+    if operator == "<":
+        bound = _next_bound(wanted, written)
+        return operator, bound, f"the upper bound <{written} was below it: the next one written alike is <{bound}"
+    if operator == "~=":
+        return operator, _at_precision(wanted, written, version, least=2), f"~={written} covered another series"
+    if written.endswith(".*"):
+        series = _at_precision(wanted, written.removesuffix(".*"), version)
+        return operator, f"{series}.*", f"=={written} covered another series"
+    return operator, version, "exact pin"
+
+
+def _next_bound(wanted: Version, written: str) -> str:
+    """The smallest exclusive bound above a version, as precise as the one it replaces: 0.12 -> 0.19, 5 -> 6, and
+    5.0.0 -> 6.0.0, since zeros at the end say nothing."""
+    release = parse_version(written).release
+    precise = max((index + 1 for index, part in enumerate(release) if part), default=1)
+    parts = [*wanted.release, 0, 0, 0][:precise]
+    parts[-1] += 1
+    zeros = [0] * (len(release) - precise)
+    return ".".join(str(part) for part in [*parts, *zeros])
+
+
+def _at_precision(wanted: Version, written: str, version: str, *, least: int = 1) -> str:
+    count = max(least, len(parse_version(written).release))
+    if count >= len(wanted.release):
+        return version
+    return ".".join(str(part) for part in wanted.release[:count])
+
+
+def _begins(wanted: Version, written: str) -> bool:
+    prefix = parse_version(written).release
+    return (*wanted.release, 0, 0, 0)[: len(prefix)] == prefix
+
+
+def _without(specifier: str, clause: re.Match[str]) -> str:
+    before, after = specifier[: clause.start()], specifier[clause.end() :]
+    if after.lstrip().startswith(","):
+        return before + after.lstrip()[1:].lstrip()
+    return before.rstrip().rstrip(",") + after
