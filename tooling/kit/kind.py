@@ -107,6 +107,8 @@ class Manifest:
         line = "| `{{ key }}` | ... |"
         [renames]
         "template/old.py.jinja" = "template/new.py.jinja"
+        [example]
+        style = "exact"
     """
 
     name: str
@@ -125,6 +127,9 @@ class Manifest:
     registry: tuple[Mapping[str, Any], ...] = ()
     documents: tuple[Mapping[str, Any], ...] = ()
     renames: Mapping[str, str] = field(default_factory=dict)
+    example: Mapping[str, Any] = field(default_factory=dict)
+    """Answers for `explain KIND`, where a page makes the real ones of something that has to be named first: as much of
+    them as this file reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -114,6 +115,27 @@ def test_an_update_needs_neither_the_option_nor_its_file(world, installed, tmp_p
     assert unit.exit_code == 0
     assert "Takes 40 percent away." in world.read("shop/rules/half_off.py")
     assert "return abs(result)" in world.read("shop/rules/half_off.py")
+
+
+def test_an_update_follows_a_page_that_derives_otherwise_now(world, installed, tmp_path, monkeypatch):
+    world.carry_out(plan(world, tmp_path))
+    world.edit("shop/rules/half_off.py", "return result", "return abs(result)")
+    assert not plan_update(world.workspace, "ruled", "half_off").plan
+    derive = importlib.import_module("ruler_page").prepare
+
+    def changed(request):
+        found = derive(request)
+        return replace(found, answers={**found.answers, "percent": request.answers["percent"] // 2})
+
+    monkeypatch.setattr("ruler_page.prepare", changed)
+    unit = plan_update(world.workspace, "ruled", "half_off")
+    world.carry_out(unit)
+    assert unit.exit_code == 0
+    assert "(100 - 20)" in world.read("shop/rules/half_off.py")
+    assert "return abs(result)" in world.read("shop/rules/half_off.py")
+    assert read_receipt(world.root, "ruled", "half_off").answers["percent"] == 20
+    monkeypatch.setattr("ruler_page.prepare", derive)
+    assert not plan_update(world.workspace, "ruled", "half_off").plan
 
 
 def test_an_update_can_read_new_data_by_the_option(world, installed, tmp_path):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 from tooling.kit.errors import UsageError
+from tooling.new.unit.context import open_workspace
 from tooling.new.unit.explain import Marker, explain, find_markers
 from tooling.new.unit.status import all_status
 
+ROOT = Path(__file__).resolve().parents[3]
 MODULE = "shop/rules/half_off.py"
 TEST = "tests/test_half_off.py"
 REGISTRY = "shop/rules/registry.py"
@@ -98,6 +101,27 @@ def test_a_unit_that_is_not_there_is_explained_from_its_template(world):
     assert explanation.files[0].markers[0].line == 3
     assert explanation.commit == "feat(rules): add example"
     assert world.tree() == before
+
+
+def test_a_kind_that_cannot_be_made_of_nothing_is_explained_by_the_example_of_its_template(world):
+    world.edit("templates/rule/copier.yml", "  default: 10\n", "")
+    with pytest.raises(UsageError):
+        explain(world.workspace, "rule")
+    world.edit("templates/rule/template.toml", "[[files]]", "[example]\npercent = 3\n\n[[files]]")
+    explanation = explain(world.workspace, "rule")
+    assert (explanation.generated, explanation.name) == (False, "example")
+    assert [file.state for file in explanation.files] == ["planned", "planned"]
+    assert explanation.files[0].path == "shop/rules/example.py"
+    assert explanation.entries
+    assert explanation.commit == "feat(rules): add example"
+
+
+def test_every_kind_of_this_repository_is_explained_without_a_name():
+    workspace = open_workspace(ROOT)
+    for kind in workspace.kinds:
+        explanation = explain(workspace, kind)
+        assert explanation.files
+        assert all(file.purpose for file in explanation.files)
 
 
 def test_an_explained_unit_survives_the_loss_of_its_kind(world):

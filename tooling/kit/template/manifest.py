@@ -47,6 +47,7 @@ _KEYS: dict[str, type] = {
     "registry": list,
     "documents": list,
     "renames": dict,
+    "example": dict,
 }
 _OPTION_KEYS: dict[str, type] = {"name": str, "metavar": str, "help": str, "reports": bool}
 _FILE_KEYS: dict[str, type] = {"path": str, "purpose": str, "contract": str, "todo": list, "test": bool}
@@ -92,6 +93,7 @@ def load_manifest(folder: Path) -> Manifest:
         registry=_tables(table, "registry", _REGISTRY_KEYS, where),
         documents=_tables(table, "documents", _DOCUMENT_KEYS, where),
         renames=_renames(table.get("renames", {}), f"{where}: renames"),
+        example=table.get("example", {}),
     )
 
 

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.kit.change.plan import Plan
 from tooling.kit.errors import ToolError, UsageError
+from tooling.kit.names import parse_name
+from tooling.kit.template.manifest import load_manifest, resolve
+from tooling.kit.template.rendering import complete_answers, template_context
 from tooling.new.unit.context import find_unit
 from tooling.new.unit.generate import plan_unit
 from tooling.new.unit.records import UnitRequest
@@ -22,11 +25,12 @@ from tooling.new.unit.status import file_state
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tooling.kit.kind import DocumentEntry, FileEntry, RegistryEntry
+    from tooling.kit.kind import DocumentEntry, FileEntry, Manifest, RegistryEntry
     from tooling.kit.receipts import Receipt
     from tooling.new.unit.context import Workspace
 
 _MARKER = re.compile(r"\b(?:TODO|FIXME)\b.*")
+_EXAMPLE = "example"
 _MARKUP_ENDS = ("-->", "*/", '"""', "'''")
 
 
@@ -132,7 +136,10 @@ def explain(
                     fix=f"leave the answers out; `areal-new update {kind} {receipt.name}` takes new ones",
                 )
             return _explain_receipt(workspace, receipt)
-    request = UnitRequest(kind=kind, name=name or "example", answers=answers or {}, options=options or {})
+    manifest = load_manifest(workspace.kind(kind).folder)
+    if name is None and not answers and not options and manifest.example:
+        return _explain_manifest(workspace, kind, manifest)
+    request = UnitRequest(kind=kind, name=name or _EXAMPLE, answers=answers or {}, options=options or {})
     return _explain_plan(workspace, request)
 
 
@@ -186,6 +193,27 @@ def _explain_plan(workspace: Workspace, request: UnitRequest) -> Explanation:
         documents=receipt.documents,
         next_steps=unit.next_steps,
         commit=unit.commit,
+    )
+
+
+def _explain_manifest(workspace: Workspace, kind: str, manifest: Manifest) -> Explanation:
+    """What the template says of any unit; nothing is rendered."""
+    names = parse_name(_EXAMPLE, reserved=manifest.reserved)
+    settings = workspace.settings
+    answers = complete_answers(workspace.kind(kind).folder, manifest.example, names, settings, kind=kind)
+    resolved = resolve(manifest, {**template_context(names, settings, kind), **answers})
+    sources = _Sources(Plan(workspace.root))
+    return Explanation(
+        kind=kind,
+        name=names.snake,
+        generated=False,
+        summary=manifest.summary,
+        answers={},
+        files=tuple(_file(sources, entry, "planned") for entry in resolved.files),
+        entries=resolved.registry,
+        documents=resolved.documents,
+        next_steps=resolved.next,
+        commit=resolved.commit,
     )
 
 

@@ -45,17 +45,18 @@ def plan_update(
 ) -> UnitPlan:
     """The plan that merges the template as it is now, with the old answers and the given ones, into a unit.
 
-    An unchanged template with unchanged answers gives an empty plan, whose `conflicts` are the files that still hold
-    the markers of an earlier update. `plan` collects several updates in one. Raises
-    UsageError when the unit, the kind or the merge base cannot be found, and for answers that no longer fit (give new
-    ones); ConflictError when a new file is in the way; MergeConflictError when markers of an
-    earlier update are in the way; ChecksFailedError when the result does not pass the gates.
+    An unchanged template with unchanged answers, from which the kind's page derives what it did, gives an empty plan,
+    whose `conflicts` are the files that still hold the markers of an earlier update. `plan` collects several updates in
+    one. Raises UsageError when the unit, the kind or the merge base cannot be found, and for answers that no longer fit
+    (give new ones); ConflictError when a new file is in the way; MergeConflictError when markers of an earlier update
+    are in the way; ChecksFailedError when the result does not pass the gates.
     """
     receipt = find_unit(workspace, kind, name)
     source = workspace.kind(kind)
     plan = Plan(workspace.root) if plan is None else plan
     answers = answers or {}
-    if not options and template_tree(workspace, source) == receipt.template.tree and _same(answers, receipt):
+    changed = bool(options) or template_tree(workspace, source) != receipt.template.tree or not _same(answers, receipt)
+    if not changed and _same(_derived(workspace, source, receipt), receipt):
         known = {**template_context(receipt.names, workspace.settings, receipt.kind), **receipt.answers}
         refuse_unasked(load_questions(source.folder), answers, known)
         unresolved = tuple(_unresolved(plan, receipt))
@@ -96,6 +97,11 @@ def _unresolved(plan: Plan, receipt: Receipt) -> Iterator[str]:
 def _same(answers: Mapping[str, Any], receipt: Receipt) -> bool:
     given = json_values(answers)
     return all(name in receipt.answers and receipt.answers[name] == given[name] for name in given)
+
+
+def _derived(workspace: Workspace, source: KindSource, receipt: Receipt) -> Mapping[str, Any]:
+    """What the kind's page makes of the old answers now. It is code, which no hash of the template tells of."""
+    return prepare(workspace, source, load_manifest(source.folder), receipt.names, receipt.answers, {})[1].answers
 
 
 def _merge(
