@@ -137,7 +137,7 @@ class Accounts:
             "name": name,
             "type": self._type(name, [value, default, *proven]),
             "nullable": rule is not None or value is None or any(entry is None for entry in proven),
-            "required": default is MISSING or (default is None and name in reader.unfilled),
+            "required": default is MISSING or (default is None and name in reader.unfilled | self.binder.no_nulls),
             "default": None if default is MISSING else default,
             "default_rule": rule,
             "minimum": self._minimum(name, proven),

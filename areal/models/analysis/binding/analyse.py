@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal.models.analysis.binding.accounting import SKIPPED, Accounts
 from areal.models.analysis.binding.binder import Binder
+from areal.models.analysis.binding.budget import Budget
 from areal.models.analysis.binding.depth import depth_field
 from areal.models.analysis.binding.derived import without_derived
 from areal.models.analysis.binding.expressions import to_json
@@ -39,25 +40,28 @@ logger = logging.getLogger(__name__)
 
 
 @quiet()
-def analyse(subject: Subject, *, tiny: Mapping[str, Any] | None = None) -> ArchitectureReport:
+def analyse(
+    subject: Subject, *, tiny: Mapping[str, Any] | None = None, budget: Budget | None = None
+) -> ArchitectureReport:
     """What the architecture computes for any config, proven on tiny instances.
 
-    tiny: values for some fields of the tiny config; the rest is found. Status "unsupported" with `missing` says what
+    tiny: values for some fields of the tiny config; the rest is found. budget: what it may cost; an analysis that needs
+    more ends as unsupported, naming what it was busy with. Status "unsupported" with `missing` says what
     the blocks cannot express. Raises SubjectError where there is nothing to analyse.
     """
-    clock = _Clock()
+    clock, budget = _Clock(), budget or Budget()
     with clock.phase("tiny"):
         declared = without_aliases(subject, without_derived(subject, complete(subject, tiny or {})))
         folded = folded_fields(subject, declared)
         declared = without_folded(declared, folded)
         base = with_undeclared(subject, declared, {*SKIPPED, *(each.name for each in folded)})
-    report = _analyse(subject, base, clock)
+    report = _analyse(subject, base, clock, budget)
     if report.status == "unsupported" and base.keys() != declared.keys():
         # Code may read a field in one place and compute without it in others: such values make no sense together. Where
         # it is absent nothing is unknown, and families refuse configs that hold fields they do not know.
         kept = {name: value for name, value in base.items() if name in declared or _holds(report.spec, value)}
         for fewer in [kept, declared] if declared.keys() < kept.keys() < base.keys() else [declared]:
-            report = _analyse(subject, fewer, clock)
+            report = _analyse(subject, fewer, clock, budget)
             if report.status != "unsupported":
                 break
     return report
@@ -72,15 +76,15 @@ def _holds(part: Any, value: Any) -> bool:
     return type(part) is type(value) and bool(part == value)
 
 
-def _analyse(subject: Subject, base: dict[str, Any], clock: _Clock) -> ArchitectureReport:
+def _analyse(subject: Subject, base: dict[str, Any], clock: _Clock, budget: Budget) -> ArchitectureReport:
     """The report on a base config."""
     binder: Binder | None = None
     try:
         with clock.phase("base"):
-            observer = Observer(subject, base)
+            observer = Observer(subject, base, budget)
         with clock.phase("reading"):
             depth = depth_field(subject, base, len(observer.inference.spec.layers))
-            reader = learn(subject, base, depth, SKIPPED)
+            reader = learn(subject, base, depth, SKIPPED, budget)
             absent = learn_absences(observer, reader)
         with clock.phase("binding"):
             binder = Binder(observer, reader)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from areal.models.analysis.family import Expression
 
 POWERS: Final = (1.0, -1.0, 0.5, -0.5)
+_ROUNDING: Final = 1e-9
+_ROUGHLY: Final = 1e-5
+"""More than `same` allows twice: no factor gives all targets where these are further from proportional."""
 
 
 def arithmetic(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Expression | None:
@@ -36,6 +39,11 @@ def arithmetic(columns: Mapping[str, Sequence[float]], targets: Sequence[float])
     return scaled or _sum(varying, targets) or _power_of_sum(positive, targets)
 
 
+def num_products(fields: int) -> int:
+    """How many products `arithmetic` tries at most for so many fields."""
+    return sum(math.comb(fields, size) * len(POWERS if size < 3 else POWERS[:2]) ** size for size in (1, 2, 3))
+
+
 def is_number(value: Any) -> bool:
     """Whether it is a number; true is none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
@@ -49,9 +57,16 @@ def _product(
     whole: bool,
 ) -> Product | None:
     """factor * fields to powers, if one factor does for all samples (for whole numbers: after rounding down)."""
-    products = [
-        math.prod(value**power for value, power in zip(row, powers, strict=True)) for row in zip(*columns, strict=True)
-    ]
+    rounded = whole and set(powers) <= {1.0, -1.0}
+    products: list[float] = []
+    for row, target in zip(zip(*columns, strict=True), targets, strict=True):
+        product = math.prod(map(pow, row, powers))
+        products.append(product)
+        # Nearly every product fails at the second config: what is exact is asked of the few that are left.
+        proportional = math.isclose(product * targets[0], products[0] * target, rel_tol=_ROUGHLY)
+        rounded = rounded and math.floor(product + _ROUNDING) == target
+        if not proportional and not rounded:
+            return None
     if len({round(product, 9) for product in products}) < 2:
         return None
     pairs = tuple(sorted(zip(names, powers, strict=True)))
@@ -59,10 +74,7 @@ def _product(
     if all(same(exact * product, target) for product, target in zip(products, targets, strict=True)):
         needed = 2 if _is_plain(exact) else 3
         return Product(exact, pairs, integer=whole) if len(set(products)) >= needed else None
-    rounded = whole and len(set(targets)) > 1 and set(powers) <= {1.0, -1.0}
-    if rounded and all(math.floor(a + 1e-9) == b for a, b in zip(products, targets, strict=True)):
-        return Product(1.0, pairs, integer=True)
-    return None
+    return Product(1.0, pairs, integer=True) if rounded and len(set(targets)) > 1 else None
 
 
 def _sum(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Expression | None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, SCORE_FACTOR, fields_of, look_up, same
 from areal.models.analysis.binding.filling import branches, filled, filling_rules
-from areal.models.analysis.binding.fitting import Sample, explains, fit
+from areal.models.analysis.binding.fitting import explains, fit
 from areal.models.analysis.binding.guessing import first_guesses, value_guess
-from areal.models.analysis.binding.observations import Observation, one_cause, same_value
+from areal.models.analysis.binding.observations import Observation, Sample, one_cause, same_value
 from areal.models.analysis.binding.rotary import (
     RotaryFit,
     extra_names,
@@ -25,7 +25,8 @@ from areal.models.analysis.binding.rotary import (
     with_rotary_values,
     without_score_factor,
 )
-from areal.models.analysis.binding.slots import ABSENT, LayerValues, predict, slots_of
+from areal.models.analysis.binding.slots import ABSENT, ROTARY_SLOT, LayerValues, predict
+from areal.models.analysis.binding.spellings import Spellings
 from areal.models.analysis.binding.variations import MISSING, alternatives, changed, resized
 from areal.models.analysis.family import Constant, RotaryScaled
 from areal.models.analysis.records import UnsupportedError
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
 
 WANTED: Final = {"bool": 1, "int": 2, "float": 1, "str": 2, "list": 3, "null": 2}
 """Values of a field that are looked at, by the kind of its base value."""
-MOST_SPELLINGS: Final = 6
-"""Slots that may differ between an inferred spec and the expected one for other spellings to be tried."""
-ROTARY_SLOT: Final = "layer.rotary"
 
 
 @dataclass
@@ -65,18 +63,24 @@ class Binder:
     joint_outcomes: list[Outcome] = field(default_factory=list)
     stuck: set[str] = field(default_factory=set)
     """Slots that no expression explains so far: searching again takes long, so only `_settle` does."""
+    no_nulls: set[str] = field(default_factory=set)
+    """Fields without which no model builds or runs, though their class lets them be null."""
     rotary_refused: set[tuple[str | None, str]] = field(default_factory=set)
 
     def vary(self) -> None:
         """Observes one change after another until `expressions` hold. Raises UnsupportedError where even the base is
         not explained."""
-        self._add(self.observer.base, self.observer.values, {})
-        self._guess()
+        self.observe_base()
         for name in self.reader.names:
             if name not in self.leave and name != ROTARY_FIELD:
                 self._vary(name)
         self._vary_rotary()
         self.settle()
+
+    def observe_base(self) -> None:
+        """First expressions, from the base config alone. Raises UnsupportedError where no field holds its rotations."""
+        self._add(self.observer.base, self.observer.values, {})
+        self._guess()
 
     def predict(self, config: dict[str, Any]) -> ArchitectureSpec:
         """The spec of a config.json by the expressions so far. Raises EvaluationError."""
@@ -160,6 +164,8 @@ class Binder:
             if found.kind in ("proven", "no_effect"):
                 break
         if outcome is None:
+            if value is None:
+                self.no_nulls.add(name)
             return False
         changes = dict(outcome.changes)
         self.outcomes.append(outcome)
@@ -172,7 +178,7 @@ class Binder:
     def accept(self, outcome: Outcome) -> bool:
         """Adds an observation, unless no expressions explain it and those that there are refuse it: that is safe."""
         before = dict(self.expressions)
-        outcome = self._nearest(outcome)
+        outcome = Spellings(self.observer, self.observations[0], before, self._predict_by).likeliest(outcome)
         self._add(outcome.config, outcome.values, outcome.changes)
         if outcome.kind == "proven" and not outcome.inferred:
             return True
@@ -181,26 +187,6 @@ class Binder:
             self.expressions = before
             return False
         return True
-
-    def _nearest(self, outcome: Outcome) -> Outcome:
-        """Of equal spellings of an inferred spec, one that differs from what was expected in a single slot: choosing
-        all groups of experts is the same as having no groups, but only one of both follows from the fields."""
-        if not outcome.inferred or outcome.loud:
-            return outcome
-        expected = slots_of(self.predict(outcome.config))
-        differing = [
-            slot for slot, value in outcome.values.items() if not same_value(value, expected.get(slot, ABSENT))
-        ]
-        for slot in differing if 2 <= len(differing) <= MOST_SPELLINGS else ():
-            value = outcome.values[slot]
-            present = [entry for entry in value if entry is not ABSENT] if isinstance(value, LayerValues) else [value]
-            if slot == ROTARY_SLOT or not all(same(entry, present[0]) for entry in present):
-                continue
-            trial = {**self.expressions, slot: Constant(present[0])}
-            found = self.observer.look(outcome.changes, partial(self._predict_by, trial), may_infer=False)
-            if found.kind == "proven":
-                return replace(found, inferred=True)
-        return outcome
 
     def _attempts(self, name: str, changes: dict[str, Any], value: Any) -> list[dict[str, Any]]:
         """The changes, and others that may go with the value where these are refused: lists over layers that were
@@ -314,15 +300,16 @@ class Binder:
             return None
         if slot == ROTARY_SLOT:
             return self._rotary_fit().fit(samples)
+        budget = self.observer.budget
         for single in (True, False):
-            found = fit(slot, samples, self._causes(slot, single=single))
+            found = fit(slot, samples, self._causes(slot, single=single), budget=budget)
             if isinstance(found, Constant) and slot not in self.observations[0].values:
                 # Seen with one value only: a field that has it is the likelier explanation, and will be tested.
                 return value_guess(slot, samples, self._names())
             if found is not None:
                 return found
         plain = without_score_factor(samples) if slot.endswith(".scale") else None
-        found = None if plain is None else fit(slot, plain, self._causes(slot, single=True))
+        found = None if plain is None else fit(slot, plain, self._causes(slot, single=True), budget=budget)
         return None if found is None else RotaryScaled(found)
 
     def _causes(self, slot: str, *, single: bool) -> set[str]:
@@ -348,19 +335,23 @@ class Binder:
                 return
             slot = unresolved[0]
             causes = sorted(self._causes(slot, single=False))
+            given_up = self.observer.budget.gave_up.get(slot)
+            reason = f"no expression explains {slot} for all of its values"
+            reason += f": {given_up}" if given_up else ""
             for name in causes:
                 kept = [each for each in self.observations if name not in each.changes]
                 if self._fit(slot, self._samples(slot, kept)) is not None:
-                    self.restrict(name, f"no expression explains {slot} for all of its values")
+                    self.restrict(name, reason)
                     break
             else:
                 for name in causes:
-                    self.restrict(name, f"no expression explains {slot} for all of its values")
+                    self.restrict(name, reason)
                 if not causes:
-                    raise UnsupportedError("a value that no config field explains", where=slot, detail="")
+                    raise UnsupportedError("a value that no config field explains", where=slot, detail=given_up or "")
         unresolved = self._refit(again=True)
         if unresolved:
-            raise UnsupportedError("values that no config field explains", where=unresolved[0], detail="")
+            detail = self.observer.budget.gave_up.get(unresolved[0], "")
+            raise UnsupportedError("values that no config field explains", where=unresolved[0], detail=detail)
 
     def restrict(self, name: str, reason: str) -> None:
         self.restricted[name] = reason

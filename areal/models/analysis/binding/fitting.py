@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from dataclasses import dataclass
+import operator
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.models.analysis.binding.arithmetic import arithmetic, is_number
+from areal.models.analysis.binding.arithmetic import arithmetic, is_number, num_products
+from areal.models.analysis.binding.budget import Budget, GaveUpError
 from areal.models.analysis.binding.conditions import atoms, mask
 from areal.models.analysis.binding.expressions import (
     EvaluationError,
@@ -19,17 +20,13 @@ from areal.models.analysis.binding.expressions import (
     evaluate,
     look_up,
     same,
-    walk,
 )
+from areal.models.analysis.binding.layering import Layers, most_different, pairs_of, periods_of, triples_of
+from areal.models.analysis.binding.observations import Sample
 from areal.models.analysis.binding.slots import ABSENT, LayerValues
 from areal.models.analysis.family import (
-    All,
-    AtLeast,
-    AtMost,
     Constant,
     Field,
-    Multiple,
-    Not,
     PerLayer,
     WhenEqual,
     WhenNull,
@@ -38,6 +35,7 @@ from areal.models.analysis.family import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from areal.models.analysis.binding.budget import Allowance
     from areal.models.analysis.family import Condition, Expression
 
 MOST_CHOICES: Final = 3
@@ -50,28 +48,28 @@ SWITCHES: Final = (None, True, False, 0, 1, -1)
 """Values of a field, besides texts, that may decide between two expressions. Sizes do not decide."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """What a slot was for one config. value: `LayerValues` for slots of layers."""
-
-    config: Mapping[str, Any]
-    value: Any
-    depth: int
-    """Number of layers."""
-
-
 def fit(
-    slot: str, samples: Sequence[Sample], names: Iterable[str], *, most_choices: int = MOST_CHOICES
+    slot: str,
+    samples: Sequence[Sample],
+    names: Iterable[str],
+    *,
+    most_choices: int = MOST_CHOICES,
+    budget: Budget | None = None,
 ) -> Expression | None:
     """The simplest expression for all samples, or None. names: fields that may be read (`causes` narrows them).
 
-    Samples of configs that lack the slot's part must be left out.
+    budget: that of the analysis. None is also the answer where the search would cost more than one may; the budget then
+    says so. Raises UnsupportedError when nothing is left of it. Samples of configs that lack the slot's part must be
+    left out.
     """
     assert samples, f"nothing was observed of {slot}"
     ordered = sorted(names, key=lambda name: (-likeness(slot, name), name))
-    search = _Search(ordered)
+    search = _Search(ordered, samples, (budget or Budget()).fit(slot, ordered))
     for choices in range(most_choices + 1):
-        found = search.fit(list(samples), choices)
+        try:
+            found = search.fit(search.samples, choices)
+        except GaveUpError:
+            return None
         if found is not None:
             return found
     return None
@@ -110,19 +108,41 @@ def likeness(slot: str, name: str) -> float:
 
 
 class _Search:
-    def __init__(self, names: Sequence[str]) -> None:
+    """Looks for an expression over `names`, the likelier ones first.
+
+    Everything is read from tables: parts of the same samples come up again and again, below one choice and another.
+    """
+
+    def __init__(self, names: Sequence[str], samples: Sequence[Sample], allowance: Allowance) -> None:
         self.names = names
+        self.samples = _distinct(samples, names)
+        self._allowance = allowance
+        self._read = {
+            id(sample.config): {name: look_up(sample.config, name) for name in names} for sample in self.samples
+        }
+        self._known: dict[tuple[Any, ...], Expression | None] = {}
 
     def fit(self, samples: list[Sample], choices: int) -> Expression | None:
-        if _most_different(samples) > min(choices + 1, MOST_DIFFERENT):
+        if most_different(samples) > min(choices + 1, MOST_DIFFERENT):
             return None
+        # Values are parts of the samples of this search: none of them dies, so that an address names one.
+        key = (choices, *((id(sample.config), *_addresses(sample.value)) for sample in samples))
+        if key not in self._known:
+            self._known[key] = self._fit(samples, choices)
+        return self._known[key]
+
+    def _fit(self, samples: list[Sample], choices: int) -> Expression | None:
+        self._allowance.spend(len(samples) * (1 + len(self.names)))
         if not any(isinstance(sample.value, LayerValues) for sample in samples):
             return self._scalar(samples, choices)
         collapsed = collapse(samples)
         if collapsed is not None:
-            return self._scalar(collapsed, choices)
+            return self.fit(collapsed, choices)
         found = self._per_layer(samples, choices) if choices else None
         return found or self._choice(samples, choices)
+
+    def _column(self, name: str, samples: Sequence[Sample]) -> list[Any]:
+        return [self._read[id(sample.config)][name] for sample in samples]
 
     # -------------------------------------------------------------------------------------------- one value per config
 
@@ -131,7 +151,9 @@ class _Search:
         if all(same(sample.value, first) and type(sample.value) is type(first) for sample in samples):
             return Constant(first)
         for name in self.names:
-            if all(same(look_up(sample.config, name), sample.value) for sample in samples):
+            if all(
+                same(value, sample.value) for value, sample in zip(self._column(name, samples), samples, strict=True)
+            ):
                 return Field(name)
         if all(is_number(sample.value) for sample in samples):
             found = self._arithmetic(samples)
@@ -140,8 +162,9 @@ class _Search:
         return self._choice(samples, choices)
 
     def _arithmetic(self, samples: list[Sample]) -> Expression | None:
-        columns = {name: [look_up(sample.config, name) for sample in samples] for name in self.names}
+        columns = {name: self._column(name, samples) for name in self.names}
         numbers = {name: values for name, values in columns.items() if all(map(is_number, values))}
+        self._allowance.spend(num_products(len(numbers)))
         return arithmetic(numbers, [sample.value for sample in samples])
 
     # ------------------------------------------------------------------------------------------------- choices by field
@@ -157,16 +180,17 @@ class _Search:
         return best
 
     def _splits(self, name: str, samples: list[Sample], choices: int) -> Iterator[Expression]:
+        column = self._column(name, samples)
         values: list[Any] = []
-        for sample in samples:
-            value = look_up(sample.config, name)
+        for value in column:
             if _is_switch(value) and not any(same(value, other) for other in values):
                 values.append(value)
         if len(values) == 2 and {True, False} == set(values):
             values = [True]
         for value in values:
-            inside = [sample for sample in samples if same(look_up(sample.config, name), value)]
-            outside = [sample for sample in samples if not same(look_up(sample.config, name), value)]
+            chosen = [same(each, value) for each in column]
+            inside = list(itertools.compress(samples, chosen))
+            outside = list(itertools.compress(samples, map(operator.not_, chosen)))
             if not inside or not outside:
                 continue
             then, otherwise = self._halves(inside, outside, choices)
@@ -197,17 +221,19 @@ class _Search:
 
     def _per_layer(self, samples: list[Sample], choices: int) -> Expression | None:
         configs, depths = [sample.config for sample in samples], [sample.depth for sample in samples]
-        layout = _Layers(samples)
+        layout = Layers(samples)
         masks: dict[Condition, int] = {}
         seen: set[int] = set()
         for condition in atoms(configs, depths, self.names):
+            self._allowance.spend(len(samples))
             bits = mask(condition, configs, depths)
             if bits is not None and bits & layout.present not in seen:
                 seen.add(bits & layout.present)
                 masks[condition] = bits
         # Both sides uniform, by one condition, two, or three of fields: no further choice between layers is needed.
-        for find in (lambda: masks, lambda: _pairs(masks, layout), lambda: _triples(masks, layout)):
+        for find in (lambda: masks, lambda: pairs_of(masks, layout), lambda: triples_of(masks, layout)):
             conditions = find()
+            self._allowance.spend(len(conditions) * len(samples))
             best: Expression | None = None
             for condition, bits in conditions.items():
                 if layout.uniform(bits) and layout.uniform(layout.all_bits & ~bits):
@@ -221,7 +247,7 @@ class _Search:
                 best = _simpler(best, self._divided(layout, condition, bits, choices))
         return best
 
-    def _divided(self, layout: _Layers, condition: Condition, bits: int, choices: int) -> Expression | None:
+    def _divided(self, layout: Layers, condition: Condition, bits: int, choices: int) -> Expression | None:
         if not bits & layout.present or not ~bits & layout.present:
             return None
         then = self.fit(layout.select(bits), choices - 1)
@@ -230,113 +256,19 @@ class _Search:
         otherwise = self.fit(layout.select(layout.all_bits & ~bits), choices - 1)
         found = None if otherwise is None else PerLayer(condition, then, otherwise)
         # Several periods that no field says can be made to fit anything.
-        return found if found is None or len(_periods(found)) < 2 else None
+        return found if found is None or len(periods_of(found)) < 2 else None
 
 
-class _Layers:
-    """All layers of all samples as positions in one row of bits."""
-
-    def __init__(self, samples: list[Sample]) -> None:
-        self.samples = samples
-        self.all_bits = (1 << sum(sample.depth for sample in samples)) - 1
-        self.groups: list[list[int]] = []
-        self.present = 0
-        position = 0
-        for sample in samples:
-            distinct: list[tuple[Any, int]] = []
-            for offset, value in enumerate(sample.value):
-                if value is ABSENT:
-                    continue
-                bit = 1 << (position + offset)
-                self.present |= bit
-                index = next((i for i, (other, _) in enumerate(distinct) if same(other, value)), None)
-                if index is None:
-                    distinct.append((value, bit))
-                else:
-                    distinct[index] = (value, distinct[index][1] | bit)
-            self.groups.append([bits for _, bits in distinct])
-            position += sample.depth
-
-    def uniform(self, bits: int) -> bool:
-        """Whether the chosen layers of each sample all have the same value."""
-        return all(sum(1 for group in groups if group & bits) <= 1 for groups in self.groups)
-
-    def select(self, bits: int) -> list[Sample]:
-        """The samples with all other layers taken out; those without any layer left are dropped."""
-        chosen, position = [], 0
-        for sample in self.samples:
-            values = LayerValues(
-                value if bits >> (position + offset) & 1 else ABSENT for offset, value in enumerate(sample.value)
-            )
-            position += sample.depth
-            if any(value is not ABSENT for value in values):
-                chosen.append(Sample(sample.config, values, sample.depth))
-        return chosen
-
-
-def _most_different(samples: Sequence[Sample]) -> int:
-    """Values that the layers of one config have at most."""
-    most = 1
+def _distinct(samples: Sequence[Sample], names: Sequence[str]) -> list[Sample]:
+    """The samples without those that say the same as an earlier one, as far as the fields go."""
+    found: dict[str, Sample] = {}
     for sample in samples:
-        if isinstance(sample.value, LayerValues):
-            distinct: list[Any] = []
-            for value in sample.value:
-                if value is not ABSENT and not any(same(value, other) for other in distinct):
-                    distinct.append(value)
-            most = max(most, len(distinct))
-    return most
+        found.setdefault(repr((sample.value, [look_up(sample.config, name) for name in names])), sample)
+    return list(found.values())
 
 
-def _pairs(masks: Mapping[Condition, int], layout: _Layers) -> dict[Condition, int]:
-    """Two conditions at once, each possibly negated; those that say something about the layers that count."""
-    single: list[tuple[Condition, int]] = []
-    for condition, bits in masks.items():
-        single += [(condition, bits), (Not(condition), layout.all_bits & ~bits)]
-    pairs: dict[Condition, int] = {}
-    seen = {bits & layout.present for _, bits in single}
-    for (first, first_bits), (second, second_bits) in itertools.combinations(single, 2):
-        bits = first_bits & second_bits
-        if bits & layout.present and bits & layout.present not in seen:
-            seen.add(bits & layout.present)
-            if len(_unsaid(first) | _unsaid(second)) < 2:
-                pairs[All((first, second))] = bits
-    return pairs
-
-
-def _triples(masks: Mapping[Condition, int], layout: _Layers) -> dict[Condition, int]:
-    """Three conditions of different fields at once: every so many layers, from one layer on, up to another."""
-    ranges = {condition: bits for condition, bits in masks.items() if isinstance(condition, AtLeast | AtMost)}
-    periods = {c: bits for c, bits in masks.items() if isinstance(c, Multiple) and isinstance(c.of, str)}
-    triples: dict[Condition, int] = {}
-    seen: set[int] = set()
-    for (period, bits), (first, lower), (last, upper) in itertools.product(
-        periods.items(), ranges.items(), ranges.items()
-    ):
-        if not isinstance(first, AtLeast) or not isinstance(last, AtMost):
-            continue
-        chosen = bits & lower & upper
-        if len({period.of, first.field, last.field}) == 3 and chosen & layout.present not in seen:
-            seen.add(chosen & layout.present)
-            triples[All((period, first, last))] = chosen
-    return triples
-
-
-def _periods(expression: Expression) -> set[Condition]:
-    """Conditions on every so many layers, by numbers of which no field says anything."""
-    return {
-        condition for part in walk(expression) if isinstance(part, PerLayer) for condition in _unsaid(part.condition)
-    }
-
-
-def _unsaid(condition: Condition) -> set[Condition]:
-    match condition:
-        case Not(inner):
-            return _unsaid(inner)
-        case All(conditions):
-            return set().union(*map(_unsaid, conditions))
-        case Multiple(of, _) if isinstance(of, int):
-            return {condition}
-    return set()
+def _addresses(value: Any) -> tuple[int, ...]:
+    return tuple(map(id, value)) if isinstance(value, LayerValues) else (id(value),)
 
 
 def _simpler(first: Expression | None, second: Expression | None) -> Expression | None:

@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, look_up, same
-from areal.models.analysis.binding.fitting import Sample, collapse, fit, likeness
+from areal.models.analysis.binding.fitting import collapse, fit, likeness
+from areal.models.analysis.binding.observations import Sample
 from areal.models.analysis.family import Constant, Field, PerLayer, Power, Product, Sum
 
 if TYPE_CHECKING:

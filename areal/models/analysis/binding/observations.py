@@ -27,6 +27,16 @@ class Observation:
         return int(self.values["num_layers"])
 
 
+@dataclass(frozen=True)
+class Sample:
+    """What a slot was for one config. value: `LayerValues` for slots of layers."""
+
+    config: Mapping[str, Any]
+    value: Any
+    depth: int
+    """Number of layers."""
+
+
 def first_integer(values: Iterable[Any]) -> int:
     """The first of them that is a whole number."""
     return next(value for value in values if type(value) is int)

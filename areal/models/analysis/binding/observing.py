@@ -9,8 +9,10 @@ import torch
 
 from areal.api import ModelError
 from areal.models.analysis import reference
+from areal.models.analysis.binding.budget import Budget
 from areal.models.analysis.binding.expressions import EvaluationError
-from areal.models.analysis.binding.slots import slots_of
+from areal.models.analysis.binding.observations import same_value
+from areal.models.analysis.binding.slots import ABSENT, slots_of
 from areal.models.analysis.binding.variations import changed
 from areal.models.analysis.inference.infer import infer
 from areal.models.analysis.inference.layout import canonical, infer_layout
@@ -49,7 +51,9 @@ class Outcome:
     """refused: the config class or the model does not accept it. no_effect: logits equal bit for bit those of the base
     config. proven: `values` were proven by parity. unsupported: no spec reproduces it."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Slots, for no_effect and proven."""
+    """Slots, for no_effect (those of the base config) and proven."""
+    expected: Mapping[str, Any] | None = None
+    """For no_effect: the slots of the expected spec where these are others, and as right as the base config's."""
     parity: float = 0.0
     tolerance: float = TOLERANCE
     detail: str = ""
@@ -64,10 +68,11 @@ class Outcome:
 class Observer:
     """Builds and judges configs of one subject, relative to a base config that it infers first."""
 
-    def __init__(self, subject: Subject, base: dict[str, Any]) -> None:
+    def __init__(self, subject: Subject, base: dict[str, Any], budget: Budget | None = None) -> None:
         """Raises SubjectError or UnsupportedError when the base itself cannot be used or explained."""
         self.subject = subject
         self.base = base
+        self.budget = budget or Budget()
         self.seconds: dict[str, float] = {}
         self.num_inferred = 0
         self.instance = build(subject, base, attention="eager")
@@ -87,7 +92,10 @@ class Observer:
         may_infer: bool = True,
     ) -> Outcome:
         """What the base config with these changes computes. predict: the spec that is expected for a config; it is
-        judged first and, where right, saves the inference. may_infer: whether to infer where it is wrong."""
+        judged first and, where right, saves the inference. may_infer: whether to infer where it is wrong.
+
+        Raises UnsupportedError where nothing is left of the budget."""
+        self.budget.look(changes)
         config = changed(self.base, changes)
         try:
             instance = build(self.subject, config)
@@ -97,7 +105,8 @@ class Observer:
         if not bool(torch.isfinite(first).all()):
             return Outcome(changes=changes, config=config, kind="refused", detail="logits are not finite")
         if self._without_effect(instance, first):
-            return Outcome(changes=changes, config=config, kind="no_effect", values=self.values)
+            expected = None if predict is None else self._expected(instance, config, predict, first)
+            return Outcome(changes=changes, config=config, kind="no_effect", values=self.values, expected=expected)
         found = None if predict is None else self._judge(instance, config, predict, first)
         if isinstance(found, tuple):
             spec, parity, tolerance = found
@@ -114,6 +123,23 @@ class Observer:
 
     def _without_effect(self, instance: Instance, first: Tensor) -> bool:
         return _shapes(instance) == self._shapes and torch.equal(first, self._logits)
+
+    def _expected(
+        self,
+        instance: Instance,
+        config: dict[str, Any],
+        predict: Callable[[dict[str, Any]], ArchitectureSpec],
+        first: Tensor,
+    ) -> Mapping[str, Any] | None:
+        """The slots of the predicted spec, if it is not the base config's and does the same: the best two of two groups
+        of experts are the best two of all."""
+        try:
+            values = slots_of(predict(config))
+        except EvaluationError:
+            return None
+        if all(same_value(value, self.values.get(slot, ABSENT)) for slot, value in values.items()):
+            return None
+        return values if isinstance(self._judge(instance, config, predict, first), tuple) else None
 
     def _judge(
         self,

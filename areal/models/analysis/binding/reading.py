@@ -11,9 +11,11 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.models.analysis.binding.budget import Budget
 from areal.models.analysis.binding.derived import computed_names
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, EvaluationError, evaluate, look_up, same
-from areal.models.analysis.binding.fitting import Sample, fit
+from areal.models.analysis.binding.fitting import fit
+from areal.models.analysis.binding.observations import Sample
 from areal.models.analysis.binding.slots import LayerValues
 from areal.models.analysis.binding.variations import (
     MISSING,
@@ -117,7 +119,9 @@ class ConfigReader:
     """The field that says how many layers there are."""
 
 
-def learn(subject: Subject, base: dict[str, Any], depth_field: str, ignored: Iterable[str]) -> ConfigReader:
+def learn(
+    subject: Subject, base: dict[str, Any], depth_field: str, ignored: Iterable[str], budget: Budget | None = None
+) -> ConfigReader:
     """Finds what the class does with fields that are null or absent. ignored: fields that are not looked at."""
     config_class = subject.config_class
     skipped = {*ignored, "model_type", "architectures"}
@@ -134,7 +138,7 @@ def learn(subject: Subject, base: dict[str, Any], depth_field: str, ignored: Ite
     # What transformers adds to every config stands in those inside others, too.
     inner = {name for name in names if "." in name and name.rpartition(".")[2] in HARMLESS_FIELDS}
     reader.names = [name for name in dict.fromkeys(names) if name not in skipped | inner]
-    _Learner(reader).run()
+    _Learner(reader, budget or Budget()).run()
     return reader
 
 
@@ -158,8 +162,9 @@ def _with_choices(subject: Subject, reader: ConfigReader, name: str) -> str:
 
 
 class _Learner:
-    def __init__(self, reader: ConfigReader) -> None:
+    def __init__(self, reader: ConfigReader, budget: Budget) -> None:
         self.reader = reader
+        self.budget = budget
         self.generator = random.Random(0)
         self.fields = [name for name in reader.names if name != ROTARY_FIELD]
 
@@ -283,7 +288,7 @@ class _Learner:
             samples.append(Sample(values, value, len(value) if isinstance(value, LayerValues) else 1))
         if not samples or len({isinstance(sample.value, LayerValues) for sample in samples}) > 1:
             return None
-        return fit(name, samples, causes)
+        return fit(name, samples, causes, budget=self.budget)
 
 
 @dataclass

@@ -16,7 +16,8 @@ from areal.models.analysis.binding.expressions import (
     look_up,
     same,
 )
-from areal.models.analysis.binding.fitting import Sample, fit
+from areal.models.analysis.binding.fitting import fit
+from areal.models.analysis.binding.observations import Sample
 from areal.models.analysis.binding.slots import ABSENT, LayerValues
 from areal.models.analysis.binding.variations import rotary_alternatives
 from areal.models.analysis.family import Constant, PerLayer, RotaryField, WhenEqual, WhenNull

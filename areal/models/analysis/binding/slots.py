@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from areal.models.analysis.family import Expression
 
 
+ROTARY_SLOT: Final = "layer.rotary"
+"""A whole table of rotations: the one slot whose values are compared by what they mean."""
+
+
 class Absent:
     """Stands for the value of a slot in a layer that has no such part, e.g. a router in a dense layer."""
 

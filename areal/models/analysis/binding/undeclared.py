@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, same
-from areal.models.analysis.binding.fitting import Sample, fit
+from areal.models.analysis.binding.fitting import fit
+from areal.models.analysis.binding.observations import Sample
 from areal.models.analysis.binding.slots import LayerValues
 from areal.models.analysis.binding.variations import MISSING, changed, defaults_of, field_names, resized
 from areal.models.analysis.oracle.instance import build, logits, make_tokens
@@ -84,7 +85,7 @@ def learn_absences(observer: Observer, reader: ConfigReader) -> list[str]:
             continue
         samples = _samples_without(observer, reader, name, slot)
         others = [other for other in reader.names if other != name]
-        rule = fit(slot, samples, others) if samples else None
+        rule = fit(slot, samples, others, budget=observer.budget) if samples else None
         if rule is not None:
             reader.defaults[name] = None
             reader.rules[name] = rule

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from areal.models.analysis.binding.expressions import evaluate, fields_of, to_json, walk
-from areal.models.analysis.binding.fitting import Sample, explains, fit
+from areal.models.analysis.binding.fitting import explains, fit
+from areal.models.analysis.binding.observations import Sample
 from areal.models.analysis.binding.slots import ABSENT, LayerValues
 from areal.models.analysis.family import (
     All,

@@ -1,6 +1,6 @@
 """Which entry of rope_parameters a layer has, found from configs in which entries are alike or differ."""
 
-from areal.models.analysis.binding.fitting import Sample
+from areal.models.analysis.binding.observations import Sample
 from areal.models.analysis.binding.rotary import (
     RotaryFit,
     extra_names,
