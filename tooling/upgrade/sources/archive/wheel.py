@@ -16,7 +16,7 @@ from tooling.upgrade.sources.archive.contents import Contents
 from tooling.upgrade.sources.layout import is_native, is_source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from tooling.upgrade.sources.archive.reading import Reader
     from tooling.upgrade.sources.archive.zip import Member
@@ -41,7 +41,10 @@ def read_wheel(reader: Reader, *, vouched: bool) -> Contents:
     chosen = [by_name[name] for name in wanted] + [by_name[f"{information}/{name}"] for name in facts]
     found = dict(zip_archive.contents(reader, chosen))
     record = found.get(f"{information}/RECORD", b"")
-    _verify(found, _recorded(record), {f"{information}/RECORD"}, reader.name, vouched=vouched)
+    recorded = _recorded(record)
+    if not vouched:
+        _refuse_missing(recorded, by_name, reader.name)
+    _verify(found, recorded, {f"{information}/RECORD"}, reader.name, vouched=vouched)
     return Contents(
         files={path: found[name] for name, path in wanted.items()},
         native=tuple(sorted(path for path in paths.values() if is_native(path))),
@@ -100,6 +103,13 @@ def _recorded(record: bytes) -> dict[str, tuple[str, str]]:
     except csv.Error:
         pass  # what could be read counts; the rest is missing and judged so
     return found
+
+
+def _refuse_missing(recorded: Collection[str], members: Collection[str], where: str) -> None:
+    """Sources that RECORD names must be there: a directory that hides one makes it look removed."""
+    missing = sorted(name for name in recorded if is_source(name) and name not in members)
+    if missing:
+        raise ArchiveError(f"RECORD names {missing[0]!r}, which the archive lacks", where=where)
 
 
 def _verify(
