@@ -1,0 +1,111 @@
+"""Arguments bound as Python binds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tooling.upgrade.symbols import Keyword, Parameter, Signature
+from tooling.upgrade.uses import Argument, Arguments, Place
+from tooling.upgrade.verdicts.binding import STAR, STARS, bind
+from tooling.upgrade.verdicts.renames import renamed_parameter
+from tooling.upgrade.verdicts.shapes import call_arguments, fits
+
+HERE = Place("client.py", 1, 0, 1, 1)
+
+
+def signature(text: str) -> Signature:
+    """The signature of `def f(<text>)`, as another program would read it."""
+    import ast
+
+    arguments = ast.parse(f"def f({text}): ...").body[0].args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults
+    found = []
+    for index, (each, default) in enumerate(zip(positional, defaults, strict=True)):
+        kind = "positional-only" if index < len(arguments.posonlyargs) else "positional"
+        found.append(parameter(each, kind, default))
+    if arguments.vararg:
+        found.append(Parameter(arguments.vararg.arg, "star"))
+    for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        found.append(parameter(each, "keyword-only", default))
+    if arguments.kwarg:
+        found.append(Parameter(arguments.kwarg.arg, "double-star"))
+    return Signature(tuple(found))
+
+
+def parameter(each, kind, default) -> Parameter:
+    import ast
+
+    text = ast.unparse(default) if default is not None else None
+    return Parameter(each.arg, kind, text, text, ast.unparse(each.annotation) if each.annotation else "")
+
+
+def call(*positional: int, partial: bool = False, star: bool = False, stars: bool = False, **named: int) -> Arguments:
+    given = [Argument(HERE, None, index) for index in range(len(positional))]
+    given += [Argument(HERE, name, -1) for name in named]
+    return Arguments(tuple(given), star, stars, partial)
+
+
+def refuse(_name: str) -> Keyword:
+    return Keyword.REFUSED
+
+
+@pytest.mark.parametrize("text", ["a, b=1", "a, /, b=1", "a, *rest, b=1", "a, *, b", "a, b=1, **more", "*all", ""])
+@pytest.mark.parametrize("positional", [(), (1,), (1, 2), (1, 2, 3)])
+@pytest.mark.parametrize("named", [{}, {"a": 1}, {"b": 1}, {"c": 1}, {"a": 1, "b": 2}])
+def test_a_call_fits_exactly_if_python_says_so(text, positional, named) -> None:
+    space: dict[str, object] = {}
+    exec(f"def f({text}): ...", space)
+    try:
+        space["f"](*positional, **named)
+        expected = True
+    except TypeError:
+        expected = False
+    assert fits(signature(text), call(*positional, **named)) is expected
+
+
+def test_arguments_beyond_the_named_ones_land_in_star() -> None:
+    bound = bind(signature("a, *rest, **more"), call(1, 2, x=3), lambda _name: Keyword.OPEN)
+    assert list(bound.slots.values()) == ["a", STAR, STARS]
+    assert list(bound.keywords.values()) == [Keyword.OPEN]
+
+
+def test_what_is_hidden_in_stars_is_not_missing() -> None:
+    assert bind(signature("a, b"), call(1), refuse).missing
+    assert not bind(signature("a, b"), call(1, star=True), refuse).missing
+    assert not bind(signature("a, *, b"), call(1, stars=True), refuse).missing
+    assert not bind(signature("a, b"), call(1, partial=True), refuse).missing
+
+
+def test_a_positional_only_parameter_cannot_come_from_a_dictionary() -> None:
+    assert bind(signature("a, b, /"), call(1, stars=True), refuse).missing
+
+
+def test_pydantic_says_what_becomes_of_extras() -> None:
+    for extra, keyword in (("forbid", Keyword.REFUSED), ("ignore", Keyword.IGNORED), ("allow", Keyword.READ)):
+        model = Signature(signature("*, prompt").parameters, extra=extra)
+        assert bind(model, call(prompt=1, more=2), refuse).keywords == {1: keyword}
+
+
+def test_a_parameter_is_renamed_if_it_keeps_its_place_and_nothing_speaks_against_it() -> None:
+    assert renamed_parameter(signature("a, size=1"), signature("a, length=1"), "size") == "length"
+    assert renamed_parameter(signature("a, *, x: int = 1"), signature("a, *, y: int = 1"), "x") == "y"
+
+
+def test_a_parameter_of_another_type_or_default_is_another_parameter() -> None:
+    assert renamed_parameter(signature("a, group=None"), signature("a, *, settings: dict"), "group") == ""
+    assert renamed_parameter(signature("a, x: int = 1"), signature("a, y: str = ''"), "x") == ""
+    assert renamed_parameter(signature("a, size=1"), signature("a"), "size") == ""
+
+
+def test_the_spelling_of_a_type_does_not_matter() -> None:
+    old, new = signature("x: Optional[List[int]] = None"), signature("y: list[int] | None = None")
+    assert renamed_parameter(old, new, "x") == "y"
+
+
+def test_calls_in_a_release_are_read_unless_they_hide_arguments() -> None:
+    assert len(call_arguments("await self.step(1, size=2)", "step").given) == 2
+    assert call_arguments("self.step(*values)", "step") is None
+    assert call_arguments("self.step(**values)", "step") is None
+    assert call_arguments("not python (", "step") is None
+    assert call_arguments("self.other(1)", "step") is None
