@@ -246,7 +246,7 @@ class Upstream(Protocol):
         to `self`, class-level `__getattr__` (open)."""
         ...
 
-    def members(self, symbol: Symbol) -> Sequence[str]:
+    def body_names(self, symbol: Symbol) -> Sequence[str]:
         """Names that a class's own body binds, without those of its bases."""
         ...
 

@@ -82,7 +82,7 @@ def _abstract(upstream: Upstream, symbol: Symbol) -> dict[str, Symbol]:
     order, _complete = upstream.bases(symbol)
     names: dict[str, Symbol] = {}
     for base in order:
-        for name in upstream.members(base):
+        for name in upstream.body_names(base):
             found = upstream.member(symbol, name)
             if isinstance(found, Found) and found.symbol.is_abstract:
                 names.setdefault(name, found.symbol)
