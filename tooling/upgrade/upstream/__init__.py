@@ -1,0 +1,35 @@
+"""A release as symbols, found on demand and never loaded whole. Three answers everywhere: found, absent, open.
+
+parsing, tables        source text to trees; the records that are kept of a module
+scan                   a file's names: bindings, star imports, `__all__`, class bodies
+functions, attributes  what a definition's own text says: parameters, returns, **kwargs, attributes of `self`
+deprecations           texts that announce that something goes
+store, definitions     files by dotted path, kept facts; symbols and the way back to their text
+constants, execute     a small interpreter that runs nothing: `__getattr__` tables, lazy structures, defaults
+runtime, modules       names of modules: re-exports, stars, stubs, lazy modules, modules made at run time
+members, fields        classes: method resolution order, attributes, constructors made from fields
+decorators, signatures, keywords    how things are called
+texts                  questions to the text of a whole release
+release                all of it together: `symbols.Upstream`
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.upstream.release import UpstreamRelease
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tooling.upgrade.releases import Release
+
+__all__ = ["UpstreamRelease", "open_upstream"]
+
+
+def open_upstream(release: Release, *, cache: Path | None = None) -> UpstreamRelease:
+    """A release as symbols. `cache`: folder for facts that are kept between runs; None keeps nothing.
+
+    Facts are written when the object goes, or by its `save`.
+    """
+    return UpstreamRelease(release, cache)

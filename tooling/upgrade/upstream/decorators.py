@@ -1,0 +1,164 @@
+"""Whether a decorator leaves the signature of what it is put on, and which keywords it takes out of calls."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.symbols import Found, SymbolKind
+from tooling.upgrade.upstream.deprecations import of_decorator, renamed_parameter
+from tooling.upgrade.upstream.model import Where, external
+from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
+
+if TYPE_CHECKING:
+    from tooling.upgrade.symbols import Symbol
+    from tooling.upgrade.upstream.model import Model
+    from tooling.upgrade.upstream.tables import FunctionFacts
+
+MAX_DEPTH = 4
+KEEPERS = re.compile(
+    r"(functools\.(lru_cache|cache|wraps|cached_property|singledispatch|total_ordering|singledispatchmethod)"
+    r"|contextlib\.(contextmanager|asynccontextmanager)|abc\.abstract\w+|atexit\.register"
+    r"|builtins\.(staticmethod|classmethod|property)|enum\.(unique|property|verify|member|nonmember)"
+    r"|(typing|typing_extensions)\.(overload|final|override|no_type_check|runtime_checkable|runtime|dataclass_transform)"
+    r"|(typing_extensions|warnings)\.deprecated|dataclasses\.dataclass|pydantic\.(dataclasses\.dataclass|\w*valid\w*)"
+    r"|pydantic\.(computed_field|field_serializer|model_serializer|root_validator|validator)"
+    r"|attr(s)?\.(s|attrs|define|frozen|mutable|dataclass)|dataclasses_json\.dataclass_json"
+    r"|torch\.(no_grad|inference_mode|enable_grad|compile|jit\.\w+|compiler\.\w+|_dynamo\.\w+|library\.\w+|fx\.wrap)"
+    r"|triton\.(jit|autotune|heuristics)(\.jit)?|numba\.n?jit|staticmethod|classmethod|property"
+    r"|huggingface_hub\.utils\.validate_hf_hub_args|tenacity\.retry|typeguard\.typechecked|asyncio\.coroutine"
+    r"|jax\.jit|numpy\.vectorize|pytest\.\w+(\.\w+)?|click\.\w+)"
+)
+"""Of other distributions: what is documented to hand back a callable that takes the same arguments."""
+_UNTELLING = frozenset(["", "Callable", "Any", "type", "object", "Callable[..., Any]", "Type", "typing.Callable"])
+_FACTORY = re.compile(r"(?:typing\.)?Callable\[\[(.+)\],\s*\1\]$", re.DOTALL)
+_THROUGH = ("self", "cls")
+
+
+class Decorators:
+    """Judges decorators by their own text."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._answers: dict[str, bool] = {}
+
+    def keeps(self, where: Where, source: str) -> bool:
+        """Whether what `@source` gives is called like what it is put on."""
+        node = parse_expression(source)
+        if node is None:
+            return False
+        if of_decorator(node) is not None or renamed_parameter(node) is not None:
+            return True
+        called = isinstance(node, ast.Call)
+        name = dotted_name(node.func if isinstance(node, ast.Call) else node)
+        if name.endswith((".setter", ".getter", ".deleter", ".register")):
+            return True
+        found = self.model.expression(where, name) if name else None
+        if found is None:
+            return False
+        outside = external(found)
+        if outside:
+            return KEEPERS.fullmatch(outside) is not None
+        return isinstance(found, Found) and self.keeps_symbol(found.symbol, called=called)
+
+    def keeps_symbol(self, symbol: Symbol, *, called: bool) -> bool:
+        """`called`: used as `@decorator(...)`."""
+        key = f"{symbol.dotted}:{symbol.line}:{called}"
+        found = self._answers.get(key)
+        if found is None:
+            self._answers[key] = True  # decorators that refer to each other
+            found = self._answers[key] = self._judge(symbol, called=called)
+        return found
+
+    def _judge(self, symbol: Symbol, *, called: bool) -> bool:
+        facts = self.model.definitions.facts(symbol)
+        located = self.model.definitions.locate(symbol)
+        if facts is None or located is None or symbol.kind is not SymbolKind.FUNCTION:
+            return False
+        if _keeps_by_types(facts):
+            return True
+        judge = _Judge(self, Where(located.table), facts)
+        return judge.returns_keep([name for name, *_ in facts.parameters], facts.values, depth=0)
+
+    def taken_keywords(self, where: Where, source: str) -> set[str]:
+        """Keywords that the function which a decorator puts in place reads itself."""
+        node = parse_expression(source)
+        name = dotted_name(node.func if isinstance(node, ast.Call) else node)
+        found = self.model.expression(where, name) if name else None
+        facts = self.model.definitions.facts(found.symbol) if isinstance(found, Found) else None
+        if facts is None:
+            return set()
+        return {word for _, _, _, reads in facts.inner.values() for word in reads}
+
+
+def _keeps_by_types(facts: FunctionFacts) -> bool:
+    """`def decorator(f: F) -> F`, `def factory(...) -> Callable[[F], F]`."""
+    returns = " ".join(facts.returns.strip("\"'").split())
+    first = " ".join(facts.parameters[0][3].strip("\"'").split()) if facts.parameters else ""
+    return (first == returns and returns not in _UNTELLING) or _FACTORY.match(returns) is not None
+
+
+class _Judge:
+    """Looks at what one decorator returns."""
+
+    def __init__(self, decorators: Decorators, where: Where, facts: FunctionFacts) -> None:
+        self.decorators = decorators
+        self.where = where
+        self.facts = facts
+
+    def returns_keep(self, parameters: list[str], values: list[str], *, depth: int) -> bool:
+        """Whether all returned values are called like the first parameter."""
+        told = [self._value(source, parameters, depth) for source in values]
+        said = [answer for answer in told if answer is not None]
+        return bool(said) and all(said)
+
+    def _value(self, source: str, parameters: list[str], depth: int) -> bool | None:
+        """None: says nothing either way."""
+        node = parse_expression(source) if source else None
+        if node is None or depth > MAX_DEPTH:
+            return False
+        if isinstance(node, ast.Name):
+            return self._named(node.id, parameters, depth)
+        if isinstance(node, ast.Call):
+            return self._called(node, parameters, depth)
+        if isinstance(node, ast.IfExp):
+            parts = [self._value(ast.unparse(part), parameters, depth) for part in (node.body, node.orelse)]
+            return all(part is not False for part in parts)
+        return isinstance(node, ast.Lambda) and bool(node.args.vararg and node.args.kwarg and not node.args.args)
+
+    def _named(self, name: str, parameters: list[str], depth: int) -> bool:
+        if name in self.facts.inner:
+            inner, decorated, values, _ = self.facts.inner[name]
+            if any("wraps" in decorator for decorator in decorated) or _passes_through(inner):
+                return True
+            return self.returns_keep([parameter for parameter, *_ in inner], values, depth=depth + 1)
+        if name in parameters:
+            return True
+        stored = [source for kind, source, _ in self.facts.local.get(name, ()) if kind == "value"]
+        return bool(stored) and all(self._value(source, parameters, depth + 1) is not False for source in stored)
+
+    def _called(self, node: ast.Call, parameters: list[str], depth: int) -> bool | None:
+        name = dotted_name(node.func)
+        if isinstance(node.func, ast.Call) and "wraps" in dotted_name(node.func.func):
+            return True
+        last = name.rpartition(".")[2]
+        if last == "partial":
+            return None
+        if last in ("update_wrapper", "wraps", "cast", "_copy_docstring", "setattr"):
+            return True
+        arguments = [part.id for part in node.args if isinstance(part, ast.Name)]
+        if name in self.facts.inner:
+            return self._named(name, parameters, depth)
+        if set(arguments) & set(parameters) and name:
+            return self.decorators.keeps(self.where, name)
+        if isinstance(node.func, ast.Call) and arguments:
+            return self.decorators.keeps(self.where, ast.unparse(node.func))
+        return False
+
+
+def _passes_through(parameters: list[tuple[str, str, str | None, str]]) -> bool:
+    """`(*args, **kwargs)`, with `self` before it perhaps."""
+    kinds = {kind for _, kind, _, _ in parameters}
+    named = [name for name, kind, _, _ in parameters if kind not in ("star", "double-star")]
+    return {"star", "double-star"} <= kinds and all(name in _THROUGH for name in named)

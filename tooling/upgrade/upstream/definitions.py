@@ -1,0 +1,183 @@
+"""Symbols made from bindings, and the way back from a symbol to the text it was made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.symbols import Symbol, SymbolKind
+from tooling.upgrade.upstream.deprecations import of_decorator, removed_in
+from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
+from tooling.upgrade.upstream.tables import DEFINITIONS, Binding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tooling.upgrade.upstream.store import Store
+    from tooling.upgrade.upstream.tables import FunctionFacts, Scope, Table
+
+_BINDINGS = {
+    "staticmethod": "staticmethod",
+    "classmethod": "classmethod",
+    "cached_property": "cached-property",
+    "abstractproperty": "property",
+    "abstractclassmethod": "classmethod",
+    "abstractstaticmethod": "staticmethod",
+}
+_IMPLICIT = {"__new__": "staticmethod", "__init_subclass__": "classmethod", "__class_getitem__": "classmethod"}
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where a symbol comes from."""
+
+    table: Table
+    binding: Binding
+    classes: tuple[int, ...] = ()
+    """Lines of the classes it stands in, outermost first; for a class its own line last."""
+
+
+class Definitions:
+    """Makes symbols and remembers their origins."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._located: dict[Symbol, Located] = {}
+        self._made: dict[tuple[str, str, int, str], Symbol] = {}
+
+    def locate(self, symbol: Symbol) -> Located | None:
+        """None for modules, names of other distributions, and what is built into Python."""
+        return self._located.get(symbol)
+
+    def scope(self, symbol: Symbol) -> Scope | None:
+        """The body of a class."""
+        located = self._located.get(symbol)
+        return located.table.classes.get(symbol.line) if located and symbol.kind is SymbolKind.CLASS else None
+
+    def facts(self, symbol: Symbol) -> FunctionFacts | None:
+        """Of a function or method."""
+        located = self._located.get(symbol)
+        if located is None or located.binding.kind not in ("def", "async def"):
+            return None
+        return self.store.function(located.table, located.binding)
+
+    def module(self, dotted: str, path: str) -> Symbol:
+        """A module; without a file for a folder or a native module."""
+        return Symbol(kind=SymbolKind.MODULE, dotted=dotted, file=path, line=1 if path else 0)
+
+    def outside(self, dotted: str) -> Symbol:
+        """A name of another distribution."""
+        return Symbol(kind=SymbolKind.VALUE, dotted=dotted, file="", line=0)
+
+    def make(
+        self, table: Table, name: str, binding: Binding, classes: tuple[int, ...] = (), value: str | None = None
+    ) -> Symbol:
+        """The symbol of a binding. `classes`: lines of the class bodies around it."""
+        key = (table.path, name, binding.line, "".join(map(str, classes)))
+        found = self._made.get(key)
+        if found is None:
+            found = self._build(table, name, binding, classes, value)
+            inner = (*classes, binding.line) if binding.kind == "class" else classes
+            self._made[key] = found
+            self._located[found] = Located(table, binding, inner)
+        return found
+
+    def _build(self, table: Table, name: str, binding: Binding, classes: tuple[int, ...], value: str | None) -> Symbol:
+        owner = f"{table.dotted}.{table.classes[classes[-1]].name}" if classes else ""
+        dotted = f"{owner or table.dotted}.{name}"
+        if binding.kind == "class":
+            return self._class(table, dotted, binding, owner)
+        if binding.kind in DEFINITIONS:
+            return self._function(table, name, dotted, binding, owner)
+        source = binding.source if value is None else value
+        return Symbol(
+            kind=SymbolKind.VALUE,
+            dotted=dotted,
+            file=table.path,
+            line=binding.line,
+            end_line=binding.end,
+            owner=owner,
+            value=source if len(source) <= _LONGEST else source[:_LONGEST] + "...",
+        )
+
+    def _class(self, table: Table, dotted: str, binding: Binding, owner: str) -> Symbol:
+        text = decorated_text(binding.decorators)
+        refuses = ""
+        constructor = _plain(table.classes[binding.line].bindings.get("__init__", ()))
+        if constructor is not None:
+            facts = self.store.function(table, constructor)
+            text = text or facts.deprecated
+            refuses = _refusal(facts, method=True)
+        return Symbol(
+            kind=SymbolKind.CLASS,
+            dotted=dotted,
+            file=table.path,
+            line=binding.line,
+            end_line=binding.end,
+            owner=owner,
+            refuses=refuses,
+            deprecated=text,
+            removed_in=removed_in(text),
+            digest=self.store.digest(table.path, binding, dotted.rpartition(".")[2]),
+        )
+
+    def _function(self, table: Table, name: str, dotted: str, binding: Binding, owner: str) -> Symbol:
+        facts = self.store.function(table, binding)
+        decorators = [_last(decorator) for decorator in binding.decorators]
+        kind = binding_of(name, decorators) if owner else "function"
+        text = decorated_text(binding.decorators) or facts.deprecated
+        return Symbol(
+            kind=SymbolKind.FUNCTION,
+            dotted=dotted,
+            file=table.path,
+            line=binding.line,
+            end_line=binding.end,
+            owner=owner,
+            binding=kind,
+            is_async=facts.is_async,
+            is_generator=facts.is_generator,
+            is_abstract=any(decorator.startswith("abstract") for decorator in decorators),
+            refuses=_refusal(facts, method=bool(owner)),
+            deprecated=text,
+            removed_in=removed_in(text),
+            digest=self.store.digest(table.path, binding, name),
+        )
+
+
+def _refusal(facts: FunctionFacts, *, method: bool) -> str:
+    """A method that raises NotImplementedError without a word is a hook; with one it may be either: both are left."""
+    if facts.refuses is None or (method and facts.refusal_type in ("NotImplementedError", "NotImplemented")):
+        return ""
+    return facts.refuses or facts.refusal_type
+
+
+def _plain(bindings: Iterable[Binding]) -> Binding | None:
+    return next((item for item in reversed(list(bindings)) if item.kind in ("def", "async def")), None)
+
+
+def _last(decorator: str) -> str:
+    node = parse_expression(decorator)
+    called = getattr(node, "func", node)
+    return dotted_name(called).rpartition(".")[2]
+
+
+def binding_of(name: str, decorators: Iterable[str]) -> str:
+    """How a function in a class body is bound, by the last parts of its decorators' names."""
+    for decorator in decorators:
+        if decorator in _BINDINGS:
+            return _BINDINGS[decorator]
+        if decorator.lower().endswith("property"):
+            return "property"
+    return _IMPLICIT.get(name, "method")
+
+
+def decorated_text(decorators: Iterable[str]) -> str:
+    """Text of a decorator that deprecates; "" if none does."""
+    for source in decorators:
+        if "eprecat" in source:
+            node = parse_expression(source)
+            text = of_decorator(node) if node is not None else None
+            if text is not None:
+                return text
+    return ""

@@ -1,0 +1,305 @@
+"""Statements of a release followed without running them, for the few places where names are made by code.
+
+Where a condition is not known both ways are followed; each way out is noted in `Execution.outcomes`.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.upstream.constants import Evaluator
+from tooling.upgrade.upstream.parsing import dotted_name
+from tooling.upgrade.upstream.terms import UNKNOWN, Applied, Closure, Fuel, Globals, OutOfFuel, Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+MAX_DEPTH = 4
+
+
+@dataclass
+class Outcome:
+    """One way out of a function."""
+
+    raised: str
+    """Name of the exception; "" for a return."""
+    value: object = None
+    warning: str = ""
+    """Text of warnings on the way."""
+
+
+@dataclass
+class Execution(Evaluator):
+    """Follows statements. `package` is what relative imports start from; `watched` a parameter: conditions on it
+    that are not known are noted in `unsure`."""
+
+    package: str = ""
+    watched: str = ""
+    unsure: bool = False
+    lost: bool = False
+    """Something was not followed: there may be other ways out, and other names."""
+    outcomes: list[Outcome] = field(default_factory=list)
+    stored: dict[str, object] = field(default_factory=dict)
+    """What was put into `sys.modules`, by key."""
+    named: dict[str, object] = field(default_factory=dict)
+    """What was put into `globals()`, by key."""
+    finders: list[object] = field(default_factory=list)
+    """What was added to `sys.meta_path`."""
+    warnings: list[str] = field(default_factory=list)
+    apply: Callable[[Applied], object] | None = None
+    """A say in what a call gives."""
+    depth: int = 0
+
+    def run(self, statements: Sequence[ast.stmt]) -> bool:
+        """Follows statements in order; True when no way leads past them."""
+        for statement in statements:
+            try:
+                method = getattr(self, f"_do_{type(statement).__name__.lower()}", None)
+                if method is not None and method(statement):
+                    return True
+            except OutOfFuel:
+                self.lost = True
+                return False
+        return False
+
+    def _do_expr(self, node: ast.Expr) -> bool:
+        self.evaluate(node.value)
+        return False
+
+    def _do_assign(self, node: ast.Assign) -> bool:
+        value = self.evaluate(node.value)
+        for target in node.targets:
+            self._store(target, value)
+        return False
+
+    def _do_annassign(self, node: ast.AnnAssign) -> bool:
+        if node.value is not None:
+            self._store(node.target, self.evaluate(node.value))
+        return False
+
+    def _do_augassign(self, node: ast.AugAssign) -> bool:
+        old = self.evaluate(_as_load(node.target))
+        value = self.value(node.value)
+        if isinstance(old, list) and isinstance(value, list | tuple | set):
+            old.extend(value)
+        elif (isinstance(old, set) and isinstance(value, set | frozenset)) or (
+            isinstance(old, dict) and isinstance(value, dict)
+        ):
+            old.update(value)
+        else:
+            self._store(node.target, UNKNOWN)
+        return False
+
+    def _store(self, target: ast.expr, value: object) -> None:
+        if not isinstance(target, ast.Subscript):
+            self.bind(target, value)
+            return
+        base, key = self.evaluate(target.value), self.index(target.slice)
+        if isinstance(base, dict | list) and not isinstance(key, slice):
+            base[key] = value
+        elif isinstance(base, Globals) and isinstance(key, str):
+            self.named[key] = value
+            if self.depth == 0 and not self.watched:
+                self.env[key] = value
+        elif isinstance(base, Ref) and base.dotted == "sys.modules" and isinstance(key, str):
+            self.stored[key] = value
+        elif isinstance(base, Globals | Ref):
+            self.lost = self.lost or isinstance(base, Globals) or base.dotted == "sys.modules"
+
+    def _do_if(self, node: ast.If) -> bool:
+        truth = self.truth(node.test)
+        if truth is not None:
+            return self.run(node.body if truth else node.orelse)
+        self.unsure = self.unsure or self._unsure_about(node.test)
+        before = dict(self.env)
+        ended = self.run(node.body)
+        inside, self.env = self.env, before
+        otherwise = self.run(node.orelse)
+        if otherwise and not ended:
+            self.env = inside
+        elif not ended:
+            self.env = {**inside, **{name: value for name, value in self.env.items() if value is not UNKNOWN}}
+        return ended and otherwise
+
+    def _unsure_about(self, test: ast.expr) -> bool:
+        """Whether what is not known of a condition is about the watched parameter."""
+        if not self.watched or self.truth(test) is not None:
+            return False
+        if isinstance(test, ast.BoolOp):
+            return any(self._unsure_about(value) for value in test.values)
+        if isinstance(test, ast.UnaryOp):
+            return self._unsure_about(test.operand)
+        return any(isinstance(node, ast.Name) and node.id == self.watched for node in ast.walk(test))
+
+    def _do_for(self, node: ast.For) -> bool:
+        items = self.items(node.iter)
+        if items is None:
+            if isinstance(node.iter, ast.Call) and dotted_name(node.iter.func) == "dir" and not self.watched:
+                return False  # names are copied from another module: `Star.copies`
+            self.bind(node.target, UNKNOWN)
+            known, self.unsure = self.unsure, False
+            self.run(node.body)
+            self.unsure = known or bool(self.watched)
+            return False
+        for item in items:
+            self.fuel.burn()
+            self.bind(node.target, item)
+            if self.run(node.body):
+                return not any(isinstance(part, ast.Continue | ast.Break) for part in ast.walk(node))
+        return self.run(node.orelse)
+
+    def _do_continue(self, node: ast.Continue) -> bool:
+        return True
+
+    _do_break = _do_continue
+
+    def _do_while(self, node: ast.While) -> bool:
+        self.lost = True
+        return False
+
+    def _do_with(self, node: ast.With) -> bool:
+        return self.run(node.body)
+
+    def _do_try(self, node: ast.Try) -> bool:
+        raised = len(self.outcomes)
+        ended = self.run(node.body)
+        caught = [outcome for outcome in self.outcomes[raised:] if outcome.raised]
+        if node.handlers and caught and not self.watched:
+            ended = False
+        if not ended:
+            ended = self.run(node.orelse)
+        for handler in node.handlers:
+            if not self.watched:
+                self.run(handler.body)
+        return ended or self.run(node.finalbody)
+
+    def _do_return(self, node: ast.Return) -> bool:
+        value = self.evaluate(node.value) if node.value is not None else None
+        self.outcomes.append(Outcome("", value, " ".join(self.warnings)))
+        return True
+
+    def _do_raise(self, node: ast.Raise) -> bool:
+        called = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        self.outcomes.append(Outcome(ast.unparse(called) if called else "raise", None, " ".join(self.warnings)))
+        return True
+
+    def _do_import(self, node: ast.Import) -> bool:
+        for alias in node.names:
+            name = alias.asname or alias.name.partition(".")[0]
+            self.env[name] = Ref(alias.name if alias.asname else name)
+        return False
+
+    def _do_importfrom(self, node: ast.ImportFrom) -> bool:
+        module = absolute(self.package, node.level, node.module or "")
+        for alias in node.names:
+            self.env[alias.asname or alias.name] = Ref(f"{module}.{alias.name}")
+        return False
+
+    def _do_functiondef(self, node: ast.FunctionDef) -> bool:
+        self.env[node.name] = Closure(node)
+        return False
+
+    def call(self, node: ast.Call, name: str) -> object:
+        """Calls of functions at hand are followed; warnings are noted; imports by name are resolved."""
+        callee = self.evaluate(node.func)
+        if isinstance(callee, Closure) and isinstance(callee.node, ast.FunctionDef):
+            return self.inline(callee.node, self._elements(node.args), self.arguments(node)[1])
+        if name.rpartition(".")[2] in ("warn", "warning", "warning_once", "warn_once"):
+            self.warnings.append(text_of(node.args[0] if node.args else None))
+            return None
+        if name in ("importlib.import_module", "import_module", "__import__", "_importlib.import_module"):
+            return self._imported(node)
+        if name == "getattr" and len(node.args) >= 2:
+            base, attribute = self.evaluate(node.args[0]), self.value(node.args[1])
+            return Ref(f"{base.dotted}.{attribute}") if isinstance(base, Ref) and concrete_text(attribute) else UNKNOWN
+        if name in ("sys.meta_path.append", "sys.meta_path.insert"):
+            self.finders.append(self.evaluate(node.args[-1]))
+            return None
+        found = super().call(node, name)
+        return self.apply(found) if isinstance(found, Applied) and self.apply else found
+
+    def _imported(self, node: ast.Call) -> object:
+        args, keywords = self.arguments(node)
+        name = args[0] if args else UNKNOWN
+        if not isinstance(name, str):
+            return UNKNOWN
+        level = len(name) - len(name.lstrip("."))
+        base = args[1] if len(args) > 1 else keywords.get("package", self.package)
+        start = base if isinstance(base, str) else self.package
+        return Ref(absolute(start, level, name.lstrip(".")))
+
+    def inline(self, node: ast.FunctionDef, args: list[object], keywords: dict[str, object]) -> object:
+        """What a call of a function at hand gives, if all its ways out give the same."""
+        if self.depth >= MAX_DEPTH:
+            return UNKNOWN
+        inner = Execution(self.lookup, self.read, dict(self.env), self.fuel, package=self.package, watched=self.watched)
+        inner.depth, inner.apply = self.depth + 1, self.apply
+        names = [parameter.arg for parameter in node.args.posonlyargs + node.args.args + node.args.kwonlyargs]
+        inner.env.update(dict.fromkeys(names, UNKNOWN))
+        inner.env.update(zip(names, args, strict=False))
+        inner.env.update({name: value for name, value in keywords.items() if name in names})
+        inner.run(node.body)
+        self.stored.update({key: _stands_for(key, value, args, self.package) for key, value in inner.stored.items()})
+        self.lost = self.lost or inner.lost
+        self.named.update(inner.named)
+        self.warnings.extend(inner.warnings)
+        values = [outcome.value for outcome in inner.outcomes if not outcome.raised]
+        return values[0] if len(values) == 1 else UNKNOWN
+
+
+def _stands_for(key: str, value: object, args: list[object], package: str) -> object:
+    """A module made by a helper that is given its name and one other: it stands for that one."""
+    others = [item for item in args if isinstance(item, str) and item != key]
+    if isinstance(value, Ref) or key not in args or len(others) != 1:
+        return value
+    name = others[0].lstrip(".")
+    return Ref(absolute(package, len(others[0]) - len(name), name))
+
+
+def concrete_text(value: object) -> bool:
+    """Whether it is a string."""
+    return isinstance(value, str)
+
+
+def absolute(package: str, level: int, module: str) -> str:
+    """Dotted path of an import that starts `level` dots up from a package."""
+    if not level:
+        return module
+    parts = package.split(".")
+    base = ".".join(parts[: len(parts) - level + 1])
+    return f"{base}.{module}".strip(".")
+
+
+def text_of(node: ast.expr | None) -> str:
+    """The constant parts of a message: strings, f-strings, concatenations."""
+    if isinstance(node, ast.Constant):
+        return str(node.value) if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else f"{{{_hole(part)}}}" for part in node.values]
+        return "".join(map(str, parts))
+    if isinstance(node, ast.BinOp):
+        return text_of(node.left) + (text_of(node.right) if isinstance(node.op, ast.Add) else "")
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return text_of(node.func.value)
+    if isinstance(node, ast.Call) and node.args:
+        return text_of(node.args[0])
+    return ""
+
+
+def _hole(node: ast.expr) -> str:
+    return ast.unparse(node.value) if isinstance(node, ast.FormattedValue) else ""
+
+
+def _as_load(node: ast.expr) -> ast.expr:
+    if isinstance(node, ast.Name):
+        return ast.Name(node.id, ast.Load())
+    if isinstance(node, ast.Subscript):
+        return ast.Subscript(node.value, node.slice, ast.Load())
+    return node
+
+
+def new_fuel(left: int = 200_000) -> Fuel:
+    """For one question."""
+    return Fuel(left)

@@ -1,0 +1,201 @@
+"""Whether a callable takes a keyword, followed through **kwargs."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.symbols import Found, Keyword, Open, Symbol, SymbolKind
+from tooling.upgrade.upstream.deprecations import renamed_parameter
+from tooling.upgrade.upstream.model import Where
+from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
+
+if TYPE_CHECKING:
+    from tooling.upgrade.upstream.decorators import Decorators
+    from tooling.upgrade.upstream.definitions import Located
+    from tooling.upgrade.upstream.fields import Fields
+    from tooling.upgrade.upstream.members import Members
+    from tooling.upgrade.upstream.model import Model
+    from tooling.upgrade.upstream.tables import FunctionFacts
+
+MAX_DEPTH = 4
+_NAMED_KINDS = ("positional", "keyword-only")
+
+
+class Keywords:
+    """Follows one keyword at a time."""
+
+    def __init__(self, model: Model, members: Members, fields: Fields, decorators: Decorators) -> None:
+        self.model = model
+        self.members = members
+        self.fields = fields
+        self.decorators = decorators
+        self._answers: dict[tuple[Symbol, str], Keyword] = {}
+
+    def keyword(self, symbol: Symbol, name: str) -> Keyword:
+        """Whether a function or class takes it."""
+        key = (symbol, name)
+        found = self._answers.get(key)
+        if found is None:
+            found = self._answers[key] = self._taken(symbol, name, frozenset(), None)
+        return found
+
+    def _taken(self, symbol: Symbol, name: str, seen: frozenset[Symbol], instance: Symbol | None) -> Keyword:
+        """`seen`: callables on the way here. `instance`: the class whose order `super()` follows."""
+        if symbol in seen or len(seen) > MAX_DEPTH:
+            return Keyword.OPEN
+        seen |= {symbol}
+        if symbol.kind is SymbolKind.CLASS:
+            return self._by_class(symbol, name, seen)
+        facts = self.model.definitions.facts(symbol)
+        located = self.model.definitions.locate(symbol)
+        if facts is None or located is None:
+            return Keyword.OPEN
+        direct = self._direct(symbol, facts, located, name)
+        if direct is not None:
+            return direct
+        return self._through(facts, located, name, seen, instance)
+
+    def _by_class(self, symbol: Symbol, name: str, seen: frozenset[Symbol]) -> Keyword:
+        signature = self.model.signature(symbol)
+        if isinstance(signature, Open):
+            return Keyword.OPEN
+        constructor = self._constructor(symbol)
+        if constructor is not None:
+            return self._taken(constructor, name, seen, symbol)
+        if any(name in (item.name, *item.aliases) for item in signature.parameters if item.kind in _NAMED_KINDS):
+            return Keyword.NAMED
+        if not signature.exact or any(item.kind == "double-star" for item in signature.parameters):
+            return Keyword.OPEN
+        return {"ignore": Keyword.IGNORED, "allow": Keyword.READ}.get(signature.extra, Keyword.REFUSED)
+
+    def _constructor(self, symbol: Symbol) -> Symbol | None:
+        """The `__init__` (or `__new__`) in the release that calling the class runs first."""
+        for ancestor in self.members.lineage(symbol).classes:
+            own = self.fields.own_style(ancestor)
+            scope = self.model.definitions.scope(ancestor)
+            for method in ("__init__", "__new__"):
+                if scope is not None and method in scope.bindings:
+                    found = self.members.member(ancestor, method)
+                    return found.symbol if isinstance(found, Found) else None
+            if own is not None and own.init:
+                return None
+        return None
+
+    def _direct(self, symbol: Symbol, facts: FunctionFacts, located: Located, name: str) -> Keyword | None:
+        """What the function itself says; None if **kwargs decides."""
+        kinds = {parameter: kind for parameter, kind, _, _ in facts.parameters}
+        receiver = facts.parameters[0][0] if facts.parameters and symbol.owner else ""
+        if kinds.get(name) in _NAMED_KINDS and not (name == receiver and symbol.binding != "staticmethod"):
+            return Keyword.NAMED
+        if name in facts.keyword_reads:
+            return Keyword.READ
+        where = Where(located.table, located.classes)
+        exact = True
+        for source in located.binding.decorators:
+            node = parse_expression(source)
+            renamed = renamed_parameter(node) if node is not None else None
+            if renamed is not None and renamed[0] == name:
+                return Keyword.READ
+            if name in self.decorators.taken_keywords(where, source):
+                return Keyword.READ
+            exact = exact and self.decorators.keeps(where, source)
+        if not exact:
+            return Keyword.OPEN
+        if "double-star" not in kinds.values():
+            return Keyword.REFUSED
+        return self._unpacked(facts, where, name)
+
+    def _unpacked(self, facts: FunctionFacts, where: Where, name: str) -> Keyword | None:
+        """`**kwargs: Unpack[Options]` names the options, and changes nothing at run time."""
+        annotation = next(text for _, kind, _, text in facts.parameters if kind == "double-star")
+        node = parse_expression(annotation.strip("\"'")) if "Unpack[" in annotation else None
+        inner = dotted_name(node.slice) if isinstance(node, ast.Subscript) else ""
+        found = self.model.expression(where, inner) if inner else None
+        if isinstance(found, Found) and self.fields.is_field(found.symbol, name) is not None:
+            return Keyword.NAMED
+        return None
+
+    def _through(
+        self, facts: FunctionFacts, located: Located, name: str, seen: frozenset[Symbol], instance: Symbol | None
+    ) -> Keyword:
+        answers = set()
+        for callee, given in facts.keyword_forwards:
+            if name in given:
+                answers.add(Keyword.REFUSED)
+                continue
+            target = self._callee(callee, facts, located, instance)
+            if isinstance(target, Symbol):
+                kept = instance if callee.startswith(("super(", "self.", "cls.")) else None
+                answers.add(self._taken(target, name, seen, kept))
+            else:
+                answers.add(target)
+        for better in (Keyword.NAMED, Keyword.READ):
+            if better in answers:
+                return Keyword.READ
+        if facts.keyword_open or Keyword.OPEN in answers:
+            return Keyword.OPEN
+        if facts.keyword_checked:
+            return Keyword.REFUSED
+        if len(answers) > 1:
+            return Keyword.OPEN
+        return answers.pop() if answers else Keyword.IGNORED
+
+    def _callee(self, source: str, facts: FunctionFacts, located: Located, instance: Symbol | None) -> Symbol | Keyword:
+        """The callable that a piece of source names inside a function."""
+        node = parse_expression(source)
+        owner = self._owner(located)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
+            if dotted_name(node.value.func) == "super" and owner is not None:
+                return self._in_order(instance or owner, owner, node.attr)
+            return Keyword.OPEN
+        name = dotted_name(node)
+        first, _, rest = name.partition(".")
+        receiver = facts.parameters[0][0] if facts.parameters and owner is not None else ""
+        if name and first == receiver and owner is not None:
+            return self._of_receiver(instance or owner, rest)
+        if not name or first in facts.local or first in {parameter for parameter, *_ in facts.parameters}:
+            return Keyword.OPEN
+        if first in facts.imports:
+            module, imported = facts.imports[first]
+            dotted = ".".join(filter(None, (module, imported, rest)))
+            found = self.model.resolve(dotted)
+        else:
+            found = self.model.expression(Where(located.table), name)
+        return found.symbol if isinstance(found, Found) and found.symbol.file else Keyword.OPEN
+
+    def _of_receiver(self, owner: Symbol, rest: str) -> Symbol | Keyword:
+        """`self.method(**kwargs)`, `cls(**kwargs)`."""
+        if not rest:
+            return owner
+        if "." in rest:
+            return Keyword.OPEN
+        found = self.members.member(owner, rest)
+        known = isinstance(found, Found) and found.symbol.kind is SymbolKind.FUNCTION
+        return found.symbol if isinstance(found, Found) and known else Keyword.OPEN
+
+    def _owner(self, located: Located) -> Symbol | None:
+        if not located.classes:
+            return None
+        name = located.table.classes[located.classes[-1]].name
+        found = self.model.resolve(f"{located.table.dotted}.{name}")
+        return found.symbol if isinstance(found, Found) and found.symbol.kind is SymbolKind.CLASS else None
+
+    def _in_order(self, instance: Symbol, owner: Symbol, method: str) -> Symbol | Keyword:
+        """`super().method`: the next class after `owner` in the order of the instance's class."""
+        ancestors = self.members.lineage(instance).ancestors
+        if owner not in ancestors:
+            ancestors = self.members.lineage(owner).ancestors
+        for ancestor in ancestors[ancestors.index(owner) + 1 :]:
+            if isinstance(ancestor, str):
+                if ancestor == "builtins.object" or ancestor in ("abc.ABC", "typing.Generic", "typing.Protocol"):
+                    continue
+                return Keyword.OPEN
+            scope = self.model.definitions.scope(ancestor)
+            if scope is not None and method in scope.bindings:
+                found = self.members.member(ancestor, method)
+                return found.symbol if isinstance(found, Found) else Keyword.OPEN
+            if method == "__init__" and self.fields.own_style(ancestor) is not None:
+                return ancestor
+        complete = self.members.lineage(instance).complete
+        return Keyword.REFUSED if method == "__init__" and complete else Keyword.OPEN

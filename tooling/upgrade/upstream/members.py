@@ -1,0 +1,261 @@
+"""Classes: method resolution order, attributes of classes and instances."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.symbols import Absent, Found, Open, Symbol, SymbolKind
+from tooling.upgrade.upstream.model import Where, external
+from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
+from tooling.upgrade.upstream.python_names import python_class
+from tooling.upgrade.upstream.tables import Binding, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tooling.upgrade.symbols import Resolution
+    from tooling.upgrade.upstream.model import Model
+    from tooling.upgrade.upstream.modules import Modules
+
+MAX_CLASSES = 200
+Ancestor = Symbol | str
+"""A class of the release, or the dotted path of one that is not."""
+_HOOKS = ("__getattr__", "__getattribute__")
+_EMPTY = Scope({}, [])
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """A method resolution order."""
+
+    ancestors: tuple[Ancestor, ...]
+    complete: bool
+    """False if a base is of another distribution, or computed."""
+
+    @property
+    def classes(self) -> list[Symbol]:
+        """Those of the release."""
+        return [ancestor for ancestor in self.ancestors if isinstance(ancestor, Symbol)]
+
+    @property
+    def outside(self) -> list[str]:
+        """Those that are not."""
+        return [ancestor for ancestor in self.ancestors if isinstance(ancestor, str)]
+
+
+class Members:
+    """Looks attributes up in classes."""
+
+    def __init__(self, model: Model, modules: Modules) -> None:
+        self.model = model
+        self.modules = modules
+        self.definitions = model.definitions
+        self.store = model.store
+        self._lineages: dict[str, Lineage] = {}
+        self._answers: dict[tuple[Symbol, str], Resolution] = {}
+
+    # Bases
+
+    def lineage(self, symbol: Symbol) -> Lineage:
+        """The method resolution order of a class, itself first."""
+        key = f"{symbol.dotted}:{symbol.line}"
+        found = self._lineages.get(key)
+        if found is None:
+            self._lineages[key] = Lineage((symbol,), False)  # a class that derives from itself
+            found = self._lineages[key] = self._linearised(symbol)
+        return found
+
+    def _linearised(self, symbol: Symbol) -> Lineage:
+        scope = self.definitions.scope(symbol)
+        if scope is None:
+            return Lineage((symbol,), False)
+        where = self.around(symbol)
+        direct: list[Ancestor] = []
+        complete = True
+        for source in scope.bases:
+            base = self._base(where, source)
+            if base is None:
+                complete = False
+            elif base not in direct and base != symbol:
+                direct.append(base)
+        lines: list[list[Ancestor]] = []
+        for base in direct:
+            if isinstance(base, str):
+                lines.append([base])
+                complete = complete and python_class(base) is not None
+            else:
+                inner = self.lineage(base)
+                lines.append(list(inner.ancestors))
+                complete = complete and inner.complete
+        return Lineage((symbol, *_merge([*lines, direct])), complete)
+
+    def around(self, symbol: Symbol) -> Where:
+        """Where the bases and decorators of a class stand."""
+        located = self.definitions.locate(symbol)
+        assert located is not None, "only classes of the release have a scope"
+        return Where(located.table, located.classes[:-1])
+
+    def _base(self, where: Where, source: str) -> Ancestor | None:
+        node = parse_expression(source)
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] in ("namedtuple", "NamedTuple"):
+            return "builtins.tuple"
+        name = dotted_name(node)
+        found = self.model.expression(where, name) if name else None
+        if not isinstance(found, Found):
+            return None
+        if found.symbol.kind is SymbolKind.CLASS:
+            return found.symbol
+        return external(found) or None
+
+    # Attributes
+
+    def member(self, symbol: Symbol, name: str) -> Resolution:
+        """An attribute of a class or of its instances."""
+        key = (symbol, name)
+        found = self._answers.get(key)
+        if found is None:
+            found = self._answers[key] = self._member(symbol, name)
+        return found
+
+    def _member(self, symbol: Symbol, name: str) -> Resolution:
+        lineage = self.lineage(symbol)
+        for ancestor in lineage.ancestors:
+            found = self._own(ancestor, name)
+            if found is not None:
+                return found
+        why = self._why_open(symbol, lineage, name)
+        if why:
+            return Open(why)
+        if hasattr(object, name) or name in ("__dict__", "__module__", "__name__", "__qualname__", "__annotations__"):
+            return Found(self.definitions.outside(f"builtins.object.{name}"))
+        return Absent(symbol.dotted, name, symbol.file, symbol.line)
+
+    def _own(self, ancestor: Ancestor, name: str) -> Resolution | None:
+        if isinstance(ancestor, str):
+            known = python_class(ancestor)
+            if known is not None and known is not object and hasattr(known, name) and not hasattr(object, name):
+                return Found(self.definitions.outside(f"{ancestor}.{name}"))
+            return None
+        located = self.definitions.locate(ancestor)
+        scope = self.definitions.scope(ancestor)
+        if located is None or scope is None:
+            return None
+        where = Where(located.table, located.classes)
+        items = scope.bindings.get(name)
+        if items:
+            found = self.modules.of_bindings(where, name, items)
+            if found is not None:
+                return found
+        return self._patched(ancestor, where, name) or self._on_instances(ancestor, where, name)
+
+    def _patched(self, symbol: Symbol, where: Where, name: str) -> Resolution | None:
+        """`Class.name = value` beside the class."""
+        simple = symbol.dotted.rpartition(".")[2]
+        for target, attribute, line, source in where.table.patches:
+            if target == simple and attribute == name:
+                binding = Binding("value", line, line, line, "", source)
+                found = self.model.expression(Where(where.table), source)
+                if isinstance(found, Found) and found.symbol.file:
+                    return found
+                return Found(self.definitions.make(where.table, name, binding, where.classes))
+        return None
+
+    def _on_instances(self, symbol: Symbol, where: Where, name: str) -> Resolution | None:
+        """`self.name = value` in a method."""
+        located = self.definitions.locate(symbol)
+        assert located is not None, "told by the caller"
+        set_here = self.store.instance(located.table, located.binding).attributes.get(name)
+        if not set_here:
+            return None
+        source, annotation, _, line = next((item for item in set_here if item[1]), set_here[0])
+        binding = Binding("value", line, line, line, "self", source, annotation)
+        return Found(self.definitions.make(where.table, name, binding, where.classes))
+
+    def assignments(self, symbol: Symbol, name: str) -> Sequence[tuple[str, str, str, int]]:
+        """All (source, annotation, method, line) of `self.name = value` in a class itself."""
+        located = self.definitions.locate(symbol)
+        if located is None or symbol.kind is not SymbolKind.CLASS:
+            return ()
+        return self.store.instance(located.table, located.binding).attributes.get(name, ())
+
+    # What may be there although it stands nowhere
+
+    def _why_open(self, symbol: Symbol, lineage: Lineage, name: str) -> str:
+        if not lineage.complete:
+            return f"{symbol.dotted} has a base that is not part of this distribution"
+        for ancestor in lineage.classes:
+            why = self._dynamic(ancestor)
+            if why:
+                return why
+        return ""
+
+    def _dynamic(self, symbol: Symbol) -> str:
+        located = self.definitions.locate(symbol)
+        scope = self.definitions.scope(symbol)
+        if located is None or scope is None:
+            return "unknown class"
+        if any(hook in scope.bindings for hook in _HOOKS):
+            return f"{symbol.dotted} has a {next(hook for hook in _HOOKS if hook in scope.bindings)}"
+        why = self.store.instance(located.table, located.binding).dynamic
+        if why:
+            return f"{symbol.dotted}.{why}"
+        simple = symbol.dotted.rpartition(".")[2]
+        if any(target == simple and attribute == "*" for target, attribute, _, _ in located.table.patches):
+            return f"{symbol.dotted} gets attributes with computed names"
+        if scope.stars or any(self._strange(where_source) for where_source in self._metaclass(symbol, scope)):
+            return f"{symbol.dotted} has a metaclass with __getattr__"
+        return self._strange_decorator(symbol, located.binding)
+
+    def _metaclass(self, symbol: Symbol, scope: Scope) -> Iterator[Resolution]:
+        for word, source in scope.keywords:
+            if word == "metaclass":
+                yield self.model.expression(self.around(symbol), source)
+
+    def _strange(self, metaclass: Resolution) -> bool:
+        if isinstance(metaclass, Found) and metaclass.symbol.kind is SymbolKind.CLASS:
+            return any(
+                hook in (self.definitions.scope(ancestor) or _EMPTY).bindings
+                for ancestor in self.lineage(metaclass.symbol).classes
+                for hook in _HOOKS
+            )
+        known = external(metaclass)
+        return not known or python_class(known) is None
+
+    def _strange_decorator(self, symbol: Symbol, binding: Binding) -> str:
+        where = self.around(symbol)
+        for source in binding.decorators:
+            if not self.model.keeps(where, source):
+                return f"{symbol.dotted} is changed by @{source.partition('(')[0]}"
+        return ""
+
+    def constructor_hook(self, symbol: Symbol) -> bool:
+        """Whether a metaclass decides what calling the class means."""
+        for ancestor in self.lineage(symbol).classes:
+            scope = self.definitions.scope(ancestor)
+            for metaclass in self._metaclass(ancestor, scope) if scope is not None else ():
+                known = external(metaclass)
+                if known:
+                    if python_class(known) is None:
+                        return True
+                elif not isinstance(metaclass, Found) or metaclass.symbol.kind is not SymbolKind.CLASS:
+                    return True
+                elif isinstance(self.member(metaclass.symbol, "__call__"), Found):
+                    return self.member(metaclass.symbol, "__call__") != Found(
+                        self.definitions.outside("builtins.type.__call__")
+                    )
+        return False
+
+
+def _merge(lines: list[list[Ancestor]]) -> list[Ancestor]:
+    """C3 linearisation; where the bases contradict each other, in the order they are met."""
+    found: list[Ancestor] = []
+    lines = [list(line) for line in lines if line]
+    while lines and len(found) < MAX_CLASSES:
+        head = next((line[0] for line in lines if not any(line[0] in other[1:] for other in lines)), lines[0][0])
+        found.append(head)
+        lines = [rest for line in lines if (rest := [item for item in line if item != head])]
+    return found

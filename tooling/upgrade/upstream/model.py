@@ -1,0 +1,91 @@
+"""What the parts of this package may ask of each other: they see only this, and `release` puts them together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from tooling.upgrade.symbols import Found, SymbolKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tooling.upgrade.symbols import Open, Resolution, Signature, Symbol
+    from tooling.upgrade.upstream.definitions import Definitions
+    from tooling.upgrade.upstream.store import Store
+    from tooling.upgrade.upstream.tables import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where an expression stands: what its names mean."""
+
+    table: Table
+    classes: tuple[int, ...] = ()
+    """Lines of the class bodies around, outermost first."""
+    name: str = ""
+    """The name that the expression is bound to, and ..."""
+    before: int = -1
+    """... the number of earlier bindings of it that it sees; -1: all."""
+
+
+class Model(Protocol):
+    """A release."""
+
+    store: Store
+    definitions: Definitions
+
+    def resolve(self, dotted: str) -> Resolution:
+        """A dotted path, members of classes included."""
+        ...
+
+    def module(self, dotted: str) -> Resolution:
+        """A module by its full name."""
+        ...
+
+    def attribute(self, module: str, name: str) -> Resolution:
+        """An attribute of a module of the release."""
+        ...
+
+    def expression(self, where: Where, source: str) -> Resolution:
+        """What a plain chain of names stands for; open for any other expression."""
+        ...
+
+    def constant(self, where: Where, source: str) -> object:
+        """The value of an expression, `terms.UNKNOWN` where it cannot be had."""
+        ...
+
+    def name_value(self, where: Where, name: str) -> object:
+        """The constant that a name is bound to, a `Ref` or `Closure` where it is none."""
+        ...
+
+    def value_of(self, dotted: str) -> object:
+        """The constant that a dotted path stands for."""
+        ...
+
+    def exports(self, table: Table) -> tuple[frozenset[str], bool]:
+        """Names in a module's `__all__`, and whether that is all of it; (empty, False) for a module without."""
+        ...
+
+    def member(self, symbol: Symbol, name: str) -> Resolution:
+        """An attribute of a module, class or instance."""
+        ...
+
+    def bases(self, symbol: Symbol) -> tuple[Sequence[Symbol], bool]:
+        """The method resolution order."""
+        ...
+
+    def signature(self, symbol: Symbol) -> Signature | Open:
+        """How something is called."""
+        ...
+
+    def keeps(self, where: Where, decorator: str) -> bool:
+        """Whether a decorator leaves the signature of what it is put on."""
+        ...
+
+
+def external(resolution: Resolution) -> str:
+    """Dotted path of what a name stands for, if that is of another distribution; "" otherwise."""
+    if isinstance(resolution, Found) and resolution.symbol.kind is SymbolKind.VALUE and not resolution.symbol.file:
+        return resolution.symbol.dotted
+    return ""

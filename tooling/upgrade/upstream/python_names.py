@@ -1,0 +1,48 @@
+"""What Python itself brings: builtins, and the few classes of the standard library that packages derive from."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+from functools import cache
+
+MODULES = (
+    *("abc", "argparse", "ast", "builtins", "collections", "collections.abc", "contextlib", "dataclasses", "datetime"),
+    *("enum", "functools", "io", "json", "logging", "pathlib", "queue", "string", "threading", "types", "typing"),
+)
+"""Modules whose classes are looked at. Importing them has no effect beyond Python's own."""
+
+WITHOUT_CONSTRUCTOR = (
+    *("builtins.object", "abc.ABC", "typing.Generic", "typing.Protocol"),
+    *("typing_extensions.Generic", "typing_extensions.Protocol"),
+)
+"""Bases that leave the constructor to others."""
+
+_ALIASES = {"typing_extensions": "typing", "_collections_abc": "collections.abc"}
+
+
+def is_builtin(name: str) -> bool:
+    """Whether a plain name is there without import."""
+    return hasattr(builtins, name)
+
+
+@cache
+def python_class(dotted: str) -> type | None:
+    """A class of the standard library, by its dotted path, if it is one of those looked at."""
+    module, _, name = dotted.rpartition(".")
+    module = _ALIASES.get(module, module)
+    if module not in MODULES:
+        return None
+    found = getattr(importlib.import_module(module), name, None)
+    if isinstance(found, type):
+        return found
+    origin = getattr(found, "__origin__", None)  # typing.List and its like
+    if isinstance(origin, type):
+        return origin
+    return object if found is not None and module == "typing" else None
+
+
+def is_exception(dotted: str) -> bool:
+    """Whether it is an exception of Python."""
+    found = python_class(dotted)
+    return found is not None and issubclass(found, BaseException)

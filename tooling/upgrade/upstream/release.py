@@ -1,0 +1,182 @@
+"""A release as symbols: the parts of this package put together."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.symbols import Found, Open, SymbolKind
+from tooling.upgrade.upstream import texts
+from tooling.upgrade.upstream.decorators import Decorators
+from tooling.upgrade.upstream.definitions import Definitions
+from tooling.upgrade.upstream.fields import Fields
+from tooling.upgrade.upstream.keywords import Keywords
+from tooling.upgrade.upstream.members import Members
+from tooling.upgrade.upstream.model import Where
+from tooling.upgrade.upstream.modules import Modules
+from tooling.upgrade.upstream.python_names import is_builtin
+from tooling.upgrade.upstream.signatures import Signatures
+from tooling.upgrade.upstream.store import Store
+from tooling.upgrade.upstream.values import Values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tooling.upgrade.releases import NameTable, Release
+    from tooling.upgrade.symbols import Keyword, Resolution, Signature, Symbol
+    from tooling.upgrade.upstream.tables import Scope, Table
+
+MAX_DEPTH = 80
+
+
+class UpstreamRelease:
+    """`symbols.Upstream` over a release, and `model.Model` for its parts."""
+
+    def __init__(self, release: Release, cache: Path | None = None) -> None:
+        """cache: folder for what is kept between runs; None keeps nothing."""
+        self.release = release
+        self.store = Store(release, cache)
+        self.definitions = Definitions(self.store)
+        self.modules = Modules(self)
+        self.members = Members(self, self.modules)
+        self.values = Values(self)
+        self.decorators = Decorators(self)
+        self.fields = Fields(self, self.members, self.values)
+        self.signatures = Signatures(self, self.members, self.fields, self.decorators, self.values)
+        self.keywords = Keywords(self, self.members, self.fields, self.decorators)
+        self._depth = 0
+
+    def save(self) -> None:
+        """Writes what is kept now; it is written anyway when this object goes."""
+        self.store.save()
+
+    # symbols.Upstream
+
+    def owns(self, dotted: str) -> bool:
+        """Whether the name lies in what this distribution's archive holds."""
+        return self.store.owns(dotted)
+
+    def resolve(self, dotted: str) -> Resolution:
+        """What `import`-style access to a dotted path gives."""
+        if not all(part.isidentifier() for part in dotted.split(".")):
+            return Open(f"{dotted!r} is not a dotted name")
+        return self.modules.resolve(dotted)
+
+    def member(self, symbol: Symbol, name: str) -> Resolution:
+        """Attribute of a module, class or instance."""
+        if symbol.kind is SymbolKind.MODULE:
+            return self.modules.attribute(symbol.dotted, name)
+        if symbol.kind is SymbolKind.CLASS:
+            return self.members.member(symbol, name)
+        return Open(f"attributes of {symbol.dotted} are not known")
+
+    def bases(self, symbol: Symbol) -> tuple[Sequence[Symbol], bool]:
+        """The method resolution order of a class as far as the release goes, and whether that is all."""
+        if symbol.kind is not SymbolKind.CLASS:
+            return (), False
+        lineage = self.members.lineage(symbol)
+        return lineage.classes, lineage.complete
+
+    def signature(self, symbol: Symbol) -> Signature | Open:
+        """How a function or class is called."""
+        return self.signatures.signature(symbol)
+
+    def keyword(self, symbol: Symbol, name: str) -> Keyword:
+        """Whether a function or class takes the keyword."""
+        return self.keywords.keyword(symbol, name)
+
+    def calls_of(self, name: str) -> Sequence[tuple[str, int, str]]:
+        """(file, line, source) of calls `<anything>.name(...)` in the release."""
+        found = self.store.answer(("calls", name), lambda: texts.calls_of(self.store, name))
+        return [(path, line, source) for path, line, source in found]
+
+    def names(self) -> NameTable:
+        """Where each top-level name is defined."""
+        return self._names
+
+    @cached_property
+    def _names(self) -> NameTable:
+        return texts.name_table(self.store)
+
+    # model.Model
+
+    def module(self, dotted: str) -> Resolution:
+        """A module by its full name."""
+        return self.modules.module(dotted)
+
+    def attribute(self, module: str, name: str) -> Resolution:
+        """An attribute of a module of the release."""
+        return self.modules.attribute(module, name)
+
+    def expression(self, where: Where, source: str) -> Resolution:
+        """What a plain chain of names stands for, in a class body or module."""
+        first, *rest = source.split(".")
+        if self._depth > MAX_DEPTH or not all(part.isidentifier() for part in (first, *rest)):
+            return Open(f"{source!r} is not followed")
+        self._depth += 1
+        try:
+            found = self._first(where, first)
+            for position, part in enumerate(rest):
+                if not isinstance(found, Found):
+                    return found
+                if not found.symbol.file and found.symbol.kind is SymbolKind.VALUE:
+                    return Found(self.definitions.outside(".".join([found.symbol.dotted, *rest[position:]])))
+                found = self.member(found.symbol, part)
+            return found
+        finally:
+            self._depth -= 1
+
+    def _first(self, where: Where, name: str) -> Resolution:
+        for line in where.classes[-1:]:
+            found = self._in_scope(where, where.table.classes[line], name)
+            if found is not None:
+                return found
+        outer = Where(where.table, (), where.name if not where.classes else "", where.before)
+        found = self._in_module(outer, name)
+        if found is not None:
+            return found
+        if is_builtin(name):
+            return Found(self.definitions.outside(f"builtins.{name}"))
+        return Open(f"{name} is not known in {where.table.dotted}")
+
+    def _in_scope(self, where: Where, scope: Scope, name: str) -> Resolution | None:
+        items = scope.bindings.get(name, [])
+        if name == where.name and where.before >= 0:
+            items = items[: where.before]
+        found = self.modules.of_bindings(where, name, items) if items else None
+        if found is None and items:
+            told = [item._replace(where="") for item in items if item.where == "typing"]
+            found = self.modules.of_bindings(where, name, told) if told else None
+        return found
+
+    def _in_module(self, where: Where, name: str) -> Resolution | None:
+        table: Table = where.table
+        whole = where.before < 0 or name != where.name
+        if whole and not table.replaced and self.store.module(table.dotted) is table:
+            found = self.modules.attribute(table.dotted, name)
+            if isinstance(found, Found):
+                return found
+            own = self._in_scope(where, table.scope, name)
+            return own or (found if isinstance(found, Open) and not is_builtin(name) else None)
+        return self._in_scope(where, table.scope, name) or self.modules.by_star(table, name)
+
+    def constant(self, where: Where, source: str) -> object:
+        """The value of an expression."""
+        return self.values.constant(where, source)
+
+    def name_value(self, where: Where, name: str) -> object:
+        """The constant that a name is bound to."""
+        return self.values.name_value(where, name)
+
+    def value_of(self, dotted: str) -> object:
+        """The constant that a dotted path stands for."""
+        return self.values.value_of(dotted)
+
+    def exports(self, table: Table) -> tuple[frozenset[str], bool]:
+        """Names in a module's `__all__`, and whether that is all of it."""
+        return self.values.exports(table)
+
+    def keeps(self, where: Where, decorator: str) -> bool:
+        """Whether a decorator leaves the signature of what it is put on."""
+        return self.decorators.keeps(where, decorator)

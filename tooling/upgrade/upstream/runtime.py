@@ -1,0 +1,235 @@
+"""Names and modules that code makes when a module is imported: lazy structures, `sys.modules`, `__getattr__`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tooling.upgrade.symbols import Found
+from tooling.upgrade.upstream.execute import Execution, Outcome, absolute
+from tooling.upgrade.upstream.model import Where
+from tooling.upgrade.upstream.parsing import REFUSALS, definition, parse
+from tooling.upgrade.upstream.terms import UNKNOWN, Applied, Closure, Ref
+
+if TYPE_CHECKING:
+    from tooling.upgrade.upstream.model import Model
+    from tooling.upgrade.upstream.store import Store
+    from tooling.upgrade.upstream.tables import Binding, Table
+
+_ALL = re.compile(rb"^__all__\s*(?::[^=\n]*)?\+?=\s*[\[(](.*?)[\])]", re.MULTILINE | re.DOTALL)
+_QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
+_REQUIRED = re.compile(rb"^@requires\b[^\n]*\n(?:[ \t@)#][^\n]*\n|\n)*(?:class|def|async def)\s+(\w+)", re.MULTILINE)
+_ENDS = re.compile(r"""\.endswith\(\s*["'](\w+)["']\s*\)""")
+_CUT = re.compile(r"\w\[:-(\d+)\]")
+_UNEXPORTED = ("convert_", "modular_")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Stands for all names that `define_import_structure` finds in a folder, below `prefix`."""
+
+    prefix: str
+
+
+@dataclass
+class Made:
+    """What running a module's body makes, beside the names it binds. Plain values: it is kept."""
+
+    lazy: dict[str, str] | None = None
+    """Names of a lazy module: the sub-module each comes from ("" for the module's own)."""
+    submodules: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    """Prefixes of folders whose files say what is exported."""
+    aliases: dict[str, str] = field(default_factory=dict)
+    """Modules put into `sys.modules`: what they are; "" for something unknown."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Names put into `globals()`."""
+    finder: bool = False
+    lost: bool = False
+    """Not all of it was understood."""
+    kind: str = ""
+    """Dotted path of the class of a lazy module."""
+
+    def plain(self) -> list[Any]:
+        """As arguments of the constructor, in order."""
+        return [self.lazy, self.submodules, self.folders, self.aliases, self.names, self.finder, self.lost, self.kind]
+
+
+class Runtime:
+    """Follows module bodies and `__getattr__` functions on demand."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.store: Store = model.store
+        self._made: dict[str, Made] = {}
+        self._executions: dict[str, Execution] = {}
+
+    def made(self, table: Table) -> Made:
+        """What importing a module makes."""
+        found = self._made.get(table.path)
+        if found is None:
+            self._made[table.path] = Made(lost=True)  # a module that asks for itself
+            kept = self.store.answer(("made", table.path), lambda: self._run(table).plain())
+            found = self._made[table.path] = Made(*kept)
+        return found
+
+    def _execution(self, table: Table) -> Execution:
+        found = self._executions.get(table.path)
+        if found is None:
+            package = table.dotted if table.package else table.dotted.rpartition(".")[0]
+            found = Execution(package=package, apply=_applied)
+            found.env.update({"__name__": table.dotted, "__package__": package})
+            found.lookup = Ref  # builtins and what star imports bring
+            found.read = self._read
+            try:
+                found.run(parse(self.store.block(table.path, 1, 1 << 30)).body)
+            except REFUSALS:
+                found.lost = True
+            self._executions[table.path] = found
+        return found
+
+    def _read(self, dotted: str) -> object:
+        """Constants of other modules; with `__dir__` the names that a module binds."""
+        if not dotted.endswith(".__dir__"):
+            return self.model.value_of(dotted)
+        table = self.store.module(dotted.removesuffix(".__dir__"))
+        return sorted(table.scope.bindings) if table is not None else UNKNOWN
+
+    def _run(self, table: Table) -> Made:
+        execution = self._execution(table)
+        made = Made(finder=bool(execution.finders), lost=execution.lost)
+        for key, value in execution.stored.items():
+            if key == table.dotted:
+                self._lazy(value, made)
+            else:
+                made.aliases[key] = value.dotted if isinstance(value, Ref) else _module_of(value)
+        made.names = {name: value.dotted if isinstance(value, Ref) else "" for name, value in execution.named.items()}
+        return made
+
+    def _lazy(self, value: object, made: Made) -> None:
+        """`_LazyModule(name, file, structure, ..., extra_objects=...)`, by the shape of its arguments."""
+        if not isinstance(value, Applied):
+            made.lost = True
+            return
+        named = [item for key, item in value.keywords.items() if "structure" in key]
+        structure = next((item for item in [*value.args, *named] if isinstance(item, dict)), None)
+        if not isinstance(structure, dict):
+            made.lost = True
+            return
+        made.lazy, made.kind = {}, value.callee
+        for key, names in structure.items():
+            self._entries({key: names} if not isinstance(key, frozenset) else names, made)
+        extra = value.keywords.get("extra_objects")
+        if isinstance(extra, dict):
+            made.lazy.update({name: "" for name in extra if isinstance(name, str)})
+
+    def _entries(self, entries: object, made: Made) -> None:
+        if not isinstance(entries, dict) or made.lazy is None:
+            made.lost = True
+            return
+        for key, names in entries.items():
+            if isinstance(key, Folder):
+                made.folders.append(key.prefix)
+            elif isinstance(key, str):
+                made.submodules.append(key)
+                listed = names if isinstance(names, list | set | tuple | frozenset) else ()
+                made.lost = made.lost or not isinstance(names, list | set | tuple | frozenset) or UNKNOWN in names
+                for name in listed:
+                    if isinstance(name, str):
+                        made.lazy.setdefault(name, key)  # what stands in for missing packages comes later
+            else:
+                made.lost = True
+
+    def fallbacks(self, kind: str) -> list[tuple[str, int, bool]]:
+        """Endings that the `__getattr__` of a lazy module's class cuts off when a name is missing: (ending, characters
+        cut, whether it warns)."""
+
+        def find() -> list[tuple[str, int, bool]]:
+            found = self.model.resolve(f"{kind}.__getattr__") if self.store.owns(kind) else None
+            located = self.model.definitions.locate(found.symbol) if isinstance(found, Found) else None
+            if located is None:
+                return []
+            text = self.store.block(located.table.path, located.binding.start, located.binding.end)
+            parts = _ENDS.split(text)[1:]
+            cuts = [(ending, _CUT.search(rest), rest) for ending, rest in zip(parts[::2], parts[1::2], strict=True)]
+            return [(ending, int(cut[1]), "is deprecated" in rest) for ending, cut, rest in cuts if cut]
+
+        return list(self.store.answer(("fallbacks", kind), find))
+
+    def exported_by(self, package: str) -> dict[str, str]:
+        """Names that the files below a package export by `__all__` or `@requires`, with the module of each."""
+        return dict(self.store.answer(("structure", package), lambda: self._exports(package)))
+
+    def _exports(self, package: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        prefix = f"{package}."
+        for dotted, path in self.store.sources.items():
+            if not dotted.startswith(prefix) or path.endswith("/__init__.py"):
+                continue
+            if dotted.rpartition(".")[2].startswith(_UNEXPORTED):
+                continue
+            data = self.store.release.read(path)
+            for match in _ALL.finditer(data) if b"__all__" in data else ():
+                found.update(dict.fromkeys((name.decode() for name in _QUOTED.findall(match[1])), dotted))
+            if b"@requires" in data:
+                found.update(dict.fromkeys((name.decode() for name in _REQUIRED.findall(data)), dotted))
+        return found
+
+    def found_by_finder(self, table: Table, dotted: str) -> str | None:
+        """What a finder that a module put on `sys.meta_path` makes of a dotted path: the module it stands for, "" if
+        that is not known, None if it leaves it alone."""
+
+        def ask() -> str | None:
+            answers = [self._ask(finder, dotted, table) for finder in self._execution(table).finders]
+            return next((answer for answer in answers if answer is not None), None)
+
+        found = self.store.answer(("finder", table.path, dotted), ask)
+        return None if found is None else str(found)
+
+    def _ask(self, finder: object, dotted: str, table: Table) -> str | None:
+        functions = [item for item in finder.args if isinstance(item, Closure)] if isinstance(finder, Applied) else []
+        function = functions[0].node if functions else None
+        if not isinstance(function, ast.FunctionDef) or not function.args.args:
+            return ""
+        outer = self._execution(table)
+        execution = Execution(outer.lookup, outer.read, dict(outer.env), package=outer.package)
+        execution.watched = function.args.args[0].arg
+        execution.env[execution.watched] = dotted
+        if not execution.run(function.body):
+            execution.outcomes.append(Outcome("", None))
+        values = {outcome.value if isinstance(outcome.value, str | None) else "" for outcome in execution.outcomes}
+        if execution.lost or len(values) != 1:
+            return ""
+        value = values.pop()
+        return value if value is None or isinstance(value, str) else ""
+
+    def getattr_outcomes(self, table: Table, binding: Binding, name: str) -> Execution | None:
+        """A module's `__getattr__` followed for one name; None if there is nothing to follow."""
+        node = definition(self.store.block(table.path, binding.start, binding.end))
+        if not isinstance(node, ast.FunctionDef) or not node.args.posonlyargs + node.args.args:
+            return None
+        package = table.dotted if table.package else table.dotted.rpartition(".")[0]
+        look = partial(self.model.name_value, Where(table))
+        execution = Execution(look, self.model.value_of, package=package)
+        execution.watched = (node.args.posonlyargs + node.args.args)[0].arg
+        execution.env.update({execution.watched: name, "__name__": table.dotted, "__package__": package})
+        execution.run(node.body)
+        return execution
+
+
+def _applied(call: Applied) -> object:
+    if call.callee.rpartition(".")[2] == "define_import_structure":
+        prefix = call.keywords.get("prefix", call.args[1] if len(call.args) > 1 else "")
+        return {frozenset(): {Folder(prefix if isinstance(prefix, str) else ""): ()}}
+    return call
+
+
+def _module_of(value: object) -> str:
+    """`types.ModuleType("x")` and other made modules are unknown."""
+    if isinstance(value, Applied) and value.callee.endswith("import_module") and value.args:
+        name = value.args[0]
+        return absolute("", 0, name) if isinstance(name, str) else ""
+    return ""

@@ -1,0 +1,221 @@
+"""How functions and classes are called."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.symbols import Found, Open, Parameter, Signature, Symbol, SymbolKind
+from tooling.upgrade.upstream.deprecations import renamed_parameter
+from tooling.upgrade.upstream.functions import read_parameters
+from tooling.upgrade.upstream.model import Where
+from tooling.upgrade.upstream.parsing import Lines, parse_expression
+from tooling.upgrade.upstream.python_names import WITHOUT_CONSTRUCTOR, is_exception
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tooling.upgrade.upstream.decorators import Decorators
+    from tooling.upgrade.upstream.definitions import Located
+    from tooling.upgrade.upstream.fields import Fields, Style
+    from tooling.upgrade.upstream.members import Lineage, Members
+    from tooling.upgrade.upstream.model import Model
+    from tooling.upgrade.upstream.tables import FunctionFacts
+    from tooling.upgrade.upstream.values import Values
+
+ANYTHING = (Parameter("args", "star"), Parameter("kwargs", "double-star"))
+
+
+class Signatures:
+    """Signatures, kept for the run."""
+
+    def __init__(self, model: Model, members: Members, fields: Fields, decorators: Decorators, values: Values) -> None:
+        self.model = model
+        self.definitions = model.definitions
+        self.members = members
+        self.fields = fields
+        self.decorators = decorators
+        self.values = values
+        self._answers: dict[Symbol, Signature | Open] = {}
+
+    def signature(self, symbol: Symbol) -> Signature | Open:
+        """Without `self` or `cls`."""
+        found = self._answers.get(symbol)
+        if found is None:
+            found = self._answers[symbol] = self._signature(symbol)
+        return found
+
+    def _signature(self, symbol: Symbol) -> Signature | Open:
+        if symbol.kind is SymbolKind.CLASS:
+            return self._of_class(symbol)
+        facts = self.definitions.facts(symbol)
+        located = self.definitions.locate(symbol)
+        if facts is not None and located is not None:
+            return self._of_function(symbol, facts, located)
+        if located is not None and symbol.kind is SymbolKind.VALUE:
+            return self._of_value(located)
+        return Open(f"{symbol.dotted} is not a function or class that is known")
+
+    # Functions
+
+    def _of_function(self, symbol: Symbol, facts: FunctionFacts, located: Located) -> Signature:
+        where = Where(located.table, located.classes)
+        parameters = self._parameters(facts.parameters, where, facts)
+        if (symbol.owner and symbol.binding != "staticmethod") or symbol.dotted.endswith(".__new__"):
+            parameters = _without_receiver(parameters)
+        exact = not self._alternatives(symbol, located)
+        for source in located.binding.decorators:
+            renamed = self._renamed(source)
+            if renamed is not None:
+                parameters = _with_alias(parameters, renamed)
+            exact = exact and self.decorators.keeps(where, source)
+        return Signature(tuple(parameters), facts.returns, exact)
+
+    def _parameters(
+        self, items: Sequence[tuple[str, str, str | None, str]], where: Where, facts: FunctionFacts | None
+    ) -> list[Parameter]:
+        notes = facts.parameter_notes if facts is not None else {}
+        return [
+            Parameter(
+                name,
+                kind,
+                default,
+                self.values.folded(where, default) if default else None,
+                annotation,
+                deprecated=notes.get(name, ""),
+            )
+            for name, kind, default, annotation in items
+        ]
+
+    def _renamed(self, source: str) -> tuple[str, str, str] | None:
+        node = parse_expression(source) if "eprecat" in source else None
+        return renamed_parameter(node) if node is not None else None
+
+    def _alternatives(self, symbol: Symbol, located: Located) -> bool:
+        """Whether another branch, or another overload, defines the name with other parameters."""
+        table = located.table
+        scope = table.classes[located.classes[-1]] if located.classes else table.scope
+        items = scope.bindings.get(symbol.dotted.rpartition(".")[2], ())
+        binding = located.binding
+        if any("overload" in decorator for decorator in binding.decorators):
+            return len(items) > 1
+        if not binding.where or binding.where == "try":
+            return False
+        others = [
+            item for item in items if item.kind in ("def", "async def") and item.where not in ("typing", "except")
+        ]
+        own = self.model.store.function(table, binding)
+        return any(_shape(self.model.store.function(table, other)) != _shape(own) for other in others)
+
+    def _of_value(self, located: Located) -> Signature | Open:
+        """A lambda under a name."""
+        node = parse_expression(located.binding.source) if located.binding.source else None
+        if not isinstance(node, ast.Lambda):
+            return Open("a value that is not known to be callable")
+        lines = Lines(f"({located.binding.source}\n)")
+        where = Where(located.table, located.classes)
+        parameters = self._parameters(read_parameters(node.args, lines), where, None)
+        return Signature(tuple(_without_receiver(parameters) if located.classes else parameters))
+
+    # Classes
+
+    def _of_class(self, symbol: Symbol) -> Signature | Open:
+        if self.members.constructor_hook(symbol):
+            return Open(f"a metaclass decides how {symbol.dotted} is called")
+        lineage = self.members.lineage(symbol)
+        style = self.fields.style(symbol)
+        made = None if style is None else self._by_style(symbol, style)
+        for ancestor in lineage.ancestors:
+            found = self._constructor(ancestor, symbol, style, made)
+            if found is not None:
+                return self._decorated(symbol, lineage, found)
+        if made is not None:
+            return self._decorated(symbol, lineage, made)
+        if not lineage.complete:
+            return Open(f"{symbol.dotted} may have the constructor of a base that is not part of this distribution")
+        return self._new(symbol) or Signature(())
+
+    def _constructor(
+        self, ancestor: Symbol | str, symbol: Symbol, style: Style | None, made: Signature | Open | None
+    ) -> Signature | Open | None:
+        """What one class of the order says about calling the class; None if it leaves it to others."""
+        if isinstance(ancestor, str):
+            return self._outside(ancestor, symbol, style, made)
+        scope = self.definitions.scope(ancestor)
+        own = self.fields.own_style(ancestor)
+        if scope is not None and "__init__" in scope.bindings:
+            found = self.members.member(ancestor, "__init__")
+            if isinstance(found, Found) and found.symbol.kind is SymbolKind.FUNCTION:
+                return self.signature(found.symbol)
+            return Open(f"{ancestor.dotted}.__init__ is not a plain function")
+        if own is not None and own.init:
+            return made if ancestor == symbol else self._by_style(ancestor, own)
+        if style is not None and style.extra == "unknown" and ancestor == symbol:
+            return made
+        if scope is not None and "__new__" in scope.bindings and not self._initialised(symbol):
+            return self._new(ancestor)
+        return None
+
+    def _outside(
+        self, ancestor: str, symbol: Symbol, style: Style | None, made: Signature | Open | None
+    ) -> Signature | Open | None:
+        if ancestor in WITHOUT_CONSTRUCTOR:
+            return None
+        if made is not None and style is not None and style.name not in ("dataclass", "attrs", "pydantic-dataclass"):
+            return made
+        if is_exception(ancestor):
+            return Signature((Parameter("args", "star"),))
+        return Open(f"{symbol.dotted} has the constructor of {ancestor}")
+
+    def _initialised(self, symbol: Symbol) -> bool:
+        return any(
+            "__init__" in scope.bindings
+            for ancestor in self.members.lineage(symbol).classes
+            if (scope := self.definitions.scope(ancestor)) is not None
+        )
+
+    def _new(self, symbol: Symbol) -> Signature | Open | None:
+        found = self.members.member(symbol, "__new__")
+        if isinstance(found, Found) and found.symbol.kind is SymbolKind.FUNCTION:
+            return self.signature(found.symbol)
+        return None
+
+    def _by_style(self, symbol: Symbol, style: Style) -> Signature | Open:
+        if style.name == "enum":
+            return Signature((Parameter("value", "positional"),), exact=False)
+        if style.name == "unknown":
+            return Open(f"how {symbol.dotted} is called is not known")
+        parameters = self.fields.parameters(symbol, style)
+        if style.extra == "unknown":
+            return Signature((*parameters, Parameter("kwargs", "double-star")), exact=False)
+        return Signature(tuple(parameters), extra=style.extra)
+
+    def _decorated(self, symbol: Symbol, lineage: Lineage, found: Signature | Open) -> Signature | Open:
+        """Class decorators and unknown bases of dataclasses may change what was found."""
+        located = self.definitions.locate(symbol)
+        if isinstance(found, Open) or located is None:
+            return found
+        where = self.members.around(symbol)
+        exact = found.exact and all(self.decorators.keeps(where, source) for source in located.binding.decorators)
+        if self.fields.own_style(symbol) is not None and not lineage.complete:
+            exact = False
+        return replace(found, exact=exact)
+
+
+def _shape(facts: FunctionFacts) -> list[tuple[str, str, bool]]:
+    return [(name, kind, default is None) for name, kind, default, _ in facts.parameters]
+
+
+def _without_receiver(parameters: list[Parameter]) -> list[Parameter]:
+    if parameters and parameters[0].kind in ("positional", "positional-only"):
+        return parameters[1:]
+    return parameters
+
+
+def _with_alias(parameters: list[Parameter], renamed: tuple[str, str, str]) -> list[Parameter]:
+    """`deprecate_kwarg("old", new_name="new")`: the old name is still taken."""
+    old, new, text = renamed
+    if new:
+        return [replace(item, aliases=(*item.aliases, old)) if item.name == new else item for item in parameters]
+    return [replace(item, deprecated=item.deprecated or text) if item.name == old else item for item in parameters]

@@ -1,0 +1,211 @@
+"""The files of a release by dotted path, and what is kept of them: tables, facts of definitions, answers.
+
+Everything kept follows from the files alone. One file per release in the cache, named by the digest of its content, the
+schema and the Python that parsed; a damaged one is made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import marshal
+import os
+import sys
+import tempfile
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from tooling.upgrade.errors import UpstreamError
+from tooling.upgrade.upstream.attributes import read_class
+from tooling.upgrade.upstream.functions import read_function
+from tooling.upgrade.upstream.parsing import Lines, decode, definition, digest
+from tooling.upgrade.upstream.scan import module_name, scan
+from tooling.upgrade.upstream.tables import (
+    SCHEMA,
+    ClassFacts,
+    FunctionFacts,
+    Table,
+    freeze_table,
+    thaw_table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tooling.upgrade.releases import Release
+    from tooling.upgrade.upstream.tables import Binding
+
+import ast
+
+_HEADER = 16
+_EMPTY_FUNCTION = FunctionFacts([], "", False, False, [], [], {}, {}, None, "", "", {}, [], [], "unreadable", False, {})
+
+
+class Kept:
+    """What a cache file holds. Apart from the store, so that it can be written when the store is gone."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.changed = False
+        self.tables: dict[str, bytes] = {}
+        self.facts: dict[tuple[str, str, int], Any] = {}
+        self.answers: dict[tuple[str, ...], Any] = {}
+        if path is not None:
+            self._load(path)
+
+    def _load(self, path: Path) -> None:
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return
+        body = data[_HEADER:]
+        if hashlib.blake2b(body, digest_size=_HEADER).digest() != data[:_HEADER]:
+            return
+        with contextlib.suppress(ValueError, EOFError, TypeError):
+            self.tables, self.facts, self.answers = marshal.loads(body)
+
+    def save(self) -> None:
+        """Writes what is new. A cache that cannot be written is no error."""
+        if self.path is None or not self.changed:
+            return
+        body = marshal.dumps((self.tables, self.facts, self.answers))
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".facts-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.blake2b(body, digest_size=_HEADER).digest() + body)
+            os.replace(temporary, self.path)
+            self.changed = False
+
+
+class Store:
+    """Modules of a release by dotted path. A module may be a .py file, a stub, both, a folder, or native."""
+
+    def __init__(self, release: Release, cache: Path | None) -> None:
+        self.release = release
+        self.sources: dict[str, str] = {}
+        self.stubs: dict[str, str] = {}
+        for path in release.files():
+            (self.stubs if path.endswith(".pyi") else self.sources)[module_name(path)[0]] = path
+        self.folders = frozenset(folder.replace("/", ".") for folder in release.folders())
+        self.native = frozenset(release.native())
+        self.roots = frozenset(release.roots())
+        self.parsed: list[str] = []
+        """Files that were parsed for the first time, in order."""
+        python = f"{sys.version_info[0]}{sys.version_info[1]}"
+        kept = None if cache is None else cache / f"facts-{SCHEMA}-{python}-{release.digest()}"
+        self._kept = Kept(kept)
+        weakref.finalize(self, self._kept.save)
+        self._tables: dict[str, Table] = {}
+        self._lines: dict[str, Lines] = {}
+
+    def save(self) -> None:
+        """Writes the cache now; it is also written when the store goes."""
+        self._kept.save()
+
+    # Modules
+
+    def exists(self, dotted: str) -> bool:
+        """Whether there is a module, package, folder or native module of that name."""
+        return dotted in self.sources or dotted in self.stubs or dotted in self.folders or dotted in self.native
+
+    def owns(self, dotted: str) -> bool:
+        """Whether the name lies below what the distribution's archive holds."""
+        parts = dotted.split(".")
+        return any(".".join(parts[: index + 1]) in self.roots for index in range(len(parts)))
+
+    def above(self, dotted: str) -> bool:
+        """Whether the name is a namespace that roots lie in."""
+        return any(root.startswith(f"{dotted}.") for root in self.roots)
+
+    def module(self, dotted: str) -> Table | None:
+        """The module's table: of its source, else of its stub."""
+        path = self.sources.get(dotted) or self.stubs.get(dotted)
+        return self.table(path) if path else None
+
+    def stub(self, dotted: str) -> Table | None:
+        """The table of the stub beside a source file."""
+        return self.table(self.stubs[dotted]) if dotted in self.stubs and dotted in self.sources else None
+
+    def table(self, path: str) -> Table:
+        """Facts of a file."""
+        found = self._tables.get(path)
+        if found is None:
+            kept = self._kept.tables.get(path)
+            if kept is not None:
+                found = thaw_table(marshal.loads(kept))
+            else:
+                found, self._lines[path] = scan(path, self._read(path))
+                self.parsed.append(path)
+                self._kept.tables[path] = marshal.dumps(freeze_table(found))
+                self._kept.changed = True
+            self._tables[path] = found
+        return found
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return self.release.read(path)
+        except (KeyError, OSError, UpstreamError):
+            return b"\0"  # the parser refuses it: the module is there and says nothing
+
+    # Definitions
+
+    def block(self, path: str, start: int, end: int) -> str:
+        """Lines of a file as a piece of Python that stands alone."""
+        lines = self._lines.get(path)
+        if lines is None:
+            try:
+                lines = Lines(decode(self._read(path)))
+            except (SyntaxError, ValueError):
+                lines = Lines("")
+            self._lines[path] = lines
+        return lines.block(start, end)
+
+    def function(self, table: Table, binding: Binding) -> FunctionFacts:
+        """Facts of a `def`."""
+        key = (table.path, "def", binding.line)
+        kept = self._kept.facts.get(key)
+        if kept is None:
+            block = self.block(table.path, binding.start, binding.end)
+            node = definition(block)
+            package = table.dotted if table.package else table.dotted.rpartition(".")[0]
+            facts = _EMPTY_FUNCTION
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                facts = read_function(node, Lines(block), package)
+            kept = self._keep(key, tuple(facts))
+        return FunctionFacts._make(kept)
+
+    def instance(self, table: Table, binding: Binding) -> ClassFacts:
+        """Facts of a class' instances."""
+        key = (table.path, "class", binding.line)
+        kept = self._kept.facts.get(key)
+        if kept is None:
+            block = self.block(table.path, binding.start, binding.end)
+            node = definition(block)
+            shift = binding.start - (1 if block.startswith("if 1:\n") else 0)
+            facts = ClassFacts({}, "unreadable", "")
+            if isinstance(node, ast.ClassDef):
+                facts = read_class(node, Lines(block), shift)
+            kept = self._keep(key, tuple(facts))
+        return ClassFacts._make(kept)
+
+    def digest(self, path: str, binding: Binding, name: str) -> str:
+        """Equal for definitions that were only moved or renamed."""
+        key = (path, "digest", binding.line)
+        kept = self._kept.facts.get(key)
+        if kept is None:
+            kept = self._keep(key, digest(self.block(path, binding.start, binding.end), name))
+        return str(kept)
+
+    def _keep(self, key: tuple[str, str, int], value: Any) -> Any:
+        self._kept.facts[key] = value
+        self._kept.changed = True
+        return value
+
+    def answer(self, key: tuple[str, ...], compute: Callable[[], Any]) -> Any:
+        """What `compute` gives, kept with the release: plain containers, strings and numbers only."""
+        if key not in self._kept.answers:
+            self._kept.answers[key] = compute()
+            self._kept.changed = True
+        return self._kept.answers[key]
