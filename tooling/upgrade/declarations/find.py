@@ -7,6 +7,7 @@ Links are not followed, files over 2 MB are left alone; a file that cannot be re
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -29,6 +30,7 @@ _STRANGE = frozenset(
 _LIMIT = 2_000_000
 
 
+@functools.cache
 def _pairs() -> list[tuple[re.Pattern[str], Callable[[str, str], list[Declaration]]]]:
     return [
         (re.compile(r"pyproject([.-][\w-]+)?\.toml$"), pyproject.read_pyproject),
@@ -73,17 +75,27 @@ def find_declarations(root: Path, *, also: tuple[str, ...] = ()) -> Declarations
     return Declarations(tuple(sorted(set(found))), tuple(files), tuple(problems), referred)
 
 
+def read_declarations(path: str, text: str) -> list[Declaration]:
+    """Those of one text, read as a file of that name. Raises SyntaxError or ValueError for damaged ones."""
+    reader = _reader(path)
+    return [] if reader is None else reader(path, text)
+
+
+def _reader(path: str) -> Callable[[str, str], list[Declaration]] | None:
+    name = path.rpartition("/")[2]
+    reader = next((read for pattern, read in _pairs() if pattern.match(name)), None)
+    if reader is None and re.search(r"(^|/)requirements/[^/]+\.(txt|in)$", path):
+        return _pip
+    if reader is None and _CI.search(path):
+        return commands.read_commands
+    return reader
+
+
 def _manifests(root: Path, also: tuple[str, ...]) -> Iterator[tuple[str, Callable[[str, str], list[Declaration]]]]:
-    pairs = _pairs()
     for path in sorted({*repository_files(root), *also}):
-        name = path.rpartition("/")[2]
         if path not in also and _STRANGE & set(path.split("/")[:-1]):
             continue
-        reader = next((read for pattern, read in pairs if pattern.match(name)), None)
-        if reader is None and re.search(r"(^|/)requirements/[^/]+\.(txt|in)$", path):
-            reader = _pip
-        if reader is None and _CI.search(path):
-            reader = commands.read_commands
+        reader = _reader(path)
         if reader is not None:
             yield path, reader
 

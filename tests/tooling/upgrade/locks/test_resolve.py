@@ -1,0 +1,185 @@
+"""Resolving with the real `uv`, from a folder of wheels made here; no network.
+
+python -m pytest tests/tooling/upgrade/locks/test_resolve.py -q
+"""
+
+import zipfile
+
+import pytest
+
+from tooling.kit.errors import UsageError
+from tooling.upgrade.declarations.find import find_declarations
+from tooling.upgrade.errors import OfflineError
+from tooling.upgrade.locks import runner
+from tooling.upgrade.locks.records import Made, VersionChange
+from tooling.upgrade.locks.resolve import lock
+from tooling.upgrade.manifests.bump import bump
+from tooling.upgrade.manifests.requests import parse_request
+from tooling.upgrade.policy.read import read_policy
+
+WHEELS = {
+    ("engine", "0.11.0"): ["tensor==2.8.0"],
+    ("engine", "0.18.0"): ["tensor==2.10.0", "models<5"],
+    ("engine", "0.19.0"): ["tensor==2.10.0"],
+    ("tensor", "2.8.0"): [],
+    ("tensor", "2.10.0"): [],
+    ("models", "4.57.0"): [],
+    ("models", "5.3.0"): [],
+}
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheels")
+    for (name, version), requires in WHEELS.items():
+        with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+            information = f"{name}-{version}.dist-info"
+            needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
+            archive.writestr(f"{name}/__init__.py", "")
+            archive.writestr(
+                f"{information}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+            )
+            archive.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{information}/RECORD", "")
+    return folder
+
+
+@pytest.fixture
+def resolve(tmp_path, wheels):
+    environment = {"UV_FIND_LINKS": str(wheels), "UV_NO_INDEX": "1", "UV_CACHE_DIR": str(tmp_path / "cache")}
+    root = tmp_path / "repository"
+    root.mkdir()
+
+    def run(*requests, files, **options):
+        for name, text in files.items():
+            (root / name).write_text(text)
+        declarations = find_declarations(root)
+        policy = read_policy(root, declarations)
+        asked = [parse_request(each) for each in requests]
+        plan = bump(root, policy, declarations, asked).plan
+        before = {path.name: path.read_bytes() for path in root.iterdir()}
+        results = lock(root, plan, policy, declarations, asked, environment=environment, **options)
+        assert {path.name: path.read_bytes() for path in root.iterdir()} == before
+        return results, plan
+
+    run.root = root
+    return run
+
+
+def manifest(*requirements, table=""):
+    listed = ", ".join(f'"{each}"' for each in requirements)
+    return f'[project]\nname = "demo"\nversion = "0"\nrequires-python = ">=3.11"\ndependencies = [{listed}]\n{table}'
+
+
+EMPTY = 'version = 1\nrequires-python = ">=3.11"\n'
+PINS = """
+[tool.areal.upgrade.variants.default]
+manifests = ["pyproject.toml"]
+lock = "constraints.txt"
+"""
+
+
+def test_a_lock_is_made_anew_inside_the_plan_alone(resolve):
+    files = {"pyproject.toml": manifest("engine==0.11.0", "models"), "uv.lock": EMPTY}
+    (first,), plan = resolve("engine==0.11.0", files=files)
+    content = {change.path: change.after for change in plan.changes}["uv.lock"]
+    (second,), plan = resolve("engine==0.19.0", files={**files, "uv.lock": content.decode()})
+    assert first.made is second.made is Made.LOCKED
+    assert second.changes == (VersionChange("engine", "0.11.0", "0.19.0"), VersionChange("tensor", "2.8.0", "2.10.0"))
+    assert [change.path for change in plan.changes] == ["pyproject.toml", "uv.lock"]
+    assert b'name = "engine"\nversion = "0.19.0"' in plan.read("uv.lock")
+
+
+def test_a_conflict_is_who_requires_what_and_the_obstacle_is_proposed(resolve):
+    files = {"pyproject.toml": manifest("engine>=0.11", "models>=5.0")}
+    (result,), plan = resolve("engine==0.18.0", files=files)
+    assert result.conflict is not None
+    said = [str(cause) for cause in result.conflict.causes]
+    assert "engine==0.18.0 requires models<5" in said
+    assert "demo requires models>=5.0 (pyproject.toml:5)" in said
+    assert result.proposal is not None
+    assert (result.proposal.declaration.distribution, result.proposal.specifier) == ("models", ">=4.57.0")
+    assert not result.proposal.applied
+    assert not plan
+
+
+def test_the_proposal_is_carried_out_only_when_asked(resolve):
+    files = {"pyproject.toml": manifest("engine==0.11.0", "models>=5.0"), "uv.lock": EMPTY}
+    (result,), plan = resolve("engine==0.18.0", files=files, fix=True)
+    assert result.conflict is None
+    assert result.proposal is not None
+    assert result.proposal.applied
+    assert '"engine==0.18.0", "models>=4.57.0"' in plan.read("pyproject.toml").decode()
+    assert result.versions["models"] == "4.57.0"
+
+
+def test_two_obstacles_are_not_resolved_for_anybody(resolve):
+    files = {"pyproject.toml": manifest("engine>=0.11", "models>=5.0", "tensor==2.8.0")}
+    (result,), plan = resolve("engine==0.18.0", files=files, fix=True)
+    assert result.conflict is not None
+    assert result.proposal is None
+    assert not plan
+
+
+def test_pins_are_checked_and_an_outdated_one_is_the_obstacle(resolve):
+    files = {
+        "pyproject.toml": manifest("engine>=0.11", "tensor", table=PINS),
+        "constraints.txt": "engine==0.11.0\ntensor==2.8.0\n",
+    }
+    (result,), plan = resolve("engine==0.19.0", files=files)
+    assert result.made is Made.CHECKED
+    assert result.proposal is not None
+    assert (result.proposal.declaration.where, result.proposal.specifier) == ("constraints.txt:2", "==2.10.0")
+    (fixed,), plan = resolve("engine==0.19.0", files=files, fix=True)
+    assert plan.read("constraints.txt") == b"engine==0.19.0\ntensor==2.10.0\n"
+    assert fixed.changes == (VersionChange("engine", "0.11.0", "0.19.0"), VersionChange("tensor", "2.8.0", "2.10.0"))
+
+
+def test_requirements_in_setup_py_are_checked_without_running_it(resolve):
+    files = {"setup.py": "import os\nos.abort()\nsetup(install_requires=['engine>=0.11', 'models'])\n"}
+    (result,), _ = resolve("engine==0.18.0", files=files)
+    assert result.conflict is None
+    assert result.versions == {"engine": "0.18.0", "models": "4.57.0", "tensor": "2.10.0"}
+
+
+def test_a_variant_without_the_package_is_skipped(resolve):
+    table = (
+        '[project.optional-dependencies]\na = ["engine>=0.11"]\nb = ["models"]\n'
+        '[tool.areal.upgrade.variants.a]\nmanifests = ["pyproject.toml"]\nextras = ["a"]\n'
+        '[tool.areal.upgrade.variants.b]\nmanifests = ["pyproject.toml"]\nextras = ["b"]\n'
+    )
+    results, _ = resolve("engine==0.18.0", files={"pyproject.toml": manifest(table=table)})
+    assert [(each.variant, each.made) for each in results] == [("a", Made.CHECKED), ("b", Made.SKIPPED)]
+    assert "models" not in results[0].versions or results[0].versions["models"] == "4.57.0"
+
+
+def test_an_unknown_version_is_named(resolve):
+    (result,), _ = resolve("engine==9.9.9", files={"pyproject.toml": manifest("engine>=0.11")})
+    assert result.conflict is not None
+    assert result.conflict.missing == ("engine==9.9.9",)
+
+
+def test_a_lock_of_another_tool_is_left_to_it(resolve):
+    files = {"pyproject.toml": manifest("engine>=0.11"), "poetry.lock": "", "uv.toml": ""}
+    (result,), plan = resolve("engine==0.18.0", files=files)
+    assert result.made is Made.SKIPPED
+    assert "another tool" in result.notes[0]
+    assert not plan
+
+
+def test_without_uv_the_way_out_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(runner.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError) as refused:
+        runner.find_uv()
+    assert "--no-lock" in refused.value.fix
+
+
+def test_offline_with_an_empty_cache_is_said(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(manifest("surely-not-cached"))
+    with pytest.raises(OfflineError):
+        runner.run_uv(["lock"], tmp_path, environment={"UV_CACHE_DIR": str(tmp_path / "c")}, offline=True)
+
+
+def test_credentials_are_never_repeated():
+    assert runner._clean("error at https://me:secret@host/simple\x1b[0m") == "error at https://host/simple"
