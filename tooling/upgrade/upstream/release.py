@@ -78,6 +78,11 @@ class UpstreamRelease:
         lineage = self.members.lineage(symbol)
         return lineage.classes, lineage.complete
 
+    def body_names(self, symbol: Symbol) -> Sequence[str]:
+        """Names that a class's own body binds, without those of its bases."""
+        scope = self.definitions.scope(symbol)
+        return tuple(scope.bindings) if scope is not None else ()
+
     def signature(self, symbol: Symbol) -> Signature | Open:
         """How a function or class is called."""
         return self.signatures.signature(symbol)
