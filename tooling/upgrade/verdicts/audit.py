@@ -96,7 +96,14 @@ def _audited(
 ) -> Audit:
     started = time.perf_counter()
     surroundings = Surroundings(index.files, pairs)
-    context = JudgeContext(pair.distribution, pairs, explain, surroundings.alternatives, surroundings.methods)
+    context = JudgeContext(
+        pair.distribution,
+        pairs,
+        explain,
+        alternatives=surroundings.alternatives,
+        starred=surroundings.starred,
+        methods=surroundings.methods,
+    )
     tally = _Tally()
     findings: list[Finding] = []
     for file in index.files:

@@ -7,17 +7,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Severity
+from tooling.upgrade.symbols import Absent
+from tooling.upgrade.uses import Name
 from tooling.upgrade.verdicts.callables import reach
-from tooling.upgrade.verdicts.targets import locate, spelled
+from tooling.upgrade.verdicts.targets import Sight, locate, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.upgrade.symbols import Absent, Symbol, Upstream
+    from tooling.upgrade.symbols import Symbol, Upstream
     from tooling.upgrade.uses import Use
     from tooling.upgrade.verdicts.callables import Reach
     from tooling.upgrade.verdicts.records import Explanation, JudgeContext
-    from tooling.upgrade.verdicts.targets import Met, Sight
+    from tooling.upgrade.verdicts.targets import Met
 
 _SURE = 0.95
 _INFERRED = 0.7
@@ -39,8 +41,18 @@ class Case:
 
     @cached_property
     def after(self) -> Sight:
-        """Definitions on the new side."""
-        return locate(self.new, self.use.target)
+        """Definitions on the new side. A root that only the old archive held is gone, not foreign."""
+        sight = locate(self.new, self.use.target)
+        target = self.use.target
+        if (
+            isinstance(target, Name)
+            and sight.open
+            and self.old.owns(target.dotted)
+            and not self.new.owns(target.dotted)
+        ):
+            container, _, name = target.dotted.rpartition(".")
+            return Sight(absent=(Absent(container or name, name),))
+        return sight
 
     @cached_property
     def called_before(self) -> Reach:

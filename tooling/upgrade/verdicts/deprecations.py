@@ -17,6 +17,7 @@ from tooling.upgrade.verdicts.wording import evidence, shorten
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.upgrade.symbols import Parameter, Signature
     from tooling.upgrade.uses import Place, Use
     from tooling.upgrade.verdicts.case import Case
     from tooling.upgrade.verdicts.targets import Met
@@ -91,13 +92,21 @@ def _parameters(case: Case) -> Iterator[Problem]:
     bound = bind(after.signature, arguments, after.accepts)
     for index, slot in bound.slots.items():
         parameter = named(after.signature, slot)
-        if parameter is None or not parameter.deprecated:
+        if parameter is None:
             continue
-        was = named(before.signature, slot)
-        known = was is not None and bool(was.deprecated)
-        place = arguments.given[index].place
-        text = f"`{slot}`: {parameter.deprecated}"
-        yield _problem(case, after.met, before.met, text, known=known, place=place, parameter=slot)
+        argument = arguments.given[index]
+        name = argument.name or slot
+        text = parameter.deprecated or _old_name(after.signature, parameter, name)
+        if text:
+            was = named(before.signature, name)
+            known = was is not None and bool(was.deprecated or _old_name(before.signature, was, name))
+            said = f"`{name}`: {text}"
+            yield _problem(case, after.met, before.met, said, known=known, place=argument.place, parameter=name)
+
+
+def _old_name(signature: Signature, parameter: Parameter, name: str) -> str:
+    """Passed under another name that is still taken. Aliases of pydantic fields are what one should write."""
+    return f"it is `{parameter.name}` now" if name != parameter.name and not signature.extra else ""
 
 
 def _problem(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.verdicts.records import JudgeContext
 
 _FAMILIES = (
+    presence.star_losses,
     presence.refusals,
     calls.mismatches,
     defaults.changed,
@@ -44,7 +45,7 @@ _FAMILIES = (
     deprecations.announced,
     deprecations.touched_privately,
 )
-_ABSENT = (Verdict.REMOVED, Verdict.MOVED, Verdict.RENAMED, Verdict.RETURN_CHANGED)
+_ABSENT = (Verdict.REMOVED, Verdict.MOVED, Verdict.RENAMED)
 
 
 def judge(use: Use, old: Upstream, new: Upstream, context: JudgeContext) -> list[Finding]:
@@ -142,8 +143,8 @@ def _finding(problem: Problem, use: Use, context: JudgeContext, fallback: str) -
 
 
 def is_absence(finding: Finding) -> bool:
-    """Whether it says that a name is gone."""
-    return finding.kind in _ABSENT
+    """Whether it says that a name is gone. What is there only to raise has a new signature to show."""
+    return finding.kind in _ABSENT and not (finding.kind is Verdict.REMOVED and finding.new.signature)
 
 
 def imported_name(use: Use) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Evidence, Severity, Verdict
@@ -49,6 +50,40 @@ def absences(case: Case) -> Iterator[Problem]:
         fixable=bool(replacement and replacement.certain and kind is not Verdict.RETURN_CHANGED),
         cause=f"{absent.container}.{absent.name}",
     )
+
+
+def star_losses(case: Case) -> Iterator[Problem]:
+    """The name is still there, and a star import no longer gives it: only `__all__` shrank."""
+    module = case.context.starred(case.use)
+    if not module or not case.before.found or not case.after.found:
+        return
+    name = case.symbol.rpartition(".")[2]
+    before, after = _exported(case.old, module), _exported(case.new, module)
+    if after is None or name in after or (before is not None and name not in before):
+        return
+    yield Problem(
+        kind=Verdict.REMOVED,
+        severity=Severity.BREAKING,
+        place=case.use.place,
+        symbol=case.symbol,
+        message=f"`from {module} import *` no longer gives {name}; import it by name",
+        raises="NameError",
+        confidence=case.confidence,
+        old=evidence(case.old, case.before.found[0].symbol),
+        new=evidence(case.new, case.after.found[0].symbol),
+    )
+
+
+def _exported(upstream: Upstream, module: str) -> frozenset[str] | None:
+    """Names in a module's `__all__`; None where it has none that can be read."""
+    found = upstream.resolve(f"{module}.__all__")
+    if not isinstance(found, Found):
+        return None
+    try:
+        names = ast.literal_eval(found.symbol.value)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list | tuple) else None
 
 
 def refusals(case: Case) -> Iterator[Problem]:

@@ -78,5 +78,7 @@ class JudgeContext:
     explain: Explainer | None = None
     alternatives: Callable[[str, int], Alternatives] = lambda _path, _number: Alternatives()
     """Of the `try` statement with this number in this file."""
+    starred: Callable[[Use], str] = lambda _use: ""
+    """Module whose star import alone binds the name that a use spells; "" if another import does."""
     methods: Callable[[Use], Mapping[str, ClientMethod]] = lambda _use: {}
     """Methods that the class defines which a SUBCLASS use stands in."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.uses import Action, Attribute
+from tooling.upgrade.uses import Action, Attribute, Name
 from tooling.upgrade.verdicts.case import Case
 from tooling.upgrade.verdicts.guards import new_side, reachable
-from tooling.upgrade.verdicts.judge import problems
+from tooling.upgrade.verdicts.judge import imported_name, problems
 from tooling.upgrade.verdicts.records import Alternatives, JudgeContext
 from tooling.upgrade.verdicts.targets import locate, roots_of
 
@@ -30,6 +30,8 @@ class Surroundings:
         self._tried: dict[tuple[str, int], list[Use]] = defaultdict(list)
         self._overrides: dict[str, list[Use]] = defaultdict(list)
         self._classes: dict[str, list[int]] = defaultdict(list)
+        self._stars: dict[str, set[str]] = defaultdict(set)
+        self._imported: dict[str, set[str]] = defaultdict(set)
         self._known: dict[tuple[str, int], Alternatives] = {}
         for file in files:
             for use in file.uses:
@@ -42,6 +44,10 @@ class Surroundings:
             self._overrides[path].append(use)
         elif use.action is Action.SUBCLASS:
             self._classes[path].append(use.place.line)
+        elif use.action is Action.STAR_IMPORT and isinstance(use.target, Name):
+            self._stars[path].add(use.target.dotted)
+        elif use.action is Action.IMPORT and isinstance(use.target, Name):
+            self._imported[path].add(use.target.dotted)
 
     def alternatives(self, path: str, number: int) -> Alternatives:
         """How the parts of a `try` statement fare on the new version."""
@@ -81,6 +87,12 @@ class Surroundings:
             raised = {problem.raises for problem in problems(case) if problem.raises}
             return raised or (set() if sight.closed else None)
         return None
+
+    def starred(self, use: Use) -> str:
+        """Module whose star import alone binds the name that a use spells."""
+        name, path = imported_name(use), use.place.path
+        module = name.rpartition(".")[0]
+        return module if module in self._stars[path] and name not in self._imported[path] else ""
 
     def methods(self, use: Use) -> Mapping[str, ClientMethod]:
         """Methods of the class that a SUBCLASS use stands in: those between it and the next class with such a base."""
