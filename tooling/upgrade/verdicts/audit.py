@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tooling.upgrade.findings import Audit, Finding, Severity, Unseen, Verdict
 from tooling.upgrade.uses import Action, Name
+from tooling.upgrade.verdicts.case import Case
 from tooling.upgrade.verdicts.dead_guards import dead
 from tooling.upgrade.verdicts.judge import imported_name, is_absence, judge
 from tooling.upgrade.verdicts.records import Comparison, JudgeContext
@@ -133,7 +134,7 @@ def _of_file(file: FileUses, pair: Comparison, context: JudgeContext, tally: _Ta
     for use in file.uses:
         if not any(pair.owns(root) for root in roots_of(use.target)):
             continue
-        outlook = seen(use, pair)
+        outlook = seen(Case(use, pair.old, pair.new, context))
         tally.add(use, outlook)
         findings.extend(judge(use, pair.old, pair.new, context))
         if outlook.unresolved and use.action is Action.IMPORT:

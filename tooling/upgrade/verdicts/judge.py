@@ -104,7 +104,7 @@ def _new_path(case: Case, pairs: Sequence[Comparison]) -> Iterator[Problem]:
         place=case.use.place,
         symbol=symbol,
         message=f"{symbol} does not exist, and this path is taken from the new version on",
-        raises="ImportError" if case.use.action is Action.IMPORT else "AttributeError",
+        raises=presence.exception_of(case, absent),
         confidence=case.confidence * 0.9,
         new=evidence_of_absence(absent),
         replacement=explained[1],

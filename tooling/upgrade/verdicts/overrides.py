@@ -3,6 +3,7 @@ has a new abstract method. The evidence is a call inside the package."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -94,10 +95,9 @@ def _lost(case: Case, name: str, absent: Absent) -> Iterator[Problem]:
     replacement = explained[1] if explained else None
     if not case.after.closed:
         return
-    called = [site for site in call_sites(case.old, name) if receiver_is_self(site.source, name)]
-    anywhere = call_sites(case.new, name)
-    silent_loss = bool(called) and not any(receiver_is_self(site.source, name) for site in anywhere)
-    whom = f"; {called[0].file}:{called[0].line} called it" if called else ""
+    called = _refers(case.old, case.before.found[0].receiver, name)
+    silent_loss = bool(called) and not _refers(case.new, absent.container, name)
+    whom = f"; {called} used it" if called else ""
     advice = f"; it is {replacement.text} now" if replacement else ""
     yield Problem(
         kind=Verdict.OVERRIDE_DRIFT,
@@ -130,7 +130,8 @@ def _changed(case: Case, method: ClientMethod, old: Symbol, new: Symbol) -> Iter
         site = _swapped(case.new, name, own, before, after)
     if site is not None:
         how = f"{site.file}:{site.line} calls {shorten(site.source, 100)}"
-        severity = Severity.WARNING if method.decorated else sure(Severity.BREAKING, all_members=case.after.closed)
+        certain = case.after.closed and not method.decorated and _is_about(case, site, new, before)
+        severity = sure(Severity.BREAKING, all_members=certain)
         yield _drift(case, old, new, f"this override does not fit how it is called now: {how}", severity)
         return
     why = misfit(method, after)
@@ -177,18 +178,38 @@ def _unfitting(upstream: Upstream, name: str, own: Signature, hook: Signature, b
     sites = sorted(call_sites(upstream, name), key=lambda site: not receiver_is_self(site.source, name))
     for site in sites:
         arguments = call_arguments(site.source, name)
-        if arguments is None or not fits(hook, arguments) or fits(own, arguments):
-            continue
-        if not fits(before, arguments) or _lacks_parameter(own, before):
+        if arguments is not None and fits(hook, arguments) and not fits(own, arguments) and not fits(before, arguments):
             return site
     return None
 
 
-def _lacks_parameter(own: Signature, before: Signature) -> bool:
-    """Whether the override demands more than its hook passed at least: then calls with less are news to it."""
-    least = [each for each in before.parameters if each.default is None and each.kind == "positional"]
-    needs = [each for each in own.parameters if each.default is None and each.kind == "positional"]
-    return len(needs) >= len(least)
+def _is_about(case: Case, site: CallSite, hook: Symbol, before: Signature) -> bool:
+    """Whether a call is of this hook and not of another method of that name: it stands in a file of the class or of
+    its bases, or it passes a keyword that the hook did not have."""
+    name = hook.dotted.rpartition(".")[2]
+    if receiver_is_self(site.source, name):
+        return site.file in _files(case.new, case.after.found[0].receiver) | {hook.file}
+    arguments = call_arguments(site.source, name)
+    had = {each.name for each in before.parameters}
+    return arguments is not None and any(each.name and each.name not in had for each in arguments.given)
+
+
+def _files(upstream: Upstream, dotted: str) -> set[str]:
+    """Files of a class and of its bases."""
+    found = upstream.resolve(dotted)
+    return {base.file for base in upstream.bases(found.symbol)[0]} if isinstance(found, Found) else set()
+
+
+def _refers(upstream: Upstream, dotted: str, name: str) -> str:
+    """Where a class or one of its bases mentions `self.<name>` ("file:line"), calls and bound methods alike."""
+    mention = re.compile(rf"\b(?:self|cls)\.{re.escape(name)}\b(?!\s*=[^=])".encode())
+    for file in sorted(_files(upstream, dotted)):
+        text = upstream.release.read(file)
+        found = mention.search(text)
+        if found:
+            line = text.count(b"\n", 0, found.start()) + 1
+            return f"{file}:{line}"
+    return ""
 
 
 def _swapped(upstream: Upstream, name: str, own: Signature, before: Signature, after: Signature) -> CallSite | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Severity, Verdict
 from tooling.upgrade.symbols import Open, SymbolKind
-from tooling.upgrade.uses import Action, Attribute, Called, InstanceOf
+from tooling.upgrade.uses import Attribute, Called, InstanceOf
 from tooling.upgrade.verdicts.presence import absences
 from tooling.upgrade.verdicts.records import Problem
 from tooling.upgrade.verdicts.shapes import misfit
@@ -23,9 +23,8 @@ def lost_patches(case: Case) -> Iterator[Problem]:
     """The patched name is gone. On an instance the assignment may be of the repository's own making: a warning."""
     for problem in absences(case):
         on_instance = isinstance(case.use.target, Attribute) and isinstance(case.use.target.base, Called | InstanceOf)
-        raises = "" if case.use.action is Action.ASSIGN else problem.raises
         severity = Severity.WARNING if on_instance else problem.severity
-        yield replace(problem, severity=severity, raises=raises, fixable=False)
+        yield replace(problem, severity=severity, fixable=False)
 
 
 def misfitting_patches(case: Case) -> Iterator[Problem]:

@@ -42,7 +42,7 @@ def absences(case: Case) -> Iterator[Problem]:
         place=case.use.place,
         symbol=case.symbol,
         message=_sentence(case, kind, absent, replacement.text if replacement else ""),
-        raises=_raises(case, absent),
+        raises=exception_of(case, absent),
         confidence=case.confidence,
         old=evidence(case.old, case.before.found[0].symbol) if case.before.found else Evidence(),
         new=_new_home(case, replacement.text if replacement else "") or evidence_of_absence(absent),
@@ -139,18 +139,18 @@ def _sentence(case: Case, kind: Verdict, absent: Absent, replacement: str) -> st
     return f"{case.symbol} is gone: {home} has no {absent.name}{later}"
 
 
-def _raises(case: Case, absent: Absent) -> str:
-    match case.use.action:
-        case Action.IMPORT | Action.STAR_IMPORT:
-            found = case.new.resolve(absent.container)
-            last = isinstance(case.use.target, Name) and case.use.target.dotted.endswith(f".{absent.name}")
-            inside = isinstance(found, Found) and last
-            return "ImportError" if inside else "ModuleNotFoundError"
-        case Action.ASSIGN:
-            return ""
-        case Action.STRING:
-            return "AttributeError"
-    return "AttributeError"
+def exception_of(case: Case, absent: Absent) -> str:
+    """What a use of a name that is gone raises; "" if nothing."""
+    use = case.use
+    if use.action in (Action.IMPORT, Action.STAR_IMPORT):
+        # `from a import b` fails as ImportError; `import a.b`, and all from a module that is gone, as its subclass.
+        last = isinstance(use.target, Name) and use.target.dotted == f"{absent.container}.{absent.name}"
+        from_module = last and use.action is Action.IMPORT and "." not in use.symbol_text
+        return "ImportError" if from_module else "ModuleNotFoundError"
+    if use.action is Action.STRING:
+        module = any(met.symbol.kind is SymbolKind.MODULE for met in case.before.found)
+        return "ModuleNotFoundError" if module else "AttributeError"
+    return "" if use.action in (Action.ASSIGN, Action.PROBE) else "AttributeError"
 
 
 def _receiver_changed(case: Case) -> bool:

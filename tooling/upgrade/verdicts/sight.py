@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.uses import Action
-from tooling.upgrade.verdicts.targets import locate, spelled
+from tooling.upgrade.verdicts.targets import spelled
 
 if TYPE_CHECKING:
-    from tooling.upgrade.uses import Use
-    from tooling.upgrade.verdicts.records import Comparison
+    from tooling.upgrade.verdicts.case import Case
 
 _OF_VALUES = frozenset({Action.UNPACK, Action.SUBSCRIPT, Action.ITERATE, Action.AWAIT, Action.ENTER})
 
@@ -26,9 +25,9 @@ class Outlook:
     """The old version does not have it."""
 
 
-def seen(use: Use, pair: Comparison) -> Outlook:
+def seen(case: Case) -> Outlook:
     """How much is known of a use on both sides."""
-    before, after = locate(pair.old, use.target), locate(pair.new, use.target)
+    use, before, after = case.use, case.before, case.after
     symbol = spelled(use.target, before.found[0].symbol.dotted if before.found else use.symbol_text)
     if use.action in _OF_VALUES:
         return Outlook(symbol)

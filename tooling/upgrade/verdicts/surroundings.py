@@ -9,8 +9,9 @@ from tooling.upgrade.uses import Action, Attribute, Name
 from tooling.upgrade.verdicts.case import Case
 from tooling.upgrade.verdicts.guards import new_side, reachable
 from tooling.upgrade.verdicts.judge import imported_name, problems
+from tooling.upgrade.verdicts.presence import exception_of
 from tooling.upgrade.verdicts.records import Alternatives, JudgeContext
-from tooling.upgrade.verdicts.targets import locate, roots_of
+from tooling.upgrade.verdicts.targets import roots_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,10 +81,10 @@ class Surroundings:
         for pair in self._pairs:
             if not any(pair.owns(root) for root in roots_of(use.target)):
                 continue
-            sight = locate(pair.new, use.target)
-            if sight.absent and not sight.found and use.action is not Action.PROBE:
-                return {"ModuleNotFoundError"} if use.action is Action.IMPORT else {"AttributeError"}
             case = Case(use, pair.old, pair.new, JudgeContext(pair.distribution, self._pairs))
+            sight = case.after
+            if sight.absent and not sight.found:
+                return {exception_of(case, sight.absent[0])} - {""}
             raised = {problem.raises for problem in problems(case) if problem.raises}
             return raised or (set() if sight.closed else None)
         return None
