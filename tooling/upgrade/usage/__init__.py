@@ -1,0 +1,16 @@
+"""What a repository does with packages, found by reading its text; nothing is imported or run.
+
+index = index_repository(Path("."), ["vllm", "megatron.core"], cache=folder)
+for use in index.uses():
+    ...
+
+checkout     files, module names, plain-text search
+scan         one file: values, bindings, calls, conditions as numbers in tables        -> facts.Facts
+cache        facts by content hash
+link         names followed across files; facts become uses                            -> uses.Use
+conditions   a test expression as a `uses.Condition`
+"""
+
+from tooling.upgrade.usage.index import UsageIndex, index_repository
+
+__all__ = ["UsageIndex", "index_repository"]

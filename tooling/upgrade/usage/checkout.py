@@ -1,0 +1,195 @@
+"""The Python files of a repository, whose module names lead to which file, and what a file mentions by plain text.
+
+A checkout of somebody else's is only read: git is asked with its hooks and monitors switched off, and where there is no
+git a walk does the same job. Files beyond a size no person writes are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+MAX_BYTES = 4_000_000
+"""Per file; generated tables of that size hold no code that anybody audits."""
+_SKIPPED = frozenset(
+    {".git", ".hg", ".tox", ".nox", ".venv", "__pycache__", "build", "dist", "node_modules", "site-packages", "venv"}
+)
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+(?P<module>\.*[\w.]*)[ \t]+import[ \t]*(?P<names>\([^)]*\)|[^\n#;]+(?:\\\n[^\n#;]+)*)"
+    rb"|import[ \t]+(?P<plain>[\w., \t]+))",
+    re.MULTILINE,
+)
+_WORD = re.compile(r"\w+")
+
+
+class Checkout:
+    """One work tree, read once."""
+
+    def __init__(self, root: Path, scope: Sequence[str] = ()) -> None:
+        """scope: folders or files to report on; others are read where they are needed. All when empty."""
+        self.root = root
+        self.scope = tuple(one.strip("/") for one in scope if one.strip("/") not in ("", "."))
+        self._content: dict[str, bytes] = {}
+
+    @cached_property
+    def paths(self) -> tuple[str, ...]:
+        """Python files, sorted."""
+        return tuple(sorted(set(_from_git(self.root) or _from_walk(self.root))))
+
+    def in_scope(self, path: str) -> bool:
+        """Whether uses in a file are to be reported."""
+        return not self.scope or any(path == one or path.startswith(f"{one}/") for one in self.scope)
+
+    def content(self, path: str) -> bytes:
+        """A file's bytes; b"" for one that cannot be read, or is too big."""
+        found = self._content.get(path)
+        if found is None:
+            found = self._content[path] = _read(self.root / path)
+        return found
+
+    def digest(self, path: str) -> str:
+        """Of the content."""
+        return hashlib.sha256(self.content(path)).hexdigest()
+
+    def mentions(self, path: str, pattern: re.Pattern[bytes]) -> bool:
+        """Whether a file's text has what the pattern looks for."""
+        return pattern.search(self.content(path)) is not None
+
+    def imports(self, path: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+        """(level, module, names) of import statements, by their text; no names for plain imports."""
+        for found in _IMPORT.finditer(self.content(path)):
+            if found["plain"] is not None:
+                for entry in found["plain"].decode().split(","):
+                    yield 0, entry.split(" as ")[0].strip(), ()
+                continue
+            module = found["module"].decode()
+            names = tuple(
+                entry.split()[0]
+                for line in found["names"].decode("utf-8", "replace").strip("()").splitlines()
+                for entry in line.partition("#")[0].replace("\\", " ").split(",")
+                if entry.split()
+            )
+            level = len(module) - len(module.lstrip("."))
+            yield level, module[level:], names
+
+    # ----------------------------------------------------------------------------------------------------- modules
+
+    @cached_property
+    def _files(self) -> frozenset[str]:
+        return frozenset(self.paths)
+
+    @cached_property
+    def _folders(self) -> frozenset[str]:
+        return frozenset(str(parent) for path in self.paths for parent in PurePosixPath(path).parents)
+
+    @cached_property
+    def roots(self) -> tuple[str, ...]:
+        """Folders that absolute imports may start from, shallow ones first: the top, `src`, folders of projects, and
+        those that hold top-level packages."""
+        found = {"."}
+        for path in self.paths:
+            folder = str(PurePosixPath(path).parent)
+            if PurePosixPath(path).name == "setup.py" or folder == "src":
+                found.add(folder)
+            if path.endswith("/__init__.py"):
+                outer = str(PurePosixPath(folder).parent)
+                if f"{outer}/__init__.py" not in self._files and outer != ".":
+                    found.add(outer)
+        if "src" in self._folders:
+            found.add("src")
+        return tuple(sorted(found, key=lambda folder: (folder != ".", folder.count("/"), folder)))
+
+    def find(self, importer: str, dotted: str, level: int = 0) -> tuple[str, tuple[str, ...]] | None:
+        """(file, remaining parts) that a dotted path leads to from a file; None if it is not of this repository."""
+        parts = tuple(dotted.split(".")) if dotted else ()
+        here = PurePosixPath(importer).parent
+        if level:
+            for _ in range(level - 1):
+                here = here.parent
+            return self._below(str(here), parts)
+        if f"{here}/__init__.py" not in self._files and str(here) != ".":  # a script: its own folder comes first
+            found = self._below(str(here), parts, top=True)
+            if found is not None:
+                return found
+        return self._absolute(parts)
+
+    def _absolute(self, parts: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
+        key = ".".join(parts)
+        if key not in self._known:
+            results = (self._below(root, parts, top=True) for root in self.roots)
+            self._known[key] = next((found for found in results if found is not None), None)
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[str, tuple[str, tuple[str, ...]] | None]:
+        return {}
+
+    def _below(self, folder: str, parts: tuple[str, ...], *, top: bool = False) -> tuple[str, tuple[str, ...]] | None:
+        """The deepest module that the parts lead to."""
+        best: tuple[str, tuple[str, ...]] | None = None
+        prefix = "" if folder == "." else f"{folder}/"
+        if not top and f"{prefix}__init__.py" in self._files:
+            best = (f"{prefix}__init__.py", parts)
+        for index, part in enumerate(parts):
+            if f"{prefix}{part}.py" in self._files and f"{prefix}{part}/__init__.py" not in self._files:
+                return f"{prefix}{part}.py", parts[index + 1 :]
+            prefix = f"{prefix}{part}/"
+            if f"{prefix}__init__.py" in self._files:
+                best = (f"{prefix}__init__.py", parts[index + 1 :])
+            elif prefix.rstrip("/") not in self._folders:
+                break
+        return best
+
+    def module_name(self, path: str) -> str:
+        """Dotted name of a file, from the deepest root above it."""
+        inside = max((root for root in self.roots if root == "." or path.startswith(f"{root}/")), key=len)
+        relative = path if inside == "." else path[len(inside) + 1 :]
+        return relative.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def names_pattern(packages: Sequence[str]) -> re.Pattern[bytes]:
+    """Finds the top-level names of the packages as words."""
+    tops = sorted({package.partition(".")[0] for package in packages if _WORD.match(package)})
+    return re.compile(rb"(?<![\w.])(?:" + b"|".join(re.escape(top.encode()) for top in tops) + rb")\b")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.is_symlink() or path.stat().st_size > MAX_BYTES:
+            return b""
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _from_git(root: Path) -> list[str]:
+    if not any((folder / ".git").exists() for folder in (root, *root.parents)):
+        return []
+    # The repository may be somebody else's: nothing that its configuration names is started.
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-C", os.fspath(root), "ls-files"]
+    command += ["-z", "--cached", "--others", "--exclude-standard", "--", "*.py"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, env=environment, timeout=120)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    names = [os.fsdecode(name) for name in done.stdout.split(b"\0") if name] if done.returncode == 0 else []
+    return names
+
+
+def _from_walk(root: Path) -> Iterator[str]:
+    for folder, inner, names in os.walk(root):
+        inner[:] = sorted(name for name in inner if name not in _SKIPPED and not name.endswith(".egg-info"))
+        for name in names:
+            if name.endswith(".py"):
+                yield os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")

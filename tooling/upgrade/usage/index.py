@@ -1,0 +1,86 @@
+"""The usage index of a repository: which files matter, their facts, and the uses that linking finds in them."""
+
+from __future__ import annotations
+
+import gc
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.usage.cache import FactsCache
+from tooling.upgrade.usage.checkout import Checkout, names_pattern
+from tooling.upgrade.usage.link.emit import Emitter
+from tooling.upgrade.usage.link.reach import affected_files
+from tooling.upgrade.usage.link.resolve import Resolver
+from tooling.upgrade.usage.link.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tooling.upgrade.uses import FileUses, Use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageIndex:
+    """What a repository does with some packages."""
+
+    files: tuple[FileUses, ...]
+    """Those with uses, guards or a problem, sorted by path."""
+    looked_at: int
+    """Python files in scope."""
+    linked: int
+    """Files whose facts were needed: they mention a package, or import what does."""
+    scanned: int
+    """Of these, how many were parsed in this run; the cache had the others."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By phase: "list", "scan", "link", and "total"; processor time."""
+
+    def uses(self) -> Iterator[Use]:
+        """All uses, by file and place."""
+        for file in self.files:
+            yield from file.uses
+
+
+def index_repository(
+    root: Path, packages: Sequence[str], *, scope: Sequence[str] = (), cache: Path | None = None
+) -> UsageIndex:
+    """Everything a repository does with packages, found by reading its text.
+
+    packages: import names, dotted ones for parts of a namespace ("megatron.core"). scope: folders or files to report
+    on; all Python files when empty. cache: a folder for facts of files; without one nothing is kept.
+    """
+    enabled = gc.isenabled()
+    gc.disable()  # hundreds of thousands of small tuples are kept anyhow: collections only cost
+    try:
+        return _indexed(Checkout(root, scope), tuple(dict.fromkeys(packages)), FactsCache(cache))
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _indexed(checkout: Checkout, packages: tuple[str, ...], cache: FactsCache) -> UsageIndex:
+    started = time.process_time()
+    in_scope = [path for path in checkout.paths if checkout.in_scope(path)]
+    pattern = names_pattern(packages)
+    mentioning = [path for path in checkout.paths if checkout.mentions(path, pattern)] if packages else []
+    listed = time.process_time()
+    store = Store(checkout, cache)
+    link = Resolver(store, packages)
+    wanted = affected_files(link, store, mentioning)
+    emitter = Emitter(link, store)
+    found = [emitter.file(path) for path in sorted(wanted) if checkout.in_scope(path)]
+    done = time.process_time()
+    seconds = {
+        "list": listed - started,
+        "scan": store.scan_seconds,
+        "link": done - listed - store.scan_seconds,
+        "total": done - started,
+    }
+    return UsageIndex(
+        files=tuple(file for file in found if file.uses or file.guards or file.problem),
+        looked_at=len(in_scope),
+        linked=len(wanted),
+        scanned=store.scanned,
+        seconds=seconds,
+    )

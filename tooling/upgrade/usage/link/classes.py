@@ -1,0 +1,126 @@
+"""Classes of the repository: their bases across files, their members, and what they inherit from packages."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.usage.facts import NONE
+from tooling.upgrade.usage.link.values import (
+    UNKNOWN,
+    Alternative,
+    Alternatives,
+    Ours,
+    OwnClass,
+    OwnFunction,
+    OwnInstance,
+    Super,
+    joined,
+    one,
+)
+from tooling.upgrade.uses import Attribute, ClientClass, InstanceOf, SuperOf
+
+if TYPE_CHECKING:
+    from tooling.upgrade.usage.link.store import Store
+    from tooling.upgrade.uses import Derivation
+
+_MAX_CLASSES = 40
+
+
+class Lineage:
+    """What a class descends from."""
+
+    def __init__(self) -> None:
+        self.own: list[OwnClass] = []
+        """Classes of the repository in the order they are looked through, itself first."""
+        self.ours: list[Derivation] = []
+        """Bases that belong to packages."""
+        self.foreign = False
+        """Whether there are bases that nobody knows."""
+
+
+class Classes:
+    """Members of classes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lineages: dict[OwnClass, Lineage] = {}
+
+    def value(self, path: str, number: int) -> Alternatives:
+        """What a row of a file's table may be."""
+        raise NotImplementedError
+
+    def result(self, function: OwnFunction) -> Alternatives:
+        """What a function gives when it is called."""
+        raise NotImplementedError
+
+    def lineage(self, owner: OwnClass) -> Lineage:
+        """Bases, followed to the end."""
+        found = self._lineages.get(owner)
+        if found is None:
+            found = self._lineages[owner] = Lineage()
+            self._collect(owner, found)
+        return found
+
+    def _collect(self, owner: OwnClass, into: Lineage) -> None:
+        if owner in into.own or len(into.own) > _MAX_CLASSES:
+            return
+        into.own.append(owner)
+        facts = self._store.facts(owner.path)
+        for base in facts.classes[owner.qualname].bases:
+            row = facts.nodes[base]
+            if base <= NONE or (row[0] in ("import", "name") and row[1].partition(".")[0] in sys.stdlib_module_names):
+                into.foreign |= base == 0
+                continue
+            for entry in self.value(owner.path, base):
+                if isinstance(entry.value, OwnClass):
+                    self._collect(entry.value, into)
+                elif isinstance(entry.value, Ours):
+                    if entry.value.derivation not in into.ours:
+                        into.ours.append(entry.value.derivation)
+                else:
+                    into.foreign = True
+
+    def client_class(self, owner: OwnClass) -> ClientClass | None:
+        """The class as a derivation; None if nothing of it belongs to a package."""
+        lineage = self.lineage(owner)
+        if not lineage.ours:
+            return None
+        module = self._store.checkout.module_name(owner.path)
+        return ClientClass(f"{module}.{owner.qualname}", tuple(lineage.ours))
+
+    def member(self, holder: OwnClass | OwnInstance | Super, name: str) -> Alternatives:
+        """An attribute: of the repository's own classes first, then what packages' bases may have."""
+        owner = OwnClass(holder.path, holder.qualname)
+        lineage = self.lineage(owner)
+        instance = not isinstance(holder, OwnClass)
+        for entry in lineage.own[1:] if isinstance(holder, Super) else lineage.own:
+            found = self._declared(entry, name, instance=instance)
+            if found is not None:
+                return found
+        if not lineage.ours:
+            return UNKNOWN
+        inherited = one(Ours(Attribute(self._base(holder, owner, lineage), name)))
+        return joined([inherited, (Alternative(None),)]) if lineage.foreign else inherited
+
+    def _base(self, holder: OwnClass | OwnInstance | Super, owner: OwnClass, lineage: Lineage) -> Derivation:
+        if isinstance(holder, Super):
+            return SuperOf(tuple(lineage.ours))
+        client = self.client_class(owner)
+        assert client is not None  # it has bases of packages
+        return client if isinstance(holder, OwnClass) else InstanceOf(client)
+
+    def _declared(self, owner: OwnClass, name: str, *, instance: bool) -> Alternatives | None:
+        """A member that the class itself has."""
+        facts = self._store.facts(owner.path).classes[owner.qualname]
+        method = facts.methods.get(name)
+        if method is not None:
+            function = OwnFunction(owner.path, method)
+            binding = self._store.facts(owner.path).functions[method].binding
+            return self.result(function) if binding == "property" and instance else one(function)
+        if facts.annotations.get(name):
+            return self.value(owner.path, facts.annotations[name])
+        numbers = [number for number in facts.attributes.get(name, ()) if number != NONE]
+        if numbers:
+            return joined(self.value(owner.path, number) for number in numbers)
+        return UNKNOWN if name in facts.annotations or name in facts.attributes else None

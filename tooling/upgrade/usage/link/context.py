@@ -1,0 +1,83 @@
+"""Where a use stands: its conditions and attempts, those of the bindings that lead to it included."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tooling.upgrade.usage.conditions import is_decidable, negated
+from tooling.upgrade.usage.link.scopes import linked_condition
+from tooling.upgrade.usage.link.values import Ours
+from tooling.upgrade.uses import Attempt, Condition, Constant, Name
+
+if TYPE_CHECKING:
+    from tooling.upgrade.usage.link.resolve import Resolver
+    from tooling.upgrade.usage.link.store import Store
+
+_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException", "*"})
+_OTHER_FILE = 100_000
+"""Numbers of attempts in other files start here, so that they are never taken for one of this file."""
+
+
+class Contexts:
+    """Conditions and attempts of all files."""
+
+    def __init__(self, link: Resolver, store: Store) -> None:
+        self._link = link
+        self._store = store
+        self._conditions: dict[tuple[str, int], Condition] = {}
+        self._files: dict[str, int] = {}
+
+    def condition(self, path: str, number: int) -> Condition:
+        """A test of a file; number + 1, negative where it must fail."""
+        key = (path, abs(number) - 1)
+        found = self._conditions.get(key)
+        if found is None:
+            found = self._conditions[key] = linked_condition(self._link, self._store, *key)
+        return found if number > 0 else negated(found)
+
+    def conditions(self, path: str, context: int) -> tuple[Condition, ...]:
+        """All conditions of a place."""
+        numbers = self._store.facts(path).contexts[context][0]
+        found = dict.fromkeys(self.condition(path, number) for number in numbers)
+        return tuple(one for one in found if one != Constant(True))
+
+    def attempts(self, path: str, context: int) -> tuple[Attempt, ...]:
+        """All attempts around a place."""
+        facts = self._store.facts(path)
+        return tuple(self._attempt(path, facts.attempts[number]) for number in facts.contexts[context][1])
+
+    def _attempt(self, path: str, row: Any) -> Attempt:
+        number, part, caught, handler, reraises = row
+        names: set[str] = set()
+        for entry in caught:
+            names.update([entry] if isinstance(entry, str) else self._exception(path, entry))
+        return Attempt(number, part, frozenset(names), handler, reraises)
+
+    def _exception(self, path: str, number: int) -> list[str]:
+        facts = self._store.facts(path)
+        row = facts.nodes[number]
+        if row[0] in ("import", "name"):
+            return [row[1]]
+        found = [entry.value for entry in self._link.value(path, number)]
+        return [one.derivation.dotted for one in found if isinstance(one, Ours) and isinstance(one.derivation, Name)]
+
+    def bindings(
+        self, path: str, guards: tuple[tuple[str, int], ...], known: tuple[Attempt, ...]
+    ) -> tuple[list[Condition], list[Attempt]]:
+        """What the bindings that a value came through add: conditions that a release can decide, and imports that were
+        tried. Of the latter only failures to import count at the use: nothing else was tried there."""
+        conditions: list[Condition] = []
+        attempts: list[Attempt] = []
+        for file, context in guards:
+            conditions += [one for one in self.conditions(file, context) if is_decidable(one)]
+            for attempt in self.attempts(file, context):
+                if not attempt.catches & _IMPORT_ERRORS:
+                    continue
+                number = attempt.number + (0 if file == path else self._file_number(file))
+                tried = Attempt(number, attempt.part, frozenset({"ImportError"}), attempt.handler, attempt.reraises)
+                if all((one.number, one.part) != (number, attempt.part) for one in (*known, *attempts)):
+                    attempts.append(tried)
+        return list(dict.fromkeys(conditions)), attempts
+
+    def _file_number(self, path: str) -> int:
+        return _OTHER_FILE * (1 + self._files.setdefault(path, len(self._files)))

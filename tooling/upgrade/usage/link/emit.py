@@ -1,0 +1,231 @@
+"""Rows of a file's facts as uses of packages."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from tooling.upgrade.usage.conditions import is_decidable
+from tooling.upgrade.usage.facts import UNKNOWN, ContextRow
+from tooling.upgrade.usage.link.context import Contexts
+from tooling.upgrade.usage.link.derivations import package_root, touches_private
+from tooling.upgrade.usage.link.values import Alternative, Alternatives, Ours, OwnClass, OwnFunction
+from tooling.upgrade.uses import (
+    Action,
+    Argument,
+    Arguments,
+    Attempt,
+    Attribute,
+    ClientMethod,
+    ClientParameter,
+    Condition,
+    DeadGuard,
+    Derivation,
+    Either,
+    FileUses,
+    Name,
+    Place,
+    Unknown,
+    Use,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.upgrade.usage.link.resolve import Resolver
+    from tooling.upgrade.usage.link.store import Store
+
+_TEXT_LIMIT = 100
+_GUARD_LIKE = re.compile(
+    r"version|hasattr|find_spec|signature|is_\w+_(?:available|greater)|_AVAILABLE|HAS_", re.IGNORECASE
+)
+_ACTIONS = {action.value: action for action in Action}
+
+
+class Emitter:
+    """Uses of one file after the other."""
+
+    def __init__(self, link: Resolver, store: Store) -> None:
+        self._link = link
+        self._store = store
+        self._contexts = Contexts(link, store)
+
+    def file(self, path: str) -> FileUses:
+        """All uses in a file, sorted by place."""
+        facts = self._store.facts(path)
+        digest = self._store.checkout.digest(path)
+        if facts.problem:
+            return FileUses(path=path, digest=digest, uses=(), problem=facts.problem)
+        reached: dict[int, Alternatives] = {}
+        uses: dict[Use, None] = {}
+        for row in facts.uses:
+            number = row[2]
+            if number not in reached:
+                reached[number] = self._reach(path, number)
+            if reached[number]:
+                uses.update(dict.fromkeys(self._uses(path, row, reached[number])))
+        kept = _without_doubles(sorted(uses, key=lambda use: (use.place, use.action.value)))
+        return FileUses(path=path, digest=digest, uses=tuple(kept), guards=tuple(self._guards(path, bool(kept))))
+
+    def _reach(self, path: str, number: int) -> Alternatives:
+        """What a target may be; () if nothing of it is of interest."""
+        found = self._link.value(path, number)
+        for entry in found:
+            if isinstance(entry.value, Ours):
+                return found
+            if isinstance(entry.value, OwnClass) and self._link.lineage(entry.value).ours:
+                return found
+        return ()
+
+    def _uses(self, path: str, row: Any, alternatives: Alternatives) -> Iterator[Use]:
+        action = row[0]
+        if action == "override":
+            yield from self._overrides(path, row, alternatives)
+            return
+        for targets, guards in self._targets(path, action, alternatives):
+            yield self._use(path, row, targets, guards)
+
+    def _targets(
+        self, path: str, action: str, alternatives: Alternatives
+    ) -> Iterator[tuple[Derivation, tuple[tuple[str, int], ...]]]:
+        """What a row is about: one use for all alternatives, or one for each where conditions tell them apart."""
+        found: list[tuple[Derivation, Alternative]] = []
+        for entry in alternatives:
+            derivation = self._derivation(action, entry)
+            if derivation is not None:
+                found.append((derivation, entry))
+        if not found:
+            return
+        if all(self._is_told_apart(path, entry) for _, entry in found):
+            for derivation, entry in found:
+                yield derivation, entry.guards
+            return
+        members = tuple(dict.fromkeys(derivation for derivation, _ in found))
+        if any(entry.value is None or not isinstance(entry.value, Ours | OwnClass) for entry in alternatives):
+            members = (*members, Unknown())
+        guards = found[0][1].guards if len(alternatives) == 1 else ()
+        yield members[0] if len(members) == 1 else Either(members), guards
+
+    def _is_told_apart(self, path: str, entry: Alternative) -> bool:
+        conditions, attempts = self._contexts.bindings(path, entry.guards, ())
+        return bool(conditions or attempts)
+
+    def _derivation(self, action: str, entry: Alternative) -> Derivation | None:
+        value = entry.value
+        if isinstance(value, Ours):
+            return value.derivation
+        if isinstance(value, OwnClass) and action == "call" and self._inherits_constructor(value):
+            return self._link.client_class(value)
+        return None
+
+    def _inherits_constructor(self, owner: OwnClass) -> bool:
+        """Whether calling a class of the repository calls a package's constructor, with its parameters."""
+        lineage = self._link.lineage(owner)
+        for own in lineage.own:
+            facts = self._store.facts(own.path).classes[own.qualname]
+            if facts.fields or facts.decorated or {"__init__", "__new__", "__call__"} & facts.methods.keys():
+                return False
+        return bool(lineage.ours) and not lineage.foreign
+
+    def _overrides(self, path: str, row: Any, alternatives: Alternatives) -> Iterator[Use]:
+        details = dict(row[4])
+        for entry in alternatives:
+            bases: list[Derivation] = []
+            if isinstance(entry.value, Ours):
+                bases = [entry.value.derivation]
+            elif isinstance(entry.value, OwnClass):
+                bases = self._link.lineage(entry.value).ours
+            for base in bases:
+                yield self._use(path, row, Attribute(base, details["name"]), entry.guards)
+
+    # ------------------------------------------------------------------------------------------------------ one use
+
+    def _use(self, path: str, row: Any, target: Derivation, guards: tuple[tuple[str, int], ...]) -> Use:
+        action, span, _, context, details = row
+        given = dict(details)
+        stands: ContextRow = self._store.facts(path).contexts[context]
+        conditions, attempts = self._conditions(path, context, guards)
+        text = " ".join(self._store.text(path, span).split())
+        dotted = package_root(target)
+        return Use(
+            action=_ACTIONS[action],
+            place=Place(path, *span),
+            target=target,
+            package=self._link.package_of(dotted),
+            arguments=self._arguments(path, given["arguments"]) if "arguments" in given else None,
+            method=self._method(path, given),
+            awaited=given.get("awaited"),
+            count=given.get("count"),
+            evaluated=stands[4],
+            conditions=conditions,
+            attempts=attempts,
+            switches=tuple(Name(name) for name in stands[2]),
+            symbol_text=text if len(text) <= _TEXT_LIMIT else f"{text[: _TEXT_LIMIT - 1]}…",
+            function=stands[3],
+            private=touches_private(target),
+        )
+
+    def _conditions(
+        self, path: str, context: int, guards: tuple[tuple[str, int], ...]
+    ) -> tuple[tuple[Condition, ...], tuple[Attempt, ...]]:
+        conditions = self._contexts.conditions(path, context)
+        attempts = self._contexts.attempts(path, context)
+        if guards:
+            more, tried = self._contexts.bindings(path, guards, attempts)
+            conditions = (*(one for one in more if one not in conditions), *conditions)
+            attempts = (*tried, *attempts)
+        return conditions, attempts
+
+    def _arguments(self, path: str, row: Any) -> Arguments:
+        given, has_star, has_double_star, partial = row
+        arguments = tuple(
+            Argument(Place(path, *span), name, position, literal, self._target(path, value), mapping)
+            for span, name, position, literal, value, mapping in given
+        )
+        return Arguments(arguments, has_star, has_double_star, partial)
+
+    def _target(self, path: str, number: int) -> Derivation | None:
+        """A value as a derivation, if it is a package's and nothing else."""
+        found = self._link.value(path, number) if number != UNKNOWN else ()
+        members = tuple(dict.fromkeys(one.value.derivation for one in found if isinstance(one.value, Ours)))
+        if not members or len(members) < len(found):
+            return None
+        return members[0] if len(members) == 1 else Either(members)
+
+    def _method(self, path: str, given: dict[str, Any]) -> ClientMethod | None:
+        """Shape of an overriding method, or of the function that is assigned over a package's."""
+        if "method" in given:
+            return self._shape(OwnFunction(path, given["method"]))
+        if given.get("value"):
+            found = self._link.value(path, given["value"])
+            if len(found) == 1 and isinstance(found[0].value, OwnFunction):
+                return self._shape(found[0].value)
+        return None
+
+    def _shape(self, function: OwnFunction) -> ClientMethod:
+        facts = self._store.facts(function.path).functions[function.qualname]
+        parameters = tuple(
+            ClientParameter(name, kind, has_default, default, self._target(function.path, annotation))
+            for name, kind, has_default, default, annotation in facts.parameters
+        )
+        binding = "method" if facts.binding == "function" else facts.binding
+        return ClientMethod(parameters, binding, facts.is_async, facts.calls_super, bool(facts.decorators))
+
+    # ------------------------------------------------------------------------------------------------------- guards
+
+    def _guards(self, path: str, used: bool) -> Iterator[DeadGuard]:
+        """Conditions about packages, for guards that have become pointless."""
+        facts = self._store.facts(path)
+        standing = {abs(one) - 1 for row in facts.contexts for one in row[0]} if used else set()
+        for number, (text, _, span) in enumerate(facts.tests):
+            if number not in standing and not _GUARD_LIKE.search(text):
+                continue
+            condition = self._contexts.condition(path, number + 1)
+            if is_decidable(condition):
+                yield DeadGuard(Place(path, *span), condition)
+
+
+def _without_doubles(uses: list[Use]) -> list[Use]:
+    """A read at the very place of something more telling says nothing new."""
+    telling = {(use.place, use.target) for use in uses if use.action is not Action.READ}
+    return [use for use in uses if use.action is not Action.READ or (use.place, use.target) not in telling]

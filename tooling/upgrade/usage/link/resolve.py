@@ -1,0 +1,349 @@
+"""Values followed to where they come from: the rules for each kind of row in a file's table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tooling.upgrade.usage.facts import NONE, Facts
+from tooling.upgrade.usage.link.classes import Classes
+from tooling.upgrade.usage.link.values import (
+    UNKNOWN,
+    Alternative,
+    Alternatives,
+    Held,
+    Module,
+    Ours,
+    OwnClass,
+    OwnFunction,
+    OwnInstance,
+    Row,
+    Super,
+    Value,
+    joined,
+    one,
+)
+from tooling.upgrade.uses import Attribute, Awaited, Called, Entered, InstanceOf, Item, Iterated, Name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tooling.upgrade.usage.link.store import Store
+
+_ITERABLES = frozenset(
+    {"AbstractSet", "AsyncGenerator", "AsyncIterable", "AsyncIterator", "Collection", "Deque", "FrozenSet", "Generator"}
+    | {"Iterable", "Iterator", "KeysView", "List", "MutableSequence", "Sequence", "Set", "ValuesView", "deque"}
+    | {"frozenset", "list", "set"}
+)
+_MAPPINGS = frozenset({"DefaultDict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "dict"})
+_AWAITABLES = frozenset({"Awaitable", "Coroutine", "Future", "Task"})
+_CONTEXTS = frozenset(
+    {"AbstractContextManager", "AbstractAsyncContextManager", "ContextManager", "AsyncContextManager"}
+)
+_CONTEXT_MAKERS = frozenset({"contextlib.contextmanager", "contextlib.asynccontextmanager"})
+
+
+class Resolver(Classes):
+    """Values of all files."""
+
+    def __init__(self, store: Store, packages: Sequence[str]) -> None:
+        super().__init__(store)
+        self._packages = tuple(sorted(packages, key=len, reverse=True))
+        self._known: dict[tuple[str, int], Alternatives] = {}
+        self._busy: set[Any] = set()
+
+    def package_of(self, dotted: str) -> str:
+        """The package asked for that a dotted path lies in; ""."""
+        for package in self._packages:
+            if dotted == package or dotted.startswith(f"{package}."):
+                return package
+        return ""
+
+    def value(self, path: str, number: int) -> Alternatives:
+        """What a row of a file's table may be."""
+        if number <= NONE:
+            return UNKNOWN
+        key = (path, number)
+        found = self._known.get(key)
+        if found is None:
+            if key in self._busy or len(self._busy) > 200:
+                return UNKNOWN
+            self._busy.add(key)
+            row = self._store.facts(path).nodes[number]
+            found = _RULES[row[0]](self, path, row)
+            self._busy.discard(key)
+            self._known[key] = found
+        return found
+
+    def _each(self, alternatives: Alternatives, rule: Callable[[Value], Alternatives]) -> Alternatives:
+        """A rule applied to each alternative, guards kept."""
+        parts = []
+        for entry in alternatives:
+            results = UNKNOWN if entry.value is None else rule(entry.value)
+            if entry.guards:
+                results = tuple(replace(result, guards=_merged(entry.guards, result.guards)) for result in results)
+            parts.append(results)
+        return joined(parts)
+
+    # ------------------------------------------------------------------------------------------------------- names
+
+    def imported(self, path: str, row: Any) -> Alternatives:
+        """An absolute import."""
+        return self.absolute(path, row[1])
+
+    def absolute(self, path: str, dotted: str) -> Alternatives:
+        """A dotted path as a file sees it. Packages that are asked for win over folders of the same name."""
+        if self.package_of(dotted):
+            return one(Ours(Name(dotted)))
+        return self._located(self._store.checkout.find(path, dotted))
+
+    def relative(self, path: str, row: Any) -> Alternatives:
+        """A relative import."""
+        return self._located(self._store.checkout.find(path, row[2], row[1]))
+
+    def _located(self, found: tuple[str, tuple[str, ...]] | None) -> Alternatives:
+        if found is None:
+            return UNKNOWN
+        module, rest = found
+        return self.symbol(module, rest)
+
+    def symbol(self, path: str, parts: Sequence[str]) -> Alternatives:
+        """What a path inside a module leads to."""
+        result = one(Module(path))
+        for part in parts:
+            result = self.attribute(result, part)
+        return result
+
+    def module_name(self, path: str, name: str) -> Alternatives:
+        """A module's own name, whatever binds it: the last unconditional binding and all conditional ones after it."""
+        key = ("name", path, name)
+        if key in self._busy:
+            return UNKNOWN
+        facts = self._store.facts(path)
+        rows = facts.bindings.get(name)
+        if rows is None:
+            return self._not_bound(path, name, facts)
+        self._busy.add(key)
+        start = max((index for index, row in enumerate(rows) if _is_plain(facts, row[1])), default=0)
+        parts = []
+        for number, context, _ in rows[start:]:
+            if number == NONE and len(rows) > 1:
+                continue
+            found = self.value(path, number)
+            if not _is_plain(facts, context):
+                found = tuple(replace(entry, guards=_merged(((path, context),), entry.guards)) for entry in found)
+            parts.append(found)
+        self._busy.discard(key)
+        return joined(parts) if parts else UNKNOWN
+
+    def _not_bound(self, path: str, name: str, facts: Facts) -> Alternatives:
+        if path.endswith("__init__.py"):
+            found = self._store.checkout.find(path, name, 1)
+            if found is not None and not found[1] and found[0] != path:
+                return one(Module(found[0]))
+        return self._from_stars(path, name, facts)
+
+    def _from_stars(self, path: str, name: str, facts: Facts) -> Alternatives:
+        """A name that only star imports can supply."""
+        key = ("star", path, name)
+        if key in self._busy or name.startswith("__"):
+            return UNKNOWN
+        self._busy.add(key)
+        outside: list[Alternatives] = []
+        for star in facts.stars:
+            for entry in self.value(path, star):
+                if isinstance(entry.value, Module):
+                    found = self._exported(entry.value.path, name)
+                    if found is not None:
+                        self._busy.discard(key)
+                        return found
+                elif isinstance(entry.value, Ours) and isinstance(entry.value.derivation, Name):
+                    outside.append(one(Ours(Name(f"{entry.value.derivation.dotted}.{name}"))))
+        self._busy.discard(key)
+        return joined(outside) if outside else UNKNOWN
+
+    def _exported(self, path: str, name: str) -> Alternatives | None:
+        facts = self._store.facts(path)
+        if name.startswith("_") and name not in (facts.exports or ()):
+            return None
+        if facts.exports is not None and name not in facts.exports and name not in facts.bindings:
+            return None
+        found = self.module_name(path, name)
+        return None if found == UNKNOWN and name not in facts.bindings else found
+
+    def star(self, path: str, row: Any) -> Alternatives:
+        """A name that a star import supplied."""
+        return self._from_stars(path, row[1], self._store.facts(path))
+
+    def own(self, path: str, row: Any) -> Alternatives:
+        """A class or function of the file."""
+        facts = self._store.facts(path)
+        if row[1] in facts.classes:
+            return one(OwnClass(path, row[1]))
+        return self._decorated(path, row[1], facts)
+
+    def _decorated(self, path: str, qualname: str, facts: Facts) -> Alternatives:
+        return one(OwnFunction(path, qualname)) if qualname in facts.functions else UNKNOWN
+
+    # ------------------------------------------------------------------------------------------------------- steps
+
+    def attribute(self, base: Alternatives, name: str) -> Alternatives:
+        """`base.name`."""
+
+        def rule(value: Value) -> Alternatives:
+            if isinstance(value, Ours):
+                return one(Ours(Attribute(value.derivation, name)))
+            if isinstance(value, Module):
+                return self.module_name(value.path, name)
+            if isinstance(value, OwnClass | OwnInstance | Super):
+                return self.member(value, name)
+            return UNKNOWN
+
+        return self._each(base, rule)
+
+    def called(self, base: Alternatives) -> Alternatives:
+        """`base(...)`."""
+
+        def rule(value: Value) -> Alternatives:
+            if isinstance(value, Ours):
+                return one(Ours(Called(value.derivation)))
+            if isinstance(value, OwnClass):
+                return one(OwnInstance(value.path, value.qualname))
+            if isinstance(value, OwnFunction):
+                return self.result(value)
+            if isinstance(value, OwnInstance):
+                return self.called(self.attribute(one(value), "__call__"))
+            return UNKNOWN
+
+        return self._each(base, rule)
+
+    def result(self, function: OwnFunction) -> Alternatives:
+        """What a function of the repository gives when it is called."""
+        key = ("result", function)
+        if key in self._busy:
+            return UNKNOWN
+        self._busy.add(key)
+        facts = self._store.facts(function.path).functions[function.qualname]
+        path = function.path
+        decorators = [self._store.facts(path).nodes[number] for number in facts.decorators]
+        makes_context = any(row[0] == "name" and row[1] in _CONTEXT_MAKERS for row in decorators)
+        if facts.annotated:
+            given = self.value(path, facts.annotation)
+            yielded = self._unwrapped(given, "iter")
+        else:
+            given = joined(self.value(path, number) for number in facts.returns if number != NONE)
+            yielded = joined(self.value(path, number) for number in facts.yields)
+        self._busy.discard(key)
+        if makes_context:
+            return one(Held("enter", yielded))
+        if decorators:
+            return UNKNOWN  # an unknown decorator may give anything
+        if facts.is_generator:
+            return one(Held("iter", yielded))
+        return one(Held("await", given)) if facts.is_async else given
+
+    def _unwrapped(self, base: Alternatives, how: str) -> Alternatives:
+        def rule(value: Value) -> Alternatives:
+            if isinstance(value, Held) and value.how == how:
+                return value.inside
+            if isinstance(value, Row) and how == "iter":
+                return joined(value.members)
+            return UNKNOWN
+
+        return self._each(base, rule)
+
+    def step(self, path: str, row: Any) -> Alternatives:
+        """`await`, loops, subscripts, `with`."""
+        kind = row[0]
+
+        def rule(value: Value) -> Alternatives:
+            if isinstance(value, Ours):
+                return one(Ours(_STEPS[kind](value.derivation, row)))
+            if isinstance(value, Row) and kind == "item" and isinstance(row[2], int):
+                return value.members[row[2]] if -len(value.members) <= row[2] < len(value.members) else UNKNOWN
+            if isinstance(value, Held) and kind == "item":
+                return value.inside if value.how in ("iter", "dict") else UNKNOWN
+            if isinstance(value, OwnInstance) and kind == "enter":
+                return self._entered(value, asynchronous=row[2])
+            return self._unwrapped(one(value), kind)
+
+        return self._each(self.value(path, row[1]), rule)
+
+    def _entered(self, value: OwnInstance, *, asynchronous: bool) -> Alternatives:
+        given = self.called(self.attribute(one(value), "__aenter__" if asynchronous else "__enter__"))
+        return self._unwrapped(given, "await") if asynchronous else given
+
+    def instance(self, path: str, row: Any) -> Alternatives:
+        """A value of a type."""
+        return self.instance_of(path, row[1])
+
+    def instance_of(self, path: str, number: int) -> Alternatives:
+        """A value whose type is a row of the table."""
+        row = self._store.facts(path).nodes[number]
+        if row[0] == "param":
+            return self._parametrised(path, row[1], row[2])
+        if row[0] == "either":
+            return joined(self.instance_of(path, member) for member in row[1])
+
+        def rule(value: Value) -> Alternatives:
+            if isinstance(value, Ours):
+                return one(Ours(InstanceOf(value.derivation)))
+            return one(OwnInstance(value.path, value.qualname)) if isinstance(value, OwnClass) else UNKNOWN
+
+        return self._each(self.value(path, number), rule)
+
+    def _parametrised(self, path: str, name: str, arguments: tuple[int, ...]) -> Alternatives:
+        if name == "type":
+            return self.value(path, arguments[0])
+        if name in _MAPPINGS:
+            return one(Held("dict", self.instance_of(path, arguments[-1])))
+        if name in ("tuple", "Tuple"):
+            return one(Row(tuple(self.instance_of(path, number) for number in arguments)))
+        for names, how in ((_ITERABLES, "iter"), (_AWAITABLES, "await"), (_CONTEXTS, "enter")):
+            if name in names:
+                index = -1 if name == "Coroutine" else 0
+                return one(Held(how, self.instance_of(path, arguments[index])))
+        return UNKNOWN
+
+
+def _merged(first: tuple[tuple[str, int], ...], second: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    return tuple(dict.fromkeys((*first, *second)))[:4]
+
+
+def _is_plain(facts: Facts, context: int) -> bool:
+    """Whether a binding stands at module level, under no condition and in no attempt."""
+    conditions, attempts, _, function, evaluated = facts.contexts[context]
+    return not conditions and not attempts and not function and bool(evaluated)
+
+
+_STEPS: dict[str, Callable[[Any, Any], Any]] = {
+    "await": lambda base, row: Awaited(base),
+    "iter": lambda base, row: Iterated(base, bool(row[2])),
+    "item": lambda base, row: Item(base, row[2]),
+    "enter": lambda base, row: Entered(base, bool(row[2])),
+}
+_RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
+    "import": Resolver.imported,
+    "name": Resolver.imported,
+    "relative": Resolver.relative,
+    "global": lambda link, path, row: link.module_name(path, row[1]),
+    "own": Resolver.own,
+    "star": Resolver.star,
+    "attr": lambda link, path, row: link.attribute(link.value(path, row[1]), row[2]),
+    "call": lambda link, path, row: link.called(link.value(path, row[1])),
+    "await": Resolver.step,
+    "iter": Resolver.step,
+    "item": Resolver.step,
+    "enter": Resolver.step,
+    "instance": Resolver.instance,
+    "super": lambda link, path, row: one(Super(path, row[1])),
+    "param": lambda link, path, row: UNKNOWN,
+    "list": lambda link, path, row: one(Held("iter", link.value(path, row[1]))),
+    "dict": lambda link, path, row: one(Held("dict", link.value(path, row[1]))),
+    "tuple": lambda link, path, row: one(Row(tuple(link.value(path, number) for number in row[1]))),
+    "remote": lambda link, path, row: UNKNOWN,
+    "either": lambda link, path, row: joined(link.value(path, number) for number in row[1]),
+    "guarded": lambda link, path, row: tuple(
+        Alternative(entry.value, _merged(((path, row[2]),), entry.guards)) for entry in link.value(path, row[1])
+    ),
+}

@@ -1,0 +1,201 @@
+"""Names of conditions, looked up in files: what `conditions` reads them with."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from typing import TYPE_CHECKING, Any
+
+from tooling.upgrade.usage.conditions import condition_of
+from tooling.upgrade.usage.facts import NONE, Facts, Span
+from tooling.upgrade.usage.guards.values import NOTHING, Definition, Symbol, Truth, Value, all_of, undecided
+from tooling.upgrade.usage.link.values import Module, Ours
+from tooling.upgrade.uses import Condition, HasName, ModuleExists, Name
+
+if TYPE_CHECKING:
+    from tooling.upgrade.usage.guards.values import Scope
+    from tooling.upgrade.usage.link.resolve import Resolver
+    from tooling.upgrade.usage.link.store import Store
+
+_FLAGS = frozenset({"True", "False", "None"})
+
+
+class FileScope:
+    """Module level of a file."""
+
+    def __init__(self, link: Resolver, store: Store, path: str) -> None:
+        self._link = link
+        self._store = store
+        self._path = path
+
+    def find(self, name: str) -> Value | Definition | None:
+        """What a name stands for."""
+        facts = self._store.facts(self._path)
+        rows = facts.bindings.get(name)
+        if not rows:
+            return self._starred(name, facts) if name.isidentifier() else None
+        if len(rows) > 1:
+            flag = self._flag(facts, rows)
+            if flag is not None:
+                return flag
+            rows = [row for row in rows if row[0] != NONE] or rows
+        number, _, span = rows[-1] if len(rows) > 1 and rows[-1][1] == 0 else rows[0]
+        found = self.row(number)
+        if found is not None and not (isinstance(found, Symbol) and not found.dotted):
+            return found
+        return self._expression(span) or found or NOTHING
+
+    def _starred(self, name: str, facts: Facts) -> Value | Definition | None:
+        for star in facts.stars:
+            for entry in self._link.value(self._path, star):
+                if isinstance(entry.value, Module) and name in self._store.facts(entry.value.path).bindings:
+                    return FileScope(self._link, self._store, entry.value.path).find(name)
+        return None
+
+    def symbol(self, dotted: str) -> Value | Definition | None:
+        """What a dotted path leads to inside the repository."""
+        if self._link.package_of(dotted):
+            return None
+        return self._located(self._store.checkout.find(self._path, dotted))
+
+    def _located(self, found: tuple[str, tuple[str, ...]] | None) -> Value | Definition | None:
+        if found is None or len(found[1]) != 1:
+            return None
+        return FileScope(self._link, self._store, found[0]).find(found[1][0])
+
+    def row(self, number: int) -> Value | Definition | None:
+        """What a value of the file is to a condition."""
+        facts = self._store.facts(self._path)
+        row = facts.nodes[number]
+        if row[0] in ("import", "name"):
+            package = self._link.package_of(row[1])
+            inside = None if package else self._located(self._store.checkout.find(self._path, row[1]))
+            return inside or Symbol(row[1], Name(row[1]) if package else None)
+        if row[0] == "relative":
+            inside = self._located(self._store.checkout.find(self._path, row[2], row[1]))
+            return inside or Symbol("." * row[1] + row[2])
+        if row[0] == "global":
+            return self.find(row[1])
+        if row[0] == "own" and row[1] in facts.functions:
+            return self._function(facts.functions[row[1]].line, facts.functions[row[1]].end_line)
+        return self._derived(number)
+
+    def _derived(self, number: int) -> Value | None:
+        alternatives = self._link.value(self._path, number)
+        if len(alternatives) == 1 and isinstance(alternatives[0].value, Ours):
+            return Symbol("", alternatives[0].value.derivation)
+        return None
+
+    def _function(self, line: int, end_line: int) -> Definition | None:
+        text = self._store.text(self._path, (line, 0, end_line, 100_000))
+        node = _parsed_function(text)
+        return None if node is None else Definition(node, self)
+
+    def _expression(self, span: Span | None) -> Definition | None:
+        node = None if span is None else parsed(self._store.text(self._path, span))
+        return None if node is None else Definition(node, self)
+
+    # --------------------------------------------------------------------------------------------------------- flags
+
+    def _flag(self, facts: Facts, rows: list[Any]) -> Value | None:
+        """`try: import x; HAS_X = True` / `except ImportError: HAS_X = False`, and names set to None by the handler."""
+        body, fallback, kept = None, False, None
+        for number, context, span in rows:
+            attempts = facts.contexts[context][1]
+            text = "None" if number == NONE else self._store.text(self._path, span) if span is not None else ""
+            last = facts.attempts[attempts[-1]] if attempts else None
+            if last is not None and last[1] == "body" and text not in ("False", "None"):
+                body, kept = last[0], number
+            elif text in ("False", "None"):
+                fallback = True
+        if body is None or not fallback:
+            return self._else_flag(facts, rows)
+        return self._exists(facts, body, kept)
+
+    def _else_flag(self, facts: Facts, rows: list[Any]) -> Value | None:
+        """`HAS_X = True` may stand in the `else` of the `try`, or before it all as False."""
+        texts = [self._store.text(self._path, span) if span is not None else "" for _, _, span in rows]
+        if set(texts) != {"True", "False"}:
+            return None
+        for (_, context, _), text in zip(rows, texts, strict=True):
+            attempts = facts.contexts[context][1]
+            if text == "False" and attempts and facts.attempts[attempts[-1]][1] == "handler":
+                return self._exists(facts, facts.attempts[attempts[-1]][0], None)
+        return None
+
+    def _exists(self, facts: Facts, attempt: int, kept: int | None) -> Value | None:
+        """The imports of an attempt's body, as a condition."""
+        conditions: list[Condition] = []
+        for action, _, target, context, _ in facts.uses:
+            if action != "import" or not any(
+                facts.attempts[one][0] == attempt and facts.attempts[one][1] == "body"
+                for one in facts.contexts[context][1]
+            ):
+                continue
+            row = facts.nodes[target]
+            if row[0] == "import" and self._link.package_of(row[1]):
+                conditions.append(ModuleExists(row[1]))
+            elif row[0] == "name" and self._link.package_of(row[1]):
+                base, _, last = row[1].rpartition(".")
+                conditions.append(HasName(Name(base), last))
+        if not conditions:
+            return NOTHING
+        symbol = self.row(kept) if kept is not None else None
+        if isinstance(symbol, Symbol):
+            return Symbol(symbol.dotted, symbol.derivation, all_of(conditions))
+        return Truth(all_of(conditions))
+
+
+class TestScope:
+    """Local names of one condition, then those of its file."""
+
+    __test__ = False
+
+    def __init__(self, rows: tuple[Any, ...], file: FileScope) -> None:
+        self._rows = {row[0]: row for row in rows}
+        self._file = file
+
+    def find(self, name: str) -> Value | Definition | None:
+        """What a name stands for."""
+        row = self._rows.get(name)
+        if row is None:
+            return self._file.find(name)
+        found = self._file.row(row[1]) if row[1] > NONE else None
+        if found is not None and not (isinstance(found, Symbol) and not found.dotted and row[2]):
+            return found
+        node = parsed(row[2]) if row[2] else None
+        return NOTHING if node is None else Definition(node, TestScope(row[3], self._file))
+
+    def symbol(self, dotted: str) -> Value | Definition | None:
+        """What a dotted path leads to inside the repository."""
+        return self._file.symbol(dotted)
+
+
+def linked_condition(link: Resolver, store: Store, path: str, number: int) -> Condition:
+    """A test of a file as a condition."""
+    text, rows, _ = store.facts(path).tests[number]
+    node = parsed(text)
+    if node is None:
+        return undecided(text)
+    scope: Scope = TestScope(rows, FileScope(link, store, path))
+    return condition_of(node, scope)
+
+
+@functools.lru_cache(maxsize=20_000)
+def parsed(text: str) -> ast.expr | None:
+    """An expression's tree."""
+    try:
+        return ast.parse(f"({text})", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+@functools.lru_cache(maxsize=2_000)
+def _parsed_function(text: str) -> ast.FunctionDef | None:
+    import textwrap
+
+    try:
+        node = ast.parse(textwrap.dedent(text)).body[0]
+    except (SyntaxError, ValueError, RecursionError, IndexError):
+        return None
+    return node if isinstance(node, ast.FunctionDef) else None

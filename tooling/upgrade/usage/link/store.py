@@ -1,0 +1,52 @@
+"""Facts of the files of a checkout, made or loaded when they are asked for."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.usage.scan import scan
+
+if TYPE_CHECKING:
+    from tooling.upgrade.usage.cache import FactsCache
+    from tooling.upgrade.usage.checkout import Checkout
+    from tooling.upgrade.usage.facts import Facts
+
+
+class Store:
+    """Facts by path."""
+
+    def __init__(self, checkout: Checkout, cache: FactsCache) -> None:
+        self.checkout = checkout
+        self._cache = cache
+        self._facts: dict[str, Facts] = {}
+        self._lines: dict[str, list[bytes]] = {}
+        self.scanned = 0
+        self.scan_seconds = 0.0
+
+    def facts(self, path: str) -> Facts:
+        """What a file says."""
+        found = self._facts.get(path)
+        if found is None:
+            digest = self.checkout.digest(path)
+            found = self._cache.load(digest)
+            if found is None:
+                started = time.process_time()
+                found = scan(self.checkout.content(path))
+                self._cache.store(digest, found)
+                self.scanned += 1
+                self.scan_seconds += time.process_time() - started
+            self._facts[path] = found
+        return found
+
+    def text(self, path: str, span: tuple[int, int, int, int]) -> str:
+        """Source between two places."""
+        lines = self._lines.get(path)
+        if lines is None:
+            content = self.checkout.content(path).removeprefix(b"\xef\xbb\xbf")
+            lines = self._lines[path] = content.splitlines(keepends=True)
+        first, start, last, end = span
+        if first == last:
+            return lines[first - 1][start:end].decode("utf-8", "replace")
+        middle = lines[first : last - 1]
+        return b"".join([lines[first - 1][start:], *middle, lines[last - 1][:end]]).decode("utf-8", "replace")

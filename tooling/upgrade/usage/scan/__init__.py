@@ -1,0 +1,62 @@
+"""Facts of one file, from its bytes alone.
+
+    facts = scan(path.read_bytes())
+
+One walk over `ast`, in the order of execution: module level first, then the bodies of functions, which see what names
+around them finally hold. Nothing is imported or run.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import warnings
+
+from tooling.upgrade.usage.facts import Facts
+from tooling.upgrade.usage.scan.definitions import Definitions
+from tooling.upgrade.usage.scan.frames import bound_names
+
+__all__ = ["scan"]
+
+
+def scan(source: bytes) -> Facts:
+    """What a file says. A file that Python's parser refuses has a `problem` and nothing else."""
+    enabled = gc.isenabled()
+    gc.disable()  # trees are kept while they are walked: collections in between find nothing and cost most of the time
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in somebody else's strings
+            tree = ast.parse(source)
+        return _walked(source, tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return Facts(problem=_problem(error))
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _walked(source: bytes, tree: ast.Module) -> Facts:
+    walk = Definitions(source.removeprefix(b"\xef\xbb\xbf"))
+    walk.context()  # number 0: module level, unconditional
+    frame = walk.frame
+    declared = (
+        {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+        if (b"global " in source)
+        else set()
+    )
+    frame.bound = frozenset(bound_names(tree.body).names | declared)
+    walk.future_annotations = any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == "__future__"
+        and any(alias.name == "annotations" for alias in node.names)
+        for node in tree.body
+    )
+    walk.block(tree.body)
+    walk.finish(frame)
+    return walk.facts
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: {error.msg}"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,196 @@
+"""Arguments of calls, bound to where they stand: also those that come out of literal dicts."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from tooling.upgrade.usage.facts import Span
+from tooling.upgrade.usage.scan.core import span_of
+from tooling.upgrade.usage.scan.expressions import Expressions
+from tooling.upgrade.usage.scan.frames import DictEntry, KnownDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+ArgumentRow = tuple[Span, str | None, int, str | None, int, bool]
+"""Span, keyword, position, literal, value, from a mapping."""
+_LITERAL_LIMIT = 120
+
+
+class CallArguments:
+    """What a call passes, ready for the facts."""
+
+    def __init__(self) -> None:
+        self.given: list[ArgumentRow] = []
+        self.has_star = False
+        self.has_double_star = False
+        self.partial = False
+        self.conditional: list[tuple[tuple[int, ...], ArgumentRow]] = []
+        """Keywords of a dict that are set only under further conditions."""
+
+    def row(self) -> tuple[Any, ...]:
+        """For the facts."""
+        return (tuple(self.given), self.has_star, self.has_double_star, self.partial)
+
+
+class Arguments(Expressions):
+    """Reading of arguments."""
+
+    def arguments(self, positional: Sequence[ast.expr], keywords: Sequence[ast.keyword]) -> CallArguments:
+        """The arguments, each visited."""
+        found = CallArguments()
+        position = 0
+        for entry in positional:
+            if isinstance(entry, ast.Starred):
+                self._starred(found, entry)
+                continue
+            row = self._argument(entry, span_of(entry), None, -1 if found.has_star else position)
+            if not found.has_star:  # after `*x` positions are anybody's guess
+                found.given.append(row)
+            position += 1
+        for keyword in keywords:
+            if keyword.arg is not None:
+                found.given.append(self._argument(keyword.value, span_of(keyword), keyword.arg, -1))
+            else:
+                self._spread(found, keyword.value)
+        return found
+
+    def _starred(self, found: CallArguments, entry: ast.Starred) -> None:
+        inner = entry.value
+        if isinstance(inner, ast.Tuple | ast.List) and not any(isinstance(one, ast.Starred) for one in inner.elts):
+            for element in inner.elts:
+                found.given.append(self._argument(element, span_of(element), None, len(found.given)))
+            return
+        self.expression(inner)
+        found.has_star = True
+
+    def _argument(self, node: ast.expr, span: Span, name: str | None, position: int) -> ArgumentRow:
+        value = self.expression(node)
+        return (span, name, position, self.literal(node), value, False)
+
+    def literal(self, node: ast.expr) -> str | None:
+        """Source of a literal."""
+        inner = node.operand if isinstance(node, ast.UnaryOp) else node
+        if isinstance(inner, ast.Constant):
+            text = self.text(node)
+            return text if len(text) <= _LITERAL_LIMIT else None
+        if isinstance(inner, ast.List | ast.Tuple) and all(isinstance(one, ast.Constant) for one in inner.elts):
+            text = self.text(node)
+            return text if len(text) <= _LITERAL_LIMIT else None
+        return None
+
+    def _spread(self, found: CallArguments, node: ast.expr) -> None:
+        """`**mapping`."""
+        known = self.known_dict(node, visit=True)
+        if known is None:
+            found.has_double_star = True
+            return
+        found.has_double_star |= known.more
+        here = len(self.conditions)
+        for entries in known.entries.values():
+            for entry in entries:
+                row = (span_of(entry.key), entry.name, -1, entry.literal, entry.value, True)
+                further = tuple(one for one in entry.conditions if one not in self.conditions[:here])
+                if further:
+                    found.has_double_star = True  # or not: nothing may be called missing
+                    found.conditional.append((further, row))
+                else:
+                    found.given.append(row)
+
+    # ---------------------------------------------------------------------------------------------- known dicts
+
+    def known_dict(self, node: ast.expr, *, visit: bool = False) -> KnownDict | None:
+        """The content of a mapping that is written out: a display, `dict(...)`, or a local made of these."""
+        if isinstance(node, ast.Dict):
+            if visit:
+                self.expression(node)
+            return self._from_display(node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
+            if visit:
+                self.expression(node)
+            return self._from_call(node)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            sides = [self.known_dict(side, visit=visit) for side in (node.left, node.right)]
+            return merged(sides) if any(sides) else None
+        if visit:
+            self.expression(node)
+        if isinstance(node, ast.Name):
+            known = self._local_dict(node.id)
+            return known.copy() if known is not None else None
+        return None
+
+    def _local_dict(self, name: str) -> KnownDict | None:
+        frame = self.frame
+        while frame.inline and name not in frame.bound and frame.parent is not None:
+            frame = frame.parent
+        return frame.dicts.get(name)
+
+    def _from_display(self, node: ast.Dict) -> KnownDict:
+        known = KnownDict()
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is None:
+                inner = self.known_dict(value)
+                known = merged([known, inner])
+            elif isinstance(key, ast.Constant) and isinstance(key.value, str):
+                known.entries[key.value] = [self._entry(key, key.value, value)]
+            else:
+                known.more = True
+        return known
+
+    def _from_call(self, node: ast.Call) -> KnownDict | None:
+        if not self.is_builtin("dict") or len(node.args) > 1:
+            return None
+        known = KnownDict()
+        if node.args:
+            known = merged([known, self.known_dict(node.args[0])])
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                known = merged([known, self.known_dict(keyword.value)])
+            else:
+                known.entries[keyword.arg] = [self._entry(keyword, keyword.arg, keyword.value)]
+        return known
+
+    def _entry(self, key: ast.expr | ast.keyword, name: str, value: ast.expr) -> DictEntry:
+        return DictEntry(key, name, self.quiet_value(value), self.literal(value), self.conditions)
+
+    def quiet_value(self, node: ast.expr) -> int:
+        """Value of something that was visited already: no use is noted twice."""
+        count, later = len(self.facts.uses), len(self.frame.later)
+        value = self.expression(node) if isinstance(node, ast.Name | ast.Attribute | ast.Call) else 0
+        del self.facts.uses[count:]
+        del self.frame.later[later:]
+        return value
+
+    def dict_changed(self, name: str, entries: Iterable[tuple[ast.expr | ast.keyword, str, ast.expr]]) -> None:
+        """Keys of a known dict are set."""
+        known = self.frame.dicts.get(name)
+        if known is None:
+            return
+        for key, text, value in entries:
+            entry = self._entry(key, text, value)
+            before = known.entries.get(text, [])
+            conditional = any(one not in self.dict_conditions(name) for one in self.conditions)
+            known.entries[text] = [*before, entry] if conditional else [entry]
+
+    def dict_conditions(self, name: str) -> tuple[int, ...]:
+        """Conditions under which a known dict was made: those of its place are no further ones for its keys."""
+        return self.frame.dict_made.get(name, ())
+
+    def dict_lost(self, name: str) -> None:
+        """A known dict is given to others, who may add to it."""
+        known = self._local_dict(name)
+        if known is not None:
+            known.more = True
+
+
+def merged(parts: Sequence[KnownDict | None]) -> KnownDict:
+    """Several mappings one after the other; unknown ones may add anything."""
+    result = KnownDict()
+    for part in parts:
+        if part is None:
+            result.more = True
+        else:
+            result.entries.update(part.entries)
+            result.more |= part.more
+    return result

@@ -1,0 +1,300 @@
+"""State of the walk over one file: the table of values, scopes, and under which conditions the walk stands."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tooling.upgrade.usage.facts import NONE, UNKNOWN, Facts, Node, Span
+from tooling.upgrade.usage.scan.frames import Frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_BUILTINS = frozenset(dir(builtins))
+_STANDARD = frozenset(sys.stdlib_module_names)
+_PROBES = re.compile(r"(?:hasattr|getattr|dir|signature|fields|getfullargspec)$")
+_TEXT_LIMIT = 400
+"""Characters of a condition's source that are kept; longer ones are not about versions."""
+
+
+class Core:
+    """Numbers for values, and the place the walk is at."""
+
+    def __init__(self, source: bytes) -> None:
+        self.facts = Facts()
+        self.lines = source.splitlines(keepends=True)
+        self.numbers: dict[Node, int] = {node: index for index, node in enumerate(self.facts.nodes)}
+        self.hot: list[bool] = [False, False]
+        """Per value: whether it can lead to a package outside the standard library."""
+        self.context_numbers: dict[Any, int] = {}
+        self.test_numbers: dict[tuple[int, int, int], int] = {}
+        self.conditions: tuple[int, ...] = ()
+        self.attempts: tuple[int, ...] = ()
+        self.switches: tuple[str, ...] = ()
+        self.evaluated = True
+        self.narrowings: dict[str, int | None] = {}
+        """Names whose type a condition told, with what they held before."""
+        self.assigned: set[str] = set()
+        """Names and "self.x" that the walk has assigned so far."""
+        self.tries = 0
+        self.frame = Frame("module", "", None)
+        self.module = self.frame
+
+    # ------------------------------------------------------------------------------------------------------ values
+
+    def node(self, *row: Any) -> int:
+        """Number of a value."""
+        number = self.numbers.get(row)
+        if number is None:
+            number = len(self.facts.nodes)
+            self.numbers[row] = number
+            self.facts.nodes.append(row)
+            self.hot.append(self._leads_out(row))
+        return number
+
+    def _leads_out(self, row: Node) -> bool:
+        kind = row[0]
+        if kind in ("import", "name"):
+            return row[1].partition(".")[0] not in _STANDARD
+        if kind in ("relative", "global", "own", "star", "super"):
+            return True
+        if kind in ("either", "tuple"):
+            return any(self.hot[member] for member in row[1])
+        if kind == "param":
+            return any(self.hot[member] for member in row[2])
+        return self.hot[row[1]]
+
+    def step(self, kind: str, base: int, *rest: Any) -> int:
+        """A value derived from another; nothing comes of what is not known."""
+        return self.node(kind, base, *rest) if base > NONE and self.hot[base] else UNKNOWN
+
+    def either(self, members: Iterable[int]) -> int:
+        """One of several. None is left out: nothing can be done with it that works."""
+        flat: dict[int, None] = {}
+        for member in members:
+            inner = self.facts.nodes[member]
+            flat.update(dict.fromkeys(inner[1] if inner[0] == "either" else (member,)))
+        flat.pop(NONE, None)
+        if len(flat) > 1 and not any(self.hot[member] for member in flat):
+            return UNKNOWN
+        if len(flat) <= 1:
+            return next(iter(flat), NONE)
+        return self.node("either", tuple(flat)) if len(flat) <= 8 else UNKNOWN
+
+    def dotted(self, value: int) -> str:
+        """The dotted path of something imported; "" for other values."""
+        row = self.facts.nodes[value]
+        if row[0] in ("import", "name"):
+            return str(row[1])
+        if row[0] == "global":
+            history = self.module.history.get(row[1], ())
+            return self.dotted(history[0]) if len(history) == 1 and history[0] != value else ""
+        if row[0] == "attr":
+            base = self.dotted(row[1])
+            return f"{base}.{row[2]}" if base else ""
+        return ""
+
+    def attribute(self, base: int, name: str) -> int:
+        """`base.name`."""
+        row = self.facts.nodes[base]
+        if row[0] == "import":
+            return self.node("import", f"{row[1]}.{name}")
+        if row[0] == "name" and not self.hot[base]:
+            return self.node("name", f"{row[1]}.{name}")  # the standard library: only its path matters
+        if row[0] == "remote":
+            return self.step("attr", self.step("call", row[1]), name)
+        return self.step("attr", base, name)
+
+    def iterated(self, base: int, asynchronous: bool = False) -> int:
+        """An element, as a loop gives it."""
+        row = self.facts.nodes[base]
+        if row[0] == "list" and not asynchronous:
+            return int(row[1])
+        if row[0] == "tuple" and not asynchronous:
+            return self.either(row[1])
+        return self.step("iter", base, asynchronous)
+
+    def item(self, base: int, key: str | int | None) -> int:
+        """`base[key]`."""
+        row = self.facts.nodes[base]
+        if row[0] == "tuple" and isinstance(key, int) and -len(row[1]) <= key < len(row[1]):
+            return int(row[1][key])
+        if row[0] in ("list", "dict"):
+            return int(row[1])
+        return self.step("item", base, key)
+
+    # -------------------------------------------------------------------------------------------------------- names
+
+    def lookup(self, name: str) -> int:
+        """What a name holds here."""
+        frame: Frame | None = self.frame
+        inner = True
+        while frame is not None and frame.kind != "module":
+            if name in frame.outer:
+                return self.global_name(name)
+            if name in frame.bound and (inner or frame.kind == "function"):
+                if inner and name in frame.values:
+                    return frame.values[name]
+                if frame.kind == "function":
+                    return UNKNOWN if inner else self.either(frame.history.get(name, (UNKNOWN,)))
+            inner = inner and frame.inline
+            frame = frame.parent
+        return self._module_name(name, inner)
+
+    def _module_name(self, name: str, inner: bool) -> int:
+        if inner and name in self.module.values:
+            return self.module.values[name]
+        if name in self.module.bound:
+            return UNKNOWN if inner else self.global_name(name)
+        if name in _BUILTINS or not self.facts.stars:
+            return UNKNOWN
+        return self.node("star", name)
+
+    def global_name(self, name: str) -> int:
+        """A module-level name as a function sees it: bound once and unconditionally, it is what it was bound to."""
+        rows = self.facts.bindings.get(name, ())
+        if len(rows) == 1 and rows[0][1] == 0 and self.facts.nodes[rows[0][0]][0] in ("import", "name"):
+            return rows[0][0]
+        return self.node("global", name)
+
+    def is_builtin(self, name: str) -> bool:
+        """Whether the name is the builtin here, not something of the file."""
+        frame: Frame | None = self.frame
+        while frame is not None:
+            if name in frame.bound:
+                return False
+            frame = frame.parent
+        return name in _BUILTINS
+
+    def bind(self, name: str, value: int, origin: ast.expr | None = None) -> None:
+        """Give a name of the current scope a value."""
+        frame = self.frame
+        while frame.inline and name not in frame.bound and frame.parent is not None:
+            frame = frame.parent  # a walrus in a comprehension
+        if name in frame.outer:
+            self._bind_global(name, value, origin)
+            return
+        if name in frame.nonlocals:
+            self._bind_nonlocal(name, value)
+            return
+        frame.values[name] = value
+        frame.dicts.pop(name, None)
+        frame.origins[name] = None if name in frame.origins else origin
+        if frame.kind == "module":
+            self._bind_global(name, value, origin)
+        frame.history.setdefault(name, []).append(value)
+
+    def _bind_global(self, name: str, value: int, origin: ast.expr | None) -> None:
+        span = span_of(origin) if origin is not None else None
+        self.facts.bindings.setdefault(name, []).append((value, self.context(), span))
+
+    def _bind_nonlocal(self, name: str, value: int) -> None:
+        frame = self.frame.parent
+        while frame is not None and name not in frame.bound:
+            frame = frame.parent
+        if frame is not None:
+            frame.history.setdefault(name, []).append(value)
+
+    # ----------------------------------------------------------------------------------------------------- contexts
+
+    def context(self) -> int:
+        """Number of where the walk stands."""
+        row = (self.conditions, self.attempts, self.switches, self.frame.qualname, self.evaluated)
+        number = self.context_numbers.get(row)
+        if number is None:
+            number = self.context_numbers[row] = len(self.facts.contexts)
+            self.facts.contexts.append(row)
+        return number
+
+    @contextmanager
+    def under(self, *conditions: int) -> Iterator[None]:
+        """Walk under further conditions."""
+        before = self.conditions
+        self.conditions = (*before, *(condition for condition in conditions if condition))
+        try:
+            yield
+        finally:
+            self.conditions = before
+
+    @contextmanager
+    def unevaluated(self, never: bool = True) -> Iterator[None]:
+        """Walk what is never run."""
+        before = self.evaluated
+        self.evaluated = before and not never
+        try:
+            yield
+        finally:
+            self.evaluated = before
+
+    def test(self, expression: ast.expr) -> int:
+        """Number of a condition, to be given to `under`; negated where it must fail."""
+        key = (expression.lineno, expression.col_offset, expression.end_col_offset or 0)
+        number = self.test_numbers.get(key)
+        if number is None:
+            number = self.test_text(self.text(expression), expression)
+            self.test_numbers[key] = number
+        return number
+
+    def test_text(self, text: str, *expressions: ast.expr) -> int:
+        """A condition that is not written so in the file: `text`, made of the expressions."""
+        names = tuple(row for expression in expressions for row in self._names_in(expression, 3))
+        self.facts.tests.append((text[:_TEXT_LIMIT], names, span_of(expressions[0])))
+        return len(self.facts.tests) - 1
+
+    def _names_in(self, expression: ast.expr, depth: int) -> list[tuple[Any, ...]]:
+        """Local names in a condition, with what they were bound to. Others are the module's."""
+        rows = []
+        for node in ast.walk(expression):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and self._is_local(node.id):
+                origin = self.frame.origins.get(node.id) if depth else None
+                text = "" if origin is None else self.text(origin)[:_TEXT_LIMIT]
+                inner = () if origin is None else tuple(self._names_in(origin, depth - 1))
+                rows.append((node.id, self.lookup(node.id), text, inner))
+            elif isinstance(node, ast.Call) and self._is_probe(node):  # by source: `hasattr(self.llm, "x")`
+                rows.append((ast.unparse(node.args[0]), self.quiet_value(node.args[0]), "", ()))
+        return rows
+
+    def _is_probe(self, node: ast.Call) -> bool:
+        if not node.args or not isinstance(node.args[0], ast.Attribute | ast.Call):
+            return False
+        return _PROBES.search(self.text(node.func)) is not None
+
+    def quiet_value(self, node: ast.expr) -> int:
+        """Value of something that was visited already: no use is noted twice."""
+        raise NotImplementedError
+
+    def _is_local(self, name: str) -> bool:
+        frame: Frame | None = self.frame
+        while frame is not None and frame.kind != "module":
+            if name in frame.outer:
+                return False
+            if name in frame.bound:
+                return True
+            frame = frame.parent
+        return False
+
+    # --------------------------------------------------------------------------------------------------------- uses
+
+    def emit(self, action: str, node: Any, target: int, **details: Any) -> None:
+        """Note a use, if it can be of anything."""
+        if target > NONE and self.hot[target]:
+            self.facts.uses.append((action, span_of(node), target, self.context(), tuple(details.items())))
+
+    def text(self, node: Any) -> str:
+        """Source of a node."""
+        first, start, last, end = span_of(node)
+        if first == last:
+            return self.lines[first - 1][start:end].decode("utf-8", "replace")
+        middle = self.lines[first : last - 1]
+        joined = b"".join([self.lines[first - 1][start:], *middle, self.lines[last - 1][:end]])
+        return joined.decode("utf-8", "replace")
+
+
+def span_of(node: Any) -> Span:
+    """Where a node stands."""
+    return (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)

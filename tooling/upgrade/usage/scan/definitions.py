@@ -1,0 +1,272 @@
+"""Functions and classes: shapes, what they give back, and their bodies, walked when the scope around is complete."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from tooling.upgrade.usage.facts import ClassFacts, FunctionFacts
+from tooling.upgrade.usage.scan.frames import Frame, FunctionNode, bound_names
+from tooling.upgrade.usage.scan.statements import Statements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_BINDINGS = {
+    "property": "property",
+    "functools.cached_property": "property",
+    "abc.abstractproperty": "property",
+    "classmethod": "classmethod",
+    "staticmethod": "staticmethod",
+}
+_NEUTRAL = frozenset(
+    {
+        "abc.abstractmethod",
+        "functools.cache",
+        "functools.lru_cache",
+        "functools.wraps",
+        "pytest.fixture",
+        "ray.method",
+        "ray.remote",
+        "torch.compile",
+        "torch.inference_mode",
+        "torch.no_grad",
+        "typing.final",
+        "typing.overload",
+        "typing.override",
+        "typing_extensions.override",
+    }
+)
+"""Decorators after which a function still takes and gives what it says."""
+_SKIPS = {"pytest.mark.skipif": -1, "unittest.skipIf": -1, "unittest.skipUnless": 1}
+
+
+class Definitions(Statements):
+    """Definitions of functions and classes."""
+
+    def definition(self, node: Any) -> None:
+        """A function or class."""
+        if isinstance(node, ast.ClassDef):
+            self._class(node)
+        else:
+            self._function(node)
+
+    def skip_condition(self, node: ast.expr) -> tuple[int, ...]:
+        """`skipif(test)` stands for `not test`, `skipUnless(test)` for `test`."""
+        if not (isinstance(node, ast.Call) and node.args) or isinstance(node.args[0], ast.Constant):
+            return ()
+        sign = _SKIPS.get(self.dotted(self.chain(node.func)), 0)
+        return (sign * (self.test(node.args[0]) + 1),) if sign else ()
+
+    # -------------------------------------------------------------------------------------------------- functions
+
+    def _function(self, node: FunctionNode) -> None:
+        binding, decorators, conditions = self._decorators(node)
+        qualname = self._qualname(node.name, self.facts.functions)
+        owner = self.frame.qualname if self.frame.kind == "class" else ""
+        parameters, values = self._parameters(node.args, owner, binding)
+        self.facts.functions[qualname] = FunctionFacts(
+            line=node.lineno,
+            end_line=node.end_lineno or node.lineno,
+            owner=owner,
+            binding=binding or ("method" if owner else "function"),
+            is_async=isinstance(node, ast.AsyncFunctionDef),
+            decorators=decorators,
+            annotation=self.annotation(node.returns),
+            annotated=node.returns is not None,
+            parameters=parameters,
+        )
+        if binding == "accessor":
+            self.facts.functions[qualname].binding = "property"
+        elif owner:
+            self.facts.classes[owner].methods[node.name] = qualname
+        value = self.node("own", qualname)
+        self.bind(node.name, value)
+        frame = Frame("function", qualname, self.frame, owner=owner)
+        if owner and values and binding != "staticmethod":
+            frame.receiver = next(iter(values))
+        frame.values.update(values)
+        self._later(node, frame, conditions)
+
+    def _later(self, node: FunctionNode, frame: Frame, conditions: tuple[int, ...]) -> None:
+        """Walk the body when the names around it have all their values."""
+        holder: Frame = self.frame
+        while (holder.kind == "class" or holder.inline) and holder.parent is not None:
+            holder = holder.parent
+        here, evaluated = (*self.conditions, *conditions), self.evaluated
+
+        def walk() -> None:
+            marks = tuple(mark for outer in _outwards(frame) for mark in outer.marks)
+            self.conditions, self.attempts, self.switches = (*here, *marks), (), ()
+            self.evaluated = evaluated
+            self._body(node, frame)
+
+        holder.later.append(walk)
+
+    def _body(self, node: FunctionNode, frame: Frame) -> None:
+        bound = bound_names(node.body)
+        frame.bound = frozenset(bound.names | set(frame.values))
+        frame.outer, frame.nonlocals = frozenset(bound.outer), frozenset(bound.nonlocals)
+        frame.history.update((name, [value]) for name, value in frame.values.items())
+        outer, self.frame = self.frame, frame
+        self.assigned, self.narrowings = set(), {}
+        self.block(node.body)
+        facts = self.facts.functions[frame.qualname]
+        facts.returns, facts.yields = tuple(dict.fromkeys(frame.returns)), tuple(dict.fromkeys(frame.yields))
+        facts.is_generator, facts.calls_super = frame.is_generator, frame.calls_super
+        self.finish(frame)
+        self.frame = outer
+
+    def finish(self, frame: Frame) -> None:
+        """Walk the bodies that waited for this scope."""
+        while frame.later:
+            waiting, frame.later = frame.later, []
+            for walk in waiting:
+                walk()
+
+    def _decorators(self, node: FunctionNode) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+        """How a function is bound, the decorators that may change it, and conditions they put on it."""
+        binding = ""
+        others: list[int] = []
+        conditions: list[int] = []
+        for decorator in node.decorator_list:
+            inner = decorator.func if isinstance(decorator, ast.Call) else decorator
+            name = inner.id if isinstance(inner, ast.Name) and self.is_builtin(inner.id) else ""
+            value = self.expression(decorator, read=False)
+            target = self.chain(inner)
+            name = name or self.dotted(target)
+            if not isinstance(decorator, ast.Call):
+                self.emit("decorate", decorator, value)
+            conditions.extend(self.skip_condition(decorator))
+            if isinstance(inner, ast.Attribute) and inner.attr in ("setter", "deleter", "getter"):
+                binding = "accessor"
+            elif name in _BINDINGS:
+                binding = _BINDINGS[name]
+            elif name not in _NEUTRAL and name not in _SKIPS and not name.startswith("pytest.mark"):
+                others.append(self.node("name", name) if name else target)
+        return binding, tuple(others), tuple(conditions)
+
+    def _parameters(
+        self, arguments: ast.arguments, owner: str, binding: str
+    ) -> tuple[tuple[tuple[str, str, bool, str, int], ...], dict[str, int]]:
+        """Shape of a function without `self`, and what its parameters hold."""
+        rows: list[tuple[str, str, bool, str, int]] = []
+        values: dict[str, int] = {}
+        for entry, kind, default in _each(arguments):
+            annotated = self.annotation(entry.annotation)
+            if default is not None:
+                self.expression(default)
+            shown = self.text(default)[:80] if default is not None else ""
+            rows.append((entry.arg, kind, default is not None, shown, annotated))
+            values[entry.arg] = self._held(annotated, kind)
+        if owner and binding != "staticmethod" and rows and rows[0][1] in ("positional", "positional-only"):
+            own = self.node("own", owner)
+            is_class = binding == "classmethod" or rows[0][0] == "cls"
+            values[rows[0][0]] = own if is_class else self.node("instance", own)
+            rows = rows[1:]
+        return tuple(rows), values
+
+    def _held(self, annotated: int, kind: str) -> int:
+        if kind == "star":
+            return self.step("list", annotated)
+        return self.step("dict", annotated) if kind == "double-star" else annotated
+
+    def _qualname(self, name: str, taken: dict[str, Any]) -> str:
+        """Unique in the file: of several definitions of one name the later ones get a number."""
+        base = f"{self.frame.qualname}.{name}" if self.frame.qualname else name
+        unique, number = base, 2
+        while unique in taken:
+            unique, number = f"{base}#{number}", number + 1
+        return unique
+
+    # ---------------------------------------------------------------------------------------------------- classes
+
+    def _class(self, node: ast.ClassDef) -> None:
+        conditions: list[int] = []
+        for decorator in node.decorator_list:
+            value = self.expression(decorator, read=False)
+            if not isinstance(decorator, ast.Call):
+                self.emit("decorate", decorator, value)
+            conditions.extend(self.skip_condition(decorator))
+        bases = self._bases(node)
+        qualname = self._qualname(node.name, self.facts.classes)
+        facts = ClassFacts(node.lineno, bases, bool(node.decorator_list))
+        self.facts.classes[qualname] = facts
+        self.bind(node.name, self.node("own", qualname))
+        outer = self.frame
+        self.frame = Frame("class", qualname, outer, frozenset(bound_names(node.body).names))
+        self.assigned, assigned = set(), self.assigned
+        with self.under(*conditions):
+            self.block(node.body)
+            self._overrides(node, facts, bases)
+        for name, values in self.frame.history.items():
+            if name not in facts.methods and name not in facts.annotations:
+                facts.attributes.setdefault(name, []).extend(values)
+        self.assigned = assigned
+        self.frame = outer
+
+    def _bases(self, node: ast.ClassDef) -> tuple[int, ...]:
+        bases = []
+        for base in node.bases:
+            inner = base.value if isinstance(base, ast.Subscript) else base  # class C(Base[T])
+            if isinstance(base, ast.Subscript):
+                self.expression(base.slice)
+            value = self.expression(inner, read=False)
+            found = self.arguments([], node.keywords if base is node.bases[0] else [])
+            self.emit("subclass", base, value, arguments=found.row())
+            bases.append(value)
+        if not node.bases:
+            self.arguments([], node.keywords)
+        return tuple(bases)
+
+    def _overrides(self, node: ast.ClassDef, facts: ClassFacts, bases: tuple[int, ...]) -> None:
+        """Methods that may override one of a base class. The place is that of the `def` line."""
+        if not any(self.hot[base] for base in bases):
+            return
+        for statement in _methods(node.body):
+            qualname = facts.methods.get(statement.name)
+            if qualname is None or self.facts.functions[qualname].line != statement.lineno:
+                continue  # a later definition of the name counts
+            for base in bases:
+                self.emit("override", _Line(statement), base, name=statement.name, method=qualname)
+
+
+class _Line:
+    """Place of a `def` line: from `def` to the end of the name."""
+
+    def __init__(self, node: FunctionNode) -> None:
+        self.lineno = self.end_lineno = node.lineno
+        self.col_offset = node.col_offset
+        keyword = len("async def ") if isinstance(node, ast.AsyncFunctionDef) else len("def ")
+        self.end_col_offset = node.col_offset + keyword + len(node.name.encode())
+
+
+def _methods(body: list[ast.stmt]) -> Iterator[FunctionNode]:
+    """Functions of a class body, also under `if` and `try`."""
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield statement
+        elif isinstance(statement, ast.If | ast.Try):
+            yield from _methods([*statement.body, *statement.orelse])
+
+
+def _each(arguments: ast.arguments) -> Iterator[tuple[ast.arg, str, ast.expr | None]]:
+    """Parameters in order, with their kinds and defaults."""
+    positional = [(entry, "positional-only") for entry in arguments.posonlyargs]
+    positional += [(entry, "positional") for entry in arguments.args]
+    missing = len(positional) - len(arguments.defaults)
+    for index, (entry, kind) in enumerate(positional):
+        yield entry, kind, arguments.defaults[index - missing] if index >= missing else None
+    if arguments.vararg is not None:
+        yield arguments.vararg, "star", None
+    for entry, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield entry, "keyword-only", default
+    if arguments.kwarg is not None:
+        yield arguments.kwarg, "double-star", None
+
+
+def _outwards(frame: Frame) -> Iterator[Frame]:
+    inner: Frame | None = frame
+    while inner is not None:
+        yield inner
+        inner = inner.parent

@@ -1,0 +1,329 @@
+"""Expressions: their values, and the uses in them. Calls are in `calls`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tooling.upgrade.usage.facts import NONE, UNKNOWN
+from tooling.upgrade.usage.scan.annotations import Annotations
+from tooling.upgrade.usage.scan.frames import Frame, bound_names
+from tooling.upgrade.usage.scan.narrowing import narrowed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?::[A-Za-z_]\w*(?:\.\w+)*)?|[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
+_STRING_LIMIT = 200
+
+
+class Expressions(Annotations):
+    """Values of expressions."""
+
+    def expression(self, node: Any, read: bool = True) -> int:
+        """Value of an expression, its uses noted."""
+        handler = _HANDLERS.get(type(node))
+        if handler is not None:
+            return handler(self, node, read)
+        return UNKNOWN
+
+    def call(self, node: ast.Call, read: bool) -> int:
+        """Value of a call."""
+        raise NotImplementedError
+
+    def name(self, node: ast.Name, read: bool) -> int:
+        """A bare name. Only imported ones are worth a use: locals cannot fail."""
+        value = self.lookup(node.id)
+        if read and value > NONE and self.facts.nodes[value][0] in _IMPORTED:
+            self.emit("read", node, value)
+        return value
+
+    def base(self, node: ast.expr) -> int:
+        """Value of what an attribute is taken of: itself no use if it is only a name or a dotted path."""
+        if isinstance(node, ast.Attribute):
+            value = self.attribute_value(node)
+            if value > NONE and self.facts.nodes[value][0] == "attr":
+                self.emit("read", node, value)
+            return value
+        return self.value_used(node, read=False)
+
+    def value_used(self, node: ast.expr, read: bool = True) -> int:
+        """Value of something that is used at once: a call there is not awaited."""
+        if isinstance(node, ast.Call):
+            return self.used_call(node)
+        return self.expression(node, read)
+
+    def used_call(self, node: ast.Call) -> int:
+        """Value of a call whose value is used at once."""
+        raise NotImplementedError
+
+    def attribute_value(self, node: ast.Attribute) -> int:
+        """Value of `base.name`, without a use of the attribute itself."""
+        base = self.base(node.value)
+        if isinstance(node.value, ast.Name):
+            key = f"{node.value.id}.{node.attr}"
+            if key in self.frame.values:
+                return self.frame.values[key]
+        return self.attribute(base, node.attr)
+
+    def attribute_read(self, node: ast.Attribute, read: bool) -> int:
+        """`base.name`."""
+        value = self.attribute_value(node)
+        if read:
+            self.emit("read", node, value)
+        return value
+
+    def constant(self, node: ast.Constant, read: bool) -> int:
+        """None, or perhaps a dotted string."""
+        if node.value is None:
+            return NONE
+        text = node.value
+        if read and isinstance(text, str) and len(text) < _STRING_LIMIT and _DOTTED.fullmatch(text):
+            self.emit("string", node, self.node("import", text.replace(":", ".")))
+        return UNKNOWN
+
+    def await_(self, node: ast.Await, read: bool) -> int:
+        """`await x`."""
+        if isinstance(node.value, ast.Call):
+            return self.awaited_call(node.value)
+        value = self.expression(node.value)
+        if self.facts.nodes[value][0] == "remote":
+            return UNKNOWN
+        self.emit("await", node, value)
+        return self.step("await", value)
+
+    def awaited_call(self, node: ast.Call) -> int:
+        """Value of `await f()`."""
+        raise NotImplementedError
+
+    def subscript(self, node: ast.Subscript, read: bool) -> int:
+        """`x[key]`, for reading."""
+        if isinstance(node.value, ast.Dict | ast.List | ast.Tuple):
+            return self._chosen(node)
+        value = self.value_used(node.value)
+        self.expression(node.slice)
+        if isinstance(node.ctx, ast.Load) and self.facts.nodes[value][0] not in ("list", "dict", "tuple", "remote"):
+            self.emit("subscript", node, value)
+        return self.item(value, constant_key(node.slice))
+
+    def _chosen(self, node: ast.Subscript) -> int:
+        """`{True: lambda: a, False: lambda: b}[condition]`: a lambda's body runs only if it is the one chosen."""
+        self.expression(node.slice)
+        display = node.value
+        if isinstance(display, ast.Dict):
+            pairs = [(self.text(key), value) for key, value in zip(display.keys, display.values, strict=True) if key]
+        else:
+            assert isinstance(display, ast.List | ast.Tuple)
+            pairs = [(str(index), value) for index, value in enumerate(display.elts)]
+        values = []
+        for shown, value in pairs:
+            test = self.test_text(f"({self.text(node.slice)}) == {shown}", node.slice)
+            with self.under(test + 1 if isinstance(value, ast.Lambda) else 0):
+                values.append(self.expression(value))
+        return self.either(values)
+
+    def boolean(self, node: ast.BoolOp, read: bool) -> int:
+        """`a and b`: b is reached only if a holds."""
+        sign = 1 if isinstance(node.op, ast.And) else -1
+        conditions: list[int] = []
+        values = []
+        with self.narrowing():
+            for value in node.values:
+                with self.under(*conditions):
+                    values.append(self.expression(value))
+                if value is not node.values[-1]:
+                    conditions.append(sign * (self.test(value) + 1))
+                if sign == 1:
+                    self.narrow(value, holds=True)
+        return self.either(values) if sign == -1 else values[-1]
+
+    def conditional(self, node: ast.IfExp, read: bool) -> int:
+        """`a if test else b`."""
+        self.expression(node.test)
+        test = self.test(node.test) + 1
+        values = []
+        for branch, condition in ((node.body, test), (node.orelse, -test)):
+            with self.under(condition), self.narrowing():
+                self.narrow(node.test, holds=condition > 0)
+                value = self.expression(branch)
+                values.append(self.guarded(value))
+        return self.either(values)
+
+    def guarded(self, value: int) -> int:
+        """The value, with the conditions it is bound under."""
+        if value <= NONE or not self.hot[value] or self.facts.nodes[value][0] == "guarded":
+            return value
+        return self.node("guarded", value, self.context())
+
+    @contextmanager
+    def narrowing(self) -> Iterator[None]:
+        """What conditions tell about types inside is forgotten after."""
+        changed: dict[str, int | None] = {}
+        frame, before = self.frame, self.narrowings
+        self.narrowings = changed
+        try:
+            yield
+        finally:
+            self.narrowings = before
+            for key, value in changed.items():
+                if value is None:
+                    frame.values.pop(key, None)
+                else:
+                    frame.values[key] = value
+
+    def narrow(self, test: ast.expr, *, holds: bool) -> None:
+        """Use what a condition tells about types."""
+        for key, classes in narrowed(test, holds):
+            kinds = [self.chain(entry) for entry in classes]
+            if all(kinds) and any(self.hot[kind] for kind in kinds):
+                self.narrowings.setdefault(key, self.frame.values.get(key))
+                self.frame.values[key] = self.either(self.step("instance", kind) for kind in kinds)
+
+    def walrus(self, node: ast.NamedExpr, read: bool) -> int:
+        """`(x := value)`."""
+        value = self.expression(node.value)
+        self.bind(node.target.id, value, node.value)
+        return value
+
+    def lambda_(self, node: ast.Lambda, read: bool) -> int:
+        """A lambda: its body is walked here, as it is mostly called soon."""
+        for default in (*node.args.defaults, *(entry for entry in node.args.kw_defaults if entry is not None)):
+            self.expression(default)
+        arguments = node.args
+        names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        extra = [entry for entry in (arguments.vararg, arguments.kwarg) if entry is not None]
+        with self.inline({entry.arg for entry in (*names, *extra)}):
+            self.expression(node.body)
+        return UNKNOWN
+
+    @contextmanager
+    def inline(self, names: set[str]) -> Iterator[None]:
+        """Inside a lambda or comprehension that binds these names."""
+        outer = self.frame
+        self.frame = Frame("function", outer.qualname, outer, frozenset(names), inline=True, owner=outer.owner)
+        self.frame.receiver = outer.receiver if outer.receiver not in names else ""
+        try:
+            yield
+        finally:
+            outer.calls_super |= self.frame.calls_super
+            outer.later.extend(self.frame.later)
+            self.frame = outer
+
+    def comprehension(self, node: Any, read: bool) -> int:
+        """List, set, dict comprehensions and generator expressions."""
+        first = self._elements(node.generators[0])
+        targets = [ast.Expr(generator.target) for generator in node.generators]
+        conditions: list[int] = []
+        with self.inline(set(bound_names([*targets]).names)):
+            for index, generator in enumerate(node.generators):
+                elements = first if index == 0 else self._elements(generator)
+                self.assign(generator.target, elements)
+                for test in generator.ifs:
+                    with self.under(*conditions):
+                        self.expression(test)
+                    conditions.append(self.test(test) + 1)
+                    self.narrow(test, holds=True)
+            with self.under(*conditions):
+                if isinstance(node, ast.DictComp):
+                    self.expression(node.key)
+                    return self.step("dict", self.expression(node.value))
+                return self.step("list", self.expression(node.elt))
+
+    def _elements(self, generator: ast.comprehension) -> int:
+        return self.loop_elements(generator.iter, bool(generator.is_async))
+
+    def loop_elements(self, node: ast.expr, asynchronous: bool) -> int:
+        """Elements of what is looped over."""
+        value = self.expression(node)
+        if self.facts.nodes[value][0] not in ("list", "tuple", "dict"):
+            self.emit("iterate", node, value, awaited=asynchronous)
+        return self.iterated(value, asynchronous)
+
+    def assign(self, target: ast.expr, value: int, origin: ast.expr | None = None) -> None:
+        """Bind a target."""
+        raise NotImplementedError
+
+    def display(self, node: Any, read: bool) -> int:
+        """Tuples, lists and sets."""
+        values = [self.expression(entry.value if isinstance(entry, ast.Starred) else entry) for entry in node.elts]
+        if any(isinstance(entry, ast.Starred) for entry in node.elts) or not any(self.hot[one] for one in values):
+            return UNKNOWN
+        return (
+            self.node("tuple", tuple(values)) if isinstance(node, ast.Tuple) else self.step("list", self.either(values))
+        )
+
+    def mapping(self, node: ast.Dict, read: bool) -> int:
+        """Dict displays."""
+        for key in node.keys:
+            if key is not None:
+                self.expression(key)
+        values = [self.expression(value) for value in node.values]
+        return self.step("dict", self.either(values)) if None not in node.keys else UNKNOWN
+
+    def yielded(self, node: Any, read: bool) -> int:
+        """`yield` and `yield from`."""
+        value = self.expression(node.value) if node.value is not None else UNKNOWN
+        frame = self.frame
+        frame.is_generator = True
+        frame.yields.append(self.iterated(value) if isinstance(node, ast.YieldFrom) else value)
+        return UNKNOWN
+
+    def children(self, node: Any, read: bool) -> int:
+        """Anything else: only what is inside matters."""
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.value_used(child)
+        return UNKNOWN
+
+    def formatted(self, node: ast.JoinedStr, read: bool) -> int:
+        """An f-string: its constant parts are no dotted names."""
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                self.value_used(part.value)
+        return UNKNOWN
+
+
+_IMPORTED = frozenset({"import", "name", "relative", "global", "star", "guarded"})
+
+
+def constant_key(node: ast.expr) -> str | int | None:
+    """A subscript's constant key."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = constant_key(node.operand)
+        return -inner if isinstance(inner, int) else None
+    if isinstance(node, ast.Constant) and isinstance(node.value, str | int) and not isinstance(node.value, bool):
+        return node.value
+    return None
+
+
+_HANDLERS: dict[type[ast.AST], Callable[[Any, Any, bool], int]] = {
+    ast.Name: Expressions.name,
+    ast.Attribute: Expressions.attribute_read,
+    ast.Constant: Expressions.constant,
+    ast.Call: lambda walk, node, read: walk.call(node, read),
+    ast.Await: Expressions.await_,
+    ast.Subscript: Expressions.subscript,
+    ast.BoolOp: Expressions.boolean,
+    ast.IfExp: Expressions.conditional,
+    ast.NamedExpr: Expressions.walrus,
+    ast.Lambda: Expressions.lambda_,
+    ast.ListComp: Expressions.comprehension,
+    ast.SetComp: Expressions.comprehension,
+    ast.DictComp: Expressions.comprehension,
+    ast.GeneratorExp: Expressions.comprehension,
+    ast.Tuple: Expressions.display,
+    ast.List: Expressions.display,
+    ast.Set: Expressions.display,
+    ast.Dict: Expressions.mapping,
+    ast.Yield: Expressions.yielded,
+    ast.YieldFrom: Expressions.yielded,
+    ast.JoinedStr: Expressions.formatted,
+    ast.BinOp: Expressions.children,
+    ast.UnaryOp: Expressions.children,
+    ast.Compare: Expressions.children,
+    ast.Slice: Expressions.children,
+    ast.Starred: Expressions.children,
+    ast.FormattedValue: Expressions.children,
+}
