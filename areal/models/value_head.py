@@ -27,6 +27,8 @@ class ValueModel(nn.Module):
         self.backbone = backbone
         if backbone.lm_head is not None:
             backbone.lm_head.requires_grad_(False)
+        if backbone.head_transform is not None:
+            backbone.head_transform.requires_grad_(False)
         weight = backbone.embed_tokens.weight
         self.head = nn.Linear(backbone.args.hidden_size, 1, device=weight.device, dtype=weight.dtype)
         nn.init.zeros_(self.head.weight)

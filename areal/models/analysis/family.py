@@ -154,6 +154,11 @@ class AtMost:
 
 
 @dataclass(frozen=True)
+class First:
+    """It is the first layer. JSON: {"kind": "first"}."""
+
+
+@dataclass(frozen=True)
 class Multiple:
     """(layer + shift) is a multiple of `of`, a field or a number. JSON: {"kind": "multiple", "of", "shift"}."""
 
@@ -190,7 +195,7 @@ class All:
     conditions: tuple[Condition, ...]
 
 
-Condition = Listed | AtLeast | AtMost | Multiple | Member | Flag | Not | All
+Condition = Listed | AtLeast | AtMost | First | Multiple | Member | Flag | Not | All
 
 # ---------------------------------------------------------------------------------------------------- config accounting
 

@@ -123,6 +123,10 @@ class Roles:
     head: str
     embed_positions: str | None = None
     embedding_norm: str | None = None
+    head_dense: str | None = None
+    """A matrix between the final norm and the head."""
+    head_norm: str | None = None
+    """The norm behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from areal.models.analysis.spec import LatentAttentionSpec, MlpSpec
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import ParallelBlock, PostNormBlock, PostResidualBlock, PreNormBlock, SandwichBlock
 from areal.models.blocks.decoder import DecoderModel
+from areal.models.blocks.head import HeadTransform
 from areal.models.blocks.latent_attention import LatentAttention
 from areal.models.blocks.mlp import MLP, GatedMLP
 from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         ArchitectureSpec,
         AttentionSpec,
         BlockKind,
+        HeadTransformSpec,
         LayerSpec,
         MoeSpec,
         NormSpec,
@@ -53,6 +55,9 @@ BLOCK_NORMS: Final[dict[BlockKind, tuple[str, ...]]] = {
     "post_residual": ("input_layernorm", "post_attention_layernorm"),
 }
 """Canonical names of the norms of each kind of block, in the order in which they are applied."""
+
+OPTIONAL_NORMS: Final[dict[BlockKind, frozenset[str]]] = {"pre": frozenset({"input_layernorm"})}
+"""Of these, those that a layer may lack."""
 
 _BLOCKS: Final[dict[BlockKind, type[nn.Module]]] = {
     "pre": PreNormBlock,
@@ -98,6 +103,7 @@ def build(spec: ArchitectureSpec) -> DecoderModel:
         embedding_multiplier=spec.embedding_multiplier,
         embed_positions=None if spec.positions is None else positions(spec.positions, spec.hidden_size),
         embed_norm=None if spec.embedding_norm is None else norm(spec.embedding_norm, spec.hidden_size),
+        head_transform=None if spec.head_transform is None else head_transform(spec.head_transform, spec.hidden_size),
         head_bias=spec.head_bias,
         logit_multiplier=spec.logit_multiplier,
         logit_softcap=spec.logit_softcap,
@@ -163,6 +169,11 @@ def positions(spec: PositionSpec, hidden_size: int) -> nn.Module:
     return SinusoidalPositions(
         spec.num_positions, hidden_size, offset=spec.offset, interleaved=spec.interleaved, endpoint=spec.endpoint
     )
+
+
+def head_transform(spec: HeadTransformSpec, hidden_size: int) -> HeadTransform:
+    """What stands between the final norm and the head."""
+    return HeadTransform(hidden_size, activation=spec.activation, bias=spec.bias, norm=norm(spec.norm, hidden_size))
 
 
 def attention(
@@ -295,9 +306,10 @@ def _mlp(spec: MlpSpec, hidden_size: int) -> GatedMLP | MLP:
 def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
     """A decoder block; `spec.rotary` is the model's business."""
     names = BLOCK_NORMS[spec.block]
-    if set(spec.norms) != set(names):
+    optional = OPTIONAL_NORMS.get(spec.block, frozenset())
+    if not set(names) - optional <= set(spec.norms) <= set(names):
         raise ValueError(f"block {spec.block!r} has the norms {names}, the spec names {tuple(spec.norms)}")
-    children = {name: norm(spec.norms[name], hidden_size) for name in names}
+    children = {name: norm(spec.norms[name], hidden_size) if name in spec.norms else None for name in names}
     return _BLOCKS[spec.block](
         self_attn=attention(spec.attention, hidden_size, layer, window=spec.window, chunk=spec.chunk),
         mlp=feed_forward(spec.feed_forward, hidden_size),

@@ -173,7 +173,8 @@ class LayerSpec:
 
     block: BlockKind
     norms: dict[str, NormSpec]
-    """Canonical norm name to its spec, exactly those of the block kind."""
+    """Canonical norm name to its spec, exactly those of the block kind; of a "pre" block, the input_layernorm may be
+    missing (ModernBERT norms the embeddings in place of the first layer's)."""
     attention: AttentionSpec | LatentAttentionSpec
     feed_forward: MlpSpec | MoeSpec
     residual_multiplier: float = 1.0
@@ -200,9 +201,20 @@ class PositionSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadTransformSpec:
+    """norm(activation(dense(x))) between the final norm and the head. Canonical names: dense.{weight, bias}, norm.*"""
+
+    activation: str
+    """Name in `areal.models.blocks.activations`."""
+    norm: NormSpec
+    bias: bool = False
+    """Of the matrix."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ArchitectureSpec:
     """A whole decoder. Canonical names: embed_tokens.weight, embed_positions.weight, embed_norm.*, norm.*,
-    lm_head.{weight, bias} (no weight when tied)."""
+    head_transform.*, lm_head.{weight, bias} (no weight when tied)."""
 
     vocab_size: int
     hidden_size: int
@@ -213,6 +225,7 @@ class ArchitectureSpec:
     embedding_multiplier: float = 1.0
     positions: PositionSpec | None = None
     embedding_norm: NormSpec | None = None
+    head_transform: HeadTransformSpec | None = None
     head_bias: bool = False
     logit_multiplier: float = 1.0
     logit_softcap: float | None = None

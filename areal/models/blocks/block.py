@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class PreNormBlock(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
+    """x + attention(norm(x)), then x + mlp(norm(x)). Without input_layernorm, attention reads x itself."""
 
     def __init__(
         self,
         *,
-        input_layernorm: nn.Module,
+        input_layernorm: nn.Module | None,
         self_attn: nn.Module,
         post_attention_layernorm: nn.Module,
         mlp: nn.Module,
@@ -38,8 +38,8 @@ class PreNormBlock(nn.Module):
 
     def forward(self, hidden: Tensor, rotation: Rotation | None, attention: AttentionBackend) -> Tensor:
         """[T, hidden_size] -> [T, hidden_size]."""
-        attended = self.self_attn(self.input_layernorm(hidden), rotation, attention)
-        hidden = _add(hidden, attended, self.residual_multiplier)
+        normed = hidden if self.input_layernorm is None else self.input_layernorm(hidden)
+        hidden = _add(hidden, self.self_attn(normed, rotation, attention), self.residual_multiplier)
         return _add(hidden, self.mlp(self.post_attention_layernorm(hidden)), self.residual_multiplier)
 
 

@@ -47,7 +47,7 @@ class DecoderModel(nn.Module):
 
     lm_head: VocabularyHead | None
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per feature of the families
         self,
         args: Any,
         *,
@@ -57,6 +57,7 @@ class DecoderModel(nn.Module):
         embedding_multiplier: float = 1.0,
         embed_positions: nn.Module | None = None,
         embed_norm: nn.Module | None = None,
+        head_transform: nn.Module | None = None,
         head_bias: bool = False,
         logit_multiplier: float = 1.0,
         logit_softcap: float | None = None,
@@ -65,6 +66,7 @@ class DecoderModel(nn.Module):
 
         rotary: of all layers, or one entry per layer (None: no rotation), in which layers share objects. The embedding
         is multiplied, then positions (a module from positions [T] to [T, hidden_size]) are added, then it is normed.
+        head_transform: applied to hidden states before they are projected to the vocabulary.
         Logits are multiplied, then bounded: softcap * tanh(logits / softcap). A head bias is "lm_head.bias", also
         where the head has no weight of its own. Raises ModelError where more dimensions are rotated than a head has.
         """
@@ -75,6 +77,7 @@ class DecoderModel(nn.Module):
         self.embed_norm = embed_norm
         self.layers = nn.ModuleList(layers)
         self.norm = norm
+        self.head_transform = head_transform
         self.rotaries = _per_layer(rotary, len(self.layers))
         _check_rotated(self.layers, self.rotaries)
         self.embedding_multiplier = embedding_multiplier
@@ -134,6 +137,8 @@ class DecoderModel(nn.Module):
     def project(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits, [..., hidden_size] -> [..., vocab_size]; includes logit scaling and softcap."""
         embedding = self.embed_tokens.weight
+        if self.head_transform is not None:
+            hidden = self.head_transform(hidden)
         logits = functional.linear(hidden, embedding) if self.lm_head is None else self.lm_head(hidden, embedding)
         if self.logit_multiplier != 1.0:
             logits = logits * self.logit_multiplier

@@ -16,6 +16,7 @@ from areal.models.analysis import reference
 from areal.models.analysis.spec import (
     ArchitectureSpec,
     AttentionSpec,
+    HeadTransformSpec,
     LatentAttentionSpec,
     LayerSpec,
     MlpSpec,
@@ -26,9 +27,11 @@ from areal.models.analysis.spec import (
     RouterSpec,
 )
 from areal.models.blocks.activations import LEARNED_ACTIVATIONS
+from areal.models.blocks.attention import PackedAttention
 from areal.models.blocks.mlp import MLP
 from areal.models.initialization import initialize
 from areal.models.registry import MODELS
+from areal.models.value_head import ValueModel
 
 RMS, GEMMA = NormSpec(kind="rms", eps=1e-5), NormSpec(kind="rms", eps=1e-5, offset=1.0)
 LAYER_NORM = NormSpec(kind="layer", eps=1e-5, bias=True)
@@ -224,6 +227,35 @@ def test_a_tied_head_with_a_bias_uses_the_embedding(run, tokens):
         torch.testing.assert_close(
             model.project(hidden), 4.0 * torch.tanh(3.0 * (hidden @ model.embed_tokens.weight.T + 0.5) / 4.0)
         )
+
+
+def test_a_transform_stands_between_the_hidden_states_and_the_head(run, tokens):
+    spec = replace(EVERYTHING, head_transform=HeadTransformSpec(activation="gelu", norm=LAYER_NORM, bias=True))
+    model = reference.build(spec)
+    initialize(model, std=0.25, seed=0)
+    hidden = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
+    dense, norm = model.head_transform.dense, model.head_transform.norm
+    torch.nn.init.normal_(dense.bias)
+    bent = torch.nn.functional.gelu(hidden @ dense.weight.T + dense.bias)
+    turned = torch.nn.functional.layer_norm(bent, (32,), norm.weight, norm.bias, 1e-5)
+    raw = turned @ model.lm_head.weight.T + model.lm_head.bias
+    torch.testing.assert_close(model.project(hidden), 4.0 * torch.tanh(3.0 * raw / 4.0))
+    frozen = {name for name, parameter in ValueModel(model).named_parameters() if not parameter.requires_grad}
+    assert {name.removeprefix("backbone.").partition(".")[0] for name in frozen} == {"lm_head", "head_transform"}
+
+
+def test_attention_without_a_norm_before_it_reads_the_residual_stream(run, tokens):
+    block = reference.block(replace(EVERYTHING.layers[0], norms={"post_attention_layernorm": RMS}), 32, 0)
+    initialize(block, std=0.25, seed=0)
+    assert not any("input_layernorm" in name for name in block.state_dict())
+    seen = []
+    block.self_attn.register_forward_hook(lambda _, given, __: seen.append(given[0]))
+    hidden = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
+    rotation = reference.rotary(EVERYTHING.rotaries[0])(torch.arange(5), hidden.dtype)
+    block(hidden, rotation, PackedAttention(torch.tensor([0, 5]), 5, hidden.device))
+    assert torch.equal(seen[0], hidden)
+    with pytest.raises(ValueError, match="has the norms"):
+        reference.block(replace(EVERYTHING.layers[0], norms={"input_layernorm": RMS}), 32, 0)
 
 
 def test_layers_share_a_table_of_rotations(tokens, run):

@@ -43,6 +43,7 @@ MODULES: Final = {
         "SandwichBlock",
     ),
     "areal.models.blocks.decoder": ("DecoderModel",),
+    "areal.models.blocks.head": ("HeadTransform",),
     "areal.models.blocks.latent_attention": ("LatentAttention",),
     "areal.models.blocks.mlp": ("MLP", "GatedMLP"),
     "areal.models.blocks.moe": ("Experts", "MixtureOfExperts", "Router"),
@@ -78,6 +79,8 @@ class ModelCode(LayerCode):
             lines.append(f"embed_positions={self._choice('positions', self._positions())}")
         if self._is_possible("embedding_norm"):
             lines.append(f"embed_norm={self._optional_norm('embedding_norm', 'args.hidden_size')}")
+        if self._is_possible("head_transform"):
+            lines.append(f"head_transform={self._choice('head_transform', self._head_transform())}")
         lines += self._keywords("", {"head_bias": False, "logit_multiplier": 1.0, "logit_softcap": None})
         return lines
 
@@ -129,7 +132,9 @@ class ModelCode(LayerCode):
             elif child == "mlp":
                 arguments.append(f"mlp={self._feed_forward_call()}")
             else:
-                arguments.append(f"{child}={self._norm(f'layer.norms.{child}', 'args.hidden_size')}")
+                slot = f"layer.norms.{child}"
+                text = self._norm(slot, "args.hidden_size")
+                arguments.append(f"{child}={self._choice(slot, text) if slot in self.slots else text}")
         arguments += self._keywords("layer.", {"residual_multiplier": 1.0})
         return f"{name}({', '.join(arguments)})"
 

@@ -221,7 +221,7 @@ class Writer:
 
     # -------------------------------------------------------------------------------------------------- conditions
 
-    def _condition(self, node: Mapping[str, Any]) -> _Text:
+    def _condition(self, node: Mapping[str, Any]) -> _Text:  # noqa: PLR0911 - one case for each kind
         kind = node.get("kind")
         if kind == "listed":
             return _is_among(f"{self._value(node['field']).text}[layer]", node["values"])
@@ -229,6 +229,8 @@ class Writer:
             return f"layer >= {self._value(node['field']).text}", _COMPARISON
         if kind == "at_most":
             return f"layer <= {self._value(node['field']).text}", _COMPARISON
+        if kind == "first":
+            return "layer == 0", _COMPARISON
         if kind == "multiple":
             of = node["of"]
             divisor = self._value(of).text if isinstance(of, str) else literal(of)

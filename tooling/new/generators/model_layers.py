@@ -191,6 +191,13 @@ class LayerCode:
         arguments += self._keywords("positions.", {"offset": 0, **more})
         return f"{'LearnedPositions' if learned else 'SinusoidalPositions'}({', '.join(arguments)})"
 
+    def _head_transform(self) -> str:
+        path = "head_transform."
+        arguments = ["args.hidden_size", f"activation={self._text(f'{path}activation')}"]
+        arguments += self._keywords(path, {"bias": False})
+        arguments.append(f"norm={self._norm(f'{path}norm', 'args.hidden_size')}")
+        return f"HeadTransform({', '.join(arguments)})"
+
     # ----------------------------------------------------------------------------------------------------- helpers
 
     def _text(self, slot: str) -> str:

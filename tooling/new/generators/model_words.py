@@ -71,6 +71,7 @@ PROPERTIES: Final = {
     "layer.feed_forward.router.top_k": ("top_k", "Experts that each token uses."),
     "layer.feed_forward.shared": ("has_shared_experts", "Whether there is a feed-forward layer beside the experts."),
     "layer.feed_forward.shared.intermediate_size": ("shared_size", "Width of what all tokens use beside the experts."),
+    "layer.norms.input_layernorm": ("has_input_norm", "Whether the attention of a layer reads normed hidden states."),
     "layer.residual_multiplier": ("residual_scale", "Factor on what attention and feed-forward layers add."),
     "layer.rotary": ("is_rotated", "Whether queries and keys of a layer are rotated."),
     "layer.rotary.dim": ("rotary_dim", "Dimensions of each head that are rotated."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.analysis.binding.expressions import EvaluationError, holds, look_up
-from areal.models.analysis.family import AtLeast, AtMost, Listed, Member, Multiple
+from areal.models.analysis.family import AtLeast, AtMost, First, Listed, Member, Multiple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +23,7 @@ def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: It
 
     depths: number of layers for each config.
     """
+    names = list(names)
     for name in names:
         values = [look_up(config, name) for config in configs]
         if all(isinstance(value, list | tuple) for value in values):
@@ -30,8 +31,11 @@ def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: It
         elif all(isinstance(value, int) and not isinstance(value, bool) for value in values):
             yield AtLeast(name)
             yield AtMost(name)
-            if all(value >= 1 for value in values):
-                yield from (Multiple(name, shift) for shift in (0, 1, -1))
+    yield First()
+    for name in names:
+        values = [look_up(config, name) for config in configs]
+        if all(isinstance(value, int) and not isinstance(value, bool) and value >= 1 for value in values):
+            yield from (Multiple(name, shift) for shift in (0, 1, -1))
     for period in range(2, MOST_LAYERS_IN_A_PERIOD + 1):
         yield from (Multiple(period, shift) for shift in range(period))
 

@@ -17,6 +17,7 @@ from areal.models.analysis.family import (
     AtMost,
     Constant,
     Field,
+    First,
     Flag,
     Listed,
     Member,
@@ -131,6 +132,8 @@ def _holds_for_layer(condition: Condition, config: Mapping[str, Any], layer: int
             return layer >= _number(look_up(config, name), name)
         case AtMost(name):
             return layer <= _number(look_up(config, name), name)
+        case First():
+            return layer == 0
         case Multiple(of, shift):
             number = _number(look_up(config, of), of) if isinstance(of, str) else of
             if number < 1:
@@ -235,6 +238,8 @@ def _condition_fields(condition: Condition) -> set[str]:
             return set().union(*map(_condition_fields, conditions))
         case Multiple(of, _):
             return {of} if isinstance(of, str) else set()
+        case First():
+            return set()
         case Listed(name, _) | AtLeast(name) | AtMost(name) | Member(name) | Flag(name, _):
             return {name}
     raise AssertionError(f"no such condition: {condition!r}")
@@ -321,7 +326,7 @@ def to_json(expression: Expression) -> dict[str, Any]:  # noqa: C901, PLR0911 - 
     raise AssertionError(f"no such expression: {expression!r}")
 
 
-def condition_to_json(condition: Condition) -> dict[str, Any]:
+def condition_to_json(condition: Condition) -> dict[str, Any]:  # noqa: PLR0911 - one case for each kind
     """As documented at the classes in `family`."""
     match condition:
         case Listed(name, values):
@@ -330,6 +335,8 @@ def condition_to_json(condition: Condition) -> dict[str, Any]:
             return {"kind": "at_least", "field": name}
         case AtMost(name):
             return {"kind": "at_most", "field": name}
+        case First():
+            return {"kind": "first"}
         case Multiple(of, shift):
             return {"kind": "multiple", "of": of, "shift": shift}
         case Member(name):

@@ -7,10 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from areal.models.analysis.binding.expressions import EvaluationError, evaluate
-from areal.models.analysis.reference import BLOCK_NORMS
+from areal.models.analysis.reference import BLOCK_NORMS, OPTIONAL_NORMS
 from areal.models.analysis.spec import (
     ArchitectureSpec,
     AttentionSpec,
+    HeadTransformSpec,
     LatentAttentionSpec,
     LayerSpec,
     MlpSpec,
@@ -57,7 +58,9 @@ _NESTED: Final[dict[type, dict[str, _Nested]]] = {
         "final_norm": _Nested(NormSpec, True),
         "positions": _Nested(PositionSpec, True),
         "embedding_norm": _Nested(NormSpec, True),
+        "head_transform": _Nested(HeadTransformSpec, True),
     },
+    HeadTransformSpec: {"norm": _Nested(NormSpec, False)},
     AttentionSpec: {"query_norm": _Nested(NormSpec, True), "key_norm": _Nested(NormSpec, True)},
     LatentAttentionSpec: {"query_norm": _Nested(NormSpec, True), "kv_norm": _Nested(NormSpec, False)},
     MoeSpec: {
@@ -95,6 +98,8 @@ def _layer_slots(layer: LayerSpec, rotaries: tuple[RotarySpec, ...]) -> dict[str
     _flatten(layer, "layer.", slots, leave_out=("norms", "attention", "feed_forward", "rotary"))
     for name, norm in layer.norms.items():
         _flatten(norm, f"layer.norms.{name}.", slots)
+    for name in OPTIONAL_NORMS.get(layer.block, ()):
+        slots[f"layer.norms.{name}"] = name in layer.norms
     for part, choices in _CHOICES.items():
         record = getattr(layer, part)
         slots[f"layer.{part}"] = next(name for name, kind in choices.items() if type(record) is kind)
@@ -150,7 +155,9 @@ def _predict_layer(read: Callable[[str], Any], rotaries: list[RotarySpec]) -> La
         kind = choices[read(f"layer.{part}")]
         values[part] = kind(**_record(kind, f"layer.{part}.", read))
     values["norms"] = {
-        name: NormSpec(**_record(NormSpec, f"layer.norms.{name}.", read)) for name in BLOCK_NORMS[values["block"]]
+        name: NormSpec(**_record(NormSpec, f"layer.norms.{name}.", read))
+        for name in BLOCK_NORMS[values["block"]]
+        if name not in OPTIONAL_NORMS.get(values["block"], ()) or read(f"layer.norms.{name}")
     }
     rotary = read("layer.rotary")
     if rotary is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from areal.models.analysis import reference
 from areal.models.analysis.inference.divergence import first_divergence
 from areal.models.analysis.inference.influence import check_weights
-from areal.models.analysis.inference.layers import Surroundings, infer_layer
+from areal.models.analysis.inference.layers import Surroundings, attention_of, feed_forward_of, infer_layer
 from areal.models.analysis.inference.roles import find_roles
 from areal.models.analysis.inference.top import infer_top
 from areal.models.analysis.oracle.instance import build, logits, make_tokens
@@ -19,7 +20,7 @@ from areal.models.analysis.records import Evidence, Inference, SubjectError, Uns
 from areal.models.analysis.spec import ArchitectureSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -77,6 +78,29 @@ def infer(instance: Instance) -> Inference:
         tolerance=tolerance,
         notes=notes,
     )
+
+
+def unexplained_parts(instance: Instance) -> Iterator[UnsupportedError]:
+    """Why an instance that `infer` refuses cannot be said, part by part: attention and feed-forward of each layer, and
+    what stands around the layers. Each part is looked at by itself, on tensors of the traced forward, so that none is
+    blamed for another one; how they are wired together is not, since that would follow from them."""
+    instance, _ = _oracle(instance)
+    trace = record(instance, _tokens(instance, *TRACED, seed=1))
+    config = instance.hf_config.to_dict()
+    try:
+        roles = find_roles(instance.model, trace)
+    except UnsupportedError as error:
+        yield error
+        return
+    around = Surroundings(instance.model, trace, config, len(roles.layers))
+    parts: list[Callable[[], object]] = [partial(infer_top, instance.model, roles, trace, config)]
+    for number, layer in enumerate(roles.layers):
+        parts += [partial(feed_forward_of, around, layer, number), partial(attention_of, around, layer, number)]
+    for part in parts:
+        try:
+            part()
+        except UnsupportedError as error:
+            yield error
 
 
 def _oracle(instance: Instance) -> tuple[Instance, Instance]:

@@ -47,8 +47,8 @@ def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferre
     """Everything about block `number`. Tensors: "self_attn.*", "mlp.*" and the norms of the block kind."""
     trace = around.trace
     attention_call = _at_edges(around, trace.calls[roles.attention][0])
-    fed, feed_forward_call = _infer_feed_forward(around, roles, number)
-    attended = _infer_attention(around, roles, number)
+    fed, feed_forward_call = feed_forward_of(around, roles, number)
+    attended = attention_of(around, roles, number)
     wired = infer_wiring(
         BlockTensors(
             name=roles.block,
@@ -96,17 +96,18 @@ def _context(around: Surroundings, name: str, number: int, trace: Trace, shared:
     )
 
 
-def _infer_attention(around: Surroundings, roles: LayerRoles, number: int) -> Inferred[AttentionFinding]:
+def attention_of(around: Surroundings, roles: LayerRoles, number: int) -> Inferred[AttentionFinding]:
+    """The attention of block `number` by itself."""
     return infer_attention(_context(around, roles.attention, number, around.trace))
 
 
 # ------------------------------------------------------------------------------------------------------- feed-forward
 
 
-def _infer_feed_forward(
+def feed_forward_of(
     around: Surroundings, roles: LayerRoles, number: int
 ) -> tuple[Inferred[MlpSpec] | Inferred[MoeSpec], ModuleCall]:
-    """The spec of the feed-forward layer, and its call as the wiring should see it."""
+    """The feed-forward layer of block `number` by itself, and its call as the wiring should see it."""
     if not roles.feed_forward:
         return _infer_loose(around, roles, number)
     call = around.trace.calls[roles.feed_forward][0]

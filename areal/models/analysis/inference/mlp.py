@@ -135,7 +135,7 @@ def _explained(
     """Formulas that give the input of the last matrix, at least one."""
     target = last.input.reshape(-1, last.input.shape[-1])
     best, found = math.inf, False
-    known = [Activation(name, {}) for name in _activation_names(context.config)]
+    known = [Activation(name, {}) for name in activation_names(context.config)]
     known += learned_activations(context.module)
     for formula in _formulas(first, target.shape[-1], known, _numbers(context)):
         off = error(formula.apply(formula.up.output, None if formula.gate is None else formula.gate.output), target)
@@ -215,7 +215,7 @@ def _tensors(formula: _Formula, last: MatrixCall) -> dict[str, Tensor]:
     return tensors
 
 
-def _activation_names(config: Mapping[str, Any]) -> list[str]:
+def activation_names(config: Mapping[str, Any]) -> list[str]:
     """Names that the config mentions first: several names stand for one function, and the config's should be kept."""
     mentioned = [value for value in _leaves(config) if isinstance(value, str) and value in ACTIVATIONS]
     usual = ["silu", "gelu", "gelu_pytorch_tanh", "relu", "relu2", "quick_gelu"]

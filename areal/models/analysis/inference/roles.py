@@ -30,8 +30,12 @@ def find_roles(model: nn.Module, trace: Trace) -> Roles:
     embedding = _embedding(model, trace, blocks)
     layers = tuple(_Block(model, trace, name).roles() for name in blocks)
     before, after = _around(model, trace, blocks)
-    head = _head(model, trace, after)
-    final_norm = [name for name in after if name != head and is_norm_like(model, trace, name)]
+    head, dense = _head(model, trace, after)
+    norms = [name for name in after if name != head and is_norm_like(model, trace, name)]
+    head_norm = [name for name in norms if dense is not None and after.index(name) > after.index(dense)]
+    if len(head_norm) > 1:
+        raise UnsupportedError("several norms before the head", where=head_norm[1], detail=", ".join(head_norm))
+    final_norm = [name for name in norms if name not in head_norm]
     if len(final_norm) > 1:
         raise UnsupportedError("several norms after the last layer", where=final_norm[1], detail=", ".join(final_norm))
     embedding_norm = [name for name in before if name != embedding and is_norm_like(model, trace, name)]
@@ -43,6 +47,8 @@ def find_roles(model: nn.Module, trace: Trace) -> Roles:
         final_norm=final_norm[0] if final_norm else None,
         head=head,
         embedding_norm=embedding_norm[0] if embedding_norm else None,
+        head_dense=dense,
+        head_norm=head_norm[0] if head_norm else None,
     )
 
 
@@ -139,24 +145,26 @@ def _around(model: nn.Module, trace: Trace, blocks: list[str]) -> tuple[list[str
     return before, [name for name in leaves if trace.calls[name][0].order > last]
 
 
-def _head(model: nn.Module, trace: Trace, after: list[str]) -> str:
+def _head(model: nn.Module, trace: Trace, after: list[str]) -> tuple[str, str | None]:
+    """The projection to the vocabulary, and a matrix before it that keeps the width, if there is one."""
     vocabulary = trace.logits.shape[-1]
     found = []
     for name in after:
         matrix = matrix_call(model.get_submodule(name), trace.calls[name][0])
         if matrix is not None:
-            found.append((name, matrix.output.shape[-1]))
-    heads = [name for name, size in found if size == vocabulary]
+            found.append((name, matrix.weight.shape))
+    heads = [name for name, (size, _) in found if size == vocabulary]
     if not heads:
         raise UnsupportedError(
             "no projection to the vocabulary", where="model", detail=f"{len(found)} matrices after the layers"
         )
     others = [name for name, _ in found if name != heads[-1]]
-    if others:
+    square = [name for name, (size, given) in found if name in others and size == given]
+    if len(others) > 1 or others != square:
         raise UnsupportedError(
             "matrices between the last layer and the head", where=others[0], detail=", ".join(others)
         )
-    return heads[-1]
+    return heads[-1], square[0] if square else None
 
 
 # --------------------------------------------------------------------------------------------------------- one block

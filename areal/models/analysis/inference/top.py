@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from areal.models.analysis.inference.head import infer_transform
 from areal.models.analysis.inference.matrices import MATRIX_DIMENSIONS, inside, matrix_call
 from areal.models.analysis.inference.norms import fit_norm, infer_norm
 from areal.models.analysis.inference.tensors import EQUAL, LOCAL, combination, error, rows, same, snapped
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.models.analysis.records import Roles, Trace
-    from areal.models.analysis.spec import NormSpec
+    from areal.models.analysis.spec import HeadTransformSpec, NormSpec
 
 ENDLESS = 2**20
 """Positions of a sinusoid that no config field limits."""
@@ -40,6 +41,7 @@ class TopFinding:
     embedding_multiplier: float
     positions: PositionSpec | None
     embedding_norm: NormSpec | None
+    head_transform: HeadTransformSpec | None
     head_bias: bool
     logit_multiplier: float
     logit_softcap: float | None
@@ -58,6 +60,7 @@ class _Top:
         self.model = model
         self.roles = roles
         self.trace = trace
+        self.config = config
         self.numbers = [number for number in numbers_of(config) if number > 0]
         self.start = trace.calls[roles.layers[0].block][0].input
         self.end = trace.calls[roles.layers[-1].block][0].output
@@ -69,6 +72,7 @@ class _Top:
         embedding_norm, start = self._embedding_norm()
         multiplier, positions = self._embedded(table, start)
         final_norm, normed = self._final_norm()
+        transform, normed = self._transform(normed)
         matrix, tied, head_bias = self._head(table)
         logit_multiplier, softcap = self._logits(normed, matrix, head_bias)
         finding = TopFinding(
@@ -79,6 +83,7 @@ class _Top:
             embedding_multiplier=multiplier,
             positions=positions,
             embedding_norm=embedding_norm,
+            head_transform=transform,
             head_bias=head_bias,
             logit_multiplier=logit_multiplier,
             logit_softcap=softcap,
@@ -169,7 +174,7 @@ class _Top:
     def _final_norm(self) -> tuple[NormSpec | None, Tensor]:
         """The norm after the last layer, and what it gave."""
         name = self.roles.final_norm
-        head_input = self.trace.calls[self.roles.head][0].input
+        head_input = self.trace.calls[self.roles.head_dense or self.roles.head][0].input
         if name is not None:
             call = self.trace.calls[name][0]
             if not same(call.input, self.end):
@@ -186,6 +191,20 @@ class _Top:
         self._note("final_norm", found)
         self.tensors |= {f"norm.{key}": value for key, value in found.tensors.items()}
         return found.spec, normed
+
+    def _transform(self, normed: Tensor) -> tuple[HeadTransformSpec | None, Tensor]:
+        """What stands between the final norm and the head, and what enters the head."""
+        if self.roles.head_dense is None or self.roles.head_norm is None:
+            if self.roles.head_dense is not None:
+                detail = f"{self.roles.head_dense}, without a norm behind it"
+                raise UnsupportedError(
+                    "matrices between the last layer and the head", where=self.roles.head_dense, detail=detail
+                )
+            return None, normed
+        found = infer_transform(self.model, self.roles, self.trace, normed, self.config)
+        self.evidence += found.evidence
+        self.tensors |= {f"head_transform.{key}": value for key, value in found.tensors.items()}
+        return found.spec, self.trace.calls[self.roles.head_norm][0].output
 
     def _outer_vectors(self) -> dict[str, Tensor]:
         blocks = [layer.block for layer in self.roles.layers]

@@ -185,18 +185,10 @@ class _Wiring:
                 raise self._unexplained("attention", tensors.attention_input, tensors.input)
         posts = {"post_attention_layernorm": attention_norm, "post_feedforward_layernorm": feed_forward_norm}
         has_posts = [norm is not None for norm in posts.values()]
-        if first is not None and not any(has_posts):
-            if same(tensors.feed_forward_input, tensors.attention_input):
-                return self._finding("parallel", {"input_layernorm": first}, multiplier, off)
-            second = self._between(middle, tensors.feed_forward_input)
-            if second is not None:
-                norms = {"input_layernorm": first, "post_attention_layernorm": second}
-                return self._finding("pre", norms, multiplier, off)
-            second = self._between(tensors.input, tensors.feed_forward_input)
-            if second is not None:
-                norms = {"input_layernorm": first, "post_attention_layernorm": second}
-                return self._finding("parallel_two_norms", norms, multiplier, off)
-            raise self._unexplained("feed-forward", tensors.feed_forward_input, middle)
+        if not any(has_posts):
+            found = self._without_posts(first, middle, multiplier, off)
+            if found is not None:
+                return found
         if all(has_posts):
             known = {name: norm for name, norm in posts.items() if norm is not None}
             if first is None and same(tensors.feed_forward_input, middle, EXACT):
@@ -211,6 +203,24 @@ class _Wiring:
             f"after feed-forward: {has_posts[1]}"
         )
         raise UnsupportedError("an unknown placement of norms", where=self.where, detail=detail)
+
+    def _without_posts(
+        self, first: _Norm | None, middle: Tensor, multiplier: float, off: float
+    ) -> Inferred[WiringFinding] | None:
+        """Blocks that norm only what their parts read; None where that is not so."""
+        tensors = self.tensors
+        norms = {} if first is None else {"input_layernorm": first}
+        if first is not None and same(tensors.feed_forward_input, tensors.attention_input):
+            return self._finding("parallel", norms, multiplier, off)
+        second = self._between(middle, tensors.feed_forward_input)
+        if second is not None:
+            return self._finding("pre", {**norms, "post_attention_layernorm": second}, multiplier, off)
+        if first is None:
+            return None
+        second = self._between(tensors.input, tensors.feed_forward_input)
+        if second is not None:
+            return self._finding("parallel_two_norms", {**norms, "post_attention_layernorm": second}, multiplier, off)
+        raise self._unexplained("feed-forward", tensors.feed_forward_input, middle)
 
     def _unexplained(self, part: str, actual: Tensor, expected: Tensor) -> UnsupportedError:
         off = error(rows(actual), rows(expected))

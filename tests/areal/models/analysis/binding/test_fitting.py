@@ -17,6 +17,7 @@ from areal.models.analysis.family import (
     AtMost,
     Constant,
     Field,
+    First,
     Listed,
     Member,
     Multiple,
@@ -46,6 +47,7 @@ EXACT: tuple[Expression, ...] = (
     PerLayer(AtLeast("first"), Constant("moe"), Constant("mlp")),
     PerLayer(All((Multiple("step", 1), AtLeast("first"), AtMost("last"))), Constant("moe"), Constant("mlp")),
     PerLayer(Multiple(4, 1), Constant(None), Field("reach")),
+    PerLayer(First(), Constant(False), Constant(True)),
     Sum((Field("width"), Constant(1))),
 )
 EQUIVALENT: tuple[Expression, ...] = (

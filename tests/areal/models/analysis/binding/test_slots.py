@@ -5,8 +5,15 @@ from dataclasses import replace
 import pytest
 
 from areal.models.analysis.binding.slots import predict, slots_of
-from areal.models.analysis.family import Constant
-from areal.models.analysis.spec import ArchitectureSpec, AttentionSpec, LayerSpec, MlpSpec, NormSpec
+from areal.models.analysis.family import Constant, First, PerLayer
+from areal.models.analysis.spec import (
+    ArchitectureSpec,
+    AttentionSpec,
+    HeadTransformSpec,
+    LayerSpec,
+    MlpSpec,
+    NormSpec,
+)
 
 RMS = NormSpec(kind="rms", eps=1e-5)
 PLAIN = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=8, value_dim=8, scale=0.3)
@@ -30,6 +37,19 @@ def test_the_slots_of_a_spec_give_it_back(attention):
         for slot, values in slots_of(spec(attention)).items()
     }
     assert predict(slots, {}) == spec(attention)
+
+
+def test_parts_that_some_layers_or_models_lack_are_slots():
+    plain = spec(PLAIN)
+    bare = replace(plain.layers[0], norms={"post_attention_layernorm": RMS})
+    transform = HeadTransformSpec(activation="gelu", norm=RMS, bias=True)
+    whole = replace(plain, layers=(bare, plain.layers[1]), head_transform=transform)
+    found = slots_of(whole)
+    assert found["layer.norms.input_layernorm"] == (False, True)
+    assert (found["head_transform"], found["head_transform.norm.eps"]) == (True, 1e-5)
+    slots = {slot: Constant(values[1] if isinstance(values, tuple) else values) for slot, values in found.items()}
+    slots["layer.norms.input_layernorm"] = PerLayer(First(), Constant(False), Constant(True))
+    assert predict(slots, {}) == whole
 
 
 def test_what_says_how_to_norm_is_no_slot_without_norms():

@@ -82,6 +82,7 @@ class ForeignConfig(PreTrainedConfig):
         self.quieter = kwargs.pop("quieter", 1.0)
         self.bound = kwargs.pop("bound", None)
         self.tied = kwargs.pop("tied", False)
+        self.turned = kwargs.pop("turned", "")
         super().__init__(tie_word_embeddings=self.tied, **kwargs)
 
 
@@ -174,7 +175,7 @@ class Layer(nn.Module):
             x = x + r * self.first(x)
             return x + r * self.second(x)
         if c.wiring == "pre":
-            h = x + r * self.look(self.norm(0, x))
+            h = x + r * self.look(x if c.spoiled == "bare" and self.number == 0 else self.norm(0, x))
             out = h + second * self.mlp(self.norm(2, h))
         elif c.wiring == "post":
             h = x + r * self.norm(1, self.look(x))
@@ -213,6 +214,9 @@ class ForeignModel(PreTrainedModel):
         super().__init__(config)
         self.trunk = Trunk(config)
         self.out = nn.Linear(config.width, config.words, bias=False)
+        if config.turned:
+            self.turn = nn.Linear(config.width, config.width, bias=config.turned == "biased")
+            self.evened = Scaler(config)
         if config.places == "learned":
             self.places = nn.Parameter(torch.randn(70, config.width))
         if config.spoiled == "bigrams":
@@ -239,7 +243,12 @@ class ForeignModel(PreTrainedModel):
             x = block(x)
         if c.spoiled == "first token":
             x = x - 0.2 * x[:, :1]
-        logits = self.out(self.trunk.last(x)) * c.quieter
+        x = self.trunk.last(x)
+        if c.turned:
+            bent = {"bent": torch.sin, "loose": lambda y: y}.get(c.turned, functional.gelu)
+            x = bent(self.turn(x))
+            x = x if c.turned == "loose" else self.evened(x)
+        logits = self.out(x) * c.quieter
         return CausalLMOutput(logits=logits if c.bound is None else c.bound * (logits / c.bound).tanh())
 
 

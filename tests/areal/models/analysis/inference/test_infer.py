@@ -29,17 +29,16 @@ PROVEN = (
     *("granite", "granitemoeshared", "gemma2", "cohere", "hyperclovax"),  # multipliers and bounds
     *("phi", "phi3", "starcoder2", "gpt_bigcode", "arcee", "helium"),  # layouts and activations
     *("afmoe", "gpt_oss", "granite_swa"),  # sinks, gates, clamps
+    *("ministral3", "apertus", "modernbert-decoder"),  # growing queries, learned activations, transformed heads
     *("bloom", "gpt2", "opt", "biogpt", "ctrl", "xglm", "mpt", "openai-gpt", "nanochat"),  # older positions and wirings
 )
 REFUSED = {
-    "apertus": "feed-forward of an unknown form",
     "bitnet": "feed-forward of an unknown form",
     "gemma3n_text": "several residual streams",
     "gemma4_text": "further embeddings of the tokens",
     "hrm_text": "a layer that runs several times",
     "jetmoe": "attention spread over its layer",
     "mamba": "a layer without softmax attention",
-    "modernbert-decoder": "matrices between the last layer and the head",
     "recurrent_gemma": "a layer without softmax attention",
 }
 

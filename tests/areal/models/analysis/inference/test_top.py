@@ -75,6 +75,27 @@ def test_tying_is_a_shared_tensor(foreign) -> None:
     assert "lm_head.weight" in infer(foreign(tied=False)).weights
 
 
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+@pytest.mark.parametrize("turned", ["plain", "biased"])
+def test_a_matrix_and_a_norm_before_the_head_are_found(foreign, turned: str, kind: str) -> None:
+    found = infer(foreign(turned=turned, kind=kind, tied=True))
+
+    transform = found.spec.head_transform
+    assert (transform.activation, transform.bias) == ("gelu", turned == "biased")
+    assert (transform.norm.kind, transform.norm.eps) == (kind, 3e-3)
+    assert found.spec.final_norm == transform.norm
+    assert found.weights["head_transform.dense.weight"].shape == (48, 48)
+    assert infer(foreign()).spec.head_transform is None
+
+
+@pytest.mark.parametrize(
+    ("turned", "feature"), [("bent", "transform of an unknown form"), ("loose", "matrices between the last layer")]
+)
+def test_other_matrices_before_the_head_are_refused(foreign, turned: str, feature: str) -> None:
+    with pytest.raises(UnsupportedError, match=feature):
+        infer(foreign(turned=turned))
+
+
 @pytest.mark.parametrize(
     ("spoiled", "feature"),
     [("bigrams", "unknown input of the layers"), ("first token", "something between layers and final norm")],

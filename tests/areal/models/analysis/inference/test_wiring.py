@@ -22,6 +22,14 @@ def test_every_kind_of_block_is_found(foreign, wiring: str, kind: str, norms: st
     assert found.parity <= found.tolerance
 
 
+def test_a_layer_may_lack_the_norm_before_attention(foreign) -> None:
+    found = infer(foreign(spoiled="bare"))
+
+    assert [layer.block for layer in found.spec.layers] == ["pre", "pre"]
+    names = {"input_layernorm", "post_attention_layernorm"}
+    assert [set(layer.norms) for layer in found.spec.layers] == [names - {"input_layernorm"}, names]
+
+
 def test_norms_inside_the_modules_of_the_parts_are_the_blocks(foreign) -> None:
     found = infer(foreign(norms="wrapped"))
 
