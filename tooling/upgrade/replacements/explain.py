@@ -1,0 +1,131 @@
+"""`explain_absence`: moved, renamed or removed, and what to write instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import Replacement, Verdict
+from tooling.upgrade.replacements.candidate import Reason
+from tooling.upgrade.replacements.fitting import fits
+from tooling.upgrade.replacements.homes import Homes
+from tooling.upgrade.replacements.members import best_member
+from tooling.upgrade.replacements.modules import new_module
+from tooling.upgrade.replacements.parameters import best_parameter
+from tooling.upgrade.replacements.subject import Subject, callable_of, subject_of
+from tooling.upgrade.symbols import Found, SymbolKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tooling.upgrade.symbols import Absent, Symbol, Upstream
+    from tooling.upgrade.uses import Use
+
+Explanation = tuple[Verdict, Replacement | None]
+_SURE = Reason.SAME_NAME.weight + Reason.COMPATIBLE.weight
+"""Weight from which a replacement may be written without a person: a unique new home of the name that can be called
+as before, or anything stronger."""
+
+
+class Explainer:
+    """Explains what is gone between two releases. One instance serves a whole audit: answers are kept."""
+
+    def __init__(self, between: Sequence[Upstream] = ()) -> None:
+        """between: releases after the old and before the new one that happen to be at hand; they may announce what the
+        old one did not."""
+        self._between = tuple(between)
+        self._kept: dict[tuple[int, int, Absent, Use], Explanation | None] = {}
+
+    def __call__(self, absent: Absent, old: Upstream, new: Upstream, use: Use) -> Explanation | None:
+        """MOVED, RENAMED or PARAM_RENAMED with what to write; REMOVED with nothing; None where it is not even known
+        what is gone. absent: the step at which the new release fails. For a parameter `absent.container` is the
+        function or class, as the old release names it."""
+        key = (id(old), id(new), absent, use)
+        if key not in self._kept:
+            self._kept[key] = self._explained(absent, old, new, use)
+        return self._kept[key]
+
+    def _explained(self, absent: Absent, old: Upstream, new: Upstream, use: Use) -> Explanation | None:
+        function = callable_of(absent, old, use)
+        if function is not None:
+            return self._parameter(absent, function, old, new, use)
+        subject = subject_of(absent, old, use)
+        if subject is None:
+            return None
+        texts = [subject.deprecated, *self._announced(subject.path)]
+        if subject.symbol.owner:
+            return self._member(subject, absent, old, new, use, texts)
+        if subject.symbol.kind is SymbolKind.MODULE:
+            module = new_module(subject.path, old, new, texts)
+            if module is None:
+                return Verdict.REMOVED, None
+            certain = module.weight >= _SURE
+            return Verdict.MOVED, Replacement(module.text, module.why, certain)
+        home = Homes(subject, old, new, texts).best()
+        if home is None:
+            return Verdict.REMOVED, None
+        candidate, symbol = home
+        certain = candidate.weight >= _SURE and symbol.kind is subject.symbol.kind and fits(new, symbol, use)
+        return _kind(subject.path, candidate.text), Replacement(candidate.text, candidate.why, certain)
+
+    def _member(
+        self, subject: Subject, absent: Absent, old: Upstream, new: Upstream, use: Use, texts: Sequence[str]
+    ) -> Explanation:
+        owner = new.resolve(absent.container)
+        if isinstance(owner, Found) and owner.symbol.kind is SymbolKind.CLASS and absent.name == subject.name:
+            found = best_member(subject.symbol, subject.name, owner.symbol, old, new, texts)
+            if found is None:
+                return Verdict.REMOVED, None
+            candidate, symbol = found
+            same = symbol.kind is subject.symbol.kind and symbol.binding == subject.symbol.binding
+            certain = candidate.weight >= _SURE and same and fits(new, symbol, use)
+            return Verdict.RENAMED, Replacement(candidate.text, candidate.why, certain)
+        return self._member_of_moved(subject, old, new, use)
+
+    def _member_of_moved(self, subject: Subject, old: Upstream, new: Upstream, use: Use) -> Explanation:
+        """A member of a class that itself went: where the class is now, if that still has it."""
+        path, _, name = subject.path.rpartition(".")
+        found = old.resolve(path)
+        if not isinstance(found, Found) or found.symbol.kind is not SymbolKind.CLASS:
+            return Verdict.REMOVED, None
+        owner = Subject(path, found.symbol, found.symbol.deprecated or found.deprecated)
+        home = Homes(owner, old, new, [owner.deprecated, *self._announced(path)]).best()
+        if home is None:
+            return Verdict.REMOVED, None
+        candidate, symbol = home
+        member = new.member(symbol, name)
+        if not isinstance(member, Found):
+            return Verdict.REMOVED, None
+        certain = candidate.weight >= _SURE and fits(new, member.symbol, use)
+        text = f"{candidate.text}.{name}"
+        return _kind(subject.path, candidate.text, container=True), Replacement(text, candidate.why, certain)
+
+    def _parameter(self, absent: Absent, before: Symbol, old: Upstream, new: Upstream, use: Use) -> Explanation:
+        after = new.resolve(absent.container)
+        if not isinstance(after, Found) or after.symbol.kind not in (SymbolKind.FUNCTION, SymbolKind.CLASS):
+            return Verdict.PARAM_REMOVED, None
+        texts = [before.deprecated, *self._announced(before.dotted)]
+        found = best_parameter(absent.name, before, after.symbol, old, new, texts)
+        if found is None:
+            return Verdict.PARAM_REMOVED, None
+        certain = found.weight >= _SURE and fits(new, after.symbol, use, (absent.name, found.text))
+        return Verdict.PARAM_RENAMED, Replacement(found.text, found.why, certain)
+
+    def _announced(self, path: str) -> list[str]:
+        """What releases in between say about it."""
+        told = []
+        for upstream in self._between:
+            found = upstream.resolve(path)
+            if isinstance(found, Found):
+                told += [text for text in (found.deprecated, found.symbol.deprecated) if text]
+        return told
+
+
+def explain_absence(absent: Absent, old: Upstream, new: Upstream, use: Use) -> Explanation | None:
+    """`Explainer`, for one absence and without releases in between."""
+    return Explainer()(absent, old, new, use)
+
+
+def _kind(old: str, new: str, *, container: bool = False) -> Verdict:
+    """MOVED keeps the last name (of a member's container: that of its class)."""
+    before = old.rpartition(".")[0] if container else old
+    return Verdict.MOVED if before.rpartition(".")[2] == new.rpartition(".")[2] else Verdict.RENAMED

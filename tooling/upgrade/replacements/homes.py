@@ -1,0 +1,225 @@
+"""New homes of functions, classes and values: every candidate with the evidence for it.
+
+The commonest case by far is a definition that was moved and kept its name; its body is often edited on the way, so
+equal bodies confirm but are not asked for. Copies that were there before (one class per model, say) are no new homes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.replacements import advice, bodies
+from tooling.upgrade.replacements.candidate import Candidate, Reason, best
+from tooling.upgrade.replacements.fitting import is_compatible
+from tooling.upgrade.replacements.imports import import_index, votes
+from tooling.upgrade.symbols import Found, SymbolKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tooling.upgrade.releases import Definition
+    from tooling.upgrade.replacements.subject import Subject
+    from tooling.upgrade.symbols import Symbol, Upstream
+
+LEAST = Reason.SIMILAR_BODY.weight
+"""Weight that a candidate must have."""
+_ASIDE = frozenset({"tests", "test", "testing", "third_party", "vendor", "_vendor", "examples", "benchmarks"})
+_COMMON = frozenset({"main", "run", "logger", "parse_args", "get_parser", "register", "setup", "T", "P"})
+"""Names that say nothing: definitions that bear them are many and strangers to each other."""
+_MOST_NEW_NAMES = 60
+"""Definitions with another name that are compared by their bodies."""
+
+
+class Homes:
+    """Looks for new homes of one symbol."""
+
+    def __init__(self, subject: Subject, old: Upstream, new: Upstream, texts: Iterable[str]) -> None:
+        """texts: what old releases say about its end."""
+        self._subject = subject
+        self._old = old
+        self._new = new
+        self._texts = [text for text in texts if text]
+        self._found: dict[str, Candidate] = {}
+        self._symbols: dict[str, Symbol] = {}
+
+    def best(self) -> tuple[Candidate, Symbol] | None:
+        """The candidate that most speaks for, with its definition; None where nothing does, or for two alike."""
+        self._by_advice()
+        self._by_staying()
+        self._by_importers()
+        self._by_name()
+        if not any(candidate.weight >= LEAST for candidate in self._found.values()):
+            self._by_body()
+        for dotted, candidate in self._found.items():
+            self._weigh(candidate, self._symbols[dotted])
+        chosen = best(self._found.values(), LEAST)
+        if chosen is None:
+            return None
+        symbol = next(self._symbols[dotted] for dotted, candidate in self._found.items() if candidate is chosen)
+        chosen.text = self._public_path(symbol, chosen.text)
+        return chosen, symbol
+
+    # ------------------------------------------------------------------------------------------------------- evidence
+
+    def _by_advice(self) -> None:
+        package = self._subject.path.partition(".")[0]
+        for text in self._texts:
+            for name in advice.advised(text):
+                dotted = self._advised_path(name, package)
+                if dotted and self._add(dotted, Reason.ADVICE):
+                    break
+
+    def _advised_path(self, name: str, package: str) -> str:
+        """The path that a name in a text means: as it stands, beside the old one, or wherever it is defined."""
+        container = self._subject.path.rpartition(".")[0]
+        for path in (name, f"{container}.{name}", f"{self._subject.module}.{name}", f"{package}.{name}"):
+            if path != self._subject.path and "." in path and isinstance(self._new.resolve(path), Found):
+                return path
+        homes = [row for row in self._new.names().by_name.get(name, ()) if not _is_aside(row.module)]
+        return f"{homes[0].module}.{name}" if len(homes) == 1 else ""
+
+    def _by_staying(self) -> None:
+        if self._subject.symbol.dotted != self._subject.path:
+            self._add(self._subject.symbol.dotted, Reason.STAYED)
+
+    def _by_importers(self) -> None:
+        modules = frozenset({self._subject.module, self._subject.path.rpartition(".")[0]})
+        found = votes(import_index(self._old.release), import_index(self._new.release), self._subject.name, modules)
+        for (module, name), _ in found.most_common(5):
+            self._add(f"{module}.{name}", Reason.IMPORTERS)
+
+    def _by_name(self) -> None:
+        name = self._subject.name
+        before = {row.module for row in self._old.names().by_name.get(name, ())}
+        rows = [row for row in self._new.names().by_name.get(name, ()) if not _is_aside(row.module)]
+        added = [
+            dotted
+            for row in rows
+            if row.module not in before and (dotted := self._add(f"{row.module}.{name}")) and self._is_alike(dotted)
+        ]
+        if len(set(added)) == 1 and name not in _COMMON:
+            self._found[added[0]].reasons.add(Reason.SAME_NAME)
+        for row in rows:
+            # A copy that was there before may have taken its place; only its body can tell.
+            dotted = self._add(f"{row.module}.{name}") if row.module in before and len(rows) <= 4 else ""
+            if dotted and not self._has_same_body(self._symbols[dotted]):
+                self._forget(dotted)
+
+    def _by_body(self) -> None:
+        """Definitions under new names, those near the old place first."""
+        own = bodies.tokens(bodies.source_of(self._old, self._subject.symbol), self._subject.name)
+        for row, name in self._new_names():
+            dotted = self._add(f"{row.module}.{name}")
+            if not dotted:
+                continue
+            symbol = self._symbols[dotted]
+            text = bodies.source_of(self._new, symbol)
+            if self._has_same_body(symbol):
+                self._found[dotted].reasons.add(Reason.SAME_BODY)
+            elif (
+                row.module == self._subject.module
+                and bodies.similarity(own, bodies.tokens(text, name)) >= bodies.SIMILAR
+            ):
+                self._found[dotted].reasons.add(Reason.SIMILAR_BODY)
+            elif not self._has_same_value(symbol):
+                self._forget(dotted)
+
+    def _new_names(self) -> list[tuple[Definition, str]]:
+        """Definitions whose name the old release lacks, of the same kind: of the same module, then of the same folder,
+        then those whose name shares a word."""
+        kind = {SymbolKind.CLASS: "class", SymbolKind.FUNCTION: "function"}.get(self._subject.symbol.kind, "value")
+        old_names = self._old.names().by_name
+        module, folder = self._subject.module, self._subject.module.rpartition(".")[0]
+        words = _words(self._subject.name)
+
+        def distance(row: Definition, name: str) -> int:
+            if row.module == module:
+                return 0
+            if kind == "value":
+                return 9
+            shares = bool(words & _words(name))
+            return 1 if shares and row.module.rpartition(".")[0] == folder else 2 if shares else 9
+
+        rows = [
+            (distance(row, name), row, name)
+            for name, homes in self._new.names().by_name.items()
+            for row in homes
+            if row.kind == kind and not any(before.module == row.module for before in old_names.get(name, ()))
+        ]
+        near = sorted((each for each in rows if each[0] < 9), key=lambda each: (each[0], each[1].module, each[2]))
+        return [(row, name) for _, row, name in near[:_MOST_NEW_NAMES]]
+
+    # --------------------------------------------------------------------------------------------------------- weighing
+
+    def _weigh(self, candidate: Candidate, symbol: Symbol) -> None:
+        if self._has_same_body(symbol):
+            candidate.reasons.add(Reason.SAME_BODY)
+        if self._has_same_value(symbol):
+            candidate.reasons.add(Reason.SAME_VALUE)
+        if is_compatible(self._old, self._subject.symbol, self._new, symbol):
+            candidate.reasons.add(Reason.COMPATIBLE)
+
+    def _add(self, path: str, reason: Reason | None = None) -> str:
+        """Count a path of the new release as a candidate; the dotted path of its definition, "" if there is none."""
+        found = self._new.resolve(path)
+        if not isinstance(found, Found) or found.symbol.kind is SymbolKind.MODULE:
+            return ""
+        dotted = found.symbol.dotted
+        candidate = self._found.setdefault(dotted, Candidate(path))
+        self._symbols[dotted] = found.symbol
+        if reason is not None:
+            candidate.reasons.add(reason)
+        return dotted
+
+    def _forget(self, dotted: str) -> None:
+        if not self._found[dotted].reasons:
+            del self._found[dotted]
+
+    def _is_alike(self, dotted: str) -> bool:
+        """Whether a definition of the same name may be the same thing at all."""
+        symbol, own = self._symbols[dotted], self._subject.symbol
+        if SymbolKind.VALUE in (symbol.kind, own.kind):
+            return symbol.kind is own.kind and (self._has_same_value(symbol) or self._subject.name.isupper())
+        return True
+
+    def _has_same_body(self, symbol: Symbol) -> bool:
+        own = self._subject.symbol
+        return bool(own.digest) and own.digest == symbol.digest and own.kind is symbol.kind
+
+    def _has_same_value(self, symbol: Symbol) -> bool:
+        own = self._subject.symbol
+        both_values = own.kind is symbol.kind is SymbolKind.VALUE
+        return both_values and own.value == symbol.value and len(own.value) > 2
+
+    # ------------------------------------------------------------------------------------------------------------ path
+
+    def _public_path(self, symbol: Symbol, path: str) -> str:
+        """How to write it: from the package's root if it is there, else as the package's own modules import it, else
+        where it is defined; never through a private module if there is another way."""
+        name = path.rpartition(".")[2]
+        imported = import_index(self._new.release).sources(name)
+        parts = symbol.dotted.split(".")
+        ways = [".".join([*parts[:depth], name]) for depth in range(1, len(parts))]
+        used = [f"{module}.{name}" for module, count in imported.most_common() if count > 1]
+        for way in [*ways[:1], *used, symbol.dotted, path, *ways]:
+            if not _is_private(way) and self._leads_to(way, symbol):
+                return way
+        return symbol.dotted
+
+    def _leads_to(self, path: str, symbol: Symbol) -> bool:
+        resolution = self._new.resolve(path)
+        return isinstance(resolution, Found) and resolution.symbol.dotted == symbol.dotted and not resolution.deprecated
+
+
+def _is_aside(module: str) -> bool:
+    return not _ASIDE.isdisjoint(module.split("."))
+
+
+def _is_private(dotted: str) -> bool:
+    return any(part.startswith("_") and not part.startswith("__") for part in dotted.split(".")[:-1])
+
+
+def _words(name: str) -> frozenset[str]:
+    """Words of a name, however they are joined: "get_HTTPServer" -> {get, http, server}."""
+    return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name) if len(word) > 2)

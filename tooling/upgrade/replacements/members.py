@@ -1,0 +1,97 @@
+"""New names of methods, properties, attributes, fields and enum members: among what the class has now and had not."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.replacements import advice, bodies
+from tooling.upgrade.replacements.candidate import Candidate, Reason, best
+from tooling.upgrade.replacements.fitting import is_compatible
+from tooling.upgrade.symbols import Found, SymbolKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tooling.upgrade.symbols import Symbol, Upstream
+
+LEAST = Reason.SIMILAR_BODY.weight
+_MOST_CLASSES = 12
+_ON_SELF = re.compile(r"^\s*self\.(\w+)\s*(?::[^=\n]*)?=(?!=)", re.MULTILINE)
+
+
+def best_member(
+    gone: Symbol, name: str, owner: Symbol, old: Upstream, new: Upstream, texts: Iterable[str]
+) -> tuple[Candidate, Symbol] | None:
+    """What a member of a class is called now; None if nothing speaks for one name, or for two alike.
+
+    gone: the member in the old release, `name` what it is called there; owner: the class in the new one; texts: what
+    old releases say about its end."""
+    before = old.resolve(gone.owner)
+    if not isinstance(before, Found):
+        return None
+    told = [word.rpartition(".")[2] for text in texts for word in advice.advised(text)]
+    had = set(_names(before.symbol, old))
+    found: dict[str, tuple[Candidate, Symbol]] = {}
+    fresh = [each for each in _names(owner, new) if each not in had]
+    for other in dict.fromkeys([*told, *fresh]):
+        resolution = new.member(owner, other)
+        if other != name and isinstance(resolution, Found):
+            candidate = Candidate(f"{owner.dotted}.{other}")
+            found[other] = candidate, resolution.symbol
+            if other in told:
+                candidate.reasons.add(Reason.ADVICE)
+    texts_of = bodies.source_of(old, before.symbol), bodies.source_of(new, owner)
+    for other, (candidate, symbol) in found.items():
+        candidate.reasons.update(_reasons(gone, symbol, old, new))
+        if other in fresh and texts_of[0] and bodies.substitutions(*texts_of, name, other) > 0:
+            candidate.reasons.add(Reason.SUBSTITUTED)
+    chosen = best((candidate for candidate, _ in found.values()), LEAST)
+    return next((pair for pair in found.values() if pair[0] is chosen), None)
+
+
+def _reasons(gone: Symbol, symbol: Symbol, old: Upstream, new: Upstream) -> Iterator[Reason]:
+    if gone.kind is not symbol.kind:
+        return
+    if gone.kind is SymbolKind.VALUE:
+        if gone.value and gone.value == symbol.value and _is_telling(gone.value):
+            yield Reason.SAME_VALUE
+        return
+    if gone.digest and gone.digest == symbol.digest:
+        yield Reason.SAME_BODY
+    else:
+        left = bodies.tokens(bodies.source_of(old, gone), gone.dotted.rpartition(".")[2])
+        right = bodies.tokens(bodies.source_of(new, symbol), symbol.dotted.rpartition(".")[2])
+        if bodies.similarity(left, right) >= bodies.SIMILAR:
+            yield Reason.SIMILAR_BODY
+    if gone.binding == symbol.binding and is_compatible(old, gone, new, symbol):
+        yield Reason.COMPATIBLE
+
+
+def _is_telling(value: str) -> bool:
+    """Whether a value is more than what half of all fields have."""
+    return value not in {
+        "None",
+        "True",
+        "False",
+        "0",
+        "1",
+        "''",
+        '""',
+        "[]",
+        "{}",
+        "()",
+        "...",
+        "auto()",
+        "enum.auto()",
+    }
+
+
+def _names(symbol: Symbol, upstream: Upstream) -> list[str]:
+    """Names bound in a class and its bases, and on `self` in their methods."""
+    classes, _ = upstream.bases(symbol)
+    found: list[str] = []
+    for each in classes[:_MOST_CLASSES]:
+        found += upstream.body_names(each)
+        found += _ON_SELF.findall(bodies.source_of(upstream, each))
+    return list(dict.fromkeys(found))

@@ -1,0 +1,88 @@
+"""New names of parameters: among those that a callable has now and had not."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.replacements import advice, bodies
+from tooling.upgrade.replacements.candidate import Candidate, Reason, best
+from tooling.upgrade.symbols import Found, Open, SymbolKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tooling.upgrade.symbols import Parameter, Signature, Symbol, Upstream
+
+LEAST = Reason.SAME_PLACE.weight
+_STARRED = ("star", "double-star")
+
+
+def best_parameter(
+    name: str, before: Symbol, after: Symbol, old: Upstream, new: Upstream, texts: Iterable[str]
+) -> Candidate | None:
+    """What a parameter of a function or class is called now; None if nothing speaks for one name, or for two alike."""
+    left, right = old.signature(before), new.signature(after)
+    if isinstance(left, Open) or isinstance(right, Open):
+        return None
+    gone = next((each for each in left.parameters if each.name == name), None)
+    had = {each.name for each in left.parameters}
+    has = {each.name for each in right.parameters}
+    fresh = [each for each in right.parameters if each.name not in had and each.kind not in _STARRED]
+    lost = [each for each in left.parameters if each.name not in has and each.kind not in _STARRED]
+    bodies_of = _body(old, before), _body(new, after)
+    told = set(_told(name, gone, bodies_of[0], texts))
+    found = {each.name: Candidate(each.name) for each in right.parameters if each in fresh or each.name in told}
+    for each in right.parameters:
+        if each.name not in found or each.name == name:
+            continue
+        reasons = found[each.name].reasons
+        if each.name in told or name in each.aliases:
+            reasons.add(Reason.ADVICE)
+        if each not in fresh:
+            continue
+        if bodies.substitutions(*bodies_of, name, each.name) > 0:
+            reasons.add(Reason.SUBSTITUTED)
+        if gone is not None:
+            reasons.update(_likeness(gone, left, each, right, only=len(lost) == len(fresh) == 1))
+    found.pop(name, None)
+    return best(found.values(), LEAST)
+
+
+def _told(name: str, gone: Parameter | None, body: str, texts: Iterable[str]) -> list[str]:
+    """Names that the old release tells to use instead, of texts about this parameter."""
+    about = [text for text in texts if name in text]
+    about += advice.texts_about(textwrap.dedent(body), name)
+    if gone is not None and gone.deprecated:
+        about.append(gone.deprecated)
+    return [word.rpartition(".")[2] for text in about for word in advice.advised(text)]
+
+
+def _likeness(gone: Parameter, left: Signature, other: Parameter, right: Signature, *, only: bool) -> list[Reason]:
+    same_default = (gone.folded or gone.default) == (other.folded or other.default)
+    same_type = bool(gone.annotation) and "".join(gone.annotation.split()) == "".join(other.annotation.split())
+    if (gone.default is None) != (other.default is None) or (gone.annotation and other.annotation and not same_type):
+        return []
+    found = []
+    if left.parameters.index(gone) == right.parameters.index(other) and same_default:
+        # Nothing but a default of None at an equal place says little: half of all parameters have one.
+        found += [Reason.SAME_PLACE] if same_type or only or gone.default not in (None, "None") else []
+    if only and same_default:
+        found.append(Reason.ONLY_ONE)
+    if _words(gone.name) & _words(other.name):
+        found.append(Reason.SHARED_WORDS)
+        found += [Reason.COMPATIBLE] if only and same_default else []
+    return found
+
+
+def _body(upstream: Upstream, symbol: Symbol) -> str:
+    """The text of a callable: of a class that of its constructor, or all of it where that is made from fields."""
+    if symbol.kind is SymbolKind.CLASS:
+        constructor = upstream.member(symbol, "__init__")
+        if isinstance(constructor, Found) and constructor.symbol.file:
+            return bodies.source_of(upstream, constructor.symbol)
+    return bodies.source_of(upstream, symbol)
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset(word for word in name.lower().split("_") if len(word) > 2)
