@@ -24,7 +24,6 @@ HARMLESS_FIELDS: Final[dict[str, str]] = {
     "_attn_implementation_autoset": "which attention kernel transformers picks",
     "_name_or_path": "where the checkpoint came from",
     "architectures": "class name in transformers; model_type decides here",
-    "attention_dropout": "noise while training in transformers, never applied here",
     "attn_implementation": "which attention kernel transformers picks",
     "chunk_size_feed_forward": "memory chunking in transformers, same result",
     "dtype": "storage dtype; the caller decides the dtype",
@@ -48,6 +47,7 @@ HARMLESS_FIELDS: Final[dict[str, str]] = {
 
 MUST_BE_OFF: Final[dict[str, tuple[Any, ...]]] = {
     "add_cross_attention": (False,),
+    "attention_dropout": (0, None),
     "auto_map": (None,),
     "is_decoder": (False, True),
     "is_encoder_decoder": (False,),
@@ -57,7 +57,8 @@ MUST_BE_OFF: Final[dict[str, tuple[Any, ...]]] = {
     "use_bfloat16": (False,),
     "use_mrope": (False,),
 }
-"""Fields of every family whose other values would need code we do not have, with the values that need none."""
+"""Fields of every family whose other values would need code we do not have, with the values that need none; a family
+for which others are proven to be harmless says so to `finish`."""
 
 TRAINING_NOISE: Final = re.compile(r".*(dropout|pdrop|drop_rate|layerdrop|jitter).*")
 """Names of fields that transformers reads while training only. Published configs switch some on; logits are the same,
@@ -239,6 +240,7 @@ class ConfigFields:
 
     def finish(self, harmless: Collection[str] = ()) -> None:
         """Refuse every field that was neither taken nor declared harmless; warn of noise that training leaves out."""
+        noise = {name: value for name, value in self._values.items() if value and TRAINING_NOISE.fullmatch(name)}
         for name, supported in MUST_BE_OFF.items():
             if name not in harmless:
                 self.require(name, supported)
@@ -252,7 +254,6 @@ class ConfigFields:
                 "a field that changes the maths must be implemented, one that cannot must be declared in "
                 "areal/models/config_fields.py"
             )
-        noise = {name: value for name, value in self._values.items() if value and TRAINING_NOISE.fullmatch(name)}
         if noise:
             listed = ", ".join(f"{self._prefix}{name}={value!r}" for name, value in sorted(noise.items()))
             logger.warning("config of model_type %r asks for %s: training runs without it", self.model_type, listed)

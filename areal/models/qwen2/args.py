@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from areal.models.config_fields import ConfigFields
 from areal.models.decoder_args import DecoderArgs
@@ -11,6 +11,11 @@ from areal.models.rotary_args import RotaryArgs, take_rotary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+IGNORED: Final = {
+    "attention_dropout": "noise while training in transformers, never applied here",
+}
+"""Fields that cannot change a logit, with the reason."""
 
 
 @dataclass(kw_only=True)
@@ -81,7 +86,7 @@ class Qwen2Args(DecoderArgs):
             initializer_range=fields.number("initializer_range", 0.02),
             token_ids=fields.token_ids(),
         )
-        fields.finish()
+        fields.finish(IGNORED)
         return args
 
     def to_hf_config(self) -> dict[str, Any]:

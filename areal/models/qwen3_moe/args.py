@@ -18,6 +18,7 @@ ALIASES: Final = {
 """Other names of fields that transformers accepts."""
 
 IGNORED: Final = {
+    "attention_dropout": "noise while training in transformers, never applied here",
     "max_window_layers": "not read by the modeling source; logits are equal bit for bit for 2, 4, 1",
 }
 """Fields that cannot change a logit, with the reason."""

@@ -9,6 +9,7 @@ import torch
 
 from areal.api import ModelError
 from areal.models import from_config
+from areal.models.config_fields import ConfigFields
 from areal.models.registry import get_spec
 
 # As published with the checkpoints, written by transformers 4.
@@ -201,6 +202,13 @@ def test_dropout_of_a_published_config_is_left_out_and_said_once(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "config of model_type 'qwen3' asks for attention_dropout=0.1: training runs without it"
     ]
+
+
+def test_dropout_is_refused_by_families_whose_code_was_not_seen_to_leave_it_out():
+    config = {"model_type": "novel", "attention_dropout": 0.1}
+    ConfigFields(config).finish({"attention_dropout"})
+    with pytest.raises(ModelError, match=r"attention_dropout is 0\.1"):
+        ConfigFields(config).finish()
 
 
 @pytest.mark.parametrize("value", [0, 0.0, None])

@@ -152,13 +152,8 @@ def shared_fields(root: Path) -> dict[str, Any]:
 
 
 def _is_shared(use: Mapping[str, Any], shared: Mapping[str, Any]) -> bool:
-    """Whether the shared tables already say that this field, with its default, changes nothing."""
-    name = use["name"]
-    if name == "initializer_range":
-        return True
-    if name not in shared:
-        return False
-    return isinstance(shared[name], str) or use.get("default") in shared[name]
+    """Whether the shared tables already say that this field changes nothing, whatever it is."""
+    return use["name"] == "initializer_range" or isinstance(shared.get(use["name"]), str)
 
 
 def _canonical_attributes(slots: Mapping[str, Any], uses: list[dict[str, Any]]) -> dict[str, str]:
@@ -205,9 +200,6 @@ def _field_plan(use: Mapping[str, Any], attribute: str, report: Mapping[str, Any
         allowed = _list_values(use, listed)
     filled = use.get("default_rule") is not None
     nullable = bool(use.get("nullable")) and not filled and kind != "list"
-    compared = _nodes_in(*report["slots"].values(), *(other.get("default_rule") for other in report["fields"]))
-    if kind == "bool" and not any(node.get("field") == name and node.get("value", 0) is None for node in compared):
-        nullable = False  # no expression says what a null would mean
     return FieldPlan(
         name=name,
         attribute=attribute,

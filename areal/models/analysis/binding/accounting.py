@@ -41,7 +41,7 @@ LENGTHS: Final = re.compile(
 """Names of the longest sequence that a model is meant for."""
 
 TRAINING: Final = {
-    TRAINING_NOISE: "noise while training in transformers; not applied",
+    TRAINING_NOISE: "noise while training in transformers, never applied here",
     re.compile(r".*(aux|z_loss|loss_coef|router_z|mtp_loss|loss_).*"): "a term of a training loss, not of the forward",
     re.compile(r".*(initializer|init_std|init_method|init_range|init_scale).*"): "random initialisation only",
     re.compile(r"(use_cache|cache_implementation|output_.*|return_.*|summary_.*)"): "what transformers returns",
@@ -226,7 +226,7 @@ class Accounts:
 
     def _unused_field(self, name: str, aliases: tuple[str, ...], mentioned: str | None) -> FieldUse:
         common = self._common(name, aliases) if name in self.binder.reader.names else self._of_all_types(name)
-        if name in MUST_BE_OFF:
+        if name in MUST_BE_OFF and name in SKIPPED:
             return FieldUse(status="fixed", allowed=MUST_BE_OFF[name], reason="refused for all families", **common)
         proven = self._proven(name)
         reason = self._ignored(name, proven, mentioned)
