@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from areal.models.analysis.binding.accounting import SKIPPED, Accounts
@@ -23,8 +23,9 @@ from areal.models.analysis.binding.undeclared import learn_absences, with_undecl
 from areal.models.analysis.binding.variants import choose
 from areal.models.analysis.binding.wording import checklist, title
 from areal.models.analysis.family import ArchitectureReport
+from areal.models.analysis.inference.infer import unexplained_parts
 from areal.models.analysis.inference.skipped import skipped_names
-from areal.models.analysis.oracle.instance import export, make_tokens
+from areal.models.analysis.oracle.instance import build, export, make_tokens
 from areal.models.analysis.oracle.library import quiet
 from areal.models.analysis.oracle.recorded import record
 from areal.models.analysis.oracle.tiny import complete
@@ -68,9 +69,26 @@ def analyse(
 
 
 def _holds(part: Any, value: Any) -> bool:
+    if report.status == "unsupported" and not report.spec:  # not even the base was explained
+        with clock.phase("unexplained"):
+            report = replace(report, missing=[*report.missing, *_further(subject, report)])
     """Whether a value stands anywhere in a spec as nested JSON."""
     if isinstance(part, dict):
         part = list(part.values())
+def _further(subject: Subject, report: ArchitectureReport) -> list[dict[str, Any]]:
+    """Features besides the main reason that are missing as well, each at the first place where it is seen."""
+    named = {str(each["feature"]) for each in report.missing}
+    found: list[dict[str, Any]] = []
+    try:
+        for error in unexplained_parts(build(subject, report.tiny_config, attention="eager")):
+            if error.feature not in named:
+                named.add(error.feature)
+                found.append({"feature": error.feature, "where": error.where, "detail": error.detail})
+    except Exception as error:  # noqa: BLE001 - the refusal stands; what cannot be looked at adds nothing to it
+        logger.debug("looking for further missing features of %s ended with %r", subject.model_type, error)
+    return found
+
+
     if isinstance(part, list | tuple):
         return any(_holds(each, value) for each in part)
     return type(part) is type(value) and bool(part == value)
