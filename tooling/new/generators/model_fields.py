@@ -200,6 +200,9 @@ def _field_plan(use: Mapping[str, Any], attribute: str, report: Mapping[str, Any
         allowed = _list_values(use, listed)
     filled = use.get("default_rule") is not None
     nullable = bool(use.get("nullable")) and not filled and kind != "list"
+    compared = _nodes_in(*report["slots"].values(), *(other.get("default_rule") for other in report["fields"]))
+    if kind == "bool" and not any(node.get("field") == name and node.get("value", 0) is None for node in compared):
+        nullable = False  # no expression says what a null would mean
     return FieldPlan(
         name=name,
         attribute=attribute,
