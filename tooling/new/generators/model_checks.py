@@ -22,12 +22,14 @@ def checks(report: Mapping[str, Any], plans: FieldPlans) -> dict[str, Any]:
     uses = {use["name"]: use for use in report["fields"]}
     config = {name: value for name, value in report["tiny_config"].items() if _is_telling(name, value, uses)}
     required = {name: config[name] for name in config if _must_be_said(uses.get(name, {}))}
+    never_null = {plan.name for plan in plans if plan.type == "bool" and not plan.use.get("nullable")}
     small = {name: value for name, value in config.items() if _is_size(name, value, uses) or name in required}
     return {
         "config": _items(_ordered(config)),
         "variants": [
             [literal(one_line(variant["name"], 60)), literal(dict(variant["overrides"]))]
             for variant in report["variants"]
+            if not any(value is None and name in never_null for name, value in variant["overrides"].items())
         ],
         "small": _items(_ordered(small)),
         "reloaded": [literal(name) for name in ("tiny", *_most_changed(report["variants"]))],

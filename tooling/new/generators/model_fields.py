@@ -16,7 +16,7 @@ from tooling.new.generators.model_names import attribute_name, field_name, liter
 from tooling.new.generators.model_words import FIELD_DOCUMENTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 CANONICAL: Final = {
@@ -198,11 +198,11 @@ def _field_plan(use: Mapping[str, Any], attribute: str, report: Mapping[str, Any
     per_layer = kind == "list" and bool(listed or use.get("default_rule"))
     if per_layer and not allowed:
         allowed = _list_values(use, listed)
+    nodes = list(_nodes_in(*report["slots"].values(), *(other.get("default_rule") for other in report["fields"])))
+    if kind == "bool" and use.get("nullable") and use.get("default_rule") is None:
+        use = _with_meaning_of_null(use, [node for node in nodes if name in (node.get("field"), node.get("name"))])
     filled = use.get("default_rule") is not None
     nullable = bool(use.get("nullable")) and not filled and kind != "list"
-    compared = _nodes_in(*report["slots"].values(), *(other.get("default_rule") for other in report["fields"]))
-    if kind == "bool" and not any(node.get("field") == name and node.get("value", 0) is None for node in compared):
-        nullable = False  # no expression says what a null would mean
     return FieldPlan(
         name=name,
         attribute=attribute,
@@ -213,6 +213,17 @@ def _field_plan(use: Mapping[str, Any], attribute: str, report: Mapping[str, Any
         allowed=allowed,
         minimum=_minimum(use, report),
     )
+
+
+def _with_meaning_of_null(use: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """A flag that may be null. Where every expression asks whether it is true (or false), a null answers no, as the
+    other value does; where one asks whether it is null, the null stays; else nothing says what it would mean."""
+    asked = {node.get("value") for node in nodes if "value" in node}
+    if None in asked:
+        return use
+    if len(asked) == 1 and all("value" in node for node in nodes):
+        return {**use, "default_rule": {"kind": "constant", "value": not asked.pop()}}
+    return {**use, "nullable": False}
 
 
 def _type_of(use: Mapping[str, Any]) -> str:

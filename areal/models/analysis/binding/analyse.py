@@ -32,7 +32,7 @@ from areal.models.analysis.oracle.tiny import complete
 from areal.models.analysis.records import Evidence, SubjectError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from areal.models.analysis.family import FieldUse
     from areal.models.analysis.oracle.subject import Subject
@@ -56,7 +56,11 @@ def analyse(
         folded = folded_fields(subject, declared)
         declared = without_folded(declared, folded)
         base = with_undeclared(subject, declared, {*SKIPPED, *(each.name for each in folded)})
-    report = _analyse(subject, base, clock, budget)
+    try:
+        report = _analyse(subject, base, clock, budget, optional=base.keys() - declared.keys())
+    except _UnlearnedError as error:
+        base = {name: value for name, value in base.items() if name not in error.names}
+        report = _analyse(subject, base, clock, budget)
     if report.status == "unsupported" and base.keys() != declared.keys():
         # Code may read a field in one place and compute without it in others: such values make no sense together. Where
         # it is absent nothing is unknown, and families refuse configs that hold fields they do not know.
@@ -65,16 +69,12 @@ def analyse(
             report = _analyse(subject, fewer, clock, budget)
             if report.status != "unsupported":
                 break
-    return report
-
-
-def _holds(part: Any, value: Any) -> bool:
     if report.status == "unsupported" and not report.spec:  # not even the base was explained
         with clock.phase("unexplained"):
             report = replace(report, missing=[*report.missing, *_further(subject, report)])
-    """Whether a value stands anywhere in a spec as nested JSON."""
-    if isinstance(part, dict):
-        part = list(part.values())
+    return report
+
+
 def _further(subject: Subject, report: ArchitectureReport) -> list[dict[str, Any]]:
     """Features besides the main reason that are missing as well, each at the first place where it is seen."""
     named = {str(each["feature"]) for each in report.missing}
@@ -89,13 +89,29 @@ def _further(subject: Subject, report: ArchitectureReport) -> list[dict[str, Any
     return found
 
 
+def _holds(part: Any, value: Any) -> bool:
+    """Whether a value stands anywhere in a spec as nested JSON."""
+    if isinstance(part, dict):
+        part = list(part.values())
     if isinstance(part, list | tuple):
         return any(_holds(each, value) for each in part)
     return type(part) is type(value) and bool(part == value)
 
 
-def _analyse(subject: Subject, base: dict[str, Any], clock: _Clock, budget: Budget) -> ArchitectureReport:
-    """The report on a base config."""
+class _UnlearnedError(Exception):
+    """What undeclared fields mean where they are absent was not found. Published configs do not have them: a family
+    that needed them would load none of these, so they are done without."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__(", ".join(sorted(names)))
+        self.names = frozenset(names)
+
+
+def _analyse(
+    subject: Subject, base: dict[str, Any], clock: _Clock, budget: Budget, *, optional: Collection[str] = ()
+) -> ArchitectureReport:
+    """The report on a base config. Raises _UnlearnedError if the absence of one of the `optional` fields is not
+    understood."""
     binder: Binder | None = None
     try:
         with clock.phase("base"):
@@ -104,6 +120,9 @@ def _analyse(subject: Subject, base: dict[str, Any], clock: _Clock, budget: Budg
             depth = depth_field(subject, base, len(observer.inference.spec.layers))
             reader = learn(subject, base, depth, SKIPPED, budget)
             absent = learn_absences(observer, reader)
+        unlearned = {name for name in optional if name in reader.names and name not in absent}
+        if unlearned:
+            raise _UnlearnedError(unlearned)
         with clock.phase("binding"):
             binder = Binder(observer, reader)
             binder.vary()
