@@ -1,16 +1,17 @@
 """A release as symbols, found on demand and never loaded whole. Three answers everywhere: found, absent, open.
 
-parsing, tables        source text to trees; the records that are kept of a module
-scan                   a file's names: bindings, star imports, `__all__`, class bodies
-functions, attributes  what a definition's own text says: parameters, returns, **kwargs, attributes of `self`
-deprecations           texts that announce that something goes
-store, definitions     files by dotted path, kept facts; symbols and the way back to their text
-constants, execute     a small interpreter that runs nothing: `__getattr__` tables, lazy structures, defaults
-runtime, modules       names of modules: re-exports, stars, stubs, lazy modules, modules made at run time
-members, fields        classes: method resolution order, attributes, constructors made from fields
-decorators, signatures, keywords    how things are called
-texts                  questions to the text of a whole release
-release                all of it together: `symbols.Upstream`
+- parsing, tables: source text to trees; the records that are kept of a module
+- scan: a file's names: bindings, star imports, `__all__`, class bodies
+- functions, keyword_flow, attributes: what a definition's own text says
+- deprecations: texts that announce that something goes
+- store, definitions: files by dotted path, kept facts; symbols and the way back to their text
+- terms, constants, execute: a small interpreter that runs nothing, for `__getattr__` tables, lazy structures, defaults
+- runtime, made_names, modules, values: names of modules, however they come about
+- members, fields: classes, their order, attributes and fields
+- decorators, signatures, keywords: how things are called
+- annotations, containers, expressions, inference, follow: values of expressions, of the release and of its clients
+- texts: questions to the text of a whole release
+- model, release: the parts see each other only through `model`; `release` puts them together
 """
 
 from __future__ import annotations

@@ -266,6 +266,13 @@ class Fields:
                 for inner in candidates(located.table.classes[binding.line].bindings.get("extra", ())):
                     yield f"extra={inner.source}"
 
+    def names(self, symbol: Symbol) -> list[str] | None:
+        """Names of the fields of a named tuple or typed dict; None for other classes."""
+        style = self.style(symbol)
+        if style is None or style.name not in ("namedtuple", "typeddict"):
+            return None
+        return [parameter.name for parameter in self.parameters(symbol, style)]
+
     def is_field(self, symbol: Symbol, name: str) -> Parameter | None:
         """The field of that name."""
         style = self.style(symbol) if symbol.kind is SymbolKind.CLASS else None

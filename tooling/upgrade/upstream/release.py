@@ -10,6 +10,8 @@ from tooling.upgrade.upstream import texts
 from tooling.upgrade.upstream.decorators import Decorators
 from tooling.upgrade.upstream.definitions import Definitions
 from tooling.upgrade.upstream.fields import Fields
+from tooling.upgrade.upstream.follow import Follower
+from tooling.upgrade.upstream.inference import Inference
 from tooling.upgrade.upstream.keywords import Keywords
 from tooling.upgrade.upstream.members import Members
 from tooling.upgrade.upstream.model import Where
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.upgrade.releases import NameTable, Release
-    from tooling.upgrade.symbols import Keyword, Resolution, Signature, Symbol
+    from tooling.upgrade.symbols import Keyword, Outcome, Resolution, Signature, Symbol
     from tooling.upgrade.upstream.tables import Scope, Table
+    from tooling.upgrade.uses import Derivation
 
 MAX_DEPTH = 80
 
@@ -45,6 +48,7 @@ class UpstreamRelease:
         self.fields = Fields(self, self.members, self.values)
         self.signatures = Signatures(self, self.members, self.fields, self.decorators, self.values)
         self.keywords = Keywords(self, self.members, self.fields, self.decorators)
+        self.follower = Follower(self, Inference(self, self.members, self.fields))
         self._depth = 0
 
     def save(self) -> None:
@@ -90,6 +94,14 @@ class UpstreamRelease:
     def keyword(self, symbol: Symbol, name: str) -> Keyword:
         """Whether a function or class takes the keyword."""
         return self.keywords.keyword(symbol, name)
+
+    def follow(self, derivation: Derivation) -> Outcome:
+        """The value of an expression of a client, on this release."""
+        return self.follower.follow(derivation)
+
+    def unpacked(self, derivation: Derivation) -> int | None:
+        """How many values it unpacks into, where that is sure."""
+        return self.follower.unpacked(derivation)
 
     def calls_of(self, name: str) -> Sequence[tuple[str, int, str]]:
         """(file, line, source) of calls `<anything>.name(...)` in the release."""

@@ -1,0 +1,202 @@
+"""Annotations as types."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.symbols import Builtin, Container, Definite, Found, Instance, SymbolKind, Type, Values
+from tooling.upgrade.upstream.model import Where, external
+from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tooling.upgrade.symbols import Symbol
+    from tooling.upgrade.upstream.model import Model
+
+OPEN = Values((), open=True)
+NONE = Values((Builtin("NoneType"),))
+MAX_DEPTH = 20
+_SINGLE = {
+    **dict.fromkeys(("list", "List", "Sequence", "MutableSequence", "set", "Set", "frozenset", "FrozenSet"), "list"),
+    **dict.fromkeys(("Collection", "AbstractSet", "MutableSet", "deque", "Deque", "Container", "KeysView"), "list"),
+    **dict.fromkeys(("Iterator", "Iterable", "Generator", "Reversible", "ValuesView"), "iterator"),
+    **dict.fromkeys(("AsyncIterator", "AsyncIterable", "AsyncGenerator"), "async-iterator"),
+    **dict.fromkeys(("Awaitable", "Future", "Task"), "awaitable"),
+    **dict.fromkeys(("ContextManager", "AbstractContextManager"), "context"),
+    **dict.fromkeys(("AsyncContextManager", "AbstractAsyncContextManager"), "context"),
+}
+_MAPPINGS = frozenset(
+    ["dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "DefaultDict", "Counter"]
+)
+_TRANSPARENT = frozenset(
+    ["Annotated", "ClassVar", "Final", "Required", "NotRequired", "ReadOnly", "SkipValidation", "InitVar", "TypeGuard"]
+)
+_ANYTHING = frozenset(
+    ["Any", "object", "Callable", "NoReturn", "Never", "Hashable", "type", "Type", "Protocol", "Generic"]
+)
+_PYTHON = (
+    "builtins",
+    "typing",
+    "typing_extensions",
+    "collections",
+    "collections.abc",
+    "contextlib",
+    "asyncio",
+    "types",
+)
+
+
+def union(parts: Iterable[Values]) -> Values:
+    """One of several."""
+    types: dict[Type, None] = {}
+    is_open = inferred = False
+    for part in parts:
+        types.update(dict.fromkeys(part.types))
+        is_open = is_open or part.open
+        inferred = inferred or part.inferred
+    return Values(tuple(types), is_open, inferred)
+
+
+def container(name: str, items: Sequence[Values]) -> Values:
+    """A value around others."""
+    return Values((Container(name, tuple(items)),))
+
+
+def of_python(name: str, arguments: Sequence[Values]) -> Values:
+    """A type of Python by the last part of its name, with or without arguments."""
+    first = arguments[0] if arguments else OPEN
+    if name in _SINGLE:
+        return container(_SINGLE[name], [first])
+    if name in _MAPPINGS:
+        return container("dict", [first, arguments[1] if len(arguments) > 1 else OPEN])
+    if name == "Coroutine":
+        return container("awaitable", [arguments[2] if len(arguments) > 2 else OPEN])
+    if name == "Optional":
+        return union([first, NONE])
+    if name == "Union":
+        return union(arguments)
+    if name in ("tuple", "Tuple"):
+        return container("list", [OPEN]) if not arguments else container("tuple", arguments)
+    if name in _ANYTHING:
+        return OPEN
+    return first if name in _TRANSPARENT else Values((Builtin("NoneType" if name == "None" else name),))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Annotations of one place. `receiver`: what `Self` is."""
+
+    model: Model
+    where: Where
+    receiver: Symbol | None = None
+    depth: int = 0
+
+    def read(self, source: str) -> Values:
+        """The type that an annotation says."""
+        node = parse_expression(source) if source and source != "..." else None
+        return self.of(node) if node is not None else OPEN
+
+    def of(self, node: ast.expr) -> Values:
+        """The type that the tree of an annotation says."""
+        if self.depth > MAX_DEPTH:
+            return OPEN
+        if isinstance(node, ast.Constant):
+            if node.value is None:
+                return NONE
+            return self.deeper().read(node.value) if isinstance(node.value, str) else OPEN
+        if isinstance(node, ast.Name | ast.Attribute):
+            return self._named(dotted_name(node))
+        if isinstance(node, ast.Subscript):
+            return self._subscripted(node)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            return union([self.of(node.left), self.of(node.right)])
+        return OPEN
+
+    def deeper(self) -> Reader:
+        """For an annotation that another one names."""
+        return Reader(self.model, self.where, self.receiver, self.depth + 1)
+
+    def _named(self, name: str) -> Values:
+        found = self.model.expression(self.where, name) if name else None
+        if not isinstance(found, Found):
+            return OPEN
+        if found.symbol.kind is SymbolKind.CLASS:
+            return Values((Instance(found.symbol),))
+        outside = external(found)
+        if outside:
+            return self._outside(outside)
+        return self._alias(found.symbol) if found.symbol.kind is SymbolKind.VALUE else OPEN
+
+    def _outside(self, dotted: str) -> Values:
+        module, _, name = dotted.rpartition(".")
+        if name == "Self" and self.receiver is not None:
+            return Values((Instance(self.receiver),))
+        return of_python(name, ()) if module in _PYTHON and name != "Self" else OPEN
+
+    def _alias(self, symbol: Symbol) -> Values:
+        """`X = Union[A, B]`, `T = TypeVar("T", bound="A")`."""
+        located = self.model.definitions.locate(symbol)
+        node = parse_expression(located.binding.source) if located is not None and located.binding.source else None
+        if node is None or located is None:
+            return OPEN
+        inner = Reader(self.model, Where(located.table, located.classes), self.receiver, self.depth + 1)
+        if not isinstance(node, ast.Call):
+            return inner.of(node)
+        if dotted_name(node.func).rpartition(".")[2] not in ("TypeVar", "NewType"):
+            return OPEN
+        bound = next((word.value for word in node.keywords if word.arg == "bound"), None)
+        if bound is not None and self.receiver is not None and inner.of(bound) != OPEN:
+            return self._bound(inner.of(bound))
+        return inner.of(bound) if bound is not None else OPEN
+
+    def _bound(self, bound: Values) -> Values:
+        """A type variable bound to a class, in a method of a class below it: what the method was called on."""
+        assert self.receiver is not None, "told by the caller"
+        above = self.model.bases(self.receiver)[0]
+        if any(isinstance(kind, Instance) and kind.symbol in above for kind in bound.types):
+            return Values((Instance(self.receiver),))
+        return bound
+
+    def _subscripted(self, node: ast.Subscript) -> Values:
+        head = dotted_name(node.value)
+        found = self.model.expression(self.where, head) if head else None
+        if isinstance(found, Found) and found.symbol.kind is SymbolKind.CLASS:
+            return Values((Instance(found.symbol),))
+        outside = external(found) if found is not None else ""
+        module, _, name = outside.rpartition(".")
+        if module not in _PYTHON:
+            return (
+                self._alias(found.symbol) if isinstance(found, Found) and not outside else self._transparent(name, node)
+            )
+        arguments = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if name == "Literal":
+            kinds = {type(part.value).__name__ for part in arguments if isinstance(part, ast.Constant)}
+            return Values(tuple(Builtin(kind) for kind in sorted(kinds)))
+        if name in ("type", "Type"):
+            return _classes(self.of(arguments[0]))
+        if name in ("tuple", "Tuple") and len(arguments) == 2 and _ellipsis(arguments[1]):
+            return container("list", [self.of(arguments[0])])
+        if name == "Callable":
+            return OPEN
+        if name in _TRANSPARENT:
+            return self.of(arguments[0])
+        return of_python(name, [self.of(part) for part in arguments])
+
+    def _transparent(self, name: str, node: ast.Subscript) -> Values:
+        """`SkipValidation[X]` of pydantic and its like."""
+        if name not in _TRANSPARENT:
+            return OPEN
+        return self.of(node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice)
+
+
+def _ellipsis(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is Ellipsis
+
+
+def _classes(values: Values) -> Values:
+    """`type[X]` for `X`."""
+    types = tuple(Definite(kind.symbol) for kind in values.types if isinstance(kind, Instance))
+    return Values(types, values.open or len(types) < len(values.types))

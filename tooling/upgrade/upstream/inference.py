@@ -1,0 +1,289 @@
+"""Types of values inside a release: attributes, calls, returned and assigned values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.symbols import Absent, Builtin, Container, Definite, Found, Instance, SymbolKind, Type, Values
+from tooling.upgrade.upstream.annotations import NONE, OPEN, Reader, container, union
+from tooling.upgrade.upstream.containers import after, awaited, item_of, iterated
+from tooling.upgrade.upstream.expressions import PROPERTIES, Body, Expressions
+from tooling.upgrade.upstream.model import Where
+
+if TYPE_CHECKING:
+    from tooling.upgrade.symbols import Resolution, Symbol
+    from tooling.upgrade.upstream.definitions import Located
+    from tooling.upgrade.upstream.fields import Fields
+    from tooling.upgrade.upstream.members import Members
+    from tooling.upgrade.upstream.model import Model
+    from tooling.upgrade.upstream.tables import FunctionFacts
+
+MAX_ACTIVE = 32
+_CONTEXTS = ("contextmanager", "asynccontextmanager")
+
+
+class Inference:
+    """Follows values. Whatever is not understood is open."""
+
+    def __init__(self, model: Model, members: Members, fields: Fields) -> None:
+        self.model = model
+        self.members = members
+        self.fields = fields
+        self.expressions = Expressions(model, self)
+        self._active: set[tuple[str, int, str]] = set()
+        self._returns: dict[tuple[Symbol, Symbol | None], Values] = {}
+        self._forced: dict[tuple[Symbol, str], Values] = {}
+
+    # Attributes
+
+    def attribute(self, values: Values, name: str) -> tuple[Values, list[Absent]]:
+        """`value.name`, and where it is absent."""
+        parts: list[Values] = []
+        absent: list[Absent] = []
+        kinds = [kind for kind in values.types if kind != Builtin("NoneType")]
+        for kind in kinds:
+            found = self._attribute_of(kind, name)
+            if isinstance(found, list):
+                absent.extend(found)
+            else:
+                parts.append(found)
+        result = union(parts)
+        return replace(result, open=result.open or values.open, inferred=result.inferred or values.inferred), absent
+
+    def _attribute_of(self, kind: Type, name: str) -> Values | list[Absent]:
+        if isinstance(kind, Instance):
+            return self._member(kind.symbol, name, instance=True)
+        if isinstance(kind, Definite):
+            if kind.symbol.kind in (SymbolKind.MODULE, SymbolKind.CLASS):
+                return self._member(kind.symbol, name, instance=False)
+            values, absent = self.attribute(self.force(kind), name)
+            return absent if absent and not values.types and not values.open else values
+        return OPEN
+
+    def _member(self, symbol: Symbol, name: str, *, instance: bool) -> Values | list[Absent]:
+        found: Resolution = self.model.member(symbol, name)
+        if isinstance(found, Absent):
+            return [found]
+        if not isinstance(found, Found) or not found.symbol.file:
+            # A module that is a folder or compiled has no file, and is a value all the same.
+            known = isinstance(found, Found) and found.symbol.kind is SymbolKind.MODULE
+            return Values((Definite(found.symbol),)) if isinstance(found, Found) and known else OPEN
+        target = found.symbol
+        if symbol.kind is SymbolKind.MODULE:
+            return Values((Definite(target),))
+        bound = target.kind is SymbolKind.FUNCTION and (
+            (instance and target.binding != "staticmethod") or target.binding == "classmethod"
+        )
+        return Values((Definite(target, bound, symbol.dotted),))
+
+    def force(self, kind: Definite) -> Values:
+        """The value behind a name: of a constant, field, property or attribute."""
+        symbol = kind.symbol
+        key = (symbol, kind.receiver)
+        found = self._forced.get(key)
+        if found is None:
+            self._forced[key] = OPEN  # a value that is made from itself
+            found = self._forced[key] = self._value(symbol, self._class_named(kind.receiver))
+        return found
+
+    def _class_named(self, dotted: str) -> Symbol | None:
+        found = self.model.resolve(dotted) if dotted else None
+        return found.symbol if isinstance(found, Found) and found.symbol.kind is SymbolKind.CLASS else None
+
+    def _value(self, symbol: Symbol, receiver: Symbol | None) -> Values:
+        if symbol.kind is SymbolKind.FUNCTION:
+            return self.returned(symbol, receiver) if symbol.binding in PROPERTIES else OPEN
+        located = self.model.definitions.locate(symbol)
+        if located is None or symbol.kind is not SymbolKind.VALUE:
+            return OPEN
+        owner = self._class_named(symbol.owner)
+        where = Where(located.table, located.classes)
+        name = symbol.dotted.rpartition(".")[2]
+        if owner is not None:
+            style = self.fields.style(owner)
+            if style is not None and style.name == "enum" and not located.binding.extra:
+                return Values((Instance(owner),))
+            if located.binding.where == "self":
+                return self._assigned(owner, name, receiver or owner)
+        annotation = located.binding.extra or self._told(located, name)
+        if annotation:
+            return Reader(self.model, where, receiver or owner).read(annotation)
+        return self.expressions.infer(Body(Where(located.table, located.classes, name, 0)), located.binding.source)
+
+    def _told(self, located: Located, name: str) -> str:
+        """Annotation of a name that only type checkers see bound."""
+        items = located.table.scope.bindings.get(name, ()) if not located.classes else ()
+        return next((item.extra for item in items if item.kind == "value" and item.extra), "")
+
+    def _assigned(self, owner: Symbol, name: str, receiver: Symbol) -> Values:
+        """`self.name`, by all its assignments in the class."""
+        located = self.model.definitions.locate(owner)
+        scope = self.model.definitions.scope(owner)
+        if located is None or scope is None:
+            return OPEN
+        where = Where(located.table, located.classes)
+        parts: list[Values] = []
+        for source, annotation, method, _ in self.members.assignments(owner, name):
+            if annotation:
+                return Reader(self.model, where, receiver).read(annotation)
+            binding = next((item for item in scope.bindings.get(method, ()) if item.kind.endswith("def")), None)
+            facts = self.model.store.function(located.table, binding) if binding is not None else None
+            parts.append(self.expressions.infer(Body(where, facts, receiver, "method"), source))
+        return union(parts)
+
+    # Calls
+
+    def called(self, values: Values) -> Values:
+        """`value(...)`."""
+        parts = [self._called(kind) for kind in values.types if kind != Builtin("NoneType")]
+        result = union(parts) if parts else OPEN
+        return replace(result, open=result.open or values.open, inferred=result.inferred or values.inferred)
+
+    def _called(self, kind: Type) -> Values:
+        if isinstance(kind, Instance):
+            return self._by_method(kind.symbol, "__call__")
+        if not isinstance(kind, Definite):
+            return OPEN
+        if kind.symbol.kind is SymbolKind.CLASS:
+            return Values((Instance(kind.symbol),))
+        if kind.symbol.kind is SymbolKind.FUNCTION and kind.symbol.binding not in PROPERTIES:
+            return self.returned(kind.symbol, self._class_named(kind.receiver))
+        return self.called(self.force(kind))
+
+    def _by_method(self, symbol: Symbol, name: str) -> Values:
+        """What a method of an instance returns; open where there is none."""
+        found = self.members.member(symbol, name)
+        if isinstance(found, Found) and found.symbol.kind is SymbolKind.FUNCTION and found.symbol.file:
+            return self.returned(found.symbol, symbol)
+        return OPEN
+
+    def returned(self, symbol: Symbol, receiver: Symbol | None) -> Values:
+        """What a call of a function gives: an awaitable for a coroutine, an iterator for a generator."""
+        key = (symbol, receiver)
+        found = self._returns.get(key)
+        if found is None:
+            active = (symbol.file, symbol.line, symbol.dotted)
+            if active in self._active or len(self._active) > MAX_ACTIVE:
+                return OPEN
+            self._active.add(active)
+            try:
+                found = self._returned(symbol, receiver)
+            finally:
+                self._active.discard(active)
+            self._returns[key] = found
+        return found
+
+    def _returned(self, symbol: Symbol, receiver: Symbol | None) -> Values:
+        facts = self.model.definitions.facts(symbol)
+        located = self.model.definitions.locate(symbol)
+        if facts is None or located is None:
+            return OPEN
+        where = Where(located.table, located.classes)
+        receiver = receiver or self._class_named(symbol.owner)
+        context = False
+        for source in located.binding.decorators:
+            context = context or source.partition("(")[0].rpartition(".")[2] in _CONTEXTS
+            property_like = symbol.binding in PROPERTIES and "property" in source.lower()
+            if not property_like and not self.model.keeps(where, source):
+                return OPEN
+        body = Body(where, facts, receiver, symbol.binding)
+        value = self._overloaded(located, symbol, where, receiver) or self._result(body, facts)
+        return container("context", [iterated(value)]) if context else value
+
+    def _overloaded(self, located: Located, symbol: Symbol, where: Where, receiver: Symbol | None) -> Values | None:
+        """Of a stub's overloads: one of what they return."""
+        if not any("overload" in source for source in located.binding.decorators):
+            return None
+        scope = located.table.classes[located.classes[-1]] if located.classes else located.table.scope
+        items = [item for item in scope.bindings.get(symbol.dotted.rpartition(".")[2], ()) if item.kind == "def"]
+        reader = Reader(self.model, where, receiver)
+        return union(reader.read(self.model.store.function(located.table, item).returns) for item in items[:20])
+
+    def _result(self, body: Body, facts: FunctionFacts) -> Values:
+        if facts.returns:
+            value = Reader(self.model, body.where, body.receiver).read(facts.returns)
+        elif facts.is_generator:
+            items = union(
+                self.expressions.infer(body, source) if not source.startswith("*") else OPEN for source in facts.yields
+            )
+            name = "async-iterator" if facts.is_async else "iterator"
+            return replace(container(name, [items]), inferred=True)
+        else:
+            value = self._by_returns(body, facts)
+        return container("awaitable", [value]) if facts.is_async and not facts.is_generator else value
+
+    def _by_returns(self, body: Body, facts: FunctionFacts) -> Values:
+        """Of a function without annotation, by its return statements."""
+        if facts.refuses is not None or body.where.table.path.endswith(".pyi"):
+            return OPEN
+        if not facts.values:
+            return replace(NONE, inferred=True)
+        parts = [self.expressions.infer(body, source) if source else NONE for source in facts.values]
+        return replace(union(parts), inferred=True)
+
+    # Steps
+
+    def entered(self, values: Values) -> Values:
+        """The target of a `with`."""
+        parts = [self._entered(kind) for kind in values.types if kind != Builtin("NoneType")]
+        return after(values, parts)
+
+    def _entered(self, kind: Type) -> Values:
+        if isinstance(kind, Container):
+            return kind.items[0] if kind.name == "context" else OPEN
+        if isinstance(kind, Instance):
+            for name in ("__enter__", "__aenter__"):
+                found = self._by_method(kind.symbol, name)
+                if found != OPEN:
+                    return awaited(found) if name == "__aenter__" else found
+            return OPEN
+        return self.entered(self.force(kind)) if isinstance(kind, Definite) else OPEN
+
+    def item(self, values: Values, key: str | int | None) -> Values:
+        """`value[key]`."""
+        parts = [self._item(kind, key) for kind in values.types if kind != Builtin("NoneType")]
+        return after(values, parts)
+
+    def _item(self, kind: Type, key: str | int | None) -> Values:
+        if isinstance(kind, Container):
+            return item_of(kind, key)
+        if isinstance(kind, Instance):
+            field = self._field_at(kind.symbol, key)
+            return field if field is not None else self._by_method(kind.symbol, "__getitem__")
+        if isinstance(kind, Definite) and kind.symbol.kind is SymbolKind.VALUE:
+            return self.item(self.force(kind), key)
+        if isinstance(kind, Definite) and kind.symbol.kind is SymbolKind.CLASS:
+            style = self.fields.style(kind.symbol)
+            return Values((Instance(kind.symbol),)) if style is not None and style.name == "enum" else Values((kind,))
+        return OPEN
+
+    def _field_at(self, symbol: Symbol, key: str | int | None) -> Values | None:
+        names = self.fields.names(symbol)
+        if names is None or key is None:
+            return None
+        name = names[key] if isinstance(key, int) and -len(names) <= key < len(names) else key
+        found = self.members.member(symbol, name) if isinstance(name, str) and name in names else None
+        return self.force(Definite(found.symbol, receiver=symbol.dotted)) if isinstance(found, Found) else OPEN
+
+    def looped(self, values: Values, *, asynchronous: bool) -> Values:
+        """An element of what a loop runs over."""
+        parts: list[Values] = []
+        for kind in values.types:
+            if isinstance(kind, Instance):
+                made = self._by_method(kind.symbol, "__aiter__" if asynchronous else "__iter__")
+                parts.append(self._stepped(made, asynchronous=asynchronous))
+            elif isinstance(kind, Definite):
+                parts.append(self.looped(self.force(kind), asynchronous=asynchronous))
+            elif kind != Builtin("NoneType"):
+                parts.append(iterated(Values((kind,)), asynchronous=asynchronous))
+        return after(values, parts)
+
+    def _stepped(self, made: Values, *, asynchronous: bool) -> Values:
+        """An iterator may be an instance with `__next__`."""
+        found = iterated(made, asynchronous=asynchronous)
+        instances = [kind for kind in made.types if isinstance(kind, Instance)]
+        if found.types or not instances:
+            return found
+        stepped = self._by_method(instances[0].symbol, "__anext__" if asynchronous else "__next__")
+        return awaited(stepped) if asynchronous else stepped
