@@ -6,7 +6,8 @@ For every registered `model_type` that the installed transformers knows: configs
 jointly, given random weights (drawn here), written by transformers, loaded by `areal.models.from_pretrained`, and
 compared over packed documents of uneven lengths, one of them longer than every window. A config that areal refuses with
 ModelError is counted as refused; one that it loads must give the logits of transformers. What areal writes back must
-load in transformers with the same logits. Exit status 1 when anything was wrong or crashed.
+load in transformers with the same logits. Exit codes: 0 every config that was loaded is right; 1 anything was wrong or
+crashed, or nothing of a type could be loaded at all; 2 wrong arguments, or a type that is not registered.
 
 --tiny FILE.json: {"models": [{"model_type", "tiny_kwargs"}], "synthetic": [{"name", "base", "overrides"}]}; the
 synthetic ones are checked by name. Types that are not in the file start from the config that the analysis makes up.
@@ -263,13 +264,23 @@ def verify(subject: Subject, *, trials: int, seed: int) -> dict[str, Any]:
     }
 
 
+class ArgumentsError(Exception):
+    """There is nothing to verify: a type that is not registered, a file that is no list of configs."""
+
+
 def subjects(wanted: list[str], tiny: Path | None) -> list[Subject]:
-    """What to check: the wanted types, or every registered one that transformers knows."""
+    """What to check: the wanted types, or every registered one that transformers knows. Raises ArgumentsError."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     from areal.models.registry import MODELS
 
-    data = json.loads(tiny.read_text(encoding="utf-8")) if tiny else {}
+    for model_type in wanted:
+        known = model_type in CONFIG_MAPPING
+        if model_type not in MODELS and not (known and CONFIG_MAPPING[model_type].model_type in MODELS):
+            raise ArgumentsError(f"{model_type!r} is not registered; registered are {', '.join(sorted(MODELS))}")
+        if not known:
+            raise ArgumentsError(f"the installed transformers has no {model_type!r} to compare with")
+    data = _given(tiny)
     given = {entry["model_type"]: entry["tiny_kwargs"] for entry in data.get("models", ())}
     found = []
     for model_type in wanted or [name for name in MODELS if name in CONFIG_MAPPING]:
@@ -278,6 +289,24 @@ def subjects(wanted: list[str], tiny: Path | None) -> list[Subject]:
         synthetic = (entry for entry in data.get("synthetic", ()) if entry["base"] == model_type)
         found.append(Subject(model_type, base, {entry["name"]: entry["overrides"] for entry in synthetic}))
     return found
+
+
+def _given(tiny: Path | None) -> dict[str, Any]:
+    """Content of --tiny. Raises ArgumentsError where it is not what the module says."""
+    if tiny is None:
+        return {}
+    try:
+        data = json.loads(tiny.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentsError(f"{tiny} of --tiny cannot be read as JSON: {error}") from error
+    needed = {"models": {"model_type", "tiny_kwargs"}, "synthetic": {"name", "base", "overrides"}}
+    if not isinstance(data, dict):
+        raise ArgumentsError(f"{tiny} of --tiny holds a {type(data).__name__} instead of an object")
+    for name, keys in needed.items():
+        entries = data.get(name, [])
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) and keys <= {*entry} for entry in entries):
+            raise ArgumentsError(f"{name} in {tiny} of --tiny is no list of objects with {', '.join(sorted(keys))}")
+    return data
 
 
 def _made_up(model_type: str) -> dict[str, Any]:
@@ -289,7 +318,9 @@ def _made_up(model_type: str) -> dict[str, Any]:
 
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m areal.models.verification", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("model_types", nargs="*", metavar="MODEL_TYPE")
     parser.add_argument("--tiny", type=Path, metavar="FILE.json")
     parser.add_argument("--trials", type=int, default=24, help="joint changes per type (default 24)")
@@ -303,9 +334,13 @@ def main() -> int:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     failed = False
-    for subject in subjects(arguments.model_types, arguments.tiny):
+    try:
+        chosen = subjects(arguments.model_types, arguments.tiny)
+    except ArgumentsError as error:
+        parser.error(str(error))
+    for subject in chosen:
         result = verify(subject, trials=arguments.trials, seed=arguments.seed)
-        failed |= bool(result["wrong_configs"] or result["crashes"])
+        failed |= bool(result["wrong_configs"] or result["crashes"] or not result.get("equal"))
         if arguments.json:
             sys.stdout.write(json.dumps(result) + "\n")
         else:

@@ -15,7 +15,7 @@ import pytest
 
 from tooling.kit.errors import UsageError
 from tooling.new.generators.model_children import Children
-from tooling.new.generators.model_matrix_rows import read_entries
+from tooling.new.generators.model_matrix_rows import Row, read_entries
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60
@@ -134,3 +134,9 @@ def test_what_is_no_matrix_is_refused(tmp_path, content, message):
 def test_a_matrix_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         read_entries(str(tmp_path / "none.json"))
+
+
+def test_a_family_of_which_the_verification_loads_nothing_is_not_proven():
+    row = Row(name="llama", model_type="llama")
+    row.take_verification({"refused": 1, "refusals": [{"config": "base", "reason": "a field"}]})
+    assert (row.outcome, row.reason) == ("failed", "the verification could not load one config: a field")

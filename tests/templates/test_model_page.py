@@ -169,6 +169,23 @@ def test_a_finished_report_needs_no_source(tmp_path, option):
     assert error.where == f"--{option.strip('_').replace('_', '-')}"
 
 
+def test_a_modeling_file_needs_its_config():
+    error = refused(name="novel", source="modeling_novel.py")
+    assert (error.where, error.fix) == ("--source", "add --from FOLDER")
+
+
+def test_errors_of_the_analysis_name_options_of_this_command(tmp_path):
+    folder = tmp_path / "novel"
+    folder.mkdir()
+    save(folder, {**CONFIG}, "config.json")
+    missing = refused(name="novel", from_=str(folder), source=str(folder / "none.py"))
+    assert (missing.where, missing.fix) == ("--source", "name the modeling file")
+    (folder / "modeling_novel.py").write_text("class NovelForCausalLM: pass\n")
+    code = refused(name="novel", from_=str(folder), like="llama")
+    assert code.where == "--like"
+    assert "--static" not in str(refused(name="novel", from_=str(folder)))
+
+
 @pytest.mark.parametrize("option", ["source", "trust_source"])
 def test_nothing_is_guessed_where_code_could_prove_it(option):
     assert "a proof possible" in refused(like="llama", **{option: "x.py"}).message

@@ -49,6 +49,10 @@ def analyse(request: PrepareRequest) -> dict[str, Any]:
         _refuse_code(options)
         return _report(request, [*arguments, "--like", options["like"]], source, where)
     if "source" in options:
+        if "from" not in options and not Path(source).is_dir():
+            raise UsageError(
+                "a modeling file says nothing without its config.json", where="--source", fix="add --from FOLDER"
+            )
         arguments += ["--modeling", _absolute(options["source"])]
     if "trust-source" in options:
         arguments.append("--trust-source")
@@ -73,7 +77,7 @@ def _report(request: PrepareRequest, arguments: list[str], source: str, where: s
         answer, said = _run(command, request.root, where)
     if answer.get("ok") is False:
         at, fix = _advice(answer, where)
-        raise UsageError(str(answer.get("error")), where=at, fix=fix)
+        raise UsageError(str(answer.get("error")).removesuffix("."), where=at, fix=fix)
     if not answer:
         alone = shlex.join(["python", *command[1:-1]])
         raise UsageError(

@@ -175,6 +175,10 @@ class _Matrix:
         command = ["-m", "areal.models.verification", entry.model_type, "--json", "--trials", str(JOINT_TRIALS)]
         with row.timed("verify"):
             done = self._child([*command, "--tiny", str(tiny)])
+        if not done.stdout.strip():
+            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            row.outcome, row.reason = "error", f"the verification failed: {said[-1]}"
+            return
         found = json.loads(done.stdout.strip().splitlines()[-1])
         row.take_verification(found)
         self._named |= {name: said for name, said in found["named"].items() if isinstance(said, str)}

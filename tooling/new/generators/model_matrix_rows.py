@@ -107,8 +107,11 @@ class Row:
         self.parity_ratio = max((entry["parity"] / entry["tolerance"] for entry in variants), default=0.0)
 
     def take_verification(self, found: Mapping[str, Any]) -> None:
-        """What the verification says; anything wrong or crashed makes the family wrong."""
+        """What the verification says: anything wrong or crashed makes the family wrong; nothing right proves nothing."""
         self.verification = dict(found)
+        if not found.get("equal"):
+            refusals = [str(each["reason"]) for each in found.get("refusals", ())] or ["no config was possible"]
+            self.outcome, self.reason = "failed", f"the verification could not load one config: {refusals[0]}"
         caught = [*found.get("wrong_configs", ()), *found.get("crashes", ())]
         if caught:
             self.outcome = "wrong"

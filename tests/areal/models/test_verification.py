@@ -1,0 +1,66 @@
+"""`python -m areal.models.verification`: what it says about arguments, and that verifying nothing is no success."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from areal.models import verification
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["verification", *arguments])
+    return verification.main()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[]", "holds a list instead of an object"),
+        ('{"models": [1]}', "models in .* is no list of objects with model_type, tiny_kwargs"),
+        ('{"synthetic": {}}', "synthetic in .* is no list of objects with base, name, overrides"),
+    ],
+)
+def test_a_file_of_configs_that_is_none_is_refused(monkeypatch, capsys, tmp_path, content, message):
+    file = tmp_path / "tiny.json"
+    file.write_text(content)
+    with pytest.raises(verification.ArgumentsError, match=message):
+        verification.subjects(["qwen3"], file)
+    with pytest.raises(SystemExit) as caught:
+        run(monkeypatch, "qwen3", "--tiny", str(file))
+    assert caught.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_type_that_nothing_can_be_compared_for_is_refused(tmp_path):
+    with pytest.raises(verification.ArgumentsError, match="'nosuch' is not registered; registered are qwen2"):
+        verification.subjects(["nosuch"], None)
+    with pytest.raises(verification.ArgumentsError, match="'bert' is not registered"):
+        verification.subjects(["bert"], None)
+    with pytest.raises(verification.ArgumentsError, match="cannot be read"):
+        verification.subjects(["qwen3"], tmp_path / "none.json")
+
+
+def test_a_family_of_which_nothing_loads_is_not_verified(monkeypatch, capsys, tmp_path):
+    unknown = {"model_type": "qwen3", "tiny_kwargs": {"vocab_size": 32, "use_mystery": True}}
+    small = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "intermediate_size": 16,
+        "num_attention_heads": 2,
+        "head_dim": 8,
+    }
+    unknown["tiny_kwargs"] |= small | {"num_key_value_heads": 1, "max_position_embeddings": 64, "layer_types": None}
+    file = tmp_path / "tiny.json"
+    file.write_text(json.dumps({"models": [unknown]}))
+    monkeypatch.setattr(verification, "perturbed", lambda *arguments: [("base", {})])
+    assert run(monkeypatch, "qwen3", "--tiny", str(file), "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert "use_mystery" in found["refusals"][0]["reason"]
+    del unknown["tiny_kwargs"]["use_mystery"]
+    file.write_text(json.dumps({"models": [unknown]}))
+    assert run(monkeypatch, "qwen3", "--tiny", str(file), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["equal"] == 1
