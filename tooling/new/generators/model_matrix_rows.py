@@ -107,7 +107,7 @@ class Row:
         self.parity_ratio = max((entry["parity"] / entry["tolerance"] for entry in variants), default=0.0)
 
     def take_verification(self, found: Mapping[str, Any]) -> None:
-        """What the verification says: anything wrong or crashed makes the family wrong; nothing right proves nothing."""
+        """What the verification says: a family is wrong by anything wrong or crashed, unproven by nothing right."""
         self.verification = dict(found)
         if not found.get("equal"):
             refusals = [str(each["reason"]) for each in found.get("refusals", ())] or ["no config was possible"]
