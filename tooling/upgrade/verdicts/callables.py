@@ -18,6 +18,7 @@ from tooling.upgrade.symbols import (
     SymbolKind,
     Values,
 )
+from tooling.upgrade.uses import Attribute
 from tooling.upgrade.verdicts.targets import Met, locate
 
 if TYPE_CHECKING:
@@ -89,11 +90,23 @@ def _by_value(upstream: Upstream, target: Derivation) -> Reach:
     unknown = "other values are possible" if outcome.open else ""
     for each in outcome.types:
         found = _of_type(upstream, each)
+        if not isinstance(found, Callable_) and isinstance(each, Definite):
+            found = _of_held(upstream, target) or found
         if isinstance(found, Callable_):
             callables.append(found)
         else:
             unknown = unknown or found
     return Reach(tuple(callables), unknown, outcome.inferred)
+
+
+def _of_held(upstream: Upstream, target: Derivation) -> Callable_ | None:
+    """The `__call__` of what a constant, field or property holds."""
+    outcome = upstream.follow(Attribute(target, "__call__"))
+    if not isinstance(outcome, Values) or outcome.open or len(outcome.types) != 1:
+        return None
+    (method,) = outcome.types
+    found = _callable(upstream, Met(method.symbol)) if isinstance(method, Definite) else None
+    return found if isinstance(found, Callable_) else None
 
 
 def _of_type(upstream: Upstream, value: Type) -> Callable_ | str:

@@ -184,11 +184,14 @@ class _Comparison:
         before = {each.name for each in self.old.missing}
         landed = set(self.old.slots.values())
         renamed = {change.replacement.text for change in changes if change.replacement}
+        lost = any(change.kind in (Verdict.PARAM_REMOVED, Verdict.PARAM_RENAMED) for change in changes)
         found = []
         for parameter in self.new.missing:
             if parameter.name in before or parameter.name in landed or parameter.name in renamed:
                 continue
-            had = named(self.before.signature, parameter.name)
+            had = named(self.before.signature, parameter.name) is not None
+            if had and lost:
+                continue  # it was optional beside what is gone: what is gone is the cause
             message = f"`{parameter.name}` must be passed now" + ("; it had a default" if had else "")
             found.append(Change(Verdict.PARAM_REQUIRED, parameter.name, self.case.use.place, message))
         return found

@@ -16,7 +16,7 @@ from tooling.upgrade.verdicts.wording import evidence, evidence_of_absence
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.upgrade.symbols import Absent, Upstream
+    from tooling.upgrade.symbols import Absent, Type, Upstream
     from tooling.upgrade.uses import Derivation
     from tooling.upgrade.verdicts.case import Case
     from tooling.upgrade.verdicts.records import Explanation
@@ -171,8 +171,13 @@ def _is_returned(derivation: Derivation, upstream: Upstream) -> bool:
             return bool(found) and all(met.symbol.kind is not SymbolKind.CLASS for met in found)
         case Attribute():
             outcome = upstream.follow(derivation)
-            return isinstance(outcome, Values) and not any(isinstance(each, Definite) for each in outcome.types)
+            return isinstance(outcome, Values) and all(_is_given(each) for each in outcome.types)
     return False
+
+
+def _is_given(value: Type) -> bool:
+    """Whether a property gives it, or it is an instance already: no definition of its own."""
+    return not isinstance(value, Definite) or "property" in value.symbol.binding
 
 
 def _last(dotted: str) -> str:

@@ -46,7 +46,10 @@ _KNOWN = {"list", "dict", "tuple", "iterator", "async-iterator", "awaitable", "c
     "set",
     "frozenset",
 }
+_TUPLES = frozenset({(Action.SUBSCRIPT, False), (Action.ITERATE, False)})
+"""What anything that can be unpacked can do: a NamedTuple has its methods from Python."""
 _VERBS = {
+    Action.UNPACK: "unpacked",
     Action.SUBSCRIPT: "subscripted",
     Action.ITERATE: "looped over",
     Action.AWAIT: "awaited",
@@ -65,25 +68,30 @@ def contradictions(case: Case) -> Iterator[Problem]:
 def _unpacking(case: Case) -> Iterator[Problem]:
     target, count = case.use.target, case.use.count
     old, new = case.old.unpacked(target), case.new.unpacked(target)
-    if count is None or old != count or new is None or new == count:
+    if count is None or old != count or new == count:
+        return
+    if new is None:
+        yield from _protocol(case)
         return
     message = f"{_name(case)} gives {new} values now; {count} are unpacked here"
     yield _problem(case, Verdict.RETURN_CHANGED, message, "ValueError", whole=True, inferred=False)
 
 
 def _protocol(case: Case) -> Iterator[Problem]:
-    key = case.use.action, bool(case.use.awaited) and case.use.action is not Action.AWAIT
+    """What is done needs a method that the new value does not have."""
+    action = Action.ITERATE if case.use.action is Action.UNPACK else case.use.action
+    key = action, bool(case.use.awaited) and action is not Action.AWAIT
     before, after = case.old.follow(case.use.target), case.new.follow(case.use.target)
     if not isinstance(before, Values) or not isinstance(after, Values) or not after.types or not before.types:
         return
-    if not all(_goes(case.old, each, key) for each in before.types):
+    if key in _TUPLES and case.new.unpacked(case.use.target) is not None:
         return
     answers = [_goes(case.new, each, key) for each in after.types]
-    if False not in answers:
+    if False not in answers or not all(_goes(case.old, each, key) for each in before.types):
         return
     whole = all(answer is False for answer in answers) and not after.open and not before.open
     kinds = " or ".join(sorted({_describe(each) for each in after.types}))
-    asynchronous = _is_about_async(before.types, after.types)
+    asynchronous = _async_kinds(before.types) != _async_kinds(after.types)
     kind = Verdict.ASYNC_CHANGED if asynchronous else Verdict.RETURN_CHANGED
     message = f"{_name(case)} gives {kinds} now, which cannot be {_VERBS[case.use.action]}{_how(key)}"
     inferred = before.inferred or after.inferred
@@ -112,13 +120,10 @@ def _has_special(upstream: Upstream, value: Instance, dotted: str, key: tuple[Ac
     return False if dotted and all(isinstance(answer, Absent) for answer in answers) else None
 
 
-def _is_about_async(before: tuple[Type, ...], after: tuple[Type, ...]) -> bool:
-    """One side gives something to await or to loop over asynchronously, and the other does not."""
-
-    def asynchronous(types: tuple[Type, ...]) -> bool:
-        return any(isinstance(each, Container) and each.name in ("awaitable", "async-iterator") for each in types)
-
-    return asynchronous(before) != asynchronous(after)
+def _async_kinds(types: tuple[Type, ...]) -> set[str]:
+    """What there is to await or to loop over asynchronously."""
+    names = {each.name for each in types if isinstance(each, Container)}
+    return names & {"awaitable", "async-iterator"}
 
 
 def _describe(value: Type) -> str:

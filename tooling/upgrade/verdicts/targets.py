@@ -18,7 +18,6 @@ from tooling.upgrade.symbols import (
     Open,
     Symbol,
     SymbolKind,
-    Values,
 )
 from tooling.upgrade.uses import (
     Attribute,
@@ -42,8 +41,10 @@ if TYPE_CHECKING:
     from tooling.upgrade.symbols import Resolution, Type, Upstream
     from tooling.upgrade.uses import Derivation
 
+_HOLDERS = (SymbolKind.CLASS, SymbolKind.MODULE)
+"""Definitions whose attributes are looked up in themselves."""
 _PYTHON_TYPES: dict[str, type] = {
-    kind.__name__: kind for kind in (str, int, float, bool, bytes, list, dict, tuple, set, frozenset, type(None))
+    kind.__name__: kind for kind in (str, int, float, bool, bytes, list, dict, tuple, set, frozenset)
 }
 
 
@@ -148,9 +149,6 @@ def _class_of(derivation: Derivation) -> Derivation:
 
 
 def _named(upstream: Upstream, dotted: str) -> Sight:
-    if not upstream.owns(dotted) and not upstream.owns(dotted.rpartition(".")[0] or dotted):
-        # The root itself may be gone: a top-level module that the new version dropped is absent, not foreign.
-        return _sight(upstream.resolve(dotted), receiver="")
     return _sight(upstream.resolve(dotted), receiver=dotted.rpartition(".")[0], by_class=True)
 
 
@@ -173,32 +171,40 @@ def _member_of(upstream: Upstream, base: Derivation, name: str) -> Sight:
             return _first_of(upstream, bases, name, instance=False)
         case Called(ClientClass(bases=bases)) | InstanceOf(ClientClass(bases=bases)):
             return _first_of(upstream, bases, name, instance=True)
-        case Name(dotted):
-            outcome = upstream.follow(base)
-            if isinstance(outcome, Open) and not isinstance(upstream.resolve(dotted), Open):
-                return _named(upstream, f"{dotted}.{name}")
-        case _:
-            outcome = upstream.follow(base)
-    return _through(upstream, outcome, name)
+    return _through(upstream, base, name)
 
 
-def _through(upstream: Upstream, outcome: Values | Gone | Open, name: str) -> Sight:
+def _through(upstream: Upstream, base: Derivation, name: str) -> Sight:
+    outcome = upstream.follow(base)
     if isinstance(outcome, Gone):
         return Sight(cascade=True)
     if isinstance(outcome, Open):
         return Sight(open=outcome.why or "not known")
-    if not outcome.types:
+    types = [each for each in outcome.types if each != Builtin("NoneType")]
+    if not types:
         return Sight(open="nothing is known of the value")
-    sight = _joined(_of_type(upstream, each, name) for each in outcome.types)
+    if any(isinstance(each, Definite) and each.symbol.kind not in _HOLDERS for each in types):
+        return _behind(upstream, Attribute(base, name))
+    sight = _joined(_of_type(upstream, each, name) for each in types)
     why = sight.open or ("other values are possible" if outcome.open else "")
     return replace(sight, open=why, inferred=sight.inferred or outcome.inferred)
+
+
+def _behind(upstream: Upstream, derivation: Attribute) -> Sight:
+    """An attribute of what a constant, field or property holds: only the release can say what that is."""
+    outcome = upstream.follow(derivation)
+    if isinstance(outcome, Gone):
+        if outcome.step != derivation:
+            return Sight(cascade=True)
+        return Sight(absent=(outcome.absent,), open="some values have it" if outcome.partly else "")
+    return _valued(upstream, derivation)
 
 
 def _of_type(upstream: Upstream, value: Type, name: str) -> Sight:
     match value:
         case Instance(symbol):
             return _sight(upstream.member(symbol, name), receiver=symbol.dotted)
-        case Definite(symbol) if symbol.kind in (SymbolKind.CLASS, SymbolKind.MODULE):
+        case Definite(symbol) if symbol.kind in _HOLDERS:
             by_class = symbol.kind is SymbolKind.CLASS
             return _sight(upstream.member(symbol, name), receiver=symbol.dotted, by_class=by_class)
         case Definite(symbol):
@@ -246,9 +252,14 @@ def _valued(upstream: Upstream, derivation: Derivation) -> Sight:
         return Sight(cascade=True)
     if isinstance(outcome, Open):
         return Sight(open=outcome.why or "not known")
-    found = tuple(Met(each.symbol) for each in outcome.types if isinstance(each, Definite))
+    found = tuple(_met(each) for each in outcome.types if isinstance(each, Definite))
     partly = outcome.open or len(found) < len(outcome.types) or not found
     return Sight(found=found, open="other values are possible" if partly else "", inferred=outcome.inferred)
+
+
+def _met(value: Definite) -> Met:
+    unbound = not value.bound and bool(value.symbol.owner) and value.symbol.binding == "method"
+    return Met(value.symbol, unbound and value.symbol.kind is SymbolKind.FUNCTION, receiver=value.receiver)
 
 
 def _joined(sights: Iterable[Sight]) -> Sight:
