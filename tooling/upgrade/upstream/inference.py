@@ -34,6 +34,7 @@ class Inference:
         self._active: set[tuple[str, int, str]] = set()
         self._returns: dict[tuple[Symbol, Symbol | None], Values] = {}
         self._forced: dict[tuple[Symbol, str], Values] = {}
+        self._holding: set[tuple[Symbol, str]] = set()
 
     # Attributes
 
@@ -57,9 +58,20 @@ class Inference:
         if isinstance(kind, Definite):
             if kind.symbol.kind in (SymbolKind.MODULE, SymbolKind.CLASS):
                 return self._member(kind.symbol, name, instance=False)
-            values, absent = self.attribute(self.force(kind), name)
-            return absent if absent and not values.types and not values.open else values
+            return self._held(kind, name)
         return OPEN
+
+    def _held(self, kind: Definite, name: str) -> Values | list[Absent]:
+        """An attribute of what a constant, field or property holds; open where two of them hold each other."""
+        key = (kind.symbol, kind.receiver)
+        if key in self._holding:
+            return OPEN
+        self._holding.add(key)
+        try:
+            values, absent = self.attribute(self.force(kind), name)
+        finally:
+            self._holding.discard(key)
+        return absent if absent and not values.types and not values.open else values
 
     def _member(self, symbol: Symbol, name: str, *, instance: bool) -> Values | list[Absent]:
         found: Resolution = self.model.member(symbol, name)
