@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from tooling.upgrade.symbols import Absent, Builtin, Container, Definite, Found, Instance, SymbolKind, Type, Values
 from tooling.upgrade.upstream.annotations import NONE, OPEN, Reader, container, union
@@ -34,7 +34,6 @@ class Inference:
         self._active: set[tuple[str, int, str]] = set()
         self._returns: dict[tuple[Symbol, Symbol | None], Values] = {}
         self._forced: dict[tuple[Symbol, str], Values] = {}
-        self._holding: set[tuple[Symbol, str]] = set()
 
     # Attributes
 
@@ -58,20 +57,9 @@ class Inference:
         if isinstance(kind, Definite):
             if kind.symbol.kind in (SymbolKind.MODULE, SymbolKind.CLASS):
                 return self._member(kind.symbol, name, instance=False)
-            return self._held(kind, name)
-        return OPEN
-
-    def _held(self, kind: Definite, name: str) -> Values | list[Absent]:
-        """An attribute of what a constant, field or property holds; open where two of them hold each other."""
-        key = (kind.symbol, kind.receiver)
-        if key in self._holding:
-            return OPEN
-        self._holding.add(key)
-        try:
             values, absent = self.attribute(self.force(kind), name)
-        finally:
-            self._holding.discard(key)
-        return absent if absent and not values.types and not values.open else values
+            return absent if absent and not values.types and not values.open else values
+        return OPEN
 
     def _member(self, symbol: Symbol, name: str, *, instance: bool) -> Values | list[Absent]:
         found: Resolution = self.model.member(symbol, name)
@@ -96,8 +84,16 @@ class Inference:
         found = self._forced.get(key)
         if found is None:
             self._forced[key] = OPEN  # a value that is made from itself
-            found = self._forced[key] = self._value(symbol, self._class_named(kind.receiver))
+            found = self._forced[key] = self._settled(self._value(symbol, self._class_named(kind.receiver)))
         return found
+
+    def _settled(self, values: Values) -> Values:
+        """Values behind names in turn; names that stand for each other end in open."""
+        if not any(_stands_for_another(each) for each in values.types):
+            return values
+        parts = [self.force(each) if _stands_for_another(each) else Values((each,)) for each in values.types]
+        result = union(parts)
+        return replace(result, open=result.open or values.open, inferred=result.inferred or values.inferred)
 
     def _class_named(self, dotted: str) -> Symbol | None:
         found = self.model.resolve(dotted) if dotted else None
@@ -299,3 +295,9 @@ class Inference:
             return found
         stepped = self._by_method(instances[0].symbol, "__anext__" if asynchronous else "__next__")
         return awaited(stepped) if asynchronous else stepped
+
+
+def _stands_for_another(kind: Type) -> TypeGuard[Definite]:
+    if not isinstance(kind, Definite):
+        return False
+    return kind.symbol.kind is SymbolKind.VALUE or kind.symbol.binding in PROPERTIES
