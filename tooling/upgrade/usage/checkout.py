@@ -111,13 +111,13 @@ class Checkout:
     def find(self, importer: str, dotted: str, level: int = 0) -> tuple[str, tuple[str, ...]] | None:
         """(file, remaining parts) that a dotted path leads to from a file; None if it is not of this repository."""
         parts = tuple(dotted.split(".")) if dotted else ()
-        here = PurePosixPath(importer).parent
+        here = importer.rpartition("/")[0]
         if level:
             for _ in range(level - 1):
-                here = here.parent
-            return self._below(str(here), parts)
-        if f"{here}/__init__.py" not in self._files and str(here) != ".":  # a script: its own folder comes first
-            found = self._below(str(here), parts, top=True)
+                here = here.rpartition("/")[0]
+            return self._below(here or ".", parts)
+        if here and f"{here}/__init__.py" not in self._files:  # a script: its own folder comes first
+            found = self._below(here, parts, top=True)
             if found is not None:
                 return found
         return self._absolute(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from typing import TYPE_CHECKING, Protocol
 
 from tooling.upgrade.usage.guards.values import (
@@ -70,7 +71,7 @@ class FunctionBody:
         self, function: ast.FunctionDef, scope: Scope, positional: Sequence[Value], named: dict[str, Value]
     ) -> Value:
         """What the call gives."""
-        if sum(isinstance(node, ast.stmt) for node in ast.walk(function)) > MAX_STATEMENTS:
+        if not _is_small(function):
             return NOTHING
         names = dict(named)
         arguments = [*function.args.posonlyargs, *function.args.args]
@@ -150,6 +151,11 @@ class FunctionBody:
             return body
         other = self._run([*statement.handlers[0].body, *rest], scope)
         return chosen(all_of([ModuleExists(module) for module in modules]), body, other)
+
+
+@functools.lru_cache(maxsize=2_000)
+def _is_small(function: ast.FunctionDef) -> bool:
+    return sum(isinstance(node, ast.stmt) for node in ast.walk(function)) <= MAX_STATEMENTS
 
 
 def imported_modules(body: Sequence[ast.stmt]) -> list[str]:

@@ -26,6 +26,8 @@ class Contexts:
         self._store = store
         self._conditions: dict[tuple[str, int], Condition] = {}
         self._files: dict[str, int] = {}
+        self._places: dict[tuple[str, int], tuple[Condition, ...]] = {}
+        self._tries: dict[tuple[str, int], tuple[Attempt, ...]] = {}
 
     def condition(self, path: str, number: int) -> Condition:
         """A test of a file; number + 1, negative where it must fail."""
@@ -37,14 +39,21 @@ class Contexts:
 
     def conditions(self, path: str, context: int) -> tuple[Condition, ...]:
         """All conditions of a place."""
-        numbers = self._store.facts(path).contexts[context][0]
-        found = dict.fromkeys(self.condition(path, number) for number in numbers)
-        return tuple(one for one in found if one != Constant(True))
+        known = self._places.get((path, context))
+        if known is None:
+            numbers = self._store.facts(path).contexts[context][0]
+            found = dict.fromkeys(self.condition(path, number) for number in numbers)
+            known = self._places[path, context] = tuple(one for one in found if one != Constant(True))
+        return known
 
     def attempts(self, path: str, context: int) -> tuple[Attempt, ...]:
         """All attempts around a place."""
-        facts = self._store.facts(path)
-        return tuple(self._attempt(path, facts.attempts[number]) for number in facts.contexts[context][1])
+        known = self._tries.get((path, context))
+        if known is None:
+            facts = self._store.facts(path)
+            rows = [facts.attempts[number] for number in facts.contexts[context][1]]
+            known = self._tries[path, context] = tuple(self._attempt(path, row) for row in rows)
+        return known
 
     def _attempt(self, path: str, row: Any) -> Attempt:
         number, part, caught, handler, reraises = row

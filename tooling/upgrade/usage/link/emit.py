@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.conditions import is_decidable
-from tooling.upgrade.usage.facts import UNKNOWN, ContextRow
+from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, Facts, UseRow
 from tooling.upgrade.usage.link.context import Contexts
 from tooling.upgrade.usage.link.derivations import package_root, touches_private
 from tooling.upgrade.usage.link.values import Alternative, Alternatives, Ours, OwnClass, OwnFunction
@@ -57,15 +58,14 @@ class Emitter:
         if facts.problem:
             return FileUses(path=path, digest=digest, uses=(), problem=facts.problem)
         reached: dict[int, Alternatives] = {}
-        uses: dict[Use, None] = {}
-        for row in facts.uses:
+        uses: list[Use] = []
+        for row in _rows(facts):
             number = row[2]
             if number not in reached:
                 reached[number] = self._reach(path, number)
             if reached[number]:
-                uses.update(dict.fromkeys(self._uses(path, row, reached[number])))
-        kept = _without_doubles(sorted(uses, key=lambda use: (use.place, use.action.value)))
-        return FileUses(path=path, digest=digest, uses=tuple(kept), guards=tuple(self._guards(path, bool(kept))))
+                uses.extend(self._uses(path, row, reached[number]))
+        return FileUses(path=path, digest=digest, uses=tuple(uses), guards=tuple(self._guards(path, bool(uses))))
 
     def _reach(self, path: str, number: int) -> Alternatives:
         """What a target may be; () if nothing of it is of interest."""
@@ -82,8 +82,10 @@ class Emitter:
         if action == "override":
             yield from self._overrides(path, row, alternatives)
             return
+        fields = self._own_fields(alternatives) if action == "call" else frozenset()
         for targets, guards in self._targets(path, action, alternatives):
-            yield self._use(path, row, targets, guards)
+            use = self._use(path, row, targets, guards)
+            yield use if not fields else replace(use, arguments=_without_fields(use.arguments, fields))
 
     def _targets(
         self, path: str, action: str, alternatives: Alternatives
@@ -123,9 +125,18 @@ class Emitter:
         lineage = self._link.lineage(owner)
         for own in lineage.own:
             facts = self._store.facts(own.path).classes[own.qualname]
-            if facts.fields or facts.decorated or {"__init__", "__new__", "__call__"} & facts.methods.keys():
+            if {"__init__", "__new__", "__call__"} & facts.methods.keys():
                 return False
         return bool(lineage.ours) and not lineage.foreign
+
+    def _own_fields(self, alternatives: Alternatives) -> frozenset[str]:
+        """Fields that classes of the repository add to a package's: a constructor made of fields takes them too."""
+        names: set[str] = set()
+        for entry in alternatives:
+            if isinstance(entry.value, OwnClass):
+                for own in self._link.lineage(entry.value).own:
+                    names.update(self._store.facts(own.path).classes[own.qualname].annotations)
+        return frozenset(names)
 
     def _overrides(self, path: str, row: Any, alternatives: Alternatives) -> Iterator[Use]:
         details = dict(row[4])
@@ -225,7 +236,15 @@ class Emitter:
                 yield DeadGuard(Place(path, *span), condition)
 
 
-def _without_doubles(uses: list[Use]) -> list[Use]:
-    """A read at the very place of something more telling says nothing new."""
-    telling = {(use.place, use.target) for use in uses if use.action is not Action.READ}
-    return [use for use in uses if use.action is not Action.READ or (use.place, use.target) not in telling]
+def _without_fields(arguments: Arguments | None, fields: frozenset[str]) -> Arguments:
+    """Of a call that makes a class with further fields only the keywords that are none of these can be judged."""
+    given = () if arguments is None else arguments.given
+    kept = tuple(one for one in given if one.name is not None and one.name not in fields)
+    return Arguments(kept, has_star=True, has_double_star=True, partial=True)
+
+
+def _rows(facts: Facts) -> list[UseRow]:
+    """Rows by place. A read at the very place of something more telling says nothing new."""
+    telling = {(row[1], row[2]) for row in facts.uses if row[0] != "read"}
+    kept = dict.fromkeys(row for row in facts.uses if row[0] != "read" or (row[1], row[2]) not in telling)
+    return sorted(kept, key=lambda row: (row[1], row[0]))

@@ -51,13 +51,15 @@ class Resolver(Classes):
         self._packages = tuple(sorted(packages, key=len, reverse=True))
         self._known: dict[tuple[str, int], Alternatives] = {}
         self._busy: set[Any] = set()
+        self._owners: dict[str, str] = {}
 
     def package_of(self, dotted: str) -> str:
         """The package asked for that a dotted path lies in; ""."""
-        for package in self._packages:
-            if dotted == package or dotted.startswith(f"{package}."):
-                return package
-        return ""
+        found = self._owners.get(dotted)
+        if found is None:
+            inside = (one for one in self._packages if dotted == one or dotted.startswith(f"{one}."))
+            found = self._owners[dotted] = next(inside, "")
+        return found
 
     def value(self, path: str, number: int) -> Alternatives:
         """What a row of a file's table may be."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.conditions import condition_of
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from tooling.upgrade.usage.link.resolve import Resolver
     from tooling.upgrade.usage.link.store import Store
 
-_FLAGS = frozenset({"True", "False", "None"})
+_ROOTS = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_PROBE = re.compile(r"(?:hasattr|getattr|dir|signature|fields)\(")
 
 
 class FileScope:
@@ -173,12 +175,30 @@ class TestScope:
 
 def linked_condition(link: Resolver, store: Store, path: str, number: int) -> Condition:
     """A test of a file as a condition."""
-    text, rows, _ = store.facts(path).tests[number]
+    facts = store.facts(path)
+    text, rows, _ = facts.tests[number]
+    if _says_nothing(facts, text, rows):
+        return undecided(text)
     node = parsed(text)
     if node is None:
         return undecided(text)
     scope: Scope = TestScope(rows, FileScope(link, store, path))
     return condition_of(node, scope)
+
+
+def _says_nothing(facts: Facts, text: str, rows: tuple[Any, ...]) -> bool:
+    """Whether a condition is about unknown locals only: most are, and need no parser."""
+    if not text or text[0].isdigit() or "TYPE_CHECKING" in text:
+        return False
+    local = {row[0]: row for row in rows}
+    for name in _ROOTS.findall(text):
+        row = local.get(name)
+        if row is None:
+            if name in facts.bindings or facts.stars or name.startswith("__"):
+                return False
+        elif row[2] or (row[1] > NONE and facts.nodes[row[1]][0] != "instance"):
+            return False
+    return _PROBE.search(text) is None and not text.startswith(("True", "False", "None"))
 
 
 @functools.lru_cache(maxsize=20_000)

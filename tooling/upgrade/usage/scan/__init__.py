@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import re
 import warnings
 
 from tooling.upgrade.usage.facts import Facts
@@ -17,6 +18,8 @@ from tooling.upgrade.usage.scan.definitions import Definitions
 from tooling.upgrade.usage.scan.frames import bound_names
 
 __all__ = ["scan"]
+
+_GLOBAL = re.compile(rb"^[ \t]*global[ \t]+([\w, \t]+)", re.MULTILINE)
 
 
 def scan(source: bytes) -> Facts:
@@ -39,12 +42,8 @@ def _walked(source: bytes, tree: ast.Module) -> Facts:
     walk = Definitions(source.removeprefix(b"\xef\xbb\xbf"))
     walk.context()  # number 0: module level, unconditional
     frame = walk.frame
-    declared = (
-        {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
-        if (b"global " in source)
-        else set()
-    )
-    frame.bound = frozenset(bound_names(tree.body).names | declared)
+    declared = {name.strip().decode() for found in _GLOBAL.findall(source) for name in found.split(b",")}
+    frame.bound = frozenset(bound_names(tree.body, walrus=walk.walrus).names | declared)
     walk.future_annotations = any(
         isinstance(node, ast.ImportFrom)
         and node.module == "__future__"

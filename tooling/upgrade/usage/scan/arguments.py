@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.usage.facts import Span
+from tooling.upgrade.usage.facts import UNKNOWN, Span
 from tooling.upgrade.usage.scan.core import span_of
 from tooling.upgrade.usage.scan.expressions import Expressions
 from tooling.upgrade.usage.scan.frames import DictEntry, KnownDict
@@ -115,10 +116,26 @@ class Arguments(Expressions):
             return merged(sides) if any(sides) else None
         if visit:
             self.expression(node)
+        if isinstance(node, ast.DictComp):
+            return self._filtered(node)
         if isinstance(node, ast.Name):
             known = self._local_dict(node.id)
             return known.copy() if known is not None else None
         return None
+
+    def _filtered(self, node: ast.DictComp) -> KnownDict | None:
+        """`{key: value for key, value in known.items() if ...}`: each key may be there."""
+        source = node.generators[0].iter
+        if len(node.generators) != 1 or not isinstance(source, ast.Call) or not isinstance(source.func, ast.Attribute):
+            return None
+        known = self.known_dict(source.func.value) if source.func.attr == "items" else None
+        target = node.generators[0].target
+        if known is None or not (isinstance(target, ast.Tuple) and ast.dump(target.elts[0]) == _stored(node.key)):
+            return None
+        tests = tuple(self.test(test) + 1 for test in node.generators[0].ifs)
+        for entries in known.entries.values():
+            entries[:] = [replace(entry, conditions=(*entry.conditions, *tests)) for entry in entries]
+        return known
 
     def _local_dict(self, name: str) -> KnownDict | None:
         frame = self.frame
@@ -173,6 +190,12 @@ class Arguments(Expressions):
             conditional = any(one not in self.dict_conditions(name) for one in self.conditions)
             known.entries[text] = [*before, entry] if conditional else [entry]
 
+    def dict_begun(self, name: str) -> None:
+        """A local of unknown content gets a key: from now on that much of it is known."""
+        if name in self.frame.bound and name not in self.frame.dicts and self.lookup(name) == UNKNOWN:
+            self.frame.dicts[name] = KnownDict(more=True)
+            self.frame.dict_made[name] = self.conditions
+
     def dict_conditions(self, name: str) -> tuple[int, ...]:
         """Conditions under which a known dict was made: those of its place are no further ones for its keys."""
         return self.frame.dict_made.get(name, ())
@@ -182,6 +205,11 @@ class Arguments(Expressions):
         known = self._local_dict(name)
         if known is not None:
             known.more = True
+
+
+def _stored(node: ast.expr) -> str:
+    """A name as it looks where it is bound."""
+    return ast.dump(ast.Name(node.id, ast.Store())) if isinstance(node, ast.Name) else ""
 
 
 def merged(parts: Sequence[KnownDict | None]) -> KnownDict:

@@ -6,12 +6,12 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
+from tooling.upgrade.usage.scan.frames import KnownDict
 from tooling.upgrade.usage.scan.wrappers import SpecialCalls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.upgrade.usage.scan.frames import KnownDict
 
 State = tuple[dict[str, int], "dict[str, KnownDict]"]
 Exits = bool
@@ -246,9 +246,11 @@ def switched_off(handlers: Sequence[ast.ExceptHandler]) -> list[str]:
 def _joined_dicts(states: Sequence[dict[str, KnownDict]]) -> dict[str, KnownDict]:
     """Known dicts after branches: keys of one branch carry its conditions already."""
     joined: dict[str, KnownDict] = {}
-    for name in set(states[0]).intersection(*states[1:]):
-        known = states[0][name].copy()
-        for state in states[1:]:
+    for name in dict.fromkeys(name for state in states for name in state):
+        known = KnownDict(more=any(name not in state for state in states))
+        for state in states:
+            if name not in state:
+                continue
             known.more |= state[name].more
             for key, entries in state[name].entries.items():
                 have = known.entries.setdefault(key, [])

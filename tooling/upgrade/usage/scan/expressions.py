@@ -216,7 +216,7 @@ class Expressions(Annotations):
         first = self._elements(node.generators[0])
         targets = [ast.Expr(generator.target) for generator in node.generators]
         conditions: list[int] = []
-        with self.inline(set(bound_names([*targets]).names)):
+        with self.inline(set(bound_names([*targets], walrus=True).names)):
             for index, generator in enumerate(node.generators):
                 elements = first if index == 0 else self._elements(generator)
                 self.assign(generator.target, elements)

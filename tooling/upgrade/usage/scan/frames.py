@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+_TARGETS = ("targets", "target", "optional_vars", "pattern")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -89,11 +91,12 @@ class Bound:
     nonlocals: set[str] = field(default_factory=set)
 
 
-def bound_names(body: list[ast.stmt]) -> Bound:
+def bound_names(body: list[ast.stmt], *, walrus: bool) -> Bound:
     """What the statements bind in their own scope: assignments, imports, definitions, loops, `with`, `except`, walrus
-    (also from inside comprehensions), `del`, patterns."""
+    (also from inside comprehensions), `del`, patterns. walrus: whether the file has any; without them expressions bind
+    nothing, and are not looked at."""
     found = Bound()
-    for node in _own_nodes(body):
+    for node in _own_nodes(body) if walrus else _own_statements(body):
         collect = _COLLECT.get(type(node))
         if collect is not None:
             collect(node, found)
@@ -101,8 +104,31 @@ def bound_names(body: list[ast.stmt]) -> Bound:
     return found
 
 
+def _own_statements(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Statements of this scope, and what stands where they bind."""
+    pending: list[ast.AST] = list(body)
+    while pending:
+        node = pending.pop()
+        yield node
+        if type(node) in _SCOPES:
+            continue
+        fields = node.__dict__
+        for name in _BLOCKS:
+            if name in fields:
+                pending.extend(fields[name])
+        for name in _TARGETS:
+            target = fields.get(name)
+            for one in target if isinstance(target, list) else (target,):
+                if type(one) is ast.Name:
+                    yield one
+                elif one is not None:
+                    yield from ast.walk(one)
+        if "items" in fields:
+            pending.extend(fields["items"])
+
+
 def _own_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Nodes of this scope: of definitions in it only themselves, of comprehensions the walrus targets."""
+    """All nodes of this scope: of definitions in it only themselves, of comprehensions the walrus targets."""
     pending: list[ast.AST] = list(body)
     while pending:
         node = pending.pop()

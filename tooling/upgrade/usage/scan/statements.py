@@ -133,6 +133,8 @@ class Statements(Branches):
     def _assign_item(self, target: ast.Subscript, origin: ast.expr | None) -> None:
         name = target.value.id if isinstance(target.value, ast.Name) else ""
         key = constant_key(target.slice)
+        if name and isinstance(key, str):
+            self.dict_begun(name)
         if name in self.frame.dicts:
             if isinstance(key, str) and origin is not None:
                 self.dict_changed(name, [(target.slice, key, origin)])
