@@ -16,7 +16,8 @@ _ADVICE = re.compile(
     r"(?:been )?replaced (?:by|with)|available (?:as|in|from|under)|import(?:ed)?(?: it)? from|pass|set|call)\s+"
     r"(?:(?:it|them)\s+(?:to|as|from|by|with)\s+)?(?:the\s+)?(?:new\s+|following\s+)?"
     r"(?:(?:class|function|method|module|attribute|argument|parameter|keyword|field|property|option)\s+)?"
-    rf"(?P<quote>{_QUOTE})(?P<name>{_NAME})(?:\([^)]*\))?(?P=quote)",
+    rf"(?P<quote>{_QUOTE})(?P<name>{_NAME})(?:\([^)]*\))?(?P=quote)"
+    rf"(?:(?:,|,? or|/)\s+{_QUOTE}(?P<other>{_NAME}))?",
     re.IGNORECASE,
 )
 _IMPORT = re.compile(rf"\bfrom\s+(?P<module>{_NAME})\s+import\s+(?P<name>[A-Za-z_]\w*)")
@@ -31,7 +32,9 @@ def advised(text: str) -> Iterator[str]:
     for match in _IMPORT.finditer(text):
         yield f"{match['module']}.{match['name']}"
     for match in _ADVICE.finditer(text):
-        yield match["name"].rstrip(".")
+        yield match["name"]
+        if match["other"]:
+            yield match["other"]
 
 
 def texts_about(source: str, name: str) -> Iterator[str]:

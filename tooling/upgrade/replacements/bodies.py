@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tooling.upgrade.symbols import Symbol, Upstream
 
 SIMILAR = 0.8
@@ -47,12 +50,37 @@ def similarity(left: Counter[str], right: Counter[str]) -> float:
     return 2 * (left & right).total() / sum(sizes)
 
 
-def substitutions(old: str, new: str, name: str, other: str) -> int:
-    """How many lines of the old text, with one name put in the other's place, are lines of the new text that were not
-    there before. The line that defines the name is none of them: many things take the same arguments."""
+def is_similar_name(left: str, right: str) -> bool:
+    """Whether two names differ in little: an ending, a word left out, another case."""
+    return SequenceMatcher(None, left.lower(), right.lower()).ratio() >= SIMILAR
+
+
+def took_places(old: str, new: str, gone: Iterable[str], fresh: Iterable[str]) -> dict[str, str]:
+    """Which of the names that went has which of those that came in its lines, by names that went. Each new one takes
+    the place of one old one only: where several fit alike, they were merged or replaced, not renamed."""
     before = {line.strip() for line in old.splitlines()}
     after = {line.strip() for line in new.splitlines()} - before
+    lines = {name: _telling_lines(before, name) for name in gone}
+    fresh = list(fresh)
+    counts = {
+        (name, other): len({word.sub(other, line) for line in found} & after)
+        for name, (word, found) in lines.items()
+        for other in fresh
+    }
+    places = {}
+    for (name, other), count in counts.items():
+        rivals = [each for pair, each in counts.items() if (pair[0] == name) != (pair[1] == other)] if count else []
+        if count > max(rivals, default=0):
+            places[name] = other
+    return places
+
+
+def _telling_lines(lines: set[str], name: str) -> tuple[re.Pattern[str], list[str]]:
+    """A pattern for a name, and the lines that it stands in as more than a declaration or a keyword passed on: many
+    things have the same type and default, and every constructor passes its parameters on."""
     word = re.compile(rf"\b{re.escape(name)}\b")
-    defines = re.compile(rf"(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b")
-    changed = {word.sub(other, line) for line in before if word.search(line) and not defines.match(line)}
-    return len(changed & after)
+    idle = re.compile(
+        rf"(?:(?:async\s+)?(?:def|class)\s+)?{re.escape(name)}\s*"
+        rf"(?::|\(|,|$|=\s*(?:{re.escape(name)}\b|None|True|False|[\d'\"\[({{]|field))"
+    )
+    return word, [line for line in lines if name in line and word.search(line) and not idle.match(line)]

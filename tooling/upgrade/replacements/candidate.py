@@ -26,6 +26,7 @@ class Reason(Enum):
     SIMILAR_BODY = 4, "almost the same body"
     SAME_PLACE = 4, "same place and type"
     """Same position with the same default, or the same type at the same place."""
+    SIMILAR_NAME = 3, "almost the same name"
     ONLY_ONE = 2, "one went and one came"
     COMPATIBLE = 2, ""
     """It can be called as the old one could."""
@@ -49,6 +50,8 @@ class Candidate:
     text: str
     """What to write: dotted path, or name of a parameter."""
     reasons: set[Reason] = field(default_factory=set)
+    is_doubtful: bool = False
+    """Whether a person should look, whatever the weight."""
 
     @property
     def weight(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Replacement, Verdict
-from tooling.upgrade.replacements.candidate import Reason
+from tooling.upgrade.replacements.candidate import Candidate, Reason
 from tooling.upgrade.replacements.fitting import fits
 from tooling.upgrade.replacements.homes import Homes
 from tooling.upgrade.replacements.members import best_member
@@ -64,7 +64,7 @@ class Explainer:
         if home is None:
             return Verdict.REMOVED, None
         candidate, symbol = home
-        certain = candidate.weight >= _SURE and symbol.kind is subject.symbol.kind and fits(new, symbol, use)
+        certain = _is_sure(candidate) and symbol.kind is subject.symbol.kind and fits(new, symbol, use)
         return _kind(subject.path, candidate.text), Replacement(candidate.text, candidate.why, certain)
 
     def _member(
@@ -77,7 +77,7 @@ class Explainer:
                 return Verdict.REMOVED, None
             candidate, symbol = found
             same = symbol.kind is subject.symbol.kind and symbol.binding == subject.symbol.binding
-            certain = candidate.weight >= _SURE and same and fits(new, symbol, use)
+            certain = _is_sure(candidate) and same and fits(new, symbol, use)
             return Verdict.RENAMED, Replacement(candidate.text, candidate.why, certain)
         return self._member_of_moved(subject, old, new, use)
 
@@ -95,7 +95,7 @@ class Explainer:
         member = new.member(symbol, name)
         if not isinstance(member, Found):
             return Verdict.REMOVED, None
-        certain = candidate.weight >= _SURE and fits(new, member.symbol, use)
+        certain = _is_sure(candidate) and fits(new, member.symbol, use)
         text = f"{candidate.text}.{name}"
         return _kind(subject.path, candidate.text, container=True), Replacement(text, candidate.why, certain)
 
@@ -107,7 +107,9 @@ class Explainer:
         found = best_parameter(absent.name, before, after.symbol, old, new, texts)
         if found is None:
             return Verdict.PARAM_REMOVED, None
-        certain = found.weight >= _SURE and fits(new, after.symbol, use, (absent.name, found.text))
+        certain = (
+            not found.is_doubtful and found.weight >= _SURE and fits(new, after.symbol, use, (absent.name, found.text))
+        )
         return Verdict.PARAM_RENAMED, Replacement(found.text, found.why, certain)
 
     def _announced(self, path: str) -> list[str]:
@@ -123,6 +125,14 @@ class Explainer:
 def explain_absence(absent: Absent, old: Upstream, new: Upstream, use: Use) -> Explanation | None:
     """`Explainer`, for one absence and without releases in between."""
     return Explainer()(absent, old, new, use)
+
+
+def _is_sure(candidate: Candidate) -> bool:
+    """Whether a definition may be taken without a person: what is only advised, or only looks alike, must be callable
+    as the old one was."""
+    if candidate.is_doubtful or candidate.weight < _SURE:
+        return False
+    return Reason.COMPATIBLE in candidate.reasons or not candidate.reasons <= {Reason.ADVICE, Reason.SIMILAR_BODY}
 
 
 def _kind(old: str, new: str, *, container: bool = False) -> Verdict:

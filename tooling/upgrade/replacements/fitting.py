@@ -10,7 +10,7 @@ from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.binding import bind
 
 if TYPE_CHECKING:
-    from tooling.upgrade.symbols import Symbol, Upstream
+    from tooling.upgrade.symbols import Parameter, Signature, Symbol, Upstream
     from tooling.upgrade.uses import Use
 
 _CALLABLE = (SymbolKind.FUNCTION, SymbolKind.CLASS)
@@ -43,12 +43,10 @@ def is_compatible(old: Upstream, before: Symbol, new: Upstream, after: Symbol) -
     left, right = old.signature(before), new.signature(after)
     if isinstance(left, Open) or isinstance(right, Open):
         return False
-    had = {parameter.name for parameter in left.parameters}
-    has = {parameter.name for parameter in right.parameters}
-    takes_any = any(parameter.kind == "double-star" for parameter in right.parameters)
-    required = {
-        parameter.name
-        for parameter in right.parameters
-        if parameter.default is None and parameter.kind not in ("star", "double-star")
-    }
-    return (had <= has or takes_any) and required <= had
+    had, has = _named(left), _named(right)
+    required = {name for name, parameter in has.items() if parameter.default is None}
+    return had.keys() <= has.keys() and required <= had.keys()
+
+
+def _named(signature: Signature) -> dict[str, Parameter]:
+    return {each.name: each for each in signature.parameters if each.kind not in ("star", "double-star")}

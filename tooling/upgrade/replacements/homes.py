@@ -7,6 +7,7 @@ equal bodies confirm but are not asked for. Copies that were there before (one c
 from __future__ import annotations
 
 import re
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.replacements import advice, bodies
@@ -27,6 +28,8 @@ LEAST = Reason.SIMILAR_BODY.weight
 _ASIDE = frozenset({"tests", "test", "testing", "third_party", "vendor", "_vendor", "examples", "benchmarks"})
 _COMMON = frozenset({"main", "run", "logger", "parse_args", "get_parser", "register", "setup", "T", "P"})
 """Names that say nothing: definitions that bear them are many and strangers to each other."""
+_ALIKE = 0.6
+"""Share of equal letters or tokens from which another name may be the old one's."""
 _MOST_NEW_NAMES = 60
 """Definitions with another name that are compared by their bodies."""
 
@@ -65,10 +68,11 @@ class Homes:
     def _by_advice(self) -> None:
         package = self._subject.path.partition(".")[0]
         for text in self._texts:
-            for name in advice.advised(text):
-                dotted = self._advised_path(name, package)
-                if dotted and self._add(dotted, Reason.ADVICE):
-                    break
+            paths = [path for name in advice.advised(text) if (path := self._advised_path(name, package))]
+            if paths:
+                dotted = self._add(paths[0], Reason.ADVICE)
+                if dotted and len(set(paths)) > 1:
+                    self._found[dotted].is_doubtful = True
 
     def _advised_path(self, name: str, package: str) -> str:
         """The path that a name in a text means: as it stands, beside the old one, or wherever it is defined."""
@@ -87,23 +91,40 @@ class Homes:
         modules = frozenset({self._subject.module, self._subject.path.rpartition(".")[0]})
         found = votes(import_index(self._old.release), import_index(self._new.release), self._subject.name, modules)
         for (module, name), _ in found.most_common(5):
-            self._add(f"{module}.{name}", Reason.IMPORTERS)
+            if name == self._subject.name or self._is_renamed(module, name):
+                self._add(f"{module}.{name}", Reason.IMPORTERS)
+
+    def _is_renamed(self, module: str, name: str) -> bool:
+        """Whether another name that importers take now may be the old one's new name: it is new there, and looks like
+        it by its letters or its body. Importers also drop one helper and take another."""
+        resolution = self._new.resolve(f"{module}.{name}")
+        if not isinstance(resolution, Found) or isinstance(self._old.resolve(f"{module}.{name}"), Found):
+            return False
+        if resolution.symbol.kind is not self._subject.symbol.kind:
+            return False
+        letters = SequenceMatcher(None, name.lower(), self._subject.name.lower()).ratio()
+        own = bodies.tokens(bodies.source_of(self._old, self._subject.symbol), self._subject.name)
+        other = bodies.tokens(bodies.source_of(self._new, resolution.symbol), name)
+        return letters >= _ALIKE or bodies.similarity(own, other) >= _ALIKE or self._has_same_body(resolution.symbol)
 
     def _by_name(self) -> None:
         name = self._subject.name
         before = {row.module for row in self._old.names().by_name.get(name, ())}
         rows = [row for row in self._new.names().by_name.get(name, ()) if not _is_aside(row.module)]
+        copies = [row for row in rows if row.module in before]
         added = [
             dotted
             for row in rows
-            if row.module not in before and (dotted := self._add(f"{row.module}.{name}")) and self._is_alike(dotted)
+            if row not in copies and (dotted := self._add(f"{row.module}.{name}")) and self._is_alike(dotted)
         ]
-        if len(set(added)) == 1 and name not in _COMMON:
+        if len(set(added)) == 1 and not copies and name not in _COMMON:
             self._found[added[0]].reasons.add(Reason.SAME_NAME)
-        for row in rows:
+        if len(copies) == 1:
             # A copy that was there before may have taken its place; only its body can tell.
-            dotted = self._add(f"{row.module}.{name}") if row.module in before and len(rows) <= 4 else ""
-            if dotted and not self._has_same_body(self._symbols[dotted]):
+            dotted = self._add(f"{copies[0].module}.{name}")
+            if dotted and self._has_same_body(self._symbols[dotted]):
+                self._found[dotted].is_doubtful = not self._found[dotted].reasons
+            elif dotted:
                 self._forget(dotted)
 
     def _by_body(self) -> None:
@@ -195,14 +216,14 @@ class Homes:
     # ------------------------------------------------------------------------------------------------------------ path
 
     def _public_path(self, symbol: Symbol, path: str) -> str:
-        """How to write it: from the package's root if it is there, else as the package's own modules import it, else
-        where it is defined; never through a private module if there is another way."""
+        """How to write it: from the package's root if it is there, else as most of the package's own modules import
+        it, else the shortest way; never through a private module if there is another way."""
         name = path.rpartition(".")[2]
-        imported = import_index(self._new.release).sources(name)
         parts = symbol.dotted.split(".")
         ways = [".".join([*parts[:depth], name]) for depth in range(1, len(parts))]
+        imported = import_index(self._new.release).sources(name)
         used = [f"{module}.{name}" for module, count in imported.most_common() if count > 1]
-        for way in [*ways[:1], *used, symbol.dotted, path, *ways]:
+        for way in [*ways[:1], *used, *ways, symbol.dotted, path]:
             if not _is_private(way) and self._leads_to(way, symbol):
                 return way
         return symbol.dotted

@@ -39,8 +39,8 @@ class ImportIndex:
         return self._by_name.get(name, [])
 
     def sources(self, name: str) -> Counter[str]:
-        """How often a name is imported from each module."""
-        return Counter(module for _, module in self.importers(name))
+        """How often a name is imported from each module; a package that passes on what is in it does not count."""
+        return Counter(module for importer, module in self.importers(name) if not module.startswith(f"{importer}."))
 
 
 def import_index(release: Release) -> ImportIndex:

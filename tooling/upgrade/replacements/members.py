@@ -31,21 +31,24 @@ def best_member(
     if not isinstance(before, Found):
         return None
     told = [word.rpartition(".")[2] for text in texts for word in advice.advised(text)]
-    had = set(_names(before.symbol, old))
+    had, has = _names(before.symbol, old), _names(owner, new)
     found: dict[str, tuple[Candidate, Symbol]] = {}
-    fresh = [each for each in _names(owner, new) if each not in had]
+    fresh = [each for each in has if each not in had]
     for other in dict.fromkeys([*told, *fresh]):
         resolution = new.member(owner, other)
         if other != name and isinstance(resolution, Found):
-            candidate = Candidate(f"{owner.dotted}.{other}")
+            candidate = Candidate(f"{owner.dotted}.{other}", is_doubtful=other.startswith("_"))
             found[other] = candidate, resolution.symbol
             if other in told:
                 candidate.reasons.add(Reason.ADVICE)
-    texts_of = bodies.source_of(old, before.symbol), bodies.source_of(new, owner)
+    lost = [each for each in had if each not in has]
+    places = bodies.took_places(bodies.source_of(old, before.symbol), bodies.source_of(new, owner), lost, fresh)
     for other, (candidate, symbol) in found.items():
         candidate.reasons.update(_reasons(gone, symbol, old, new))
-        if other in fresh and texts_of[0] and bodies.substitutions(*texts_of, name, other) > 0:
+        if places.get(name) == other:
             candidate.reasons.add(Reason.SUBSTITUTED)
+        if gone.kind is symbol.kind and other in fresh and bodies.is_similar_name(name, other):
+            candidate.reasons.add(Reason.SIMILAR_NAME)
     chosen = best((candidate for candidate, _ in found.values()), LEAST)
     return next((pair for pair in found.values() if pair[0] is chosen), None)
 

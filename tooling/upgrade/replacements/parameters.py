@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tooling.upgrade.symbols import Parameter, Signature, Symbol, Upstream
 
-LEAST = Reason.SAME_PLACE.weight
+LEAST = Reason.SAME_PLACE.weight + Reason.SHARED_WORDS.weight
 _STARRED = ("star", "double-star")
 
 
@@ -32,6 +32,7 @@ def best_parameter(
     lost = [each for each in left.parameters if each.name not in has and each.kind not in _STARRED]
     bodies_of = _body(old, before), _body(new, after)
     told = set(_told(name, gone, bodies_of[0], texts))
+    places = bodies.took_places(*bodies_of, [each.name for each in lost], [each.name for each in fresh])
     found = {each.name: Candidate(each.name) for each in right.parameters if each in fresh or each.name in told}
     for each in right.parameters:
         if each.name not in found or each.name == name:
@@ -41,10 +42,13 @@ def best_parameter(
             reasons.add(Reason.ADVICE)
         if each not in fresh:
             continue
-        if bodies.substitutions(*bodies_of, name, each.name) > 0:
+        if places.get(name) == each.name:
             reasons.add(Reason.SUBSTITUTED)
         if gone is not None:
-            reasons.update(_likeness(gone, left, each, right, only=len(lost) == len(fresh) == 1))
+            only = len(lost) == len(fresh) == 1
+            reasons.update(_likeness(gone, left, each, right, only=only))
+            # One that became several, or went with others, is seldom just renamed.
+            found[each.name].is_doubtful = not only and each.name not in told
     found.pop(name, None)
     return best(found.values(), LEAST)
 
@@ -69,6 +73,8 @@ def _likeness(gone: Parameter, left: Signature, other: Parameter, right: Signatu
         found += [Reason.SAME_PLACE] if same_type or only or gone.default not in (None, "None") else []
     if only and same_default:
         found.append(Reason.ONLY_ONE)
+    if bodies.is_similar_name(gone.name, other.name):
+        found += [Reason.SIMILAR_NAME, Reason.COMPATIBLE] if same_default else [Reason.SIMILAR_NAME]
     if _words(gone.name) & _words(other.name):
         found.append(Reason.SHARED_WORDS)
         found += [Reason.COMPATIBLE] if only and same_default else []

@@ -109,13 +109,24 @@ def test_among_several_homes_the_one_that_the_importers_take_is_it():
     assert (found.text, found.why) == ("pkg.b.f", "the package's own importers changed alike")
 
 
+def importing(name, other):
+    """A package whose module `user` imports a name of `a`, and then another."""
+    old = {
+        "pkg/a.py": f"def {name}(values):{BODY}",
+        "pkg/user.py": f"from pkg.a import ({name},  # the first\n    g)\n",
+    }
+    new = {"pkg/a.py": f"def {other}(values):{OTHER}", "pkg/user.py": f"from pkg.a import ({other}, g)\n"}
+    return old, new
+
+
 def test_importers_tell_a_new_name_too():
-    old = {"pkg/a.py": f"def f(values):{BODY}", "pkg/user.py": "from pkg.a import (f,  # the first\n    g)\n"}
-    new = {"pkg/a.py": f"def compute(values):{OTHER}", "pkg/user.py": "from pkg.a import (compute, g)\n"}
-    old["pkg/a.py"] += "def g(): ...\n"
-    new["pkg/a.py"] += "def g(): ...\n"
-    verdict, found = explained("pkg.a.f", old, new)
-    assert (verdict, found.text) == (Verdict.RENAMED, "pkg.a.compute")
+    verdict, found = explained("pkg.a.load_rows", *importing("load_rows", "load_all_rows"))
+    assert (verdict, found.text) == (Verdict.RENAMED, "pkg.a.load_all_rows")
+    assert found.why == "the package's own importers changed alike"
+
+
+def test_importers_that_took_another_helper_tell_nothing():
+    assert explained("pkg.a.load_rows", *importing("load_rows", "is_available")) == (Verdict.REMOVED, None)
 
 
 def test_a_dropped_re_export_leads_to_where_the_definition_always_was():
@@ -277,6 +288,26 @@ def test_what_the_old_function_warns_about_its_parameter_counts():
     new = "def f(a, x=1, processing=None): ...\n"
     verdict, found = parameter("tokenizer", old, new)
     assert (verdict, found.text) == (Verdict.PARAM_RENAMED, "processing")
+
+
+def test_parameters_that_were_merged_into_one_are_no_renames():
+    old = "def f(a, theta=1, scaling=None):\n    return run(theta), run(scaling)\n"
+    new = "def f(a, rope=None):\n    return run(rope), 0\n"
+    assert parameter("theta", old, new) == (Verdict.PARAM_REMOVED, None)
+
+
+def test_equal_declarations_and_passed_on_keywords_tell_nothing():
+    head = "class A:\n    def __init__(\n        self,\n        one=None,\n        two=None,\n    ):\n"
+    old = head + "        super().__init__(\n            one=one,\n            two=two,\n        )\n"
+    new = old.replace("one", "three").replace("two", "four")
+    assert parameter("one", old, new, function="pkg.A") == (Verdict.PARAM_REMOVED, None)
+
+
+def test_a_parameter_that_became_several_is_told_and_not_trusted():
+    old = "def f(a, position: int): ...\n"
+    new = "def f(a, position_x: int, position_y: int): ...\n"
+    verdict, found = parameter("position", old, new, positional=1)
+    assert (verdict, found.text, found.certain) == (Verdict.PARAM_RENAMED, "position_x", False)
 
 
 def test_parameters_of_other_types_are_no_renames():
