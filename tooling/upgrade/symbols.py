@@ -144,6 +144,8 @@ class Open:
     """Not known."""
 
     why: str
+    beside: Absent | None = None
+    """What would be absent if no base class outside of the release had it."""
 
 
 Resolution = Found | Absent | Open

@@ -129,10 +129,22 @@ class Members:
                 return found
         why = self._why_open(symbol, lineage, name)
         if why:
-            return Open(why)
+            outside = not lineage.complete and self._bases_are_named(lineage)
+            return Open(why, Absent(symbol.dotted, name, symbol.file, symbol.line) if outside else None)
         if hasattr(object, name) or name in ("__dict__", "__module__", "__name__", "__qualname__", "__annotations__"):
             return Found(self.definitions.outside(f"builtins.object.{name}"))
         return Absent(symbol.dotted, name, symbol.file, symbol.line)
+
+    def _bases_are_named(self, lineage: Lineage) -> bool:
+        """Whether nothing but names from outside keeps a lineage from being known."""
+        for ancestor in lineage.classes:
+            scope = self.definitions.scope(ancestor)
+            if scope is None or self._dynamic(ancestor):
+                return False
+            around = self.around(ancestor)
+            if any(self._base(around, source) is None for source in scope.bases):
+                return False
+        return True
 
     def _own(self, ancestor: Ancestor, name: str) -> Resolution | None:
         if isinstance(ancestor, str):
