@@ -13,7 +13,7 @@ from tooling.upgrade.uses import Action, Attribute
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.records import Problem
 from tooling.upgrade.verdicts.shapes import call_arguments, fits, misfit, receiver_is_self, signature_of
-from tooling.upgrade.verdicts.wording import evidence, shorten
+from tooling.upgrade.verdicts.wording import evidence, mentions, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,8 +42,8 @@ def drifts(case: Case) -> Iterator[Problem]:
         return
     if not case.before.found or target.name in _FREE:
         return
-    if case.after.absent and not case.after.found:
-        yield from _lost(case, target.name, case.after.absent[0])
+    if not case.after.found and (case.after.absent or case.after.beside):
+        yield from _lost(case, target.name, (*case.after.absent, *case.after.beside)[0])
     for before, after in case.pairs():
         yield from _changed(case, method, before.symbol, after.symbol)
 
@@ -93,15 +93,15 @@ def _abstract(upstream: Upstream, symbol: Symbol) -> dict[str, Symbol]:
 def _lost(case: Case, name: str, absent: Absent) -> Iterator[Problem]:
     explained = case.explain(absent)
     replacement = explained[1] if explained else None
-    if not case.after.closed:
-        return
     called = _refers(case.old, case.before.found[0].receiver, name)
     silent_loss = bool(called) and not _refers(case.new, absent.container, name)
+    if not case.after.closed and not (silent_loss and case.after.beside):
+        return  # a base class that is not known may still have it, and call it
     whom = f"; {called} used it" if called else ""
     advice = f"; it is {replacement.text} now" if replacement else ""
     yield Problem(
         kind=Verdict.OVERRIDE_DRIFT,
-        severity=Severity.BREAKING if silent_loss else Severity.WARNING,
+        severity=Severity.BREAKING if silent_loss and case.after.closed else Severity.WARNING,
         place=case.use.place,
         symbol=case.symbol,
         message=f"{absent.container} has no {name} any more: nobody calls this override{whom}{advice}",
@@ -136,8 +136,19 @@ def _changed(case: Case, method: ClientMethod, old: Symbol, new: Symbol) -> Iter
         return
     why = misfit(method, after)
     if why and not misfit(method, before) and not method.decorated:
-        message = f"this override does not fit the hook's signature any more: {why}"
-        yield _drift(case, old, new, message, Severity.WARNING)
+        callback = _handed_on(case, name)
+        how = f"; {callback} hands it on as a callback" if callback else ""
+        message = f"this override does not fit the hook's signature any more: {why}{how}"
+        yield _drift(case, old, new, message, Severity.BREAKING if callback else Severity.WARNING)
+
+
+def _handed_on(case: Case, name: str) -> str:
+    """Where the new class passes the bound hook to somebody else, who calls it by its signature: "file:line". Only if
+    it never calls the hook itself, which would show how."""
+    receiver = case.after.found[0].receiver
+    if not case.after.closed or _refers(case.new, receiver, name, r"\s*\("):
+        return ""
+    return _refers(case.new, receiver, name, r"\s*[,)]")
 
 
 def _shape_change(case: Case, method: ClientMethod, old: Symbol, new: Symbol) -> Problem | None:
@@ -200,14 +211,12 @@ def _files(upstream: Upstream, dotted: str) -> set[str]:
     return {base.file for base in upstream.bases(found.symbol)[0]} if isinstance(found, Found) else set()
 
 
-def _refers(upstream: Upstream, dotted: str, name: str) -> str:
+def _refers(upstream: Upstream, dotted: str, name: str, followed: str = r"(?!\s*=[^=])") -> str:
     """Where a class or one of its bases mentions `self.<name>` ("file:line"), calls and bound methods alike."""
-    mention = re.compile(rf"\b(?:self|cls)\.{re.escape(name)}\b(?!\s*=[^=])".encode())
+    pattern = rf"\b(?:self|cls)\.{re.escape(name)}\b{followed}"
     for file in sorted(_files(upstream, dotted)):
-        text = upstream.release.read(file)
-        found = mention.search(text)
-        if found:
-            line = text.count(b"\n", 0, found.start()) + 1
+        line = mentions(upstream, file, pattern) if file else 0
+        if line:
             return f"{file}:{line}"
     return ""
 

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Evidence, Severity, Verdict
 from tooling.upgrade.symbols import Definite, Found, SymbolKind, Values
-from tooling.upgrade.uses import Action, Attribute, Awaited, Called, Entered, Item, Iterated, Name
+from tooling.upgrade.uses import (
+    Action,
+    Attribute,
+    Awaited,
+    Called,
+    Either,
+    Entered,
+    Item,
+    Iterated,
+    Name,
+    SuperOf,
+    Unknown,
+)
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.records import Problem
 from tooling.upgrade.verdicts.targets import locate
-from tooling.upgrade.verdicts.wording import evidence, evidence_of_absence
+from tooling.upgrade.verdicts.wording import evidence, evidence_of_absence, mentions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +42,10 @@ _REFUSING = frozenset({Action.CALL, Action.DECORATE, Action.SUBCLASS})
 
 def absences(case: Case) -> Iterator[Problem]:
     """The name was there, and is not any more."""
-    if case.use.action in SILENT or not _is_gone(case):
+    if case.use.action in SILENT:
+        return
+    if not _is_gone(case):
+        yield from _gone_from_here(case)
         return
     absent = case.after.absent[0]
     kind, replacement = _explained(case, absent)
@@ -50,6 +66,37 @@ def absences(case: Case) -> Iterator[Problem]:
         fixable=bool(replacement and replacement.certain and kind is not Verdict.RETURN_CHANGED),
         cause=f"{absent.container}.{absent.name}",
     )
+
+
+def _gone_from_here(case: Case) -> Iterator[Problem]:
+    """A class no longer defines it; only a base of another distribution may still have it, and the old definition did
+    not build upon one there."""
+    if not _is_of_the_class(case.use.target):
+        return  # an instance may be of a subclass that has it
+    if case.after.found or not case.after.beside or len(case.before.found) != 1:
+        return
+    before, absent = case.before.found[0].symbol, case.after.beside[0]
+    if not before.file or mentions(case.old, before.file, rf"super\(.*?\)\.{re.escape(absent.name)}\b"):
+        return
+    yield Problem(
+        kind=Verdict.REMOVED,
+        severity=Severity.WARNING,
+        place=case.use.place,
+        symbol=case.symbol,
+        message=f"{absent.container} no longer defines {absent.name}; only a base of another distribution may have it",
+        raises=exception_of(case, absent),
+        confidence=case.confidence * 0.6,
+        old=evidence(case.old, before),
+        new=evidence_of_absence(absent),
+        cause=f"{absent.container}.{absent.name}",
+    )
+
+
+def _is_of_the_class(target: Derivation) -> bool:
+    """Whether it is looked up in the class itself, by its name or by `super()`."""
+    if isinstance(target, Either):
+        return all(_is_of_the_class(member) for member in target.members if not isinstance(member, Unknown))
+    return isinstance(target, Attribute) and isinstance(target.base, SuperOf | Name)
 
 
 def star_losses(case: Case) -> Iterator[Problem]:

@@ -69,6 +69,8 @@ class Sight:
     absent: tuple[Absent, ...] = ()
     open: str = ""
     """Why there may be more; "" if this is all."""
+    beside: tuple[Absent, ...] = ()
+    """Of what is open: absent, unless a base class outside of the release has it."""
     cascade: bool = False
     """An earlier step fails already: that step has a use of its own."""
     inferred: bool = False
@@ -129,6 +131,8 @@ def spelled(derivation: Derivation, otherwise: str = "") -> str:
         case Attribute(base, name):
             inner = spelled(_class_of(base))
             return f"{inner}.{name}" if inner else otherwise
+        case Either(members):
+            return next((text for member in members if (text := spelled(member))), otherwise)
     return otherwise
 
 
@@ -159,8 +163,8 @@ def _sight(resolution: Resolution, *, receiver: str, by_class: bool = False) -> 
             return Sight(found=(Met(symbol, unbound, deprecated, receiver),))
         case Absent():
             return Sight(absent=(resolution,))
-        case Open(why):
-            return Sight(open=why or "not known")
+        case Open(why, beside):
+            return Sight(open=why or "not known", beside=(beside,) if beside is not None else ())
 
 
 def _member_of(upstream: Upstream, base: Derivation, name: str) -> Sight:
@@ -269,6 +273,7 @@ def _joined(sights: Iterable[Sight]) -> Sight:
             found=(*whole.found, *(met for met in sight.found if met not in whole.found)),
             absent=(*whole.absent, *(gone for gone in sight.absent if gone not in whole.absent)),
             open=whole.open or sight.open,
+            beside=(*whole.beside, *(gone for gone in sight.beside if gone not in whole.beside)),
             cascade=whole.cascade or sight.cascade,
             inferred=whole.inferred or sight.inferred,
         )

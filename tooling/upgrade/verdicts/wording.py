@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Evidence
@@ -37,6 +38,13 @@ def definition(upstream: Upstream, symbol: Symbol) -> str:
     if symbol.kind is SymbolKind.CLASS:
         return f"class {text}"
     return f"async def {text}" if symbol.is_async else f"def {text}"
+
+
+def mentions(upstream: Upstream, file: str, pattern: str) -> int:
+    """Line of a file of the release that a pattern matches; 0 if none does."""
+    text = upstream.release.read(file)
+    found = re.search(pattern.encode(), text)
+    return text.count(b"\n", 0, found.start()) + 1 if found else 0
 
 
 def shorten(text: str, longest: int = _LONGEST) -> str:
