@@ -214,12 +214,13 @@ def _evidence(
             "the rotation",
             source="probe",
             detail=", ".join(source.norm.names),
+            margin=source.norm.margin,
         )
         for part, source in (("query", query), ("key", key))
         if source.norm is not None
     ]
-    detail = "factor between products and scores"
-    found.append(Evidence(feature="attention.scale", value=f"{spec.scale:.9g}", source="probe", detail=detail))
+    found.append(rule.evidence())
+    margins = {"softcap": rule.margin, "alibi": rule.margin}
     for feature, number in (("softcap", rule.softcap), ("alibi", rule.alibi), ("clip", spec.clip)):
         if number is not None:
             found.append(
@@ -228,7 +229,7 @@ def _evidence(
                     value=f"{number:g}",
                     source="probe",
                     detail=f"fitted to the scores of {view.name}",
-                    margin=rule.margin,
+                    margin=margins.get(feature),
                 )
             )
     extent = f"window {window}" if window else f"chunks of {chunk}" if chunk else "causal"

@@ -110,7 +110,7 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
         query_latent_scale=1.0 if compressed is None else scores.snap(compressed.scale, hints),
         kv_latent_scale=scores.snap(expanded.scale, hints),
     )
-    evidence = (*_evidence(spec, _projection(view, expand).name), *turning.evidence)
+    evidence = (*_evidence(spec, _projection(view, expand).name), rule.evidence(), *turning.evidence)
     return Found(attention=spec, rotary=turning.rotary, window=window, chunk=chunk, tensors=tensors, evidence=evidence)
 
 
@@ -134,11 +134,7 @@ def _products(view: View, query: Tensor, key: Tensor, rotary: RotarySpec | None)
 
 def _evidence(spec: LatentAttentionSpec, source: str) -> tuple[Evidence, ...]:
     ranks = f"keys and values of rank {spec.kv_rank}, queries of rank {spec.query_rank or 'full'}"
-    scale = "factor between products and scores"
-    return (
-        Evidence(feature="attention.latent", value=ranks, source="probe", detail=f"values are rows of {source}"),
-        Evidence(feature="attention.scale", value=f"{spec.scale:.9g}", source="probe", detail=scale),
-    )
+    return (Evidence(feature="attention.latent", value=ranks, source="probe", detail=f"values are rows of {source}"),)
 
 
 def _projection(view: View, event: int) -> Projection:

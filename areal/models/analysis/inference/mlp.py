@@ -8,7 +8,7 @@ where clamps show that usual activations never reach.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,6 +63,10 @@ class _Formula:
             gate, up = gate.clamp(max=self.clamp), up.clamp(-self.clamp, self.clamp)
         return act(gate) * (up + self.up_offset)
 
+    def error(self, target: Tensor) -> float:
+        """How far from what enters the last matrix, relative."""
+        return error(self.apply(self.up.output, None if self.gate is None else self.gate.output), target)
+
 
 def infer_mlp(context: LayerContext) -> Inferred[MlpSpec]:
     """The feed-forward layer `context.module`. Tensors: gate_proj.weight and so on, [out, in].
@@ -85,16 +89,26 @@ def infer_mlp(context: LayerContext) -> Inferred[MlpSpec]:
             detail = f"it fits usual inputs, but on {PROBE_SCALE:g} times larger ones it is off by {off:.2g} (relative)"
             raise UnsupportedError("an unknown bound in feed-forward", where=context.name, detail=detail)
         spec = clamped
+    return Inferred(spec=spec, tensors=tensors, evidence=(_evidence(context, spec, formula, calls),))
+
+
+def _evidence(context: LayerContext, spec: MlpSpec, formula: _Formula, calls: Sequence[MatrixCall]) -> Evidence:
+    """The line on a layer, with the activation that comes next."""
     form = "gated" if spec.gated else "plain"
-    evidence = (
-        Evidence(
-            feature="feed_forward",
-            value=f"{form}, {spec.activation}" + (f", clamped to {spec.clamp:g}" if spec.clamp is not None else ""),
-            source="parity",
-            detail=f"{context.name}: {formula.layout}; reproduced between {', '.join(call.name for call in calls)}",
-        ),
+    target = calls[-1].input.reshape(-1, calls[-1].input.shape[-1])
+    own = formula.error(target)
+    others = ((name, replace(formula, activation=Activation(name, {})).error(target)) for name in ACTIVATIONS)
+    other = min(((name, off) for name, off in others if off > LOCAL), key=lambda each: each[1], default=None)
+    detail = (
+        f"{context.name}: {formula.layout}; reproduced between {', '.join(call.name for call in calls)} to {own:.1e}"
     )
-    return Inferred(spec=spec, tensors=tensors, evidence=evidence)
+    return Evidence(
+        feature="feed_forward",
+        value=f"{form}, {spec.activation}" + (f", clamped to {spec.clamp:g}" if spec.clamp is not None else ""),
+        source="parity",
+        detail=detail if other is None else f"{detail}; next best: {other[0]}",
+        margin=None if other is None else other[1] / LOCAL,
+    )
 
 
 def apply_mlp(spec: MlpSpec, tensors: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
@@ -138,7 +152,7 @@ def _explained(
     known = [Activation(name, {}) for name in activation_names(context.config)]
     known += learned_activations(context.module)
     for formula in _formulas(first, target.shape[-1], known, _numbers(context)):
-        off = error(formula.apply(formula.up.output, None if formula.gate is None else formula.gate.output), target)
+        off = formula.error(target)
         best = min(best, off)
         if found and formula.clamp is not None:
             return  # a bound that the trace does not reach is the probe's business

@@ -62,11 +62,12 @@ def explain(
     rotation's own.
     """
     _refuse_dynamic(config, where)
-    fitting = [
+    tried = [
         (candidate, error)
         for candidate in candidates(config)
-        if (error := _error(candidate.args, dim, measured)) is not None and error <= 1.0
+        if (error := _error(candidate.args, dim, measured)) is not None
     ]
+    fitting = [each for each in tried if each[1] <= 1.0]
     turning = measured[0].turning
     magnitude = turning.magnitude if turning.relative else key_magnitude
     fitting.sort(key=lambda each: abs(attention_magnitude(each[0].args) / magnitude - 1) > MAGNITUDE_TOLERANCE)
@@ -84,7 +85,11 @@ def explain(
     detail = (
         f"{candidate.source}; angles agree to {error * ANGLE_TOLERANCE:.1e} rad over {measured[0].length} positions"
     )
-    return spec, (Evidence(feature="attention.rotary", value=value, source="probe", detail=detail),)
+    other = min((each for each in tried if each[1] > 1.0), key=lambda each: each[1], default=None)
+    if other is not None:
+        detail += f"; next best: {other[0].args.rotary_type}, theta {other[0].args.theta:g} of {other[0].source}"
+    margin = None if other is None else other[1]
+    return spec, (Evidence(feature="attention.rotary", value=value, source="probe", detail=detail, margin=margin),)
 
 
 def candidates(config: Mapping[str, Any]) -> Iterator[Candidate]:

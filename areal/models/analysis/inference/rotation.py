@@ -39,6 +39,10 @@ class Turning:
     """Whether there are such dimensions, so that `magnitude` is the rotation's own."""
     growth: Tensor | None = None
     """float64 [T]: factor on whole heads by position, relative to the first one; None where it is 1 everywhere."""
+    residual: float = 0.0
+    """What the pairs leave unexplained, over the tolerance."""
+    rejected: float | None = None
+    """What the best other usual pairing leaves, over the tolerance; None where there is none."""
 
 
 def measure(before: Tensor, after: Tensor, *, where: str) -> Turning | None:
@@ -81,8 +85,28 @@ def measure(before: Tensor, after: Tensor, *, where: str) -> Turning | None:
         real, imaginary, frequencies = imaginary, real, -frequencies
     rest = [index for index in range(before.shape[-1]) if index not in {*real.tolist(), *imaginary.tolist()}]
     base = float(factor[rest].mean()) if rest else 1.0
-    own_magnitude = float(magnitude.mean()) / base
-    return Turning(real, imaginary, frequencies, 4e-6 / before.shape[1], own_magnitude, bool(rest), growth)
+    return Turning(
+        real,
+        imaginary,
+        frequencies,
+        precision=4e-6 / before.shape[1],
+        magnitude=float(magnitude.mean()) / base,
+        relative=bool(rest),
+        growth=growth,
+        residual=residual / RESIDUAL,
+        rejected=_rejected(before, after, turned, {*zip(real.tolist(), imaginary.tolist(), strict=True)}),
+    )
+
+
+def _rejected(before: Tensor, after: Tensor, turned: Tensor, pairs: set[tuple[int, int]]) -> float | None:
+    """What the best usual pairing other than `pairs` leaves unexplained, over the tolerance."""
+    others = [
+        _turn(before, after, real, imaginary)[1] / RESIDUAL
+        for real, imaginary in _hypotheses(turned, before.shape[-1])
+        if not pairs & {*zip(real.tolist(), imaginary.tolist(), strict=True)}
+        and not pairs & {*zip(imaginary.tolist(), real.tolist(), strict=True)}
+    ]
+    return min(others, default=None)
 
 
 def _growth(before: Tensor, after: Tensor) -> Tensor | None:

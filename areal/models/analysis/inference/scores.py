@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.models.analysis.records import UnsupportedError
+from areal.models.analysis.records import Evidence, UnsupportedError
 from areal.models.blocks.alibi import alibi_slopes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 SINK_TOLERANCE = 1e-3
+SAME_NUMBER = 3e-6
+"""Relative difference up to which a measured number is a known one."""
 SCORE_TOLERANCE = 5e-5
 """Of the largest visible score."""
 
@@ -29,6 +31,20 @@ class ScoreRule:
     alibi: float | None = None
     margin: float | None = None
     """Error without softcap or ALiBi over the tolerance, where there is one."""
+    error: float = 0.0
+    """Largest difference of a score over the tolerance."""
+    other: tuple[float, float] | None = None
+    """The next best scale that numbers of the config make, and its error over the tolerance."""
+
+    def evidence(self) -> Evidence:
+        """The line on the scale."""
+        detail = f"factor between products and scores, off by {self.error:.1e} of the tolerance"
+        if self.other is not None:
+            detail += f"; next best: {self.other[0]:.9g}"
+        margin = None if self.other is None else self.other[1]
+        return Evidence(
+            feature="attention.scale", value=f"{self.scale:.9g}", source="probe", detail=detail, margin=margin
+        )
 
 
 def explain_scores(
@@ -47,24 +63,31 @@ def explain_scores(
     s = torch.where(visible, scores - scores.diagonal(dim1=-2, dim2=-1)[..., None], 0.0)
     scale = float((p * s).sum() / p.square().sum())
     plain = float((s - scale * p).abs().max())
+    reach = float(p.abs().max()) / tolerance
     if plain <= tolerance:
-        return ScoreRule(snap(scale, hints))
+        return ScoreRule(snap(scale, hints), error=plain / tolerance, other=_next_best(scale, hints, reach))
     distance = _distance(product.shape[-1]) * visible
     slopes = alibi_slopes(product.shape[1], 1.0, product.device).double()
     for factor in _alibi_factors(p, s, distance, slopes):
         bias = factor * slopes[:, None, None] * distance
         left = s + bias
         scale = float((p * left).sum() / p.square().sum())
-        if float((left - scale * p).abs().max()) <= tolerance:
+        off = float((left - scale * p).abs().max()) / tolerance
+        if off <= 1:
+            other = _next_best(scale, hints, reach)
             scale = snap(scale, hints)
-            return ScoreRule(scale, alibi=snap(factor, [scale, 1.0, 2.0, *hints]), margin=plain / tolerance)
+            alibi = snap(factor, [scale, 1.0, 2.0, *hints])
+            return ScoreRule(scale, alibi=alibi, margin=plain / tolerance, error=off, other=other)
     raw, seen = product[visible], scores[visible]
     for cap in _caps(raw, seen, hints):
         linear = torch.atanh((seen / cap).clamp(-1 + 1e-12, 1 - 1e-12)) * cap
         weight = 1 - (seen / cap).square()
         scale = float((raw * linear * weight).sum() / (raw.square() * weight).sum())
-        if float((cap * torch.tanh(scale * raw / cap) - seen).abs().max()) <= tolerance:
-            return ScoreRule(snap(scale, hints), softcap=cap, margin=plain / tolerance)
+        off = float((cap * torch.tanh(scale * raw / cap) - seen).abs().max()) / tolerance
+        if off <= 1:
+            reach = float((raw * weight).abs().max()) / tolerance
+            other = _next_best(scale, hints, reach)
+            return ScoreRule(snap(scale, hints), softcap=cap, margin=plain / tolerance, error=off, other=other)
     raise UnsupportedError(
         "attention scores",
         where=where,
@@ -75,15 +98,26 @@ def explain_scores(
 
 def snap(value: float, hints: Iterable[float]) -> float:
     """The simplest number that explains a measured one: a hint, its inverse or (inverse) root, or few digits."""
-    for hint in hints:
-        for known in (hint, 1 / hint, hint**-0.5, hint**0.5):
-            if abs(known / value - 1) < 3e-6:
-                return known
+    for known in _made_of(hints):
+        if abs(known / value - 1) < SAME_NUMBER:
+            return known
     for digits in (1, 2, 3, 4):
         rounded = float(f"{value:.{digits}g}")
-        if abs(rounded / value - 1) < 3e-6:
+        if abs(rounded / value - 1) < SAME_NUMBER:
             return rounded
     return value
+
+
+def _made_of(hints: Iterable[float]) -> Iterator[float]:
+    for hint in hints:
+        yield from (hint, 1 / hint, hint**-0.5, hint**0.5)
+
+
+def _next_best(scale: float, hints: Iterable[float], reach: float) -> tuple[float, float] | None:
+    """The nearest other scale that hints make, and its error: reach is the largest product over the tolerance."""
+    others = [known for known in _made_of(hints) if abs(known / scale - 1) >= SAME_NUMBER]
+    nearest = min(others, key=lambda known: abs(known - scale), default=None)
+    return None if nearest is None else (nearest, abs(nearest - scale) * reach)
 
 
 def numbers_of(module: nn.Module, config: Mapping[str, Any]) -> list[float]:

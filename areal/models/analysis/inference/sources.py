@@ -34,6 +34,8 @@ class NormUse:
     """[H, D], in the order of the elements; equal rows where heads share it."""
     bias: Tensor | None
     after_rotary: bool
+    margin: float | None = None
+    """Error of the best other kind of norm over the tolerance."""
 
 
 @dataclass(frozen=True)
@@ -214,4 +216,5 @@ def _norm_use(
         tensors.get("weight"),
         tensors.get("bias"),
         after_rotary,
+        min((line.margin for each in inferred for line in each.evidence if line.margin is not None), default=None),
     )

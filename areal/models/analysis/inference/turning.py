@@ -63,11 +63,18 @@ def explain_turning(before: dict[str, Tensor], after: dict[str, Tensor], view: V
         key_magnitude=key.magnitude,
         where=view.name,
     )
+    pairs = Evidence(
+        feature="attention.rotary_pairs",
+        value="neighbours" if interleaved else "halves",
+        source="probe",
+        detail=f"queries of {view.name} turn by position, off by {query.residual:.1e} of the tolerance",
+        margin=query.rejected,
+    )
     if query.growth is None:
-        return Explained(spec, order, evidence_of_table)
+        return Explained(spec, order, (*evidence_of_table, pairs))
     factor, length, evidence = explain_growth(query.growth, view)
     spec = replace(spec, query_growth=factor, growth_length=length)
-    return Explained(spec, order, (*evidence_of_table, evidence))
+    return Explained(spec, order, (*evidence_of_table, pairs, evidence))
 
 
 def arrange(turning: Turning, width: int) -> tuple[Tensor, bool, int]:
@@ -92,14 +99,11 @@ def in_order(turning: Turning, order: Tensor, interleaved: bool) -> Turning:
     leading = order[: 2 * count : 2] if interleaved else order[:count]
     place = {dimension: index for index, dimension in enumerate(turning.real.tolist())}
     chosen = torch.tensor([place[dimension] for dimension in leading.tolist()])
-    return Turning(
-        turning.real[chosen],
-        turning.imaginary[chosen],
-        turning.frequencies[chosen],
-        turning.precision,
-        turning.magnitude,
-        turning.relative,
-        turning.growth,
+    return replace(
+        turning,
+        real=turning.real[chosen],
+        imaginary=turning.imaginary[chosen],
+        frequencies=turning.frequencies[chosen],
     )
 
 
