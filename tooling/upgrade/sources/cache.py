@@ -18,7 +18,9 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import sys
+import time
 import zipfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from tooling.upgrade.sources.archive.contents import Contents
 
 MAX_BYTES = 2 << 30
+UNFINISHED = ".fetch-"
+"""How the names of folders begin that hold an archive while it is fetched."""
+_ABANDONED_SECONDS = 86_400
 _SCHEMA = 1
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 _FACTS = "areal-release.json"
@@ -87,6 +92,10 @@ class Cache:
             entry = _entry(path)
             if entry is not None:
                 yield entry
+
+    def versions(self, distribution: str) -> list[str]:
+        """Versions whose sources are here, in the order of their records."""
+        return [entry.version for entry in self.entries(distribution) if (self.folder / entry.packed).is_file()]
 
     def distributions(self) -> list[str]:
         """Names of all distributions something is known of."""
@@ -154,7 +163,11 @@ class Cache:
         return _json(self.folder / name)
 
     def prune(self, most: int = MAX_BYTES) -> None:
-        """Remove the zips used longest ago until the rest fits."""
+        """Remove the zips used longest ago until the rest fits, and what killed processes left behind."""
+        for left in self.folder.glob(f"{UNFINISHED}*"):
+            with suppress(OSError):
+                if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
         found = []
         for path in self.folder.glob("*.zip"):
             with suppress(OSError):

@@ -13,7 +13,7 @@ from tooling.upgrade.errors import ArchiveError, UpstreamError
 from tooling.upgrade.sources.archive.reading import FileReader
 from tooling.upgrade.sources.archive.sdist import read_sdist
 from tooling.upgrade.sources.archive.wheel import read_wheel
-from tooling.upgrade.sources.cache import Entry
+from tooling.upgrade.sources.cache import UNFINISHED, Entry
 from tooling.upgrade.sources.index.pages import local_path
 from tooling.upgrade.sources.remote import RANGE_FROM, NoRangesError, RangeReader, check_hashes, download
 
@@ -124,7 +124,7 @@ class Fetcher:
         self._report(f"{link.filename}: fetching")
         try:
             self._cache.folder.mkdir(parents=True, exist_ok=True)
-            with TemporaryDirectory(dir=self._cache.folder, prefix=".fetch-") as folder:
+            with TemporaryDirectory(dir=self._cache.folder, prefix=UNFINISHED) as folder:
                 path = Path(folder) / "archive"
                 count = download(self._transport, link, path, self._report, first)
                 digest = link.sha256 or _sha256(path)

@@ -88,6 +88,11 @@ class Catalogue:
         release.origin = replace(release.origin, yanked=link.yanked, bytes_read=count, seconds=seconds)
         return release
 
+    def cached_between(self, name: str, old: str, new: str) -> list[str]:
+        """Versions between two whose sources are in the cache, ascending: reading them costs no request."""
+        found = {Version(version) for version in self._cache.versions(_normalised(name))}
+        return [str(version) for version in sorted(found) if Version(old) < version < Version(new)]
+
     def requires(self, requirement: str | tuple[str, str]) -> Sequence[str]:
         """Requires-Dist of a release, from its metadata file alone where the index has one."""
         distribution, version = exact(requirement)

@@ -71,6 +71,8 @@ class Server:
     """What user "me" must send for pages; "" lets everyone in."""
     failures: list[int] = field(default_factory=list)
     """Statuses that the next requests are answered with."""
+    compress: bool = False
+    """Whether pages are sent compressed, though nobody asked for that."""
     cut: int = 0
     """How many of the next answers with a file break off half way."""
     moved: dict[str, str] = field(default_factory=dict)
@@ -126,6 +128,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         server = self.server.world
+        self.path = self.path.removeprefix("http://elsewhere.invalid")  # asked as a proxy
         server.log.append((self.command, self.path, dict(self.headers.items())))
         expected = "Basic " + base64.b64encode(f"me:{server.password}".encode()).decode()
         if server.failures:
@@ -150,7 +153,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.headers.get("If-None-Match") == tag:
             self.reply(304, ETag=tag)
         else:
-            self.reply(200, body, Content_Type=kind, ETag=tag)
+            packed = {"Content_Encoding": "gzip"} if server.compress else {}
+            self.reply(200, gzip.compress(body) if packed else body, Content_Type=kind, ETag=tag, **packed)
 
     def file(self, name):
         server = self.server.world

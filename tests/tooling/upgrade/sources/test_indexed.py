@@ -105,6 +105,40 @@ def test_a_version_published_since_the_page_was_kept_is_found(server, wheel, cat
     assert catalogue().release("pkg==1.1").origin.version == "1.1"
 
 
+def test_a_page_that_comes_compressed_unasked_is_read(server, wheel, catalogue):
+    server.compress = True
+    server.files[WHEEL] = wheel(SOURCES)
+    assert [version.text for version in catalogue().versions("pkg")] == ["1.0"]
+
+
+def test_a_proxy_is_used_where_one_is_configured(server, wheel, catalogue):
+    server.files[WHEEL] = wheel(SOURCES)
+    elsewhere = (Index("http://elsewhere.invalid/simple"),)
+    assert catalogue(indexes=elsewhere, proxy=server.url).release("pkg==1.0").files()
+    assert {headers["Host"] for _, _, headers in server.log} == {"elsewhere.invalid"}
+
+
+def test_a_file_that_changes_while_it_is_read_by_ranges_is_noticed(server, wheel, catalogue, small_ranges, monkeypatch):
+    server.files[WHEEL] = wheel({f"pkg/m{number}.py": f"x = {number}" * 99 for number in range(999)}, filler=3_000_000)
+    prepare = remote.RangeReader.prepare
+
+    def replaced_first(self, parts):
+        server.files[WHEEL] += b"more"
+        prepare(self, parts)
+
+    monkeypatch.setattr(remote.RangeReader, "prepare", replaced_first)
+    with pytest.raises(ArchiveError, match="changed while it was read"):
+        catalogue().release("pkg==1.0")
+
+
+def test_versions_between_two_that_are_here_already_are_known(server, wheel, catalogue):
+    for version in ("1.0", "1.1", "1.2", "2.0"):
+        server.files[f"pkg-{version}-py3-none-any.whl"] = wheel(SOURCES, version=version)
+    for version in ("2.0", "1.2", "1.0"):
+        catalogue().release(("pkg", version))
+    assert catalogue().cached_between("pkg", "1.0", "2.0") == ["1.2"]
+
+
 def test_failures_that_pass_are_tried_again(server, wheel, catalogue):
     server.files[WHEEL] = wheel(SOURCES)
     server.failures = [503, 429]

@@ -68,7 +68,7 @@ def contents(reader: Reader, members: Sequence[Member]) -> Iterator[tuple[str, b
     budget = Budget(reader.name)
     ordered = sorted(members, key=lambda member: member.offset)
     for member in ordered:
-        budget.take(member.name, member.size)
+        budget.take(member.name, max(member.size, member.compressed))
     reader.prepare([(member.offset, _bound(member)) for member in ordered])
     for member in ordered:
         yield member.name, _content(reader, member)

@@ -119,7 +119,7 @@ class Pages:
         with answer:
             if answer.status == 304:
                 return {**kept, "fetched": time.time()}
-            body = _whole(answer)
+            body = _unpacked(_whole(answer), answer)
         return {
             "url": without_credentials(answer.url),
             "fetched": time.time(),
@@ -147,6 +147,21 @@ def _whole(answer: Answer) -> bytes:
     if expected.isdecimal() and total != int(expected):
         raise NetworkError("the connection broke", where=without_credentials(answer.url))
     return b"".join(blocks)
+
+
+def _unpacked(body: bytes, answer: Answer) -> bytes:
+    """The page itself: some servers compress what was asked for as it is."""
+    encoding = answer.headers.get("content-encoding", "identity").lower()
+    if encoding not in {"gzip", "x-gzip", "deflate"}:
+        return body
+    try:
+        machine = zlib.decompressobj(47)  # gzip or zlib, as the header of the data says
+        page = machine.decompress(body, _MAX_PAGE + 1)
+    except zlib.error as error:
+        raise UpstreamError(f"unreadable page: {error}", where=without_credentials(answer.url)) from None
+    if len(page) > _MAX_PAGE:
+        raise UpstreamError(f"the page is larger than {_MAX_PAGE >> 20} MB", where=without_credentials(answer.url))
+    return page
 
 
 def _links(kept: dict[str, Any], distribution: str) -> list[FileLink]:
