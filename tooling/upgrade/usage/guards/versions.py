@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.usage.guards.values import NOTHING, Literal, Symbol, Truth, Value, VersionText, all_of, negated
+from tooling.upgrade.usage.guards.values import NOTHING, Literal, Symbol, Truth, Value, VersionText, all_of, any_of
 from tooling.upgrade.uses import CompareVersion, Condition, ModuleExists, VersionSource
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def within(version: VersionText, specifiers: Literal) -> Value:
         members = [compared(version, "==", Literal(one)) for one in specifiers.value]
         if not members or not all(isinstance(one, Truth) for one in members):
             return NOTHING
-        return Truth(negated(all_of([negated(one.condition) for one in members if isinstance(one, Truth)])))
+        return Truth(any_of([one.condition for one in members if isinstance(one, Truth)]))
     conditions: list[Condition] = []
     for part in str(specifiers.value).split(","):
         found = _SPECIFIER.fullmatch(part)

@@ -74,8 +74,10 @@ class FileScope:
             inside = None if package else self._located(self._store.checkout.find(self._path, row[1]))
             return inside or Symbol(row[1], Name(row[1]) if package else None)
         if row[0] == "relative":
-            inside = self._located(self._store.checkout.find(self._path, row[2], row[1]))
-            return inside or Symbol("." * row[1] + row[2])
+            found = self._store.checkout.find(self._path, row[2], row[1])
+            if found is not None and not found[1]:
+                return Symbol(self._store.checkout.module_name(found[0]))
+            return self._located(found) or Symbol("." * row[1] + row[2])
         if row[0] == "global":
             return self.find(row[1])
         if row[0] == "own" and row[1] in facts.functions:

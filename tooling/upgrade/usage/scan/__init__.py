@@ -43,7 +43,7 @@ def _walked(source: bytes, tree: ast.Module) -> Facts:
     walk.context()  # number 0: module level, unconditional
     frame = walk.frame
     declared = {name.strip().decode() for found in _GLOBAL.findall(source) for name in found.split(b",")}
-    frame.bound = frozenset(bound_names(tree.body, walrus=walk.walrus).names | declared)
+    frame.bound = frozenset(bound_names(tree.body, walrus=walk.has_walrus).names | declared)
     walk.future_annotations = any(
         isinstance(node, ast.ImportFrom)
         and node.module == "__future__"

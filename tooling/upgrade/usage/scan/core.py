@@ -33,7 +33,7 @@ class Core:
         """Per value: whether it can lead to a package outside the standard library."""
         self.context_numbers: dict[Any, int] = {}
         self.test_numbers: dict[tuple[int, int, int], int] = {}
-        self.walrus = b":=" in source
+        self.has_walrus = b":=" in source
         self.conditions: tuple[int, ...] = ()
         self.attempts: tuple[int, ...] = ()
         self.switches: tuple[str, ...] = ()

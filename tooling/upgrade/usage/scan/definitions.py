@@ -104,7 +104,7 @@ class Definitions(Statements):
         holder.later.append(walk)
 
     def _body(self, node: FunctionNode, frame: Frame) -> None:
-        bound = bound_names(node.body, walrus=self.walrus)
+        bound = bound_names(node.body, walrus=self.has_walrus)
         frame.bound = frozenset(bound.names | set(frame.values))
         frame.outer, frame.nonlocals = frozenset(bound.outer), frozenset(bound.nonlocals)
         frame.history.update((name, [value]) for name, value in frame.values.items())
@@ -194,7 +194,7 @@ class Definitions(Statements):
         self.facts.classes[qualname] = facts
         self.bind(node.name, self.node("own", qualname))
         outer = self.frame
-        self.frame = Frame("class", qualname, outer, frozenset(bound_names(node.body, walrus=self.walrus).names))
+        self.frame = Frame("class", qualname, outer, frozenset(bound_names(node.body, walrus=self.has_walrus).names))
         self.assigned, assigned = set(), self.assigned
         with self.under(*conditions):
             self.block(node.body)
