@@ -195,6 +195,20 @@ class ConfigFields:
             raise self.error(name, list(dict.fromkeys(map(str, unknown))), _alternatives(allowed, quoted=False))
         return tuple(values)
 
+    def numbers_per_layer(self, name: str, num_layers: int, null: float | None = None) -> tuple[float, ...]:
+        """A number of at least 0 for each layer. null: that of all layers where the list is null or absent."""
+        values = self._values.pop(name, None)
+        if values is None:
+            if null is None:
+                raise self._absent(name)
+            return (null,) * num_layers
+        numbers = isinstance(values, (list, tuple)) and all(
+            isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 for value in values
+        )
+        if not numbers or len(values) != num_layers:
+            raise self.error(name, values, f"a list of {num_layers} numbers of at least 0, one per layer")
+        return tuple(float(value) for value in values)
+
     def integers(self, name: str, default: Collection[int] | None = ()) -> tuple[int, ...]:
         """A list of whole numbers, e.g. of layers; null means absent."""
         values = self._values.pop(name, None)

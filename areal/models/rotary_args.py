@@ -61,6 +61,10 @@ class RotaryArgs:
             return 1.0
         return float(0.1 * weight * math.log(stretch) + 1.0) ** 2
 
+    def with_theta(self, theta: float) -> RotaryArgs:
+        """The same with another base."""
+        return replace(self, theta=theta)
+
     def rotated_dim(self, head_dim: int) -> int:
         """How many dimensions of a head of `head_dim` are rotated."""
         return int(head_dim * self.partial_factor)

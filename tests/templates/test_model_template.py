@@ -107,11 +107,17 @@ def test_what_few_families_have_is_written_where_it_is_needed(tmp_path):
     report = reports.llama()
     report["layout"].append(reports.renamed("layers.*.mlp.activation", "model.layers.*.mlp.act_fn"))
     report["slots"]["layer.rotary"]["extra"] = ["growth", "idle"]
+    report["slots"]["layer.rotary"]["thetas"] = "bases"
+    bases = reports.used("bases", "list", default_rule=reports.field("rope_parameters.rope_theta"), nullable=True)
+    report["fields"].append(bases)
     report["slots"]["layer.rotary.query_growth"] = reports.field("rope_parameters.growth")
     report["slots"]["layer.rotary.growth_length"] = reports.constant(8)
     plan = Sandbox.copy_of(ROOT, tmp_path).plan(request("llama", report, tmp_path)).plan
     files = {change.path.rpartition("/")[2]: "".join(change.after.decode().split()) for change in plan.changes}
     assert "learned_activation=True" in files["model.py"]
+    assert "args.rotary.with_theta(theta)" in files["model.py"]
+    assert "returntables.get(theta)forthetainargs.bases" in files["model.py"].replace("[", "").replace("]", "")
+    assert 'bases=fields.numbers_per_layer("bases",num_layers,null=rotary.theta)' in files["args.py"]
     assert 'query_growth=args.rotary.extra["growth"],growth_length=8' in files["model.py"]
     assert 'extra=("growth",),unused=("idle",)' in files["args.py"]
 

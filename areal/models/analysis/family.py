@@ -113,17 +113,19 @@ class PerLayer:
 class RotaryField:
     """Everything of a `RotarySpec` but `dim` and `interleaved`, read as transformers reads rope_parameters and its
     older spellings. JSON: {"kind": "rotary", "layer_type": null, "types": ["default", "yarn"], "theta": null,
-    "extra": []}.
+    "extra": [], "thetas": ""}.
 
     layer_type: the entry to take where rope_parameters has one per layer type. types: the rotary types that were
     proven; others are refused at load. theta: only for configs without rope_parameters (types is ("default",) then):
     where theta comes from, e.g. Field("rotary_base"). extra: numbers in rope_parameters that no rotary type has; where
-    slots read them it is as Field("rope_parameters.NAME")."""
+    slots read them it is as Field("rope_parameters.NAME"). thetas: a list with the theta of each layer, in place of the
+    one in rope_parameters; layers whose entry is 0 are not rotated."""
 
     layer_type: str | None
     types: tuple[str, ...]
     theta: Expression | None = None
     extra: tuple[str, ...] = ()
+    thetas: str = ""
 
 
 Expression = Constant | Field | Product | Sum | Power | RotaryScaled | WhenNull | WhenEqual | PerLayer | RotaryField

@@ -257,3 +257,17 @@ def test_token_ids_are_written_back_as_they_were_nulls_included():
     assert {name: written[name] for name in ("bos_token_id", *given)} == {"bos_token_id": 7} | given
     without = {name: value for name, value in PUBLISHED["qwen3"].items() if not name.endswith("_token_id")}
     assert not any(name.endswith("_token_id") for name in read(without).to_hf_config())
+
+
+def test_numbers_of_each_layer_are_one_for_each():
+    def fields_of(**config):
+        return ConfigFields({"model_type": "some", **config})
+
+    assert fields_of(bases=[5, 0, 2.5]).numbers_per_layer("bases", 3) == (5.0, 0.0, 2.5)
+    assert fields_of(bases=None).numbers_per_layer("bases", 2, null=7.0) == (7.0, 7.0)
+    assert fields_of().numbers_per_layer("bases", 2, null=7.0) == (7.0, 7.0)
+    with pytest.raises(ModelError, match="bases, which is required"):
+        fields_of().numbers_per_layer("bases", 2)
+    for wrong in ([1.0], [1.0, -1.0], [1.0, None], [1.0, True], "ab", 3.0):
+        with pytest.raises(ModelError, match="a list of 2 numbers of at least 0"):
+            fields_of(bases=wrong).numbers_per_layer("bases", 2)

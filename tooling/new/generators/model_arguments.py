@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tooling.new.generators.model_expressions import SCORE_FACTOR, Value, Writer, depends_on_layer, fields_of
 from tooling.new.generators.model_fields import CANONICAL, dependencies, reading
-from tooling.new.generators.model_names import attribute_name, class_name, field_name, literal, one_line, tuple_literal
+from tooling.new.generators.model_names import attribute_name, class_name, literal, one_line, tuple_literal
+from tooling.new.generators.model_tables import RotaryTable, rotary_tables
 from tooling.new.generators.model_words import property_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from tooling.new.generators.model_fields import FieldPlan, FieldPlans
 
@@ -37,6 +38,7 @@ _SLOTS: Final = {
 _MAX_ENTRY: Final = 108
 """Characters of a field's name and the reason to ignore it, together in one line."""
 _ROTARY_PART: Final = "rope_parameters."
+_THETA: Final = "rope_parameters.rope_theta"
 _PARTIAL: Final = "rope_parameters.partial_rotary_factor"
 """Read by `take_rotary`, and an attribute of what that returns."""
 
@@ -52,17 +54,6 @@ class Property:
     of_layer: bool
 
 
-@dataclass(frozen=True)
-class RotaryTable:
-    """One table of rotations: an attribute that is read, or a property over a field for theta."""
-
-    attribute: str
-    layer_type: str | None
-    types: tuple[str, ...]
-    theta: Mapping[str, Any] | None
-    extra: tuple[str, ...] = ()
-
-
 @dataclass
 class Arguments:
     """Collects what the arguments of one family need."""
@@ -74,7 +65,7 @@ class Arguments:
 
     def __post_init__(self) -> None:
         self.slots: Mapping[str, Any] = self.report["slots"]
-        self.tables = _rotary_tables(self.slots.get("layer.rotary"))
+        self.tables = rotary_tables(self.slots.get("layer.rotary"))
         self._self = Writer(self._values("self"))
         self._args = Writer(self._values("args"))
         self._local = Writer(self._values(""))
@@ -87,6 +78,7 @@ class Arguments:
                 values[use["name"]] = Value(f"{rotary}.partial_factor", "float")
         for name in self._rotary_numbers():
             values[name] = Value(f"{rotary}.extra[{literal(name.removeprefix(_ROTARY_PART))}]", "float")
+        values[_THETA] = Value(f"{rotary}.theta", "float")
         values[SCORE_FACTOR] = Value(f"{rotary}.score_factor", "float")
         values[_PARTIAL] = Value(f"{rotary}.partial_factor", "float")
         return values
@@ -118,6 +110,10 @@ class Arguments:
         """Whether a field has a value, as the model's code says it."""
         chosen = {**node, "then": _constant(True), "otherwise": _constant(False)}
         return self._args.expression(chosen)
+
+    def attribute_of(self, name: str) -> str:
+        """The attribute that keeps a config field."""
+        return next(plan.attribute for plan in self.plans if plan.name == name)
 
     def can_be_none(self, node: Mapping[str, Any]) -> bool:
         """Whether an expression is null for some config."""
@@ -160,7 +156,7 @@ class Arguments:
             needed.update(dict.fromkeys(fields_of(node)))
         names = {plan.name for plan in self.plans}
         layers = self.plans.by_attribute("num_layers")
-        if layers is not None and any(plan.per_layer for plan in self.plans):
+        if layers is not None and any(plan.per_layer or plan.numbers for plan in self.plans):
             needed[layers.name] = None
         heads = self.plans.by_attribute("num_heads")
         if heads is not None and "layer.attention.num_kv_heads" not in self.slots:
@@ -175,7 +171,9 @@ class Arguments:
         for name in needed:
             if name in names:
                 self._order(name, done)
-        return list(done.items())
+        # A list over layers may be filled with the theta of the table.
+        by_list = [table for table in self.tables if table.thetas]
+        return [*done.items(), *((table.attribute, self._take_rotary(table)) for table in by_list)]
 
     def _order(self, name: str, done: dict[str, str]) -> None:
         plan = next(plan for plan in self.plans if plan.name == name)
@@ -208,7 +206,11 @@ class Arguments:
         for plan in self.plans:
             if plan.attribute not in BASE:
                 found.append((plan.attribute, plan.attribute if plan.attribute in ready else self._reading(plan)))
-        found += [(table.attribute, self._take_rotary(table)) for table in self.tables if table.theta is None]
+        found += [
+            (table.attribute, table.attribute if table.thetas else self._take_rotary(table))
+            for table in self.tables
+            if table.theta is None
+        ]
         use = self._use("initializer_range")
         if use is not None:
             found.append(("initializer_range", f'fields.number("initializer_range", {literal(use["default"])})'))
@@ -346,28 +348,6 @@ def proven_values(use: Mapping[str, Any]) -> list[Any]:
 def section_variable(name: str) -> str:
     """The variable for the object that a dotted field is in."""
     return f"{attribute_name(name.partition('.')[0])}_fields"
-
-
-def rotary_leaves(node: Any) -> Iterator[Mapping[str, Any]]:
-    """The tables in the expression of `layer.rotary`."""
-    if not isinstance(node, dict):
-        return
-    if node.get("kind") == "rotary":
-        yield node
-    for key in ("then", "otherwise"):
-        yield from rotary_leaves(node.get(key))
-
-
-def _rotary_tables(node: Any) -> tuple[RotaryTable, ...]:
-    found: list[RotaryTable] = []
-    distinct = list({json.dumps(leaf, sort_keys=True): leaf for leaf in rotary_leaves(node)}.values())
-    for leaf in distinct:
-        layer_type = leaf.get("layer_type")
-        kind = field_name(layer_type).removesuffix("_attention") if layer_type else ""
-        attribute = f"{kind}_rotary" if kind and len(distinct) > 1 else "rotary"
-        extra = tuple(leaf.get("extra", ()))
-        found.append(RotaryTable(attribute, layer_type, tuple(leaf["types"]), leaf.get("theta"), extra))
-    return tuple(found)
 
 
 def _flat(node: Mapping[str, Any]) -> Mapping[str, Any]:

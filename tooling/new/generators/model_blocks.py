@@ -176,7 +176,12 @@ class ModelCode(LayerCode):
         tables = self.arguments.tables
         if not tables:
             return "None"
-        if self.slots["layer.rotary"]["kind"] == "rotary" and not depends_on_layer(self.slots["layer.rotary.dim"]):
+        by_list = any(table.thetas for table in tables)
+        if (
+            self.slots["layer.rotary"]["kind"] == "rotary"
+            and not by_list
+            and not depends_on_layer(self.slots["layer.rotary.dim"])
+        ):
             return self._table(self.slots["layer.rotary"])
         return "_rotary(args)"
 
@@ -184,6 +189,9 @@ class ModelCode(LayerCode):
         if self._rotary() != "_rotary(args)":
             return
         node = self.slots["layer.rotary"]
+        if node.get("thetas"):
+            yield self._tables_by_list(node)
+            return
         names: dict[str, str] = {}
         lines = []
         for table in self.arguments.tables:
@@ -195,6 +203,17 @@ class ModelCode(LayerCode):
         lines.append(f"return [{choice} for layer in range(args.num_layers)]")
         body = "\n    ".join(lines)
         yield f"def _rotary(args: {self.pascal}Args) -> {kind}:\n    {body}\n"
+
+    def _tables_by_list(self, node: Mapping[str, Any]) -> str:
+        """A table for each theta in a list over layers."""
+        attribute = self.arguments.tables[0].attribute
+        table = self._table(node).replace(f"args.{attribute}", f"args.{attribute}.with_theta(theta)", 1)
+        thetas = f"args.{self.arguments.attribute_of(node['thetas'])}"
+        return (
+            f"def _rotary(args: {self.pascal}Args) -> list[Rotary | None]:\n"
+            f"    tables = {{theta: {table} for theta in set({thetas}) if theta}}\n"
+            f"    return [tables.get(theta) for theta in {thetas}]\n"
+        )
 
     def _rotary_choice(self, node: Mapping[str, Any], names: Mapping[str, str]) -> str:
         if node["kind"] == "rotary":

@@ -284,6 +284,8 @@ def _collect(node: Any, found: dict[str, None]) -> None:
         found[node["of"]] = None
     elif isinstance(node.get("field"), str):
         found[node["field"]] = None
+    if node.get("thetas"):
+        found[node["thetas"]] = None
     for key in ("terms", "base", "otherwise", "condition", "conditions", "then", "theta"):
         _collect(node.get(key), found)
 

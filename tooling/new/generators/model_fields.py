@@ -58,10 +58,14 @@ class FieldPlan:
     per_layer: bool = False
     allowed: tuple[Any, ...] = ()
     minimum: int = 1
+    numbers: bool = False
+    """Whether it is a list with a number for each layer."""
 
     @property
     def annotation(self) -> str:
         """Of the attribute."""
+        if self.numbers:
+            return "tuple[float, ...]"
         if self.type == "list":
             items = {type(value).__name__ for value in self.allowed} or {"int"}
             return f"tuple[{' | '.join(sorted(items))}, ...]"
@@ -193,12 +197,12 @@ def _field_plan(use: Mapping[str, Any], attribute: str, report: Mapping[str, Any
         kind = _type_of(use)
     if kind not in ("int", "float", "bool", "str", "list"):
         raise malformed(f"the config field {name!r} of type {kind!r} as one that the computation uses")
+    nodes = list(_nodes_in(*report["slots"].values(), *(other.get("default_rule") for other in report["fields"])))
     listed = [node for node in _conditions(report) if node.get("field") == name and node["kind"] == "listed"]
     allowed = tuple(use.get("allowed") or ())
     per_layer = kind == "list" and bool(listed or use.get("default_rule"))
     if per_layer and not allowed:
         allowed = _list_values(use, listed)
-    nodes = list(_nodes_in(*report["slots"].values(), *(other.get("default_rule") for other in report["fields"])))
     if kind == "bool" and use.get("nullable") and use.get("default_rule") is None:
         use = _with_meaning_of_null(use, [node for node in nodes if name in (node.get("field"), node.get("name"))])
     filled = use.get("default_rule") is not None
@@ -212,6 +216,7 @@ def _field_plan(use: Mapping[str, Any], attribute: str, report: Mapping[str, Any
         per_layer=per_layer,
         allowed=allowed,
         minimum=_minimum(use, report),
+        numbers=any(node.get("thetas") == name for node in nodes),
     )
 
 
@@ -313,6 +318,9 @@ def reading(plan: FieldPlan, locals_: Mapping[str, Any], owner: str) -> str:
 
 def _list_reading(plan: FieldPlan, name: str, owner: str, write: Any, num_layers: str) -> str:
     rule, default = plan.use.get("default_rule"), plan.use.get("default")
+    if plan.numbers:
+        filled = "" if rule is None else f", null={write(rule)}"
+        return f"{owner}.numbers_per_layer({name}, {num_layers}{filled})"
     if not plan.per_layer:
         absent = "" if not default else f", {tuple_literal(default)}"
         # No layer is in a list that is null, which is what the config class means by it too.

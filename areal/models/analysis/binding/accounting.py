@@ -16,7 +16,7 @@ from areal.models.analysis.binding.expressions import (
     walk,
 )
 from areal.models.analysis.binding.folded import folded_fields
-from areal.models.analysis.binding.rotary import PARTIAL
+from areal.models.analysis.binding.rotary import PARTIAL, THETA, filled_with_theta, thetas_of
 from areal.models.analysis.binding.variations import MISSING, changed
 from areal.models.analysis.family import FieldUse, Listed, WhenEqual
 from areal.models.analysis.records import UnsupportedError
@@ -132,12 +132,17 @@ class Accounts:
         default = reader.defaults.get(name, MISSING)
         value = self._base(name)
         rule = reader.rules.get(name)
+        required = default is MISSING or (default is None and name in reader.unfilled | self.binder.no_nulls)
+        if name in thetas_of(self.binder.expressions.values()):
+            # A rule that was learned while nothing else changed does not know the theta of rope_parameters.
+            rule = THETA if filled_with_theta(reader, self.binder.observer.base, name) else None
+            required = required or rule is None
         proven = self._proven(name)
         return {
             "name": name,
             "type": self._type(name, [value, default, *proven]),
             "nullable": rule is not None or value is None or any(entry is None for entry in proven),
-            "required": default is MISSING or (default is None and name in reader.unfilled | self.binder.no_nulls),
+            "required": required,
             "default": None if default is MISSING else default,
             "default_rule": rule,
             "minimum": self._minimum(name, proven),

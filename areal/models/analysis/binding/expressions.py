@@ -104,7 +104,7 @@ def evaluate(  # noqa: C901, PLR0911 - one case for each kind
         case PerLayer(condition, then, otherwise):
             return evaluate(then if holds(condition, config, layer) else otherwise, config, layer)
         case RotaryField():
-            return _rotary(expression, config)
+            return _rotary(expression, config, layer)
     raise AssertionError(f"no such expression: {expression!r}")
 
 
@@ -165,7 +165,10 @@ def _number(value: Any, name: str) -> float:
     return value
 
 
-def _rotary(expression: RotaryField, config: Mapping[str, Any]) -> dict[str, Any] | None:
+def _rotary(expression: RotaryField, config: Mapping[str, Any], layer: int | None) -> dict[str, Any] | None:
+    own = _theta_of_layer(expression.thetas, config, layer) if expression.thetas else None
+    if own == 0:
+        return None
     if expression.theta is not None:
         return {"theta": float(evaluate(expression.theta, config)), "type": "default", "parameters": {}}
     entries = config.get(ROTARY_FIELD)
@@ -184,7 +187,14 @@ def _rotary(expression: RotaryField, config: Mapping[str, Any]) -> dict[str, Any
         )
     except ModelError as error:
         raise EvaluationError(str(error)) from error
-    return {"theta": found.theta, "type": found.rotary_type, "parameters": found.parameters}
+    return {"theta": own or found.theta, "type": found.rotary_type, "parameters": found.parameters}
+
+
+def _theta_of_layer(name: str, config: Mapping[str, Any], layer: int | None) -> float:
+    entries = look_up(config, name)
+    if layer is None or not isinstance(entries, list | tuple) or layer >= len(entries):
+        raise EvaluationError(f"{name} is {entries!r}, expected a list with an entry for layer {layer}")
+    return float(_number(entries[layer], name))
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -212,7 +222,7 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
             return (otherwise,)
         case WhenEqual(_, _, then, otherwise) | PerLayer(_, then, otherwise):
             return (then, otherwise)
-        case RotaryField(_, _, theta, _):
+        case RotaryField(_, _, theta):
             return () if theta is None else (theta,)
     return ()
 
@@ -225,7 +235,9 @@ def _own_fields(expression: Expression) -> tuple[str, ...]:
             return tuple(name for name, _ in powers)
         case PerLayer(condition, _, _):
             return tuple(_condition_fields(condition))
-        case RotaryField(_, _, None, _) | RotaryScaled():
+        case RotaryField(_, _, None):
+            return (ROTARY_FIELD, *([expression.thetas] if expression.thetas else []))
+        case RotaryScaled():
             return (ROTARY_FIELD,)
     return ()
 
@@ -319,10 +331,10 @@ def to_json(expression: Expression) -> dict[str, Any]:  # noqa: C901, PLR0911 - 
         case PerLayer(condition, then, otherwise):
             branches = {"then": to_json(then), "otherwise": to_json(otherwise)}
             return {"kind": "per_layer", "condition": condition_to_json(condition), **branches}
-        case RotaryField(layer_type, types, theta, extra):
+        case RotaryField(layer_type, types, theta, extra, thetas):
             where = None if theta is None else to_json(theta)
             found = {"kind": "rotary", "layer_type": layer_type, "types": list(types), "theta": where}
-            return {**found, "extra": list(extra)}
+            return {**found, "extra": list(extra), "thetas": thetas}
     raise AssertionError(f"no such expression: {expression!r}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -15,18 +15,20 @@ from areal.models.analysis.binding.expressions import (
     evaluate,
     look_up,
     same,
+    walk,
 )
 from areal.models.analysis.binding.fitting import fit
 from areal.models.analysis.binding.observations import Sample
 from areal.models.analysis.binding.slots import ABSENT, LayerValues
-from areal.models.analysis.binding.variations import rotary_alternatives
-from areal.models.analysis.family import Constant, PerLayer, RotaryField, WhenEqual, WhenNull
+from areal.models.analysis.binding.variations import MISSING, changed, rotary_alternatives
+from areal.models.analysis.family import Constant, Field, PerLayer, RotaryField, WhenEqual, WhenNull
 from areal.models.blocks.frequencies import attention_magnitude, inverse_frequencies
 from areal.models.rotary_args import ROTARY_TYPES, RotaryArgs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from areal.models.analysis.binding.reading import ConfigReader
     from areal.models.analysis.family import Expression
     from areal.models.analysis.spec import ArchitectureSpec
 
@@ -37,6 +39,30 @@ _KNOWN: Final = frozenset({"rope_theta", "rope_type", "type", PARTIAL}).union(
 )
 _DIM: Final = 16
 """Tables are compared at this size, where the type leaves it open."""
+
+
+THETA: Final = Field(f"{ROTARY_FIELD}.rope_theta")
+"""The base of all tables, where no layer has its own."""
+
+
+def thetas_of(expressions: Iterable[Expression]) -> set[str]:
+    """Lists that hold the theta of each layer."""
+    return {part.thetas for each in expressions for part in walk(each) if isinstance(part, RotaryField) and part.thetas}
+
+
+def filled_with_theta(reader: ConfigReader, base: Mapping[str, Any], name: str) -> bool:
+    """Whether the class makes a list over layers of the theta in rope_parameters where it is null or absent."""
+    entries = look_up(base, ROTARY_FIELD)
+    if not isinstance(entries, dict) or is_layered(entries):
+        return False
+    for theta in (4321.0, 56789.0):
+        for value in (None, MISSING):
+            written = changed(base, {ROTARY_FIELD: {**entries, "rope_theta": theta}, name: value})
+            found = look_up(reader.normal(written) or {}, name)
+            depth = look_up(written, reader.depth_field)
+            if not isinstance(found, list) or found != [theta] * len(found) or len(found) != depth:
+                return False
+    return True
 
 
 def is_layered(entries: object) -> bool:
@@ -147,6 +173,9 @@ class RotaryFit:
         for expression in (Constant(None), whole):
             if all(self.explains(expression, sample) for sample in samples):
                 return expression
+        listed = self._by_list(samples)
+        if listed is not None:
+            return listed
         kinds = [_kind_samples(sample, self._candidates(sample)) for sample in samples]
         if all(kind is not None for kind in kinds):
             named = [kind for kind in kinds if kind is not None and any(value is not ABSENT for value in kind.value)]
@@ -173,8 +202,8 @@ class RotaryFit:
     def retyped(self, expression: Expression) -> Expression:
         """The expression with the current types."""
         match expression:
-            case RotaryField(layer_type, _, theta, _):
-                return expression if theta is not None else self._field(layer_type)
+            case RotaryField(layer_type, _, theta, _, thetas):
+                return expression if theta is not None else replace(self._field(layer_type), thetas=thetas)
             case PerLayer(condition, then, otherwise):
                 return PerLayer(condition, self.retyped(then), self.retyped(otherwise))
             case WhenEqual(name, value, then, otherwise):
@@ -183,6 +212,15 @@ class RotaryFit:
 
     def _field(self, layer_type: str | None) -> RotaryField:
         return RotaryField(layer_type, tuple(sorted(self.types.get(layer_type, ()))), extra=self.extra)
+
+    def _by_list(self, samples: Sequence[Sample]) -> Expression | None:
+        """One table of rope_parameters but for its theta, which a list has for each layer."""
+        for name in self.names:
+            if all(isinstance(look_up(sample.config, name), list) for sample in samples):
+                found = replace(self._field(None), thetas=name)
+                if all(self.explains(found, sample) for sample in samples):
+                    return found
+        return None
 
     def _candidates(self, sample: Sample) -> list[str | None]:
         entries = look_up(sample.config, ROTARY_FIELD)

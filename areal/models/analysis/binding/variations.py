@@ -164,6 +164,10 @@ def _of_list(value: list[Any], choices: list[str]) -> list[Any]:
     elif all(isinstance(entry, int) for entry in value):
         found += [[kind] * len(value) for kind in kinds]
         found += [[], value[:1], [0], [0, 2]]
+    elif all(isinstance(entry, float) for entry in value):
+        # Of each layer's own, of one layer only, and 0 where that may mean none.
+        found += [[entry * (0.7 + 0.1 * place) for place, entry in enumerate(value)]]
+        found += [[*value[:-1], value[-1] * 1.7], [*value[:-1], 0.0], [0.0, *value[1:]]]
     distinct: list[Any] = []
     for entry in found:
         if entry != value and entry not in distinct:

@@ -1,16 +1,21 @@
 """Which entry of rope_parameters a layer has, found from configs in which entries are alike or differ."""
 
+from dataclasses import replace
+
+from areal.models.analysis.binding.expressions import fields_of
 from areal.models.analysis.binding.observations import Sample
 from areal.models.analysis.binding.rotary import (
     RotaryFit,
     extra_names,
+    filled_with_theta,
     has_type,
     rotary_changes,
     rotary_parts,
+    thetas_of,
     with_rotary_values,
 )
 from areal.models.analysis.binding.slots import LayerValues
-from areal.models.analysis.family import Listed, PerLayer, RotaryField
+from areal.models.analysis.family import Constant, First, Listed, PerLayer, RotaryField
 from areal.models.analysis.spec import ArchitectureSpec
 
 KINDS = ["sliding", "full", "sliding"]
@@ -73,3 +78,43 @@ def test_parameters_of_types_are_no_numbers_of_their_own():
     entries = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 2.0, "original_max_position_embeddings": 16}
     assert extra_names(entries) == ()
     assert extra_names({"full": entries, "sliding": None}) == ()
+
+
+def listed(thetas, *, kind="default", theta=500.0):
+    entries = {"rope_type": kind, "rope_theta": theta} | ({"factor": 2.0} if kind == "linear" else {})
+    parameters = {"factor": 2.0} if kind == "linear" else {}
+    tables = LayerValues((each and {"theta": each, "type": kind, "parameters": parameters}) or None for each in thetas)
+    return Sample({"rope_parameters": entries, "bases": list(thetas), "size": 3}, tables, len(thetas))
+
+
+def test_a_list_with_the_theta_of_each_layer_goes_before_rope_parameters():
+    fit = RotaryFit(["bases", "size"], {None: ("default", "linear")})
+    expected = RotaryField(None, ("default", "linear"), thetas="bases")
+    samples = [listed([500.0] * 3), listed([500.0, 0.0, 80.0]), listed([500.0] * 3, kind="linear", theta=90.0)]
+    assert fit.fit(samples) == expected
+    assert fit.fit(samples[:1]) == RotaryField(None, ("default", "linear"))
+    assert fields_of(expected) == {"rope_parameters", "bases"}
+    assert thetas_of([PerLayer(First(), Constant(None), expected)]) == {"bases"}
+    swapped = replace(listed([500.0, 80.0]), value=listed([80.0, 500.0]).value)
+    assert not fit.explains(expected, swapped)
+
+
+class Written:
+    """A reader of configs whose class fills a list in some way."""
+
+    depth_field = "size"
+
+    def __init__(self, fill):
+        self.fill = fill
+
+    def normal(self, config):
+        bases = config.get("bases") or self.fill(config)
+        return {**config, "bases": bases}
+
+
+def test_what_a_list_of_thetas_is_filled_with_is_tried():
+    base = {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "bases": [500.0] * 3, "size": 3}
+    by_theta = Written(lambda config: [config["rope_parameters"]["rope_theta"]] * config["size"])
+    assert filled_with_theta(by_theta, base, "bases")
+    assert not filled_with_theta(Written(lambda config: [500.0] * config["size"]), base, "bases")
+    assert not filled_with_theta(Written(lambda config: None), base, "bases")
