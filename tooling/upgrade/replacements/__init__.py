@@ -11,3 +11,7 @@ members      new names of methods, attributes, fields and enum members
 parameters   new names of parameters
 explain      all of it: `explain_absence`
 """
+
+from tooling.upgrade.replacements.explain import Explainer, explain_absence
+
+__all__ = ["Explainer", "explain_absence"]

@@ -47,7 +47,7 @@ def f(a, old=None):
 def test_imports_are_read_in_every_form():
     files = {
         "pkg/__init__.py": "from . import a\nfrom .a import one as first, two\n",
-        "pkg/sub/b.py": "if x:\n    from ..a import (\n        one,  # why\n        three as t,\n    )\nfrom os import path",
+        "pkg/sub/b.py": "if x:\n  from ..a import (\n    one,  # why\n    three as t,\n  )\nfrom os import path",
         "pkg/sub/__init__.py": "from .b import x; from ....beyond import y\n",
         "pkg/c.py": "import os\nfrom pkg.a import one, \\\n    four\n",
     }
