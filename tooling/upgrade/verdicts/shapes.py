@@ -55,13 +55,15 @@ def fits(signature: Signature, arguments: Arguments) -> bool:
     return bound.fits(len(arguments.given)) and not bound.by_keyword_only
 
 
-def everything(signature: Signature, *, required_only: bool) -> Arguments:
-    """A call that passes each parameter in the way callers may: by position as far as possible."""
+def everything(signature: Signature, *, optional: str) -> Arguments:
+    """A call that passes each parameter. optional: those with a default "left out", "by position" or "by keyword"."""
     given: list[Argument] = []
     for parameter in signature.parameters:
-        if parameter.kind in ("star", "double-star") or (required_only and parameter.default is not None):
+        is_optional = parameter.default is not None
+        if parameter.kind in ("star", "double-star") or (is_optional and optional == "left out"):
             continue
-        if parameter.kind == "keyword-only":
+        by_name = is_optional and optional == "by keyword" and parameter.kind == "positional"
+        if parameter.kind == "keyword-only" or by_name:
             given.append(Argument(_NOWHERE, parameter.name, -1))
         else:
             given.append(Argument(_NOWHERE, None, len(given)))
@@ -71,8 +73,8 @@ def everything(signature: Signature, *, required_only: bool) -> Arguments:
 def misfit(method: ClientMethod, target: Signature) -> str:
     """Why a method cannot stand where something of that signature is called; "" if it can."""
     own = signature_of(method)
-    if not fits(own, everything(target, required_only=True)):
+    if not fits(own, everything(target, optional="left out")):
         return "it cannot be called with the required arguments alone"
-    if not fits(own, everything(target, required_only=False)):
+    if not any(fits(own, everything(target, optional=how)) for how in ("by position", "by keyword")):
         return "it does not take all arguments that may be passed"
     return ""
