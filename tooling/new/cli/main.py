@@ -144,7 +144,7 @@ def _answer(call: Call, *, as_json: bool) -> Report:
     from tooling.new.cli.parsing import call_parser, invoke
 
     if call.version:
-        from tooling.new.version import version
+        from tooling.kit.version import version
 
         number = version()
         return Report(command="version", changing=False, text=f"{PROGRAM} {number}", data={"version": number})

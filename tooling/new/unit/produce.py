@@ -23,8 +23,8 @@ from tooling.kit.template.manifest import load_manifest, resolve
 from tooling.kit.template.questions import check_answers, load_questions, refuse_unasked
 from tooling.kit.template.rendering import complete_answers, render, template_context
 from tooling.kit.template.tree import hash_algorithm, tree_hash
+from tooling.kit.version import version
 from tooling.new.unit.pages import Page, load_page, refused_page
-from tooling.new.version import version
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The version of `areal-new`: a checkout's own pyproject.toml, or what the installed distribution says."""
+"""The version of the harness: a checkout's own pyproject.toml, or what the installed distribution says."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The command lines `areal-upgrade-deps` and `areal-audit`."""

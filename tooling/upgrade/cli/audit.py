@@ -1,0 +1,118 @@
+"""`areal-audit`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, TextIO
+
+from tooling.kit.errors import UsageError
+from tooling.kit.output import Report
+from tooling.upgrade.cli.arguments import AUDIT, audit_parser, parse
+from tooling.upgrade.cli.frame import apply, context_of, end_progress, framed, writing
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from tooling.kit.change.plan import Plan
+    from tooling.upgrade.operations.checking import Checked
+    from tooling.upgrade.operations.context import Context
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = audit_parser()
+    if {"-h", "--help"} & set(words):
+        parser.print_help()
+        return 0
+    return framed(AUDIT, words, lambda _stream: _run(parse(parser, words), _stream))
+
+
+def _run(arguments: argparse.Namespace, _stream: TextIO) -> Report:
+    context = context_of(arguments)
+    names = _known(context, arguments.packages)
+    if not arguments.write:
+        return _report(_check(context, names, None), arguments, None)
+    from tooling.kit.change.plan import Plan
+    from tooling.upgrade.operations.checking import write
+
+    def planned() -> tuple[tuple[Checked, ...], Plan]:
+        plan = Plan(context.root)
+        checked = _check(context, names, plan)
+        write(checked, plan)
+        return checked, plan
+
+    if arguments.dry_run:
+        checked, plan = planned()
+        return _report(checked, arguments, plan)
+    with writing(context.root, arguments) as repository:
+        checked, plan = planned()
+        apply(repository, plan)
+    return _report(checked, arguments, plan)
+
+
+def _known(context: Context, names: Sequence[str]) -> tuple[str, ...]:
+    from packaging.utils import canonicalize_name
+
+    wanted = tuple(canonicalize_name(name) for name in names)
+    watched = [package.distribution for package in context.policy.packages]
+    for name in wanted:
+        if name not in watched:
+            raise UsageError(
+                f"{name} is not watched", where=name, fix=f"watched: {', '.join(watched) or 'nothing'}; see the policy"
+            )
+    return wanted
+
+
+def _check(context: Context, names: Sequence[str], plan: Plan | None) -> tuple[Checked, ...]:
+    from tooling.upgrade.operations.checking import check
+
+    checked = check(context, only=names, plan=plan)
+    end_progress()
+    return checked
+
+
+def _report(checked: Sequence[Checked], arguments: argparse.Namespace, plan: Plan | None) -> Report:
+    untrue = [one for one in checked if one.drifts]
+    # What was written is true now; damaged files are left, and so are those whose release could not be had.
+    left = [one for one in untrue if plan is None or any(drift.what == "damaged" for drift in one.drifts) or one.unseen]
+    return Report(
+        command=AUDIT,
+        exit_code=10 if left else 0,
+        dry_run=arguments.dry_run,
+        changes=plan.changes if plan is not None else (),
+        show_diff=arguments.diff,
+        changing=plan is not None,
+        warnings=tuple(f"{one.distribution}: signatures not compared: {one.unseen}" for one in checked if one.unseen),
+        next_steps=("areal-audit --write",) if left and plan is None else (),
+        text="\n".join(_lines(checked)) + "\n",
+        data={
+            "packages": [
+                {
+                    "distribution": one.distribution,
+                    "version": one.version,
+                    "checklist": one.path if one.checklist is not None else None,
+                    "drift": [asdict(drift) for drift in one.drifts],
+                    "unseen": one.unseen or None,
+                }
+                for one in checked
+            ]
+        },
+    )
+
+
+def _lines(checked: Sequence[Checked]) -> Iterator[str]:
+    for one in checked:
+        if one.checklist is None and not one.drifts:
+            continue
+        state = f"{len(one.drifts)} untrue" if one.drifts else "true"
+        entries = len(one.checklist.entries) if one.checklist else 0
+        files = len(one.checklist.files) if one.checklist else 0
+        yield f"{one.distribution} {one.version}: {files} files, {entries} symbols: {state}"
+        for drift in one.drifts:
+            yield f"  {drift.path}: {drift.key}: {drift.what}: {drift.message}"
+    unused = [one.distribution for one in checked if one.checklist is None and not one.drifts]
+    if unused:
+        yield f"not used by the code: {', '.join(unused)}"

@@ -1,0 +1,134 @@
+"""What both command lines share: finding the repository, the lock around writing, and turning errors into exits."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tooling.kit.errors import ToolError, UsageError, WriteError
+from tooling.kit.output import Report, discard, reserved_stdout, say, write_report
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    from tooling.kit.change.plan import Plan
+    from tooling.kit.repository import Repository
+    from tooling.upgrade.operations.context import Context
+
+
+class InterruptedRunError(ToolError):
+    """Ctrl-C."""
+
+    exit_code = 130
+    code = "interrupted"
+
+
+def framed(program: str, words: list[str], run: Callable[[TextIO], Report | None]) -> int:
+    """Runs a command and writes its report; returns the exit code. `run` may write to the stream itself and return
+    None, or raise ToolError."""
+    as_json = "--json" in words or "--sarif" in words
+    gc.disable()  # one process, few cycles, very many small objects
+    with _stdout(as_json) as stream:
+        try:
+            report = _safely(program, run, stream)
+            if report is not None:
+                write_report(report, stream, as_json="--json" in words)
+            stream.flush()
+        except BrokenPipeError:
+            discard(stream)
+            return 141
+        return report.status if report is not None else 0
+
+
+@contextmanager
+def _stdout(reserve: bool) -> Iterator[TextIO]:
+    if reserve:
+        with reserved_stdout() as stream:
+            yield stream
+    else:
+        yield sys.stdout
+
+
+def _safely(program: str, run: Callable[[TextIO], Report | None], stream: TextIO) -> Report | None:
+    try:
+        return run(stream)
+    except BrokenPipeError:
+        raise
+    except ToolError as error:
+        return _failed(program, error)
+    except KeyboardInterrupt:
+        return _failed(program, InterruptedRunError("interrupted; nothing was written"))
+    except OSError as error:
+        return _failed(program, WriteError(error.strerror or str(error), where=str(error.filename or "")))
+    except Exception:  # noqa: BLE001 - the outermost frame: a bug must not look like a verdict
+        say(traceback.format_exc())
+        return _failed(program, ToolError("internal error", fix="report it with the text above"))
+
+
+def _failed(program: str, error: ToolError) -> Report:
+    data: dict[str, Any] = dict(getattr(error, "details", {}) or {})
+    return Report(command=program, problem=error, changing=False, data=data)
+
+
+def context_of(arguments: argparse.Namespace) -> Context:
+    """The context that the shared options describe."""
+    from tooling.upgrade.operations.context import open_context
+
+    cache, offline = arguments.cache, arguments.offline is not None
+    if arguments.offline:
+        folder = Path(arguments.offline)
+        if not folder.is_dir():
+            raise UsageError("no such cache", where=f"--offline {folder}", fix="name a folder that a run has filled")
+        cache = folder
+    root = repository_root(arguments.repo)
+    return open_context(root, cache=cache, offline=offline, report=_progress)
+
+
+def repository_root(path: Path) -> Path:
+    """The work tree that a folder lies in; the folder itself where there is no git."""
+    from tooling.kit.repository import find_repository
+
+    if not path.is_dir():
+        raise UsageError("no such folder", where=f"--repo {path}", fix="name a repository")
+    try:
+        return find_repository(path).root
+    except UsageError:
+        return path.resolve()
+
+
+@contextmanager
+def writing(root: Path, arguments: argparse.Namespace) -> Iterator[Repository]:
+    """The repository, locked. Raises UsageError where there is no git, BusyError, and what a rollback raises."""
+    from tooling.kit.change.transaction import transaction
+    from tooling.kit.repository import find_repository
+
+    repository = find_repository(root)
+    with transaction(repository, wait_seconds=arguments.wait, note=lambda line: say(f"rolled back: {line}")):
+        yield repository
+
+
+def apply(repository: Repository, plan: Plan) -> None:
+    """Write a plan: all of it or nothing."""
+    from tooling.kit.change.transaction import apply_plan
+
+    if plan:
+        apply_plan(repository, plan)
+
+
+def _progress(line: str) -> None:
+    """One line that the next one replaces, on a terminal only."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{line[:100]}")
+        sys.stderr.flush()
+
+
+def end_progress() -> None:
+    """Remove the progress line."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()

@@ -1,0 +1,72 @@
+"""`areal-upgrade-deps latest`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tooling.kit.errors import UsageError
+from tooling.kit.output import Report, aligned
+from tooling.upgrade.cli.arguments import UPGRADE
+from tooling.upgrade.cli.frame import context_of, end_progress
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from tooling.upgrade.operations.latest import Latest
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Search and report; changes nothing."""
+    from packaging.utils import canonicalize_name
+
+    from tooling.upgrade.operations.latest import latest
+
+    for word in arguments.requests:
+        if "=" in word:
+            raise UsageError(f"{word!r} names a version", fix=f"write `{UPGRADE} latest PACKAGE`")
+    context = context_of(arguments)
+    found = latest(context, [canonicalize_name(word) for word in arguments.requests])
+    end_progress()
+    if not found:
+        raise UsageError("no watched package is declared here", fix=f"name one: `{UPGRADE} latest PACKAGE`")
+    return Report(
+        command=f"{UPGRADE} latest",
+        exit_code=4 if all(one.problem for one in found) else 10 if any(one.breaking for one in found) else 0,
+        changing=False,
+        text=_text(found),
+        data={"packages": [_object(one) for one in found]},
+    )
+
+
+def _text(found: Sequence[Latest]) -> str:
+    rows = [("package", "now", "newest", "clean up to", "first that breaks", "why")]
+    rows += [
+        (one.distribution, one.current, one.newest, one.clean, one.breaking or "-", one.problem or _why(one))
+        for one in found
+    ]
+    skipped = [f"{one.distribution} {each}" for one in found for each in one.skipped]
+    return "\n".join([aligned(rows), *(f"not audited: {line}" for line in skipped)]) + "\n"
+
+
+def _why(one: Latest) -> str:
+    breaking = [finding for finding in one.audit.findings if finding.severity == "breaking"] if one.audit else []
+    if not breaking:
+        return ""
+    more = f" and {len(breaking) - 1} more" if len(breaking) > 1 else ""
+    return f"{breaking[0].path}:{breaking[0].line} {breaking[0].message}{more}"
+
+
+def _object(one: Latest) -> dict[str, Any]:
+    from tooling.upgrade.report.document import document
+
+    return {
+        "distribution": one.distribution,
+        "current": one.current,
+        "newest": one.newest,
+        "clean": one.clean,
+        "breaking": one.breaking or None,
+        "skipped": list(one.skipped),
+        "problem": one.problem or None,
+        **(document([one.audit]) if one.audit else {"findings": [], "audits": []}),
+    }

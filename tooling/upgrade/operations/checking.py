@@ -1,0 +1,105 @@
+"""`areal-audit`: whether the checklists say what the code does, for every watched package that the code uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tooling.upgrade.checklists.check import Drift, drift
+from tooling.upgrade.checklists.collect import collect
+from tooling.upgrade.checklists.document import render
+from tooling.upgrade.checklists.records import Subject
+from tooling.upgrade.errors import UpstreamError
+from tooling.upgrade.manifests.baseline import baseline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tooling.kit.change.plan import Plan
+    from tooling.upgrade.checklists.records import Checklist
+    from tooling.upgrade.operations.context import Context
+    from tooling.upgrade.policy.records import FocusedPackage
+    from tooling.upgrade.usage.index import UsageIndex
+
+FOLDER: Final = "skills/upgrade-deps/checklists"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One package."""
+
+    distribution: str
+    version: str
+    path: str
+    drifts: tuple[Drift, ...]
+    checklist: Checklist | None
+    """None for a package that the code does not use."""
+    unseen: str = ""
+    """Why signatures could not be compared."""
+
+
+def check(
+    context: Context, *, versions: Mapping[str, str] | None = None, only: Sequence[str] = (), plan: Plan | None = None
+) -> tuple[Checked, ...]:
+    """Compare all checklists. versions: instead of the repository's own, for packages that are being upgraded. only:
+    distributions; all that are watched when empty. plan: where files are read, if not from the disk.
+
+    Raises UsageError for a package in `only` that is not watched."""
+    from tooling.upgrade.usage.index import index_repository
+
+    packages = [context.package(name) for name in only] or list(context.policy.packages)
+    imports = tuple(dict.fromkeys(name for package in packages for name in package.imports))
+    context.report("reading the repository")
+    index = index_repository(context.root, imports, cache=context.cache / "usage")
+    return tuple(_checked(context, package, index, versions or {}, plan) for package in packages)
+
+
+def write(checked: Sequence[Checked], plan: Plan) -> None:
+    """Put right what is untrue. Raises UsageError for a damaged checklist, which is left for people."""
+    for one in checked:
+        if one.checklist is None or one.unseen:
+            continue
+        old = plan.read(one.path)
+        text = render(one.checklist, None if old is None else old.decode("utf-8", errors="replace"), one.path)
+        plan.write(one.path, text.encode(), reason=f"what the code uses of {one.distribution}")
+
+
+def _checked(
+    context: Context, package: FocusedPackage, index: UsageIndex, versions: Mapping[str, str], plan: Plan | None
+) -> Checked:
+    path = f"{FOLDER}/{package.distribution}.md"
+    used = any(use.package in package.imports for file in index.files for use in file.uses)
+    text = _text(context, path, plan)
+    if not used:
+        stale = [Drift(path, "file", "stale", "nothing uses this package any more")] if text is not None else []
+        return Checked(package.distribution, "", path, tuple(stale), None)
+    found = baseline(package.distribution, context.declarations, context.policy, context.root)
+    version = versions.get(package.distribution) or (found.version if found else "")
+    upstream, unseen = None, ""
+    if not version:
+        unseen = "no manifest says which version is used"
+    else:
+        try:
+            upstream = context.upstream(package.distribution, version)
+        except UpstreamError as error:
+            unseen = str(error)
+    subject = Subject(
+        package.distribution,
+        package.imports,
+        f"https://github.com/{package.repository}" if package.repository else "",
+        package.tag,
+        version,
+    )
+    checklist = collect(subject, index.files, upstream)
+    drifts = drift(checklist, text, path, signatures=not unseen)
+    return Checked(package.distribution, version, path, tuple(drifts), checklist, unseen)
+
+
+def _text(context: Context, path: str, plan: Plan | None) -> str | None:
+    if plan is not None:
+        content = plan.read(path)
+        return None if content is None else content.decode("utf-8", errors="replace")
+    try:
+        return (context.root / path).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,128 @@
+"""What every run needs: the repository, its policy, and a way to releases."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tooling.kit.errors import UsageError
+from tooling.upgrade.declarations.find import find_declarations
+from tooling.upgrade.policy.import_names import import_names
+from tooling.upgrade.policy.read import read_policy
+from tooling.upgrade.policy.records import FocusedPackage
+from tooling.upgrade.sources.cache import default_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tooling.upgrade.declarations.records import Declarations
+    from tooling.upgrade.policy.records import Policy
+    from tooling.upgrade.releases import Release
+    from tooling.upgrade.sources.indexed import Catalogue
+    from tooling.upgrade.upstream import UpstreamRelease
+
+_DIST_INFO = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)\.dist-info")
+
+
+@dataclass
+class Context:
+    """One repository in one run."""
+
+    root: Path
+    policy: Policy
+    declarations: Declarations
+    cache: Path
+    catalogue: Catalogue
+    report: Callable[[str], None]
+    """Is told in a line what takes time."""
+    use_installed: bool = True
+    """Whether a release that is installed in the project's .venv is read there."""
+    _opened: dict[tuple[str, str], UpstreamRelease] = field(default_factory=dict)
+
+    def package(self, distribution: str) -> FocusedPackage:
+        """The policy's record of a package; one made up for a package that is not watched."""
+        known = self.policy.package(distribution)
+        return known or FocusedPackage(
+            distribution=distribution, imports=import_names(distribution, self.root), declared=False
+        )
+
+    def release(self, distribution: str, version: str) -> Release:
+        """From the project's environment if it has that very version, else from the cache or an index. Raises like
+        `Catalogue.release`."""
+        if self.use_installed:
+            found = installed_release(self.root, distribution, version)
+            if found is not None:
+                return found
+        return self.catalogue.release((distribution, version))
+
+    def upstream(self, distribution: str, version: str) -> UpstreamRelease:
+        """A release as symbols; opened once in a run."""
+        from tooling.upgrade.upstream import open_upstream
+
+        key = (distribution, version)
+        if key not in self._opened:
+            self.report(f"{distribution} {version}: reading")
+            self._opened[key] = open_upstream(self.release(*key), cache=self.cache / "facts")
+        return self._opened[key]
+
+    def imports(self, distributions: Sequence[str]) -> tuple[str, ...]:
+        """Import names of several distributions."""
+        return tuple(dict.fromkeys(name for each in distributions for name in self.package(each).imports))
+
+
+def open_context(
+    root: Path,
+    *,
+    cache: Path | None = None,
+    offline: bool = False,
+    use_installed: bool = True,
+    report: Callable[[str], None] = lambda _line: None,
+) -> Context:
+    """The context of the repository at `root`. Raises UsageError for a folder that is not there and for a policy that
+    makes no sense."""
+    from tooling.upgrade.sources.indexed import Catalogue
+
+    if not root.is_dir():
+        raise UsageError("no such folder", where=str(root), fix="name the repository with --repo")
+    declarations = find_declarations(root)
+    policy = read_policy(root, declarations)
+    folder = cache or default_folder()
+    known = [*(each.distribution for each in policy.packages), *(each.distribution for each in declarations.found)]
+    catalogue = Catalogue(folder, offline=offline, project=root, known=known, report=report)
+    return Context(root, policy, declarations, folder, catalogue, report, use_installed)
+
+
+def installed_release(root: Path, distribution: str, version: str) -> Release | None:
+    """What the project's own .venv has installed, if it is this version and not an editable checkout."""
+    from tooling.upgrade.errors import UpstreamError
+    from tooling.upgrade.sources.folder import folder_release
+
+    for folder in sorted(root.glob(".venv/lib/python3*/site-packages")):
+        for information in folder.glob("*.dist-info"):
+            match = _DIST_INFO.fullmatch(information.name)
+            if match is None or _normalised(match["name"]) != distribution or not _same(match["version"], version):
+                continue
+            try:
+                return folder_release(folder, distribution, version)
+            except UpstreamError:
+                return None  # a link to a checkout: no copy of the release
+    return None
+
+
+def _normalised(name: str) -> str:
+    from packaging.utils import canonicalize_name
+
+    return canonicalize_name(name)
+
+
+def _same(first: str, second: str) -> bool:
+    """Equal versions; a local part of the installed one ("2.9.1+cpu") says how it was built, not what it is."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        installed, wanted = Version(first), Version(second)
+    except InvalidVersion:
+        return first == second
+    return installed == wanted or (wanted.local is None and installed.public == wanted.public)

@@ -1,0 +1,121 @@
+"""`--fix`: edits what is certain, and proves it by auditing the edited files again.
+
+A file whose edits did not make their findings go, or brought new ones, comes back as it was.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import Severity
+from tooling.upgrade.operations.auditing import audit_moves
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tooling.kit.change.plan import Plan
+    from tooling.upgrade.findings import Audit, Finding
+    from tooling.upgrade.operations.auditing import Move
+    from tooling.upgrade.operations.context import Context
+
+    Key = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Fixes:
+    """What became of the fixable findings."""
+
+    done: tuple[Finding, ...] = ()
+    left: tuple[tuple[Finding, str], ...] = ()
+    """With the reason."""
+    after: tuple[Audit, ...] = ()
+    """The audits of the edited tree; those from before when nothing was edited."""
+
+
+def fix(context: Context, plan: Plan, moves: Sequence[Move], audits: Sequence[Audit]) -> Fixes:
+    """Edit files of the repository in `plan`."""
+    from tooling.upgrade.fixes.files import Fixed, fix_file
+
+    by_path: dict[str, list[Finding]] = {}
+    for audit in audits:
+        for finding in audit.findings:
+            if finding.fixable:
+                by_path.setdefault(finding.path, []).append(finding)
+    exported = _names_imported_from(context.root, by_path)
+    fixed: dict[str, Fixed] = {}
+    for path, findings in by_path.items():
+        data = plan.read(path)
+        if data is not None:
+            fixed[path] = fix_file(path, data, findings, exported=exported.get(path, frozenset()).__contains__)
+    left = [pair for one in fixed.values() for pair in one.left]
+    edited = {path: one for path, one in fixed.items() if one.done}
+    if not edited:
+        return Fixes(left=tuple(left), after=tuple(audits))
+    context.report(f"auditing {len(edited)} fixed files again")
+    after = _audited_again(context, moves, {path: one.data for path, one in edited.items()})
+    failed = _worse(audits, after, edited)
+    if failed:
+        why = "the audit still finds it after the edit"
+        left += [(finding, why) for path in failed for finding in edited[path].done]
+        edited = {path: one for path, one in edited.items() if path not in failed}
+        after = _audited_again(context, moves, {path: one.data for path, one in edited.items()})
+    for path, one in edited.items():
+        plan.write(path, one.data, reason="follows the new version")
+    done = tuple(finding for one in edited.values() for finding in one.done)
+    return Fixes(done, tuple(left), after)
+
+
+def _audited_again(context: Context, moves: Sequence[Move], edited: Mapping[str, bytes]) -> tuple[Audit, ...]:
+    """Audits of the repository as it would be, on a copy of its Python files."""
+    with tempfile.TemporaryDirectory(prefix="areal-audit-") as folder:
+        copy = Path(folder)
+        for path in _python_files(context.root):
+            target = copy / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path in edited:
+                target.write_bytes(edited[path])
+            else:
+                shutil.copyfile(context.root / path, target)
+        return audit_moves(replace(context, root=copy, use_installed=False), moves)
+
+
+def _python_files(root: Path) -> tuple[str, ...]:
+    from tooling.upgrade.usage.checkout import Checkout
+
+    return tuple(path for path in Checkout(root).paths if (root / path).is_file() and not (root / path).is_symlink())
+
+
+def _worse(before: Sequence[Audit], after: Sequence[Audit], edited: Mapping[str, object]) -> set[str]:
+    """Edited files where a finding that was fixed is still there, or a new one appeared."""
+    fixed = Counter(_key(finding) for one in edited.values() for finding in one.done)  # type: ignore[attr-defined]  # Fixed
+    known = Counter(_key(finding) for audit in before for finding in audit.findings)
+    failed = set()
+    for key, number in Counter(_key(finding) for audit in after for finding in audit.findings).items():
+        if key[0] in edited and number > known[key] - fixed[key]:
+            failed.add(key[0])
+    return failed
+
+
+def _key(finding: Finding) -> Key:
+    """What a finding is, wherever edits have shifted its line. Information does not count."""
+    severity = "" if finding.severity is Severity.INFO else str(finding.kind)
+    return finding.path, severity, finding.symbol if severity else "", finding.parameter if severity else ""
+
+
+def _names_imported_from(root: Path, paths: Mapping[str, object]) -> dict[str, frozenset[str]]:
+    """For each file, the names that other files of the repository import from it."""
+    from tooling.upgrade.usage.checkout import Checkout
+
+    checkout = Checkout(root)
+    found: dict[str, set[str]] = {}
+    for importer in checkout.paths:
+        for level, module, names in checkout.imports(importer):
+            hit = checkout.find(importer, module, level) if names else None
+            if hit is not None and hit[0] in paths and hit[0] != importer:
+                found.setdefault(hit[0], set()).update(names)
+    return {path: frozenset(names) for path, names in found.items()}

@@ -1,0 +1,102 @@
+"""`upgrade-summary.md`: what a person needs to review an upgrade, or to go on with one that failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.report.markdown import code, escaped, markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.upgrade.operations.upgrading import Upgrade
+
+MOST_CHANGES = 60
+"""Version changes of a lock that are listed."""
+
+
+def summary(upgrade: Upgrade) -> str:
+    """The whole document. Deterministic: no times, no machine."""
+    title = ", ".join(str(request) for request in upgrade.wishes.requests)
+    parts = [
+        f"# Upgrade to {escaped(title)}\n",
+        *_problem(upgrade),
+        _section("Version changes", _moves(upgrade)),
+        _section("Declarations", _edits(upgrade)),
+        _section("Resolution", _locks(upgrade)),
+        _section("Fixes", _fixes(upgrade)),
+    ]
+    if upgrade.audits:
+        parts.append(f"## Audit\n\n{markdown(upgrade.audits).rstrip()}\n")
+    parts.append(_section("To be looked at", _open(upgrade)))
+    return "\n".join(part for part in parts if part)
+
+
+def _section(title: str, lines: Iterator[str]) -> str:
+    body = list(lines)
+    return f"## {title}\n\n" + "\n".join(body) + "\n" if body else ""
+
+
+def _problem(upgrade: Upgrade) -> Iterator[str]:
+    if upgrade.problem is not None:
+        yield f"**It did not succeed; nothing else was written.** {escaped(str(upgrade.problem))}\n"
+
+
+def _moves(upgrade: Upgrade) -> Iterator[str]:
+    if upgrade.moves:
+        yield "| package | from | to | why |"
+        yield "| --- | --- | --- | --- |"
+    for move in upgrade.moves:
+        yield f"| {escaped(move.distribution)} | {escaped(move.old)} | {escaped(move.new)} | {escaped(move.why)} |"
+
+
+def _edits(upgrade: Upgrade) -> Iterator[str]:
+    edits = upgrade.bump.edits if upgrade.bump else ()
+    if edits:
+        yield "| place | before | after | why |"
+        yield "| --- | --- | --- | --- |"
+    for edit in edits:
+        yield f"| {code(f'{edit.path}:{edit.line}')} | {code(edit.before)} | {code(edit.after)} | {escaped(edit.why)} |"
+    kept = [each for each in upgrade.bump.kept if not each.attention] if upgrade.bump else []
+    if kept:
+        yield ""
+        yield "Left as they are:"
+        yield ""
+        yield from (f"- {code(f'{each.path}:{each.line}')} {code(each.text)}: {escaped(each.why)}" for each in kept)
+
+
+def _locks(upgrade: Upgrade) -> Iterator[str]:
+    for result in upgrade.locks:
+        yield f"### {escaped(result.variant)}: {result.made}"
+        yield ""
+        yield from (f"- {escaped(note)}" for note in result.notes)
+        if result.conflict is not None:
+            yield from (f"- {escaped(str(cause))}" for cause in result.conflict.causes)
+        if result.proposal is not None:
+            did = "was relaxed" if result.proposal.applied else "could be relaxed"
+            place = result.proposal.declaration
+            yield f"- {code(place.where)} {did} to {code(result.proposal.specifier)}: {escaped(result.proposal.why)}"
+        changes = result.changes[:MOST_CHANGES]
+        yield from (
+            f"- {escaped(each.name)} {escaped(each.old or 'new')} → {escaped(each.new or 'gone')}" for each in changes
+        )
+        if len(result.changes) > len(changes):
+            yield f"- and {len(result.changes) - len(changes)} more"
+        yield ""
+
+
+def _fixes(upgrade: Upgrade) -> Iterator[str]:
+    for finding in upgrade.fixes.done:
+        text = finding.replacement.text if finding.replacement else ""
+        yield f"- {code(finding.path)}: {finding.kind} {code(finding.symbol)} → {code(text)}"
+    for finding, why in upgrade.fixes.left:
+        yield f"- left: {code(f'{finding.path}:{finding.line}')} {finding.kind}: {escaped(why)}"
+
+
+def _open(upgrade: Upgrade) -> Iterator[str]:
+    yield from (f"- {escaped(warning)}" for warning in upgrade.warnings)
+    for audit in upgrade.audits:
+        for unseen in audit.open:
+            what = f"{unseen.count} uses not judged, {escaped(unseen.why)}, e.g. {code(unseen.example)}"
+            yield f"- {escaped(audit.distribution)}: {what}"
+        yield from (f"- {escaped(audit.distribution)}: not read: {escaped(each)}" for each in audit.unreadable)

@@ -1,0 +1,189 @@
+"""A whole upgrade as one plan: declarations, locks, audits, fixes, checklists, summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tooling.kit.errors import UsageError
+from tooling.upgrade.errors import ResolutionError
+from tooling.upgrade.manifests.baseline import baseline
+from tooling.upgrade.manifests.bump import Bump, bump
+from tooling.upgrade.manifests.requests import check_requests
+from tooling.upgrade.operations.auditing import Move, audit_moves
+from tooling.upgrade.operations.fixing import Fixes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from packaging.specifiers import SpecifierSet
+
+    from tooling.kit.change.plan import Plan
+    from tooling.kit.errors import ToolError
+    from tooling.upgrade.findings import Audit
+    from tooling.upgrade.locks.records import LockResult
+    from tooling.upgrade.manifests.requests import Request
+    from tooling.upgrade.operations.context import Context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the caller wants of an upgrade."""
+
+    requests: tuple[Request, ...]
+    old: Mapping[str, str] = field(default_factory=dict)
+    """Version to audit from, instead of what the repository declares; key "" holds for all."""
+    bump: bool = True
+    """False: audit only."""
+    lock: bool = True
+    fix: bool = False
+    checklists: bool = True
+    offline: bool = False
+
+
+@dataclass
+class Upgrade:
+    """Everything that was found and is to be written. Filled step by step, so that a failure can still be told."""
+
+    wishes: Wishes
+    plan: Plan
+    moves: list[Move] = field(default_factory=list)
+    bump: Bump | None = None
+    locks: tuple[LockResult, ...] = ()
+    audits: tuple[Audit, ...] = ()
+    """Of the tree as it will be."""
+    fixes: Fixes = field(default_factory=Fixes)
+    checklists: tuple[str, ...] = ()
+    """Files that are written."""
+    warnings: list[str] = field(default_factory=list)
+    problem: ToolError | None = None
+
+
+def plan_upgrade(context: Context, upgrade: Upgrade) -> None:
+    """Fill in an upgrade. What it raises leaves the steps before in the record: UsageError for requests that make no
+    sense here, ResolutionError for conflicts, UpstreamError for releases that cannot be had."""
+    wishes = upgrade.wishes
+    requests = check_requests(wishes.requests, context.policy)
+    upgrade.moves = [_move(context, request, wishes.old) for request in requests]
+    if wishes.bump:
+        _bump(context, upgrade, requests)
+    if wishes.bump and wishes.lock:
+        _lock(context, upgrade, requests)
+    upgrade.audits = audit_moves(context, upgrade.moves, allowed=_allowed(upgrade))
+    if wishes.fix:
+        from tooling.upgrade.operations.fixing import fix
+
+        upgrade.fixes = fix(context, upgrade.plan, upgrade.moves, upgrade.audits)
+        upgrade.audits = upgrade.fixes.after
+    if wishes.bump and wishes.checklists:
+        _checklists(context, upgrade)
+
+
+def _move(context: Context, request: Request, old: Mapping[str, str]) -> Move:
+    given = old.get(request.distribution) or old.get("")
+    if given:
+        return Move(request.distribution, given, request.version)
+    found = baseline(
+        request.distribution, context.declarations, context.policy, context.root, variant=request.variant
+    ) or baseline(request.distribution, context.declarations, context.policy, context.root)
+    if found is None:
+        raise UsageError(
+            f"no manifest says which version of {request.distribution} is used now",
+            where=str(request),
+            fix=f"name it: --from {request.distribution}==VERSION",
+        )
+    return Move(request.distribution, found.version, request.version)
+
+
+def _bump(context: Context, upgrade: Upgrade, requests: Sequence[Request]) -> None:
+    done = bump(context.root, context.policy, context.declarations, requests)
+    upgrade.bump = done
+    for change in done.plan.changes:
+        upgrade.plan.write(change.path, change.after or b"", reason=change.reason)
+    for companion in done.companions:
+        upgrade.warnings.append(
+            f"{companion.distribution} {companion.version or ''} moves together with "
+            f"{companion.request.distribution}: {companion.why}; consider upgrading both in one command"
+        )
+    upgrade.warnings += [f"{each.path}:{each.line}: {each.text}: {each.why}" for each in done.kept if each.attention]
+    upgrade.warnings += [f"no place names {each.distribution}; it is audited only" for each in done.undeclared]
+
+
+def _lock(context: Context, upgrade: Upgrade, requests: Sequence[Request]) -> None:
+    from tooling.upgrade.locks.resolve import lock
+
+    context.report("resolving")
+    upgrade.locks = lock(
+        context.root,
+        upgrade.plan,
+        context.policy,
+        context.declarations,
+        requests,
+        fix=upgrade.wishes.fix,
+        offline=upgrade.wishes.offline,
+    )
+    for result in upgrade.locks:
+        solved = result.proposal is not None and result.proposal.applied
+        if result.conflict is not None and not solved:
+            raise ResolutionError(
+                f"variant {result.variant}: " + "; ".join(map(str, result.conflict.causes[:4]))
+                if result.conflict.causes
+                else f"variant {result.variant}: no set of versions satisfies all requirements",
+                where=next((cause.where for cause in result.conflict.causes if cause.where), ""),
+                fix=_way_out(result),
+                details={"raw": result.conflict.raw},
+            )
+    upgrade.moves += _brought_along(context, upgrade)
+
+
+def _way_out(result: LockResult) -> str:
+    if result.proposal is not None:
+        declaration = result.proposal.declaration
+        return (
+            f"--fix writes {declaration.distribution}{result.proposal.specifier} at {declaration.where}: "
+            f"{result.proposal.why}"
+        )
+    return "relax one of these requirements, or upgrade the packages together"
+
+
+def _brought_along(context: Context, upgrade: Upgrade) -> list[Move]:
+    """Watched packages that the resolution moves besides those that were asked for."""
+    asked = {move.distribution for move in upgrade.moves}
+    found: dict[str, Move] = {}
+    for result in upgrade.locks:
+        for change in result.changes:
+            watched = context.policy.package(change.name) is not None
+            one_each = change.old and change.new and "," not in change.old + change.new
+            if watched and one_each and change.name not in asked:
+                found[change.name] = Move(change.name, change.old, change.new, f"variant {result.variant} resolves so")
+    return list(found.values())
+
+
+def _allowed(upgrade: Upgrade) -> dict[str, SpecifierSet]:
+    """The versions that the declarations will admit, for those that were edited."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    found: dict[str, SpecifierSet] = {}
+    for edit in upgrade.bump.edits if upgrade.bump else ():
+        if edit.declaration is None:
+            continue
+        text = edit.after if edit.after[:1] in "<>=!~" else f"=={edit.after}"
+        try:
+            found.setdefault(edit.request.distribution, SpecifierSet(text))
+        except InvalidSpecifier:
+            continue
+    return found
+
+
+def _checklists(context: Context, upgrade: Upgrade) -> None:
+    from tooling.upgrade.operations.checking import check, write
+
+    names = [move.distribution for move in upgrade.moves if context.policy.package(move.distribution)]
+    if not names or context.policy.inferred:
+        return  # a repository without a policy keeps no checklists
+    versions = {move.distribution: move.new for move in upgrade.moves}
+    before = {change.path for change in upgrade.plan.changes}
+    checked = check(context, versions=versions, only=names, plan=upgrade.plan)
+    write(checked, upgrade.plan)
+    upgrade.warnings += [f"{one.path} was not written: {one.unseen}" for one in checked if one.unseen]
+    upgrade.checklists = tuple(change.path for change in upgrade.plan.changes if change.path not in before)
