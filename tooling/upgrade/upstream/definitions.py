@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.symbols import Symbol, SymbolKind
@@ -69,6 +69,12 @@ class Definitions:
     def outside(self, dotted: str) -> Symbol:
         """A name of another distribution."""
         return Symbol(kind=SymbolKind.VALUE, dotted=dotted, file="", line=0)
+
+    def rebound(self, symbol: Symbol, owner: str, binding: str) -> Symbol:
+        """A function that a class body takes over under a name of its own: there it is a method."""
+        found = replace(symbol, owner=owner, binding=binding)
+        self._located[found] = self._located[symbol]
+        return found
 
     def make(
         self, table: Table, name: str, binding: Binding, classes: tuple[int, ...] = (), value: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.symbols import Absent, Found, Open, Symbol, SymbolKind
@@ -23,6 +23,7 @@ MAX_CLASSES = 200
 Ancestor = Symbol | str
 """A class of the release, or the dotted path of one that is not."""
 _HOOKS = ("__getattr__", "__getattribute__")
+_WRAPPERS = ("classmethod", "staticmethod", "property")
 _EMPTY = Scope({}, [])
 
 
@@ -161,8 +162,18 @@ class Members:
         if items:
             found = self.modules.of_bindings(where, name, items)
             if found is not None:
-                return found
+                return self._taken_over(found, ancestor, items[-1])
         return self._patched(ancestor, where, name) or self._on_instances(ancestor, where, name)
+
+    def _taken_over(self, found: Resolution, owner: Symbol, binding: Binding) -> Resolution:
+        """`forward = _forward`, `with_args = classmethod(_with_args)` in a class body."""
+        if not isinstance(found, Found) or found.symbol.kind is not SymbolKind.FUNCTION or not found.symbol.file:
+            return found
+        if binding.kind != "value" or (found.symbol.owner and not binding.source.startswith(_WRAPPERS)):
+            return found
+        wrapper = binding.source.partition("(")[0]
+        kind = wrapper if wrapper in _WRAPPERS else found.symbol.binding if found.symbol.owner else "method"
+        return replace(found, symbol=self.definitions.rebound(found.symbol, owner.dotted, kind))
 
     def _patched(self, symbol: Symbol, where: Where, name: str) -> Resolution | None:
         """`Class.name = value` beside the class."""
@@ -210,6 +221,8 @@ class Members:
         scope = self.definitions.scope(symbol)
         if located is None or scope is None:
             return "unknown class"
+        if located.table.path.endswith(".pyi"):
+            return f"{symbol.dotted} is compiled, and its stub may lack something"
         if any(hook in scope.bindings for hook in _HOOKS):
             return f"{symbol.dotted} has a {next(hook for hook in _HOOKS if hook in scope.bindings)}"
         why = self.store.instance(located.table, located.binding).dynamic

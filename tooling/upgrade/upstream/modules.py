@@ -74,12 +74,24 @@ class Modules:
     # Attributes
 
     def resolve(self, dotted: str) -> Resolution:
-        """A dotted path through modules, then through whatever the last of them gives."""
+        """A dotted path as `import` reads it: the longest module, then attributes of it.
+
+        A package may give the name of one of its modules to something else (`from .tqdm import tqdm`): what is not in
+        the module is looked for there.
+        """
         parts = dotted.split(".")
-        depth = 1
-        while depth < len(parts) and not self.store.exists(".".join(parts[:depth])):
-            if not self.store.above(".".join(parts[:depth])):
-                break
+        longest = next(
+            (depth for depth in range(len(parts) - 1, 0, -1) if self.store.exists(".".join(parts[:depth]))), 1
+        )
+        found = self._walk(parts, longest)
+        if isinstance(found, Found) or longest == 1:
+            return found
+        shadowed = self._walk(parts, 1)
+        return shadowed if isinstance(shadowed, Found) else found
+
+    def _walk(self, parts: list[str], depth: int) -> Resolution:
+        """From the module of the first `depth` parts on, by attributes."""
+        while depth < len(parts) and self.store.above(".".join(parts[:depth])):
             depth += 1
         found = self.module(".".join(parts[:depth]))
         through: tuple[str, ...] = ()

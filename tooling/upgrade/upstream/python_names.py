@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+from collections import namedtuple
 from functools import cache
 
 MODULES = (
@@ -17,6 +18,12 @@ WITHOUT_CONSTRUCTOR = (
     *("typing_extensions.Generic", "typing_extensions.Protocol"),
 )
 """Bases that leave the constructor to others."""
+
+_SPECIAL: dict[tuple[str, str], type] = {
+    ("typing", "TypedDict"): dict,
+    ("typing", "NamedTuple"): namedtuple("Empty", ()),
+}
+"""What only looks like a base class."""
 
 _ALIASES = {"typing_extensions": "typing", "_collections_abc": "collections.abc"}
 
@@ -33,6 +40,8 @@ def python_class(dotted: str) -> type | None:
     module = _ALIASES.get(module, module)
     if module not in MODULES:
         return None
+    if (module, name) in _SPECIAL:
+        return _SPECIAL[module, name]
     found = getattr(importlib.import_module(module), name, None)
     if isinstance(found, type):
         return found
