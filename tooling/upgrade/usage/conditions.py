@@ -27,6 +27,7 @@ from tooling.upgrade.usage.guards.values import (
     all_of,
     any_of,
     is_decidable,
+    is_decided,
     negated,
     undecided,
 )
@@ -35,7 +36,7 @@ from tooling.upgrade.uses import Attribute, Condition, Constant, HasName, HasPar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["condition_of", "is_decidable", "negated"]
+__all__ = ["condition_of", "is_decidable", "is_decided", "negated"]
 
 MAX_DEPTH = 3
 """How many functions and names deep a condition is followed."""

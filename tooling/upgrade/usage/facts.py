@@ -16,6 +16,7 @@ number; row 0 is "not known" and row 1 is None:
     ("param", "list", (n, ...))  a type with arguments
     ("list", n)  ("tuple", (n, ...))  ("dict", n)    displays, by what they hold
     ("remote", n)                what `n.remote(...)` gives: a call that somebody else makes
+    ("partial", n)               n with some arguments given already
     ("either", (n, ...))
     ("guarded", n, context)      n, where it is bound under the conditions and attempts of that context
 """
@@ -26,7 +27,7 @@ import marshal
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2
 """Part of the cache's key; raised with each change of what facts are."""
 
 UNKNOWN = 0

@@ -109,9 +109,11 @@ def test_calls_that_others_make(index, code):
     assert use.arguments.partial
 
 
-def test_the_value_of_a_partial_is_what_it_wraps(index):
-    found = index("import functools\nfrom pkg import f\ng = functools.partial(f, 1)\ng(2)\n")
-    assert [given(use) for use in calls(found)] == [[(0, "1")], [(0, "2")]]
+def test_a_partial_takes_the_keywords_of_what_it_wraps(index):
+    found = index("import functools\nfrom pkg import f\ng = functools.partial(f, 1)\ng(2, key=3).run()\n")
+    assert [given(use) for use in calls(found)] == [[(0, "1")], [("key", "3")]]
+    assert all(use.arguments.partial for use in calls(found))
+    assert calls(found, Attribute(Called(Name("pkg.f")), "run"))
 
 
 def test_remote_calls_bind_like_calls(index):

@@ -14,12 +14,14 @@ from tooling.upgrade.uses import (
     Called,
     CompareVersion,
     Constant,
+    Either,
     HasName,
     HasParameter,
     ModuleExists,
     Name,
     Not,
     Undecided,
+    Unknown,
     VersionSource,
 )
 
@@ -312,3 +314,36 @@ def test_probes_of_values_use_what_is_known_of_them(index):
 def test_guards_are_listed_for_the_day_they_are_pointless(index):
     found = index("import pkg\nif pkg.__version__ >= '1':\n    pass\nif len('x') > 1:\n    pass\n")
     assert [guard.condition for file in found.files for guard in file.guards] == [NEW]
+
+
+def test_branches_that_the_run_chooses_make_a_union(index):
+    code = """
+    import pkg
+
+    def go(flag, model):
+        if flag and hasattr(pkg, "wrap"):
+            model = pkg.wrap(model)
+        model.run()
+    """
+    (use,) = [use for use in index(code).uses() if use.symbol_text == "model.run()"]
+    assert use.target == Either((Attribute(Called(Name("pkg.wrap")), "run"), Unknown()))
+    assert use.conditions == ()
+
+
+def test_branches_that_the_version_chooses_are_told_apart(index):
+    code = """
+    import pkg
+
+    def go(flag):
+        if flag:
+            if pkg.__version__ >= "1":
+                x = pkg.new()
+            else:
+                x = pkg.old()
+            x.run()
+    """
+    uses = {use.target: use.conditions for use in index(code).uses() if use.symbol_text == "x.run()"}
+    assert uses == {
+        Attribute(Called(Name("pkg.new")), "run"): (NEW, Undecided("flag")),
+        Attribute(Called(Name("pkg.old")), "run"): (Not(NEW), Undecided("flag")),
+    }

@@ -132,6 +132,15 @@ def is_decidable(condition: Condition) -> bool:
     return isinstance(condition, CompareVersion | HasName | HasParameter | ModuleExists | Constant)
 
 
+def is_decided(condition: Condition) -> bool:
+    """Whether a release says all about it: nothing else plays a part."""
+    if isinstance(condition, Not):
+        return is_decided(condition.condition)
+    if isinstance(condition, AllOf | AnyOf):
+        return all(is_decided(one) for one in condition.conditions)
+    return not isinstance(condition, Undecided)
+
+
 def undecided(text: str) -> Undecided:
     """A condition about something else."""
     shown = " ".join(text.split())

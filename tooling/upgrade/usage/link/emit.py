@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.usage.conditions import is_decidable
+from tooling.upgrade.usage.conditions import is_decidable, is_decided
 from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, Facts, UseRow
 from tooling.upgrade.usage.link.context import Contexts
 from tooling.upgrade.usage.link.derivations import package_root, touches_private
@@ -83,12 +83,12 @@ class Emitter:
             yield from self._overrides(path, row, alternatives)
             return
         fields = self._own_fields(alternatives) if action == "call" else frozenset()
-        for targets, guards in self._targets(path, action, alternatives):
+        for targets, guards in self._targets(path, action, row[3], alternatives):
             use = self._use(path, row, targets, guards)
             yield use if not fields else replace(use, arguments=_without_fields(use.arguments, fields))
 
     def _targets(
-        self, path: str, action: str, alternatives: Alternatives
+        self, path: str, action: str, context: int, alternatives: Alternatives
     ) -> Iterator[tuple[Derivation, tuple[tuple[str, int], ...]]]:
         """What a row is about: one use for all alternatives, or one for each where conditions tell them apart."""
         found: list[tuple[Derivation, Alternative]] = []
@@ -98,7 +98,7 @@ class Emitter:
                 found.append((derivation, entry))
         if not found:
             return
-        if all(self._is_told_apart(path, entry) for _, entry in found):
+        if self._are_told_apart(path, context, [entry for _, entry in found]):
             for derivation, entry in found:
                 yield derivation, entry.guards
             return
@@ -108,9 +108,20 @@ class Emitter:
         guards = found[0][1].guards if len(alternatives) == 1 else ()
         yield members[0] if len(members) == 1 else Either(members), guards
 
-    def _is_told_apart(self, path: str, entry: Alternative) -> bool:
-        conditions, attempts = self._contexts.bindings(path, entry.guards, ())
-        return bool(conditions or attempts)
+    def _are_told_apart(self, path: str, context: int, entries: list[Alternative]) -> bool:
+        """Whether a release alone says which alternative it is. Where the run says so too they are one of several."""
+        standing = set(self._contexts.conditions(path, context))
+        further = []
+        for entry in entries:
+            places = {one for file, place in entry.guards for one in self._contexts.conditions(file, place)}
+            further.append(places - standing)
+        shared = set.intersection(*further) if len(further) > 1 else set()
+        for entry, conditions in zip(entries, further, strict=True):
+            own = conditions - shared
+            tried = self._contexts.bindings(path, entry.guards, ())[1]
+            if not (own or tried) or not all(is_decided(one) for one in own):
+                return False
+        return True
 
     def _derivation(self, action: str, entry: Alternative) -> Derivation | None:
         value = entry.value

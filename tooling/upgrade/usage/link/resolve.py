@@ -344,6 +344,7 @@ _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
     "dict": lambda link, path, row: one(Held("dict", link.value(path, row[1]))),
     "tuple": lambda link, path, row: one(Row(tuple(link.value(path, number) for number in row[1]))),
     "remote": lambda link, path, row: UNKNOWN,
+    "partial": lambda link, path, row: UNKNOWN,
     "either": lambda link, path, row: joined(link.value(path, number) for number in row[1]),
     "guarded": lambda link, path, row: tuple(
         Alternative(entry.value, _merged(((path, row[2]),), entry.guards)) for entry in link.value(path, row[1])

@@ -58,6 +58,10 @@ class Calls(Arguments):
         found = self.arguments(node.args, node.keywords)
         self._dict_method(node)
         self._passed_on(node)
+        if self.facts.nodes[target][0] == "partial":  # other arguments were given before: positions are not known
+            target = int(self.facts.nodes[target][1])
+            found.given = [row for row in found.given if row[1] is not None]
+            found.has_star = found.has_double_star = found.partial = True
         self.emit_call(node, target, found, awaited)
         return self.step("call", target)
 

@@ -21,12 +21,13 @@ _MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict
 def _partial(walk: Calls, node: ast.Call, target: int) -> int | None:
     if not node.args or isinstance(node.args[0], ast.Starred):
         return None
-    return walk.bound_call(node, node.args[0], node.args[1:], node.keywords)
+    return walk.step("partial", walk.bound_call(node, node.args[0], node.args[1:], node.keywords))
 
 
 def _to_thread(walk: Calls, node: ast.Call, target: int) -> int | None:
-    inner = _partial(walk, node, target)
-    return None if inner is None else walk.step("remote", inner)
+    if not node.args or isinstance(node.args[0], ast.Starred):
+        return None
+    return walk.step("remote", walk.bound_call(node, node.args[0], node.args[1:], node.keywords))
 
 
 def _thread(walk: Calls, node: ast.Call, target: int) -> int | None:
