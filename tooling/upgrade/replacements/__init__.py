@@ -2,6 +2,7 @@
 alone where several homes are possible.
 
 advice       what the old release itself says to use instead
+shims        what an alias, a wrapper or an empty subclass stood for
 imports      what the package's own importers import now
 bodies       definitions compared by their text
 subject      what exactly is gone, as the old release has it

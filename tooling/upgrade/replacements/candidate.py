@@ -17,6 +17,7 @@ class Reason(Enum):
     ADVICE = 32, "the old version says to use it"
     STAYED = 16, "the definition itself stayed there"
     """Only a re-export went."""
+    STOOD_FOR = 14, "the old one only passed on to it"
     IMPORTERS = 12, "the package's own importers changed alike"
     SAME_BODY = 10, "same body"
     SAME_VALUE = 6, "same value"

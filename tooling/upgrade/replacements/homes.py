@@ -10,7 +10,7 @@ import re
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.replacements import advice, bodies
+from tooling.upgrade.replacements import advice, bodies, shims
 from tooling.upgrade.replacements.candidate import Candidate, Reason, best
 from tooling.upgrade.replacements.fitting import is_compatible
 from tooling.upgrade.replacements.imports import import_index, votes
@@ -42,7 +42,9 @@ class Homes:
         self._subject = subject
         self._old = old
         self._new = new
-        self._texts = [text for text in texts if text]
+        self._source = bodies.source_of(old, subject.symbol)
+        own = advice.texts_about(self._source, subject.name)
+        self._texts = [text for text in (*texts, *own) if text]
         self._found: dict[str, Candidate] = {}
         self._symbols: dict[str, Symbol] = {}
 
@@ -50,6 +52,7 @@ class Homes:
         """The candidate that most speaks for, with its definition; None where nothing does, or for two alike."""
         self._by_advice()
         self._by_staying()
+        self._by_standing_for()
         self._by_importers()
         self._by_name()
         if not any(candidate.weight >= LEAST for candidate in self._found.values()):
@@ -87,6 +90,15 @@ class Homes:
         if self._subject.symbol.dotted != self._subject.path:
             self._add(self._subject.symbol.dotted, Reason.STAYED)
 
+    def _by_standing_for(self) -> None:
+        symbol = self._subject.symbol
+        name = shims.stands_for(symbol.value if symbol.kind is SymbolKind.VALUE else self._source)
+        found = self._old.resolve(f"{self._subject.module}.{name}") if name else None
+        if isinstance(found, Found) and found.symbol.kind in (SymbolKind.CLASS, SymbolKind.FUNCTION):
+            dotted = self._add(found.symbol.dotted, Reason.STOOD_FOR)
+            if dotted and symbol.kind is SymbolKind.VALUE:
+                self._found[dotted].is_doubtful = True  # what the wrapper changed is not known
+
     def _by_importers(self) -> None:
         modules = frozenset({self._subject.module, self._subject.path.rpartition(".")[0]})
         found = votes(import_index(self._old.release), import_index(self._new.release), self._subject.name, modules)
@@ -103,7 +115,7 @@ class Homes:
         if resolution.symbol.kind is not self._subject.symbol.kind:
             return False
         letters = SequenceMatcher(None, name.lower(), self._subject.name.lower()).ratio()
-        own = bodies.tokens(bodies.source_of(self._old, self._subject.symbol), self._subject.name)
+        own = bodies.tokens(self._source, self._subject.name)
         other = bodies.tokens(bodies.source_of(self._new, resolution.symbol), name)
         return letters >= _ALIKE or bodies.similarity(own, other) >= _ALIKE or self._has_same_body(resolution.symbol)
 
@@ -129,7 +141,7 @@ class Homes:
 
     def _by_body(self) -> None:
         """Definitions under new names, those near the old place first."""
-        own = bodies.tokens(bodies.source_of(self._old, self._subject.symbol), self._subject.name)
+        own = bodies.tokens(self._source, self._subject.name)
         for row, name in self._new_names():
             dotted = self._add(f"{row.module}.{name}")
             if not dotted:
@@ -217,13 +229,15 @@ class Homes:
 
     def _public_path(self, symbol: Symbol, path: str) -> str:
         """How to write it: from the package's root if it is there, else as most of the package's own modules import
-        it, else the shortest way; never through a private module if there is another way."""
+        it, else the shortest way; never through a private module if there is another way. Who took the old one from a
+        package that passed it on is not sent to a module inside another."""
         name = path.rpartition(".")[2]
         parts = symbol.dotted.split(".")
         ways = [".".join([*parts[:depth], name]) for depth in range(1, len(parts))]
         imported = import_index(self._new.release).sources(name)
         used = [f"{module}.{name}" for module, count in imported.most_common() if count > 1]
-        for way in [*ways[:1], *used, *ways, symbol.dotted, path]:
+        was_passed_on = self._subject.path != self._subject.symbol.dotted
+        for way in [*ways[:1], *([] if was_passed_on else used), *ways, symbol.dotted, path]:
             if not _is_private(way) and self._leads_to(way, symbol):
                 return way
         return symbol.dotted

@@ -173,6 +173,46 @@ def test_advice_of_a_release_in_between_counts():
     assert explained("pkg.a.f", old, new, between=[middle])[1].text == "pkg.c.new_f"
 
 
+SHIMS = {
+    "a subclass": "class old_name(New):\n    def __init__(self, *args):\n        warn('x')\n        super().__init__(*args)\n",
+    "a function": "def old_name(*args, **kw):\n    warnings.warn('x')\n    return New(*args, **kw)\n",
+    "a wrapped value": "old_name = deprecated_wrapper('old_name', New)\n",
+}
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+def test_what_a_shim_passed_on_to_takes_its_place(shim):
+    kept = "class New:\n    def __init__(self, size=1): ...\n"
+    verdict, found = explained("pkg.a.old_name", {"pkg/a.py": kept + SHIMS[shim]}, {"pkg/a.py": kept})
+    assert (verdict, found.text) == (Verdict.RENAMED, "pkg.a.New")
+    assert found.why == "the old one only passed on to it"
+
+
+def test_a_class_that_adds_something_is_no_shim():
+    kept = "class New:\n    def __init__(self, size=1): ...\n"
+    old = f"{kept}class Old(New):\n    def extra(self):\n        return 1\n"
+    assert explained("pkg.a.Old", {"pkg/a.py": old}, {"pkg/a.py": kept}) == (Verdict.REMOVED, None)
+
+
+def test_advice_in_the_constructor_of_a_class_counts():
+    old = (
+        "import warnings\nclass Params:\n    x: int = 1\n    def __post_init__(self):\n        self.y = 2\n"
+        "        warnings.warn('Params is deprecated. Please use NewParams instead.', DeprecationWarning)\n"
+    )
+    assert (
+        explained("pkg.a.Params", {"pkg/a.py": old}, {"pkg/a.py": "class NewParams: ..."})[1].text == "pkg.a.NewParams"
+    )
+
+
+def test_who_took_it_from_a_package_is_sent_to_a_package():
+    tool = f"class Tool:\n    def m(self, values):{METHOD}"
+    old = {"pkg/tools/__init__.py": "from .base import Tool", "pkg/tools/base.py": tool}
+    new = {"pkg/far/tools/__init__.py": "from .base import Tool", "pkg/far/tools/base.py": tool}
+    new |= {f"pkg/far/tools/t{number}.py": "from pkg.far.tools.base import Tool" for number in range(3)}
+    assert explained("pkg.tools.Tool", old, new)[1].text == "pkg.far.tools.Tool"
+    assert explained("pkg.tools.base.Tool", old, new)[1].text == "pkg.far.tools.base.Tool"
+
+
 def test_the_root_of_the_package_is_how_it_is_written_where_it_is_exported_there():
     new = {
         "pkg/deep/_impl.py": f"class Tool:\n    def m(self, values):{METHOD}",
