@@ -113,14 +113,21 @@ class Catalogue:
             # A page from the cache may be older than the release.
             listing = self._listed(distribution, fresh=True)
             matching = _matching(listing.links, version)
+        if not matching and self._more_places(listing):
+            self._report(f"{distribution} {version}: not where the project looks first; asking the other indexes")
+            listing = self._listed(distribution, widely=True)
+            matching = _matching(listing.links, version)
         link = choose(matching, self._python)
         if link is None:
             raise problems.unknown_version(distribution, str(version), listing)
         return link
 
-    def _listed(self, distribution: str, *, fresh: bool = False) -> Listing:
+    def _listed(self, distribution: str, *, fresh: bool = False, widely: bool = False) -> Listing:
         pages = Pages(self._transport, self._cache, self._report, offline=self._offline, fresh=fresh)
-        listing = list_files(distribution, self._settings, pages)
+        listing = list_files(distribution, self._settings, pages, widely=widely)
+        if not listing.links and not widely and self._more_places(listing):
+            self._report(f"{distribution}: nothing where the project looks first; asking the other indexes")
+            listing = list_files(distribution, self._settings, pages, widely=True)
         if listing.links:
             return listing
         if self._offline or listing.failed:
@@ -129,6 +136,10 @@ class Catalogue:
             if links:
                 return Listing(tuple(links), listing.asked, listing.failed)
         raise problems.unknown_package(distribution, listing, self._suggestions(), offline=self._offline)
+
+    def _more_places(self, listing: Listing) -> bool:
+        """Whether an index is configured that was not asked."""
+        return any(index.url not in listing.asked for index in self._settings.indexes if not index.explicit)
 
     def _suggestions(self) -> list[str]:
         return sorted(self._known | set(self._cache.distributions()))

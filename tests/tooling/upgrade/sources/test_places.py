@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from tooling.upgrade.errors import ArchiveError, OfflineError, UpstreamError
+from tooling.upgrade.errors import ArchiveError, UpstreamError
 from tooling.upgrade.sources.cache import Cache, default_folder
 from tooling.upgrade.sources.choice import choose
 from tooling.upgrade.sources.config.settings import Index
@@ -87,11 +87,14 @@ def test_a_name_is_taken_from_the_first_index_only_where_uv_would(catalogue, ser
     assert [v.text for v in catalogue(indexes=indexes).versions("pkg")] == ["1.0", "9.0"]
 
 
-def test_an_index_that_does_not_answer_does_not_hand_its_names_to_the_next(catalogue, server, wheel):
-    server.files[WHEEL] = wheel(SOURCES)
-    indexes = (Index("http://127.0.0.1:1/simple"), Index(f"{server.url}/simple"))
-    with pytest.raises(OfflineError):
-        catalogue(indexes=indexes, first_index=True, retries=0).release("pkg==1.0")
+def test_what_the_first_index_cannot_give_is_read_from_the_next_and_said(catalogue, server, folder, wheel):
+    server.files["pkg-9.0-py3-none-any.whl"] = wheel(SOURCES, version="9.0")
+    silent, public = Index("http://127.0.0.1:1/simple"), Index(f"{server.url}/simple")
+    for first in (silent, Index(folder.as_uri(), flat=True)):
+        said: list[str] = []
+        found = catalogue(indexes=(first, public), first_index=True, retries=0, report=said.append)
+        assert found.release("pkg==9.0").origin.url.startswith(server.url)
+        assert any("asking the other indexes" in line for line in said)
 
 
 def test_a_source_distribution_is_read_where_there_is_no_wheel(catalogue, server, tar):

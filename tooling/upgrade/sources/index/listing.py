@@ -29,8 +29,12 @@ class Listing:
     """Why places gave no answer. Their files, if any, are missing from `links`."""
 
 
-def list_files(distribution: str, settings: IndexSettings, pages: Pages) -> Listing:
-    """Ask every place that counts for a distribution. Of several files with one name the first is kept."""
+def list_files(distribution: str, settings: IndexSettings, pages: Pages, *, widely: bool = False) -> Listing:
+    """Ask every place that counts for a distribution. Of several files with one name the first is kept.
+
+    widely: ask all indexes that are configured, also behind the first one that answers or fails, and beside a file
+    or an index that the project names for this distribution. An installer must not do that (it is how a private name
+    is taken over by a public one); here sources are only read, and the origin says whose they are."""
     links: dict[str, FileLink] = {}
     asked: list[str] = []
     failed: list[UpstreamError] = []
@@ -41,7 +45,8 @@ def list_files(distribution: str, settings: IndexSettings, pages: Pages) -> List
             links.setdefault(link.filename, link)
         return len(links) > before
 
-    alone = settings.files.get(distribution)
+    alone = None if widely else settings.files.get(distribution)
+    stops = settings.first_index and not widely
     places = [alone] if alone else list(settings.find_links)
     for place in places:
         asked.append(without_credentials(place) if "://" in place else place)
@@ -49,14 +54,15 @@ def list_files(distribution: str, settings: IndexSettings, pages: Pages) -> List
             add(pages.of_place(place, distribution))
         except UpstreamError as error:
             failed.append(error)
-    for index in [] if alone else settings.indexes_for(distribution):
+    plain = [index for index in settings.indexes if not index.explicit]
+    for index in [] if alone else plain if widely else settings.indexes_for(distribution):
         asked.append(index.url)
         try:
-            if add(pages.of_index(index, distribution)) and settings.first_index:
+            if add(pages.of_index(index, distribution)) and stops:
                 break
         except UpstreamError as error:
             failed.append(error)
-            if settings.first_index:
+            if stops:
                 break  # asking a later index instead is how a private name is taken over by a public one
     return Listing(tuple(links.values()), tuple(asked), tuple(failed))
 
