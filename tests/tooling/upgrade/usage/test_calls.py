@@ -68,6 +68,12 @@ def test_a_keyword_from_a_mapping_stands_where_its_key_stands(index):
     assert [(one.place.line, one.from_mapping) for one in use.arguments.given] == [(3, True)]
 
 
+def test_a_constant_of_the_module_is_unpacked_in_functions(index):
+    use = call(index("from pkg import f\nK = {'a': 1}\n\ndef go():\n    f(**K)\n"))
+    assert given(use) == [("a", "1")]
+    assert use.arguments.has_double_star  # somebody may have added to it
+
+
 def test_keys_set_under_a_condition_are_judged_under_it(index):
     code = """
     import pkg

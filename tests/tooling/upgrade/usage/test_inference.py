@@ -315,6 +315,23 @@ def test_annotations_know_whether_they_are_run(index):
     assert not any(use.evaluated for use in later.uses() if use.action is Action.ANNOTATION)
 
 
+def test_annotations_of_models_are_run_even_in_strings(index):
+    code = """
+    from __future__ import annotations
+    from pydantic import BaseModel
+    from pkg import C
+
+    class Settings(BaseModel):
+        a: C
+        b: "C | None" = None
+
+    class Plain:
+        a: C
+    """
+    found = [use for use in index(code).uses() if use.action is Action.ANNOTATION]
+    assert [use.evaluated for use in found] == [True, True, False]
+
+
 def test_checks_and_decorators(index):
     code = "import pkg\nisinstance(1, (pkg.A, pkg.B))\n\n@pkg.mark\ndef f(): ...\n\n@pkg.register(1)\nclass C: ...\n"
     found = [(use.action, use.target) for use in index(code).uses() if use.action is not Action.IMPORT]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import gc
 import re
+import sys
 import warnings
 
 from tooling.upgrade.usage.facts import Facts
@@ -19,12 +20,16 @@ from tooling.upgrade.usage.scan.frames import bound_names
 
 __all__ = ["scan"]
 
+_DEPTH = 20_000
+"""Of the walk: sums of hundreds of strings are nested as deep."""
 _GLOBAL = re.compile(rb"^[ \t]*global[ \t]+([\w, \t]+)", re.MULTILINE)
 
 
 def scan(source: bytes) -> Facts:
     """What a file says. A file that Python's parser refuses has a `problem` and nothing else."""
     enabled = gc.isenabled()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEPTH))
     gc.disable()  # trees are kept while they are walked: collections in between find nothing and cost most of the time
     try:
         with warnings.catch_warnings():
@@ -34,6 +39,7 @@ def scan(source: bytes) -> Facts:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return Facts(problem=_problem(error))
     finally:
+        sys.setrecursionlimit(limit)
         if enabled:
             gc.enable()
 
@@ -58,4 +64,6 @@ def _walked(source: bytes, tree: ast.Module) -> Facts:
 def _problem(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}"
+    if isinstance(error, RecursionError):
+        return "nested too deeply to be read"
     return f"{type(error).__name__}: {error}"

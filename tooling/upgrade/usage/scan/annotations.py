@@ -22,7 +22,8 @@ class Annotations(Core):
         """Note the uses in an annotation; give the value that something annotated so has."""
         if node is None:
             return UNKNOWN
-        with self.unevaluated(self.future_annotations or not evaluated):
+        read = self.frame.reads_annotations  # whatever the file says about annotations
+        with self.unevaluated(not read and (self.future_annotations or not evaluated)):
             return self._value(self.type_expression(node))
 
     def _value(self, kind: int) -> int:
@@ -84,7 +85,7 @@ class Annotations(Core):
             if isinstance(inner, ast.expr):
                 inner.lineno, inner.col_offset = node.lineno, node.col_offset
                 inner.end_lineno, inner.end_col_offset = node.end_lineno, node.end_col_offset
-        with self.unevaluated():
+        with self.unevaluated(not self.frame.reads_annotations):
             return self.type_expression(parsed)
 
     def _generic(self, node: ast.Subscript) -> int:

@@ -141,7 +141,16 @@ class Arguments(Expressions):
         frame = self.frame
         while frame.inline and name not in frame.bound and frame.parent is not None:
             frame = frame.parent
-        return frame.dicts.get(name)
+        if name in frame.bound or frame.kind == "module":
+            return frame.dicts.get(name)
+        return self._module_dict(name)
+
+    def _module_dict(self, name: str) -> KnownDict | None:
+        """A constant of the module as functions see it: others may have added to it."""
+        known = self.module.dicts.get(name)
+        if known is None or self.is_local(name) or len(self.module.history.get(name, ())) != 1:
+            return None
+        return KnownDict(known.entries, more=True)
 
     def _from_display(self, node: ast.Dict) -> KnownDict:
         known = KnownDict()

@@ -251,7 +251,7 @@ class Core:
         """Local names in a condition, with what they were bound to. Others are the module's."""
         rows = []
         for node in _walked(expression):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and self._is_local(node.id):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and self.is_local(node.id):
                 origin = self.frame.origins.get(node.id) if depth else None
                 text = "" if origin is None else self.text(origin)[:_TEXT_LIMIT]
                 inner = () if origin is None else tuple(self._names_in(origin, depth - 1))
@@ -269,7 +269,8 @@ class Core:
         """Value of something that was visited already: no use is noted twice."""
         raise NotImplementedError
 
-    def _is_local(self, name: str) -> bool:
+    def is_local(self, name: str) -> bool:
+        """Whether a name is bound by a function or class around, not by the module."""
         frame: Frame | None = self.frame
         while frame is not None and frame.kind != "module":
             if name in frame.outer:

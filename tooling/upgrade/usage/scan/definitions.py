@@ -38,6 +38,7 @@ _NEUTRAL = frozenset(
     }
 )
 """Decorators after which a function still takes and gives what it says."""
+_MODELS = frozenset({"pydantic.BaseModel", "pydantic.RootModel", "pydantic_settings.BaseSettings"})
 _SKIPS = {"pytest.mark.skipif": -1, "unittest.skipIf": -1, "unittest.skipUnless": 1}
 
 
@@ -195,6 +196,7 @@ class Definitions(Statements):
         self.bind(node.name, self.node("own", qualname))
         outer = self.frame
         self.frame = Frame("class", qualname, outer, frozenset(bound_names(node.body, walrus=self.has_walrus).names))
+        self.frame.reads_annotations = any(self.dotted(base) in _MODELS for base in bases)
         self.assigned, assigned = set(), self.assigned
         with self.under(*conditions):
             self.block(node.body)

@@ -68,6 +68,8 @@ class Frame:
     dicts: dict[str, KnownDict] = field(default_factory=dict)
     dict_made: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Conditions that each of `dicts` was made under."""
+    reads_annotations: bool = False
+    """A class whose fields are made from its annotations: even those in strings are evaluated."""
     marks: tuple[int, ...] = ()
     """Conditions of `pytestmark`: all functions below run under them."""
     returns: list[int] = field(default_factory=list)
