@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.upstream.members import Members
     from tooling.upgrade.upstream.model import Model
     from tooling.upgrade.upstream.tables import Binding, Scope
-    from tooling.upgrade.upstream.values import Values
+    from tooling.upgrade.upstream.values import ConstantReader
 
 _BY_BASE = {
     "pydantic.BaseModel": "pydantic",
@@ -67,7 +67,7 @@ class _Reader:
 
     style: Style
     where: Where
-    values: Values
+    values: ConstantReader
     found: dict[str, Parameter] = field(default_factory=dict)
     keyword_only: bool = False
 
@@ -135,7 +135,7 @@ class _Reader:
 class Fields:
     """Finds the style of a class and its fields."""
 
-    def __init__(self, model: Model, members: Members, values: Values) -> None:
+    def __init__(self, model: Model, members: Members, values: ConstantReader) -> None:
         self.model = model
         self.members = members
         self.values = values

@@ -128,7 +128,10 @@ class Members:
             found = self._own(ancestor, name)
             if found is not None:
                 return found
-        why = self._why_open(symbol, lineage, name)
+        found = self._by_metaclass(lineage, name)
+        if found is not None:
+            return found
+        why = self._why_open(lineage)
         if why:
             outside = not lineage.complete and self._bases_are_named(lineage)
             return Open(why, Absent(symbol.dotted, name, symbol.file, symbol.line) if outside else None)
@@ -207,9 +210,20 @@ class Members:
 
     # What may be there although it stands nowhere
 
-    def _why_open(self, symbol: Symbol, lineage: Lineage, name: str) -> str:
+    def _by_metaclass(self, lineage: Lineage, name: str) -> Resolution | None:
+        """A class has the attributes of its metaclass too."""
+        for ancestor in lineage.classes:
+            scope = self.definitions.scope(ancestor)
+            for metaclass in self._metaclass(ancestor, scope) if scope is not None else ():
+                if isinstance(metaclass, Found) and metaclass.symbol.kind is SymbolKind.CLASS:
+                    found = self.member(metaclass.symbol, name)
+                    if isinstance(found, Found) and found.symbol.file:
+                        return found
+        return None
+
+    def _why_open(self, lineage: Lineage) -> str:
         if not lineage.complete:
-            return f"{symbol.dotted} has a base that is not part of this distribution"
+            return f"{lineage.classes[0].dotted} has a base that is not part of this distribution"
         for ancestor in lineage.classes:
             why = self._dynamic(ancestor)
             if why:

@@ -140,7 +140,12 @@ class Modules:
         from_stub = self._bound(stub, name) if stub is not None and not stub.problem else None
         if isinstance(from_stub, Found):
             return from_stub
-        return found if found is not None else self._made(table, name)
+        if found is None:
+            return self._made(table, name)
+        if isinstance(found, Open):  # a star import that may bring it; a sub-module is certain
+            made = self._made(table, name)
+            return made if isinstance(made, Found) else found
+        return found
 
     def _in_folder(self, module: str, name: str) -> Resolution:
         inner = f"{module}.{name}"
@@ -282,6 +287,9 @@ class Modules:
         if not star.copies and not self._exports(module, name):
             return None
         found = self.attribute(module, name) if self.store.exists(module) else Open(f"{module} is not there")
+        compiled = self.store.stubs.get(module) if module not in self.store.sources else None
+        if isinstance(found, Open) and compiled and not name.startswith("_"):
+            return None  # stubs of compiled modules are complete in what is public
         return None if isinstance(found, Absent) else found
 
     def _exports(self, module: str, name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.symbols import Found, Open, SymbolKind
+from tooling.upgrade.symbols import Definite, Found, Open, SymbolKind, Values
 from tooling.upgrade.upstream import texts
 from tooling.upgrade.upstream.decorators import Decorators
 from tooling.upgrade.upstream.definitions import Definitions
@@ -19,7 +19,7 @@ from tooling.upgrade.upstream.modules import Modules
 from tooling.upgrade.upstream.python_names import is_builtin
 from tooling.upgrade.upstream.signatures import Signatures
 from tooling.upgrade.upstream.store import Store
-from tooling.upgrade.upstream.values import Values
+from tooling.upgrade.upstream.values import ConstantReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,12 +43,13 @@ class UpstreamRelease:
         self.definitions = Definitions(self.store)
         self.modules = Modules(self)
         self.members = Members(self, self.modules)
-        self.values = Values(self)
+        self.values = ConstantReader(self)
         self.decorators = Decorators(self)
         self.fields = Fields(self, self.members, self.values)
         self.signatures = Signatures(self, self.members, self.fields, self.decorators, self.values)
         self.keywords = Keywords(self, self.members, self.fields, self.decorators)
-        self.follower = Follower(self, Inference(self, self.members, self.fields))
+        self.inference = Inference(self, self.members, self.fields)
+        self.follower = Follower(self, self.inference)
         self._depth = 0
 
     def save(self) -> None:
@@ -73,6 +74,18 @@ class UpstreamRelease:
             return self.modules.attribute(symbol.dotted, name)
         if symbol.kind is SymbolKind.CLASS:
             return self.members.member(symbol, name)
+        if symbol.kind is SymbolKind.VALUE and symbol.file:
+            return self._of_value(symbol, name)
+        return Open(f"attributes of {symbol.dotted} are not known")
+
+    def _of_value(self, symbol: Symbol, name: str) -> Resolution:
+        """An attribute of a constant or module-level instance, by its type."""
+        values, absent = self.inference.attribute(Values((Definite(symbol),)), name)
+        known = values.types[0] if len(values.types) == 1 and not values.open and not absent else None
+        if isinstance(known, Definite):
+            return Found(known.symbol)
+        if absent and not values.types and not values.open:
+            return absent[0]
         return Open(f"attributes of {symbol.dotted} are not known")
 
     def bases(self, symbol: Symbol) -> tuple[Sequence[Symbol], bool]:

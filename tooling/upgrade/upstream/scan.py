@@ -77,6 +77,15 @@ def _calls_globals(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and dotted_name(node.func) in ("globals", "vars", "locals")
 
 
+def _is_this_module(node: ast.expr) -> bool:
+    """`sys.modules[__name__]`."""
+    return (
+        isinstance(node, ast.Subscript)
+        and dotted_name(node.value) == "sys.modules"
+        and dotted_name(node.slice) == "__name__"
+    )
+
+
 def _is_setattr_on_module(node: ast.AST) -> bool:
     if not (isinstance(node, ast.Call) and dotted_name(node.func) == "setattr" and len(node.args) == 3):
         return False
@@ -239,12 +248,16 @@ class Scanner:
                 self.exports.append(("add", argument))
             elif call.func.attr == "append":
                 self.exports.append(("add", f"[{argument}]"))
-        elif _is_globals_write(call):
+        elif _is_globals_write(call) or any(_is_this_module(argument) for argument in call.args):
             self.dynamic = self.dynamic or "writes computed names into globals()"
 
     def _setattr(self, call: ast.expr) -> None:
         """`setattr(Class, "name", value)` is a patch like any other; with a computed name it opens the module."""
-        if not (isinstance(call, ast.Call) and dotted_name(call.func) == "setattr" and len(call.args) == 3):
+        if isinstance(call, ast.Call) and dotted_name(call.func) != "setattr":
+            if any(_is_this_module(argument) for argument in call.args):
+                self.dynamic = self.dynamic or "hands itself to a function"
+            return
+        if not (isinstance(call, ast.Call) and len(call.args) == 3):
             return
         target, name, value = call.args
         if isinstance(target, ast.Name):

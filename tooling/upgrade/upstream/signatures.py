@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.upstream.members import Lineage, Members
     from tooling.upgrade.upstream.model import Model
     from tooling.upgrade.upstream.tables import FunctionFacts
-    from tooling.upgrade.upstream.values import Values
+    from tooling.upgrade.upstream.values import ConstantReader
 
 ANYTHING = (Parameter("args", "star"), Parameter("kwargs", "double-star"))
 
@@ -30,7 +30,9 @@ ANYTHING = (Parameter("args", "star"), Parameter("kwargs", "double-star"))
 class Signatures:
     """Signatures, kept for the run."""
 
-    def __init__(self, model: Model, members: Members, fields: Fields, decorators: Decorators, values: Values) -> None:
+    def __init__(
+        self, model: Model, members: Members, fields: Fields, decorators: Decorators, values: ConstantReader
+    ) -> None:
         self.model = model
         self.definitions = model.definitions
         self.members = members

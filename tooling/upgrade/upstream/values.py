@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_DEPTH = 12
 
 
-class Values:
+class ConstantReader:
     """Evaluates expressions in the scope they stand in."""
 
     def __init__(self, model: Model) -> None:
