@@ -1,0 +1,45 @@
+"""Flags, routes, request fields and environment variables that a repository uses, judged against two releases.
+
+    judge_surfaces(Path("."), old, new, "vllm")
+
+A finding needs that the old release has it and the new one lacks it. Breaking: a flag that the new parser refuses, a
+route that answers 404, a field that a strict model refuses. Warning: an abbreviation, a parser that ignores what it
+does not know, places that make flags nobody could read off, fields that are silently ignored, and environment
+variables, which always fail silently.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.surfaces.judge_environment import judge_environment
+from tooling.upgrade.surfaces.judge_flags import judge_flags
+from tooling.upgrade.surfaces.judge_routes import judge_routes
+from tooling.upgrade.surfaces.modules import Modules
+from tooling.upgrade.surfaces.pair import Pair
+from tooling.upgrade.surfaces.repository import source_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tooling.upgrade.findings import Finding
+    from tooling.upgrade.releases import Release
+
+
+def judge_surfaces(
+    repository: Path,
+    old: Release,
+    new: Release,
+    package: str,
+    *,
+    scope: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> list[Finding]:
+    """Findings sorted by place, each cause once. package: import name, for words like "vllm" in names of variables and
+    files. scope, exclude: folders or files to look at, and to leave out."""
+    files = source_files(repository, scope=scope, exclude=exclude)
+    pair = Pair(Modules(old), Modules(new), package)
+    findings = [*judge_flags(files, pair), *judge_routes(files, pair), *judge_environment(files, pair)]
+    unique = {(each.path, each.line, each.kind, each.symbol): each for each in findings}
+    return sorted(unique.values(), key=lambda each: (each.path, each.line, each.column, each.symbol))

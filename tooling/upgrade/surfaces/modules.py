@@ -1,0 +1,246 @@
+"""A release's modules as trees, parsed when asked for; names followed through imports as far as definitions go.
+
+Smaller than `upstream` on purpose: what flags and routes need is which function or class a name is, nothing about
+types. A file that cannot be parsed is as good as absent.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.upgrade.releases import Release
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+_DEPTH = 8
+"""Re-exports that are followed for one name."""
+
+
+@contextmanager
+def calm() -> Iterator[None]:
+    """No garbage collection while trees grow (it costs three times the parsing), no warnings about foreign escapes."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def parse(content: bytes) -> ast.Module | None:
+    """The tree; None for what Python's parser refuses."""
+    try:
+        with calm():
+            return ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A function or class with the module it stands in."""
+
+    module: Module
+    node: FunctionNode | ast.ClassDef
+
+
+class Module:
+    """One parsed file."""
+
+    def __init__(self, dotted: str, path: str, tree: ast.Module) -> None:
+        self.dotted = dotted
+        self.path = path
+        self.tree = tree
+
+    @cached_property
+    def definitions(self) -> dict[str, FunctionNode | ast.ClassDef]:
+        """Top-level functions and classes, those under `if` and `try` too."""
+        found: dict[str, FunctionNode | ast.ClassDef] = {}
+        for node in _top(self.tree.body):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.setdefault(node.name, node)
+        return found
+
+    @cached_property
+    def imports(self) -> dict[str, str]:
+        """Names bound by imports anywhere in the file, to dotted paths: lazy imports inside functions count."""
+        package = self.dotted if self.path.endswith("__init__.py") else self.dotted.rpartition(".")[0]
+        found: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    name = alias.asname or alias.name.split(".")[0]
+                    found[name] = alias.name if alias.asname else name
+            elif isinstance(node, ast.ImportFrom):
+                base = _absolute(node, package)
+                for alias in node.names:
+                    found[alias.asname or alias.name] = f"{base}.{alias.name}" if base else alias.name
+        return found
+
+    @cached_property
+    def values(self) -> dict[str, ast.expr]:
+        """Names that are assigned at the top level, to their last value."""
+        found: dict[str, ast.expr] = {}
+        for node in _top(self.tree.body):
+            if isinstance(node, ast.Assign):
+                found.update({target.id: node.value for target in node.targets if isinstance(target, ast.Name)})
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+                found[node.target.id] = node.value
+        return found
+
+
+def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        for part in ("body", "orelse", "finalbody"):
+            if isinstance(node, ast.If | ast.Try | ast.With):
+                yield from _top(getattr(node, part, []))
+        if isinstance(node, ast.Try):
+            for handler in node.handlers:
+                yield from _top(handler.body)
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    base = parts[: len(parts) - node.level + 1]
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+class Modules:
+    """All modules of a release."""
+
+    def __init__(self, release: Release) -> None:
+        self.release = release
+        self._parsed: dict[str, Module | None] = {}
+        self._bytes: dict[str, bytes] = {}
+
+    @cached_property
+    def paths(self) -> dict[str, str]:
+        """Dotted name to file."""
+        found = {}
+        for path in self.release.files():
+            if path.endswith(".py"):
+                found[path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = path
+        return found
+
+    def content(self, path: str) -> bytes:
+        """A file's bytes, read once."""
+        if path not in self._bytes:
+            self._bytes[path] = self.release.read(path)
+        return self._bytes[path]
+
+    def holding(self, *words: bytes) -> list[str]:
+        """Paths of the .py files in whose text one of the words stands."""
+        if len(words) == 1:
+            word = words[0]
+            return [path for path, content in self._contents if word in content]
+        return [path for path, content in self._contents if any(word in content for word in words)]
+
+    @cached_property
+    def _contents(self) -> list[tuple[str, bytes]]:
+        return [(path, self.content(path)) for path in self.paths.values()]
+
+    def module(self, dotted: str) -> Module | None:
+        """The module of that name; None if there is none, or it cannot be parsed."""
+        path = self.paths.get(dotted)
+        if path is None:
+            return None
+        if dotted not in self._parsed:
+            tree = parse(self.content(path))
+            self._parsed[dotted] = None if tree is None else Module(dotted, path, tree)
+        return self._parsed[dotted]
+
+    def at(self, path: str) -> Module | None:
+        """The module in a file."""
+        return self.module(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+
+    def find(self, dotted: str, depth: int = 0) -> Definition | None:
+        """The function or class that a dotted path leads to."""
+        parent, _, name = dotted.rpartition(".")
+        module = self.module(parent) if parent else None
+        if module is None or depth > _DEPTH:
+            return None
+        if name in module.definitions:
+            return Definition(module, module.definitions[name])
+        if name in module.imports and module.imports[name] != dotted:
+            return self.find(module.imports[name], depth + 1)
+        for star in self._stars(module):
+            if (found := self.find(f"{star}.{name}", depth + 1)) is not None:
+                return found
+        return None
+
+    def _stars(self, module: Module) -> list[str]:
+        package = module.dotted if module.path.endswith("__init__.py") else module.dotted.rpartition(".")[0]
+        nodes = [node for node in module.tree.body if isinstance(node, ast.ImportFrom)]
+        return [_absolute(node, package) for node in nodes if node.names[0].name == "*"]
+
+    def named(self, expression: ast.expr, module: Module) -> Definition | None:
+        """The definition that a name or dotted expression in a module means."""
+        dotted = dotted_name(expression)
+        if dotted is None:
+            return None
+        head, _, rest = dotted.partition(".")
+        if not rest and head in module.definitions:
+            return Definition(module, module.definitions[head])
+        if head in module.imports:
+            return self.find(".".join([module.imports[head], *([rest] if rest else [])]))
+        return None
+
+    def bases(self, definition: Definition) -> list[Definition]:
+        """A class and its bases in this release, depth first, each once."""
+        found: list[Definition] = []
+        waiting = [definition]
+        while waiting:
+            current = waiting.pop(0)
+            if not isinstance(current.node, ast.ClassDef) or any(current.node is each.node for each in found):
+                continue
+            found.append(current)
+            bases = [self.named(_origin(base), current.module) for base in current.node.bases]
+            waiting = [*(base for base in bases if base is not None), *waiting]
+        return found
+
+    def method(self, definition: Definition, name: str) -> Definition | None:
+        """The method of a class or of its bases."""
+        for each in self.bases(definition):
+            for node in each.node.body:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+                    return Definition(each.module, node)
+        return None
+
+    def fields(self, definition: Definition) -> dict[str, tuple[str, int, str]]:
+        """Annotated attributes of a class and its bases: name to (file, line, annotation). ClassVars are none."""
+        found: dict[str, tuple[str, int, str]] = {}
+        for each in self.bases(definition):
+            for node in each.node.body:
+                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    annotation = ast.unparse(node.annotation)
+                    if not annotation.startswith(("ClassVar", "typing.ClassVar")):
+                        found.setdefault(node.target.id, (each.module.path, node.lineno, annotation))
+        return found
+
+
+def _origin(expression: ast.expr) -> ast.expr:
+    return expression.value if isinstance(expression, ast.Subscript) else expression
+
+
+def dotted_name(expression: ast.expr) -> str | None:
+    """`a.b.c` as text; None for other expressions."""
+    if isinstance(expression, ast.Name):
+        return expression.id
+    if isinstance(expression, ast.Attribute):
+        base = dotted_name(expression.value)
+        return None if base is None else f"{base}.{expression.attr}"
+    return None
