@@ -58,9 +58,9 @@ def _missing(key: str) -> str:
 
 
 def _files_only(checklist: Checklist, body: str, path: str) -> list[Drift]:
-    """Without the release the counts of symbols are not known: only the names of the files are compared."""
+    """Without the release tiers are not compared, only the names of the files."""
     names = {file.path for file in checklist.files}
-    listed = set(re.findall(r"^\| `([^`]+)`", body, re.MULTILINE))
+    listed = set(re.findall(r"^- `([^`]+)`", body, re.MULTILINE))
     return [
         *(Drift(path, "files", "missing", f"{name} uses it and is not listed") for name in sorted(names - listed)),
         *(Drift(path, "files", "stale", f"{name} is listed and does not use it") for name in sorted(listed - names)),

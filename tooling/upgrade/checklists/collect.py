@@ -40,14 +40,12 @@ def collect(subject: Subject, files: Iterable[FileUses], upstream: Upstream | No
         uses = [use for use in file.uses if use.package in subject.imports]
         if not uses:
             continue
-        seen = set[str]()
         for use in uses:
             guarded |= guards_of(use, subject)
             for symbol in _symbols(use, upstream):
                 symbols[symbol.dotted] = symbol
                 uses_of[symbol.dotted].append(use)
-                seen.add(symbol.dotted)
-        affected.append(AffectedFile(file.path, _tier(file.path, uses), len(uses), len(seen)))
+        affected.append(AffectedFile(file.path, _tier(file.path, uses)))
     entries = [_entry(symbols[dotted], uses_of[dotted], upstream) for dotted in sorted(symbols) if upstream is not None]
     return Checklist(
         subject,

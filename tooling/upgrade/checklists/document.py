@@ -147,17 +147,15 @@ def _files(files: Sequence[AffectedFile]) -> str:
     for tier, title in TIERS.items():
         rows = [file for file in files if file.tier == tier]
         if rows:
-            lines += [f"### {title}", "", "| file | uses | symbols |", "| --- | --- | --- |"]
-            lines += [f"| {code(file.path)} | {file.uses} | {file.symbols} |" for file in rows]
-            lines.append("")
+            lines += [f"### {title}", "", *(f"- {code(file.path)}" for file in rows), ""]
     if not files:
         lines += ["No file uses it.", ""]
     return "\n".join(lines[:-1]) + "\n"
 
 
 def _entry(entry: Entry) -> str:
-    shown, more = entry.sites[:MOST_SITES], len(entry.sites) - MOST_SITES
-    sites = ", ".join(code(site) for site in shown) + (f" and {more} more" if more > 0 else "")
+    # How many more is left out: every new call would make the list untrue.
+    sites = ", ".join(map(code, entry.sites[:MOST_SITES])) + (", ..." if len(entry.sites) > MOST_SITES else "")
     lines = [f"### {escaped(entry.symbol)}", "", f"- Source: {code(entry.source)}", f"- Called in: {sites}"]
     if entry.snippet:
         lines.append(f"- As written: {code(entry.snippet)}")

@@ -27,8 +27,6 @@ class AffectedFile:
     tier: str
     """"primary": the product's own code that runs it; "secondary": tests, benchmarks, examples and scripts;
     "tertiary": names it in types, strings or checks only."""
-    uses: int
-    symbols: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,9 @@ def _planned(context: Context, wishes: Wishes, arguments: argparse.Namespace) ->
     except ToolError as error:
         if arguments.audit_only or isinstance(error, UsageError):
             raise
-        upgrade.problem, upgrade.plan = error, Plan(context.root)
+        upgrade.problem = error
+    if upgrade.problem is not None:
+        upgrade.plan = Plan(context.root)  # nothing half done: only the summary is written
     if arguments.summary and not arguments.audit_only:
         upgrade.plan.write(arguments.summary, summary(upgrade).encode(), reason="the report of this upgrade")
     return upgrade

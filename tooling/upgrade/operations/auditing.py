@@ -34,7 +34,6 @@ def audit_moves(
     Raises UpstreamError when one of the releases cannot be had.
     """
     from tooling.upgrade.replacements.explain import Explainer
-    from tooling.upgrade.usage.index import index_repository
     from tooling.upgrade.verdicts import Comparison, audit
 
     if not moves:
@@ -49,9 +48,7 @@ def audit_moves(
         for move in moves
     ]
     opened = time.perf_counter()
-    context.report("reading the repository")
-    packages = context.imports([move.distribution for move in moves])
-    index = index_repository(context.root, packages, cache=context.cache / "usage")
+    index = context.usage(context.imports([move.distribution for move in moves]))
     indexed = time.perf_counter()
     context.report(f"judging {sum(len(file.uses) for file in index.files)} uses")
     audits = audit(index, pairs, allowed=allowed, explain=Explainer())

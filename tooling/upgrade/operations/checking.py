@@ -45,12 +45,9 @@ def check(
     distributions; all that are watched when empty. plan: where files are read, if not from the disk.
 
     Raises UsageError for a package in `only` that is not watched."""
-    from tooling.upgrade.usage.index import index_repository
-
     packages = [context.package(name) for name in only] or list(context.policy.packages)
     imports = tuple(dict.fromkeys(name for package in packages for name in package.imports))
-    context.report("reading the repository")
-    index = index_repository(context.root, imports, cache=context.cache / "usage")
+    index = context.usage(imports)
     return tuple(_checked(context, package, index, versions or {}, plan) for package in packages)
 
 

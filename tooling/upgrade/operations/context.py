@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tooling.kit.errors import UsageError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.releases import Release
     from tooling.upgrade.sources.indexed import Catalogue
     from tooling.upgrade.upstream import UpstreamRelease
+    from tooling.upgrade.usage.index import UsageIndex
 
 _DIST_INFO = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)\.dist-info")
 
@@ -66,6 +67,15 @@ class Context:
             self.report(f"{distribution} {version}: reading")
             self._opened[key] = open_upstream(self.release(*key), cache=self.cache / "facts")
         return self._opened[key]
+
+    def usage(self, imports: Sequence[str]) -> UsageIndex:
+        """What the repository's own code does with packages: files that the policy excludes do not count."""
+        from tooling.upgrade.manifests.variants import is_excluded
+        from tooling.upgrade.usage.index import index_repository
+
+        self.report("reading the repository")
+        index = index_repository(self.root, imports, cache=self.cache / "usage")
+        return replace(index, files=tuple(file for file in index.files if not is_excluded(file.path, self.policy)))
 
     def imports(self, distributions: Sequence[str]) -> tuple[str, ...]:
         """Import names of several distributions."""

@@ -60,16 +60,21 @@ class Upgrade:
 
 
 def plan_upgrade(context: Context, upgrade: Upgrade) -> None:
-    """Fill in an upgrade. What it raises leaves the steps before in the record: UsageError for requests that make no
-    sense here, ResolutionError for conflicts, UpstreamError for releases that cannot be had."""
+    """Fill in an upgrade. A conflict becomes its `problem`, and the audit goes on. What it raises leaves the steps
+    before in the record: UsageError for requests that make no sense, UpstreamError for releases that cannot be had."""
     wishes = upgrade.wishes
     requests = check_requests(wishes.requests, context.policy)
     upgrade.moves = [_move(context, request, wishes.old) for request in requests]
     if wishes.bump:
         _bump(context, upgrade, requests)
     if wishes.bump and wishes.lock:
-        _lock(context, upgrade, requests)
+        try:
+            _lock(context, upgrade, requests)
+        except ResolutionError as error:
+            upgrade.problem = error  # what the new version breaks is worth knowing all the same
     upgrade.audits = audit_moves(context, upgrade.moves, allowed=_allowed(upgrade))
+    if upgrade.problem is not None:
+        return
     if wishes.fix:
         from tooling.upgrade.operations.fixing import fix
 

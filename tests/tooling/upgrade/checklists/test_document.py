@@ -22,7 +22,7 @@ GENERATE = Entry(
 LLM = replace(GENERATE, symbol="vllm.entrypoints.llm.LLM", signature="class LLM(model)")
 LIST = Checklist(
     subject=Subject("vllm", ("vllm",), "https://github.com/vllm-project/vllm", "v{version}", "0.18.0"),
-    files=(AffectedFile("areal/engine/run.py", "primary", 4, 2), AffectedFile("tests/test_run.py", "secondary", 1, 1)),
+    files=(AffectedFile("areal/engine/run.py", "primary"), AffectedFile("tests/test_run.py", "secondary")),
     entries=(LLM, GENERATE),
     guarded=(GuardedPlace("areal/engine/run.py", "Engine.step", "vllm >= 0.12"),),
     upstream_paths=("vllm/entrypoints/llm.py",),
@@ -74,7 +74,7 @@ def test_notes_of_a_symbol_that_is_gone_stay_under_a_heading_and_only_once() -> 
 @pytest.mark.parametrize(
     ("change", "key", "what"),
     [
-        ({"files": (*LIST.files, AffectedFile("areal/new.py", "primary", 1, 1))}, "files", "changed"),
+        ({"files": (*LIST.files, AffectedFile("areal/new.py", "primary"))}, "files", "changed"),
         ({"entries": (GENERATE,)}, "entry vllm.entrypoints.llm.LLM", "stale"),
         ({"entries": (LLM, GENERATE, replace(LLM, symbol="vllm.X"))}, "entry vllm.X", "missing"),
         ({"entries": (replace(LLM, signature="class LLM()"), GENERATE)}, "entry vllm.entrypoints.llm.LLM", "changed"),
@@ -98,7 +98,7 @@ def test_a_missing_checklist_is_drift() -> None:
 
 
 def test_without_the_release_files_are_compared_by_name_only() -> None:
-    blind = replace(LIST, entries=(), files=(AffectedFile("areal/engine/run.py", "primary", 9, 0),))
+    blind = replace(LIST, entries=(), files=(AffectedFile("areal/engine/run.py", "primary"),))
     found = drift(blind, NEW, PATH, signatures=False)
     assert [(one.key, one.what) for one in found] == [("files", "stale")]
     assert "tests/test_run.py" in found[0].message
