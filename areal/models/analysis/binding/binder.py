@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.models.analysis.binding.expressions import ROTARY_FIELD, SCORE_FACTOR, fields_of, look_up, same
+from areal.models.analysis.binding.expressions import ROTARY_FIELD, SCORE_FACTOR, fields_of, look_up, same, walk
 from areal.models.analysis.binding.filling import branches, filled, filling_rules
 from areal.models.analysis.binding.fitting import explains, fit
 from areal.models.analysis.binding.guessing import first_guesses, value_guess
+from areal.models.analysis.binding.nearby import nearby
 from areal.models.analysis.binding.observations import Observation, Sample, one_cause, same_value
 from areal.models.analysis.binding.rotary import (
     RotaryFit,
@@ -28,7 +29,7 @@ from areal.models.analysis.binding.rotary import (
 from areal.models.analysis.binding.slots import ABSENT, ROTARY_SLOT, LayerValues, predict
 from areal.models.analysis.binding.spellings import Spellings
 from areal.models.analysis.binding.variations import MISSING, alternatives, changed, resized
-from areal.models.analysis.family import Constant, RotaryScaled
+from areal.models.analysis.family import Constant, Product, RotaryScaled
 from areal.models.analysis.records import UnsupportedError
 
 if TYPE_CHECKING:
@@ -158,7 +159,9 @@ class Binder:
         for attempt in self._attempts(name, changes, value):
             if self.reader.normal(changed(self.observer.base, attempt)) is None:
                 continue
-            found = self.observer.look(attempt, self.predict)
+            near = nearby(self.expressions, self.observations[0], attempt)
+            guesses = (partial(self._predict_by, expressions) for expressions in near)
+            found = self.observer.look(attempt, self.predict, nearby=guesses)
             if found.kind != "refused":
                 outcome = found
             if found.kind in ("proven", "no_effect"):
@@ -182,11 +185,19 @@ class Binder:
         self._add(outcome.config, outcome.values, outcome.changes)
         if outcome.kind == "proven" and not outcome.inferred:
             return True
-        if self._refit() and outcome.loud:
+        unresolved = self._refit()
+        if outcome.loud and (unresolved or self._is_far_fetched(outcome, before)):
             self.observations.pop()
             self.expressions = before
             return False
         return True
+
+    def _is_far_fetched(self, outcome: Outcome, before: Mapping[str, Expression]) -> bool:
+        """Whether a config of many changes made an expression one of three fields or more: chance finds these, too."""
+        if len(outcome.changes) < 2:
+            return False
+        new = (each for slot, each in self.expressions.items() if each != before.get(slot))
+        return any(isinstance(part, Product) and len(part.powers) > 2 for each in new for part in walk(each))
 
     def _attempts(self, name: str, changes: dict[str, Any], value: Any) -> list[dict[str, Any]]:
         """The changes, and others that may go with the value where these are refused: lists over layers that were

@@ -19,8 +19,20 @@ HINTS: Final = {
     "tied": ("tie_word_embeddings",),
     "key_bias": ("attention_bias", "qkv_bias", "use_bias", "bias"),
     "layer.feed_forward.bias": ("mlp_bias", "use_bias", "bias"),
+    "layer.feed_forward.experts.output_bias": (),
+    "layer.feed_forward.shared.output_bias": (),
     "layer.feed_forward.output_bias": ("mlp_bias", "use_bias", "bias"),
     "normalize": ("norm_topk_prob",),
+    "kv_bias": ("attention_bias", "qkv_bias", "use_bias", "bias"),
+    "layer.feed_forward": (
+        "first_k_dense_replace",
+        "mlp_layer_types",
+        "num_dense_layers",
+        "moe_layers",
+        "moe_layer_start_index",
+        "decoder_sparse_step",
+        "moe_layer_freq",
+    ),
     "num_experts": ("num_local_experts", "num_experts", "n_routed_experts"),
     "num_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
     "num_kv_heads": ("num_key_value_heads", "num_kv_heads", "n_kv_heads"),
@@ -80,7 +92,8 @@ def _value(slot: str, sample: Sample, names: Sequence[str]) -> Expression:
 def _pattern(slot: str, sample: Sample, names: Sequence[str]) -> Expression | None:
     """A choice between layers, by a list over layers before anything else."""
     lists = [name for name in names if isinstance(look_up(sample.config, name), list)]
-    found = fit(slot, [sample], lists) or fit(slot, [sample], names)
+    usual = [name for name in HINTS.get(slot, ()) if name in names]
+    found = (usual and fit(slot, [sample], usual)) or fit(slot, [sample], lists) or fit(slot, [sample], names)
     return None if found is None else _with_fields(slot, found, sample, names)
 
 

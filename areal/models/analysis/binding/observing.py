@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -18,9 +20,10 @@ from areal.models.analysis.inference.infer import infer
 from areal.models.analysis.inference.layout import canonical, infer_layout
 from areal.models.analysis.oracle.instance import build, export, logits, make_tokens
 from areal.models.analysis.records import SubjectError, UnsupportedError
+from areal.models.analysis.spec import ArchitectureSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from torch import Tensor
 
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from areal.models.analysis.oracle.instance import Instance
     from areal.models.analysis.oracle.subject import Subject
     from areal.models.analysis.records import Inference
-    from areal.models.analysis.spec import ArchitectureSpec
 
 TOLERANCE: Final = 5e-5
 """Of logits, times max(1, their standard deviation): float32 on a CPU."""
@@ -37,6 +39,9 @@ ROWS, LENGTH = 2, 40
 """Of the batch that judges; more tokens than the windows of tiny configs."""
 
 POSITION_LIMITS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length")
+
+Prediction = Callable[[dict[str, Any]], ArchitectureSpec]
+"""The spec that is expected for a config.json."""
 
 Kind = Literal["refused", "no_effect", "proven", "unsupported"]
 
@@ -48,8 +53,8 @@ class Outcome:
     changes: Mapping[str, Any]
     config: dict[str, Any]
     kind: Kind
-    """refused: the config class or the model does not accept it. no_effect: logits equal bit for bit those of the base
-    config. proven: `values` were proven by parity. unsupported: no spec reproduces it."""
+    """refused: the config class or the model does not accept it, or no blocks take what is expected of many changes.
+    no_effect: logits equal bit for bit those of the base config. proven: `values` were proven by parity. unsupported: no spec reproduces it."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """Slots, for no_effect (those of the base config) and proven."""
     expected: Mapping[str, Any] | None = None
@@ -62,7 +67,7 @@ class Outcome:
     """Whether the expected spec, if there was one, could not even be built or given the weights: a family of the same
     expressions refuses such a checkpoint, so nothing about it can go wrong in silence."""
     inferred: bool = False
-    """Whether the spec was inferred afresh instead of predicted."""
+    """Whether the spec is another than was predicted, inferred afresh or found nearby."""
 
 
 class Observer:
@@ -82,17 +87,19 @@ class Observer:
         self.layout: tuple[LayoutEntry, ...] = infer_layout(self.instance, self.inference)
         self._fused = build(subject, base)
         self._logits = logits(self._fused, self._tokens(self._fused))
-        self._shapes = _shapes(self._fused)
+        self._shapes = shapes(self._fused)
 
     def look(
         self,
         changes: Mapping[str, Any],
-        predict: Callable[[dict[str, Any]], ArchitectureSpec] | None = None,
+        predict: Prediction | None = None,
         *,
         may_infer: bool = True,
+        nearby: Iterable[Prediction] = (),
     ) -> Outcome:
         """What the base config with these changes computes. predict: the spec that is expected for a config; it is
-        judged first and, where right, saves the inference. may_infer: whether to infer where it is wrong.
+        judged first and, where right, saves the inference. may_infer: whether to infer where it is wrong. nearby:
+        what to judge before that.
 
         Raises UnsupportedError where nothing is left of the budget."""
         self.budget.look(changes)
@@ -107,28 +114,44 @@ class Observer:
         if self._without_effect(instance, first):
             expected = None if predict is None else self._expected(instance, config, predict, first)
             return Outcome(changes=changes, config=config, kind="no_effect", values=self.values, expected=expected)
-        found = None if predict is None else self._judge(instance, config, predict, first)
-        if isinstance(found, tuple):
-            spec, parity, tolerance = found
+        tensors = functools.cache(lambda: export(instance))
+        found = None if predict is None else self._judge(instance, config, predict, first, tensors)
+        near = None
+        if may_infer and not isinstance(found, tuple):
+            judged = (self._judge(instance, config, guess, first, tensors) for guess in nearby)
+            near = next((each for each in judged if isinstance(each, tuple)), None)
+        right = near or found
+        if isinstance(right, tuple):
+            spec, parity, tolerance = right
             if any(rotary.dim < 1 for rotary in spec.rotaries):
                 # Heads so small that nothing is left to rotate say nothing of what is: families refuse them as well.
                 return Outcome(changes=changes, config=config, kind="refused", detail="a rotation of no dimension")
             values = slots_of(spec)
             return Outcome(
-                changes=changes, config=config, kind="proven", values=values, parity=parity, tolerance=tolerance
+                changes=changes,
+                config=config,
+                kind="proven",
+                values=values,
+                parity=parity,
+                tolerance=tolerance,
+                inferred=near is not None,
             )
         if not may_infer:
             return Outcome(changes=changes, config=config, kind="unsupported", detail="not as predicted")
-        return replace(self._infer(changes, config, instance), loud=found is False)
+        if found is False and len(changes) > 1 and predict is not None and not self._builds(predict, config):
+            # E.g. more experts for each token than its groups hold: what such a config does is an accident that may
+            # look like anything, and a family of these expressions refuses it.
+            return Outcome(changes=changes, config=config, kind="refused", detail="no blocks do what is expected")
+        return replace(self._infer(changes, config, tensors()), loud=found is False)
 
     def _without_effect(self, instance: Instance, first: Tensor) -> bool:
-        return _shapes(instance) == self._shapes and torch.equal(first, self._logits)
+        return shapes(instance) == self._shapes and torch.equal(first, self._logits)
 
     def _expected(
         self,
         instance: Instance,
         config: dict[str, Any],
-        predict: Callable[[dict[str, Any]], ArchitectureSpec],
+        predict: Prediction,
         first: Tensor,
     ) -> Mapping[str, Any] | None:
         """The slots of the predicted spec, if it is not the base config's and does the same: the best two of two groups
@@ -139,19 +162,37 @@ class Observer:
             return None
         if all(same_value(value, self.values.get(slot, ABSENT)) for slot, value in values.items()):
             return None
-        return values if isinstance(self._judge(instance, config, predict, first), tuple) else None
+        return (
+            values
+            if isinstance(self._judge(instance, config, predict, first, lambda: export(instance)), tuple)
+            else None
+        )
+
+    def _builds(self, predict: Prediction, config: dict[str, Any]) -> bool:
+        """Whether blocks take what is expected of a config; true where nothing is."""
+        try:
+            spec = predict(config)
+        except EvaluationError:
+            return True
+        try:
+            with torch.device("meta"):
+                reference.build(spec)
+        except (ModelError, UnsupportedError):
+            return False
+        return True
 
     def _judge(
         self,
         instance: Instance,
         config: dict[str, Any],
-        predict: Callable[[dict[str, Any]], ArchitectureSpec],
+        predict: Prediction,
         first: Tensor,
+        tensors: Callable[[], Mapping[str, Tensor]],
     ) -> tuple[ArchitectureSpec, float, float] | Literal[False] | None:
         """The predicted spec, if its logits are the instance's; False where it does not take the weights at all."""
         try:
             spec = predict(config)
-            weights = canonical(self.layout, export(instance), spec)
+            weights = canonical(self.layout, tensors(), spec)
             difference = float((reference.logits(spec, weights, self._tokens(instance)) - first).abs().max())
         except (EvaluationError, ModelError, SubjectError, UnsupportedError, ValueError, RuntimeError):
             # A wrong prediction fails in any of these ways; the inference that follows decides.
@@ -159,12 +200,12 @@ class Observer:
         tolerance = TOLERANCE * max(1.0, float(first.std()))
         return (spec, difference, tolerance) if difference <= tolerance else None
 
-    def _infer(self, changes: Mapping[str, Any], config: dict[str, Any], fused: Instance) -> Outcome:
+    def _infer(self, changes: Mapping[str, Any], config: dict[str, Any], tensors: Mapping[str, Tensor]) -> Outcome:
         self.num_inferred += 1
         try:
             instance = build(self.subject, config, attention="eager")
             inference = infer(instance)
-            self._check_layout(instance, inference, export(fused))
+            self._check_layout(instance, inference, tensors)
         except SubjectError as refusal:
             # It builds with fused attention only, where a missing scale has a default.
             return Outcome(changes=changes, config=config, kind="refused", detail=str(refusal))
@@ -212,5 +253,6 @@ class Observer:
         return make_tokens(instance, batch=ROWS, length=min(LENGTH, limit), seed=2)
 
 
-def _shapes(instance: Instance) -> dict[str, tuple[int, ...]]:
+def shapes(instance: Instance) -> dict[str, tuple[int, ...]]:
+    """Of everything that the model keeps."""
     return {name: tuple(tensor.shape) for name, tensor in instance.model.state_dict().items()}

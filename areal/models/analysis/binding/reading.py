@@ -67,11 +67,11 @@ class ConfigReader:
     """What was read before; a config class takes milliseconds."""
 
     def normal(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What the class makes of a config.json; None where it refuses."""
+        """What the class makes of a config.json, not to be changed; None where it refuses."""
         key = json.dumps(config, sort_keys=True, default=repr)
         if key not in self._normal:
             self._normal[key] = self._read(config)
-        return copy.deepcopy(self._normal[key])
+        return self._normal[key]
 
     def _read(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
@@ -98,8 +98,7 @@ class ConfigReader:
                     values[name] = filled
                     del open_rules[name]
         if ROTARY_FIELD in values:
-            normal = self.normal(config)
-            values[ROTARY_FIELD] = (normal or {}).get(ROTARY_FIELD)
+            values[ROTARY_FIELD] = copy.deepcopy((self.normal(config) or {}).get(ROTARY_FIELD))
         return values
 
     def _fill(self, name: str, rule: Expression, values: Mapping[str, Any]) -> Any:

@@ -13,6 +13,7 @@ import torch
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, same
 from areal.models.analysis.binding.fitting import fit
 from areal.models.analysis.binding.observations import Sample
+from areal.models.analysis.binding.observing import shapes
 from areal.models.analysis.binding.slots import LayerValues
 from areal.models.analysis.binding.variations import MISSING, changed, defaults_of, field_names, resized
 from areal.models.analysis.oracle.instance import build, logits, make_tokens
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from areal.models.analysis.binding.observing import Observer
     from areal.models.analysis.binding.reading import ConfigReader
     from areal.models.analysis.oracle.subject import Subject
+
+LENGTH: Final = 24
+"""Of the sequences that two configs are compared by."""
 
 TRIED: Final = (24, 12, True, 0.5)
 """Values that an undeclared field may have: no other size of a tiny config is 24."""
@@ -118,12 +122,39 @@ def _parts(value: Any, numbers: Mapping[str, Any]) -> list[str]:
 
 
 def _sample(observer: Observer, reader: ConfigReader, slot: str, changes: dict[str, Any]) -> list[Sample]:
+    config = reader.complete(changed(observer.base, changes))
+    written = absent_value(observer, changes)
+    if written is not None:
+        return [Sample(config, written, 1)]
     outcome = observer.look(changes)
     if outcome.kind not in ("proven", "no_effect") or slot not in outcome.values:
         return []
     value = outcome.values[slot]
-    config = reader.complete(changed(observer.base, changes))
     return [Sample(config, value, len(value) if isinstance(value, LayerValues) else 1)]
+
+
+def absent_value(observer: Observer, changes: Mapping[str, Any]) -> Any:
+    """The value of the field whose absence does the same as that value; None where none is found.
+
+    Modules usually keep what they made of it under the same name. Whether it is the value is told by the weights and
+    logits, which must be the same to the last bit: that takes a tenth of an inference.
+    """
+    name = next(name for name, value in changes.items() if value is MISSING)
+    try:
+        without = build(observer.subject, changed(observer.base, changes))
+        tokens = make_tokens(without, batch=2, length=LENGTH, seed=0)
+        expected = logits(without, tokens)
+    except SubjectError:
+        return None
+    kept = [getattr(module, name, None) for module in without.model.modules()]
+    for value in dict.fromkeys(each for each in kept if type(each) in (bool, int, float)):
+        try:
+            beside = build(observer.subject, changed(observer.base, {**changes, name: value}))
+            if shapes(beside) == shapes(without) and torch.equal(logits(beside, tokens), expected):
+                return value
+        except SubjectError:
+            continue
+    return None
 
 
 def _is(value: Any, wanted: Any) -> bool:

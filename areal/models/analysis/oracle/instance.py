@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import tempfile
 import zlib
@@ -156,9 +157,15 @@ def export(instance: Instance) -> dict[str, Tensor]:
     return tensors
 
 
-def _random_value(name: str, initial: Tensor, seed: int, *, embedding: bool) -> Tensor:
+@functools.lru_cache(maxsize=1024)
+def _noise(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
+    """Kept, since most configs of an analysis have most weights in common. Not to be changed."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) ^ (seed * 0x9E3779B1 & 0xFFFFFFFF))
-    noise = torch.randn(initial.shape, generator=generator)
+    return torch.randn(shape, generator=generator)
+
+
+def _random_value(name: str, initial: Tensor, seed: int, *, embedding: bool) -> Tensor:
+    noise = _noise(name, tuple(initial.shape), seed)
     if embedding:
         return noise * EMBEDDING_STD
     start = float(initial.flatten()[0]) if initial.numel() and bool((initial == initial.flatten()[0]).all()) else 0.0

@@ -95,6 +95,19 @@ def test_latent_attention_of_deepseek_is_bound_with_its_sharpened_scores() -> No
     assert slots["layer.feed_forward"]["condition"] == {"kind": "at_least", "field": "first_k_dense_replace"}
 
 
+def test_groups_of_experts_that_make_no_difference_alone_are_bound() -> None:
+    slots = report("deepseek_v2")["slots"]
+    for slot, name in (("groups", "n_group"), ("top_groups", "topk_group")):
+        found = slots[f"layer.feed_forward.router.{slot}"]
+        sides = {"greedy": found["then"], "group_limited_greedy": found["otherwise"]}
+        if found["value"] != "greedy":
+            sides = {"greedy": found["otherwise"], "group_limited_greedy": found["then"]}
+        assert (found["kind"], found["field"]) == ("when_equal", "topk_method")
+        assert sides["group_limited_greedy"] == {"kind": "field", "name": name}
+        assert sides["greedy"] == {"kind": "constant", "value": 1}
+    assert uses("deepseek_v2")["num_experts_per_tok"]["required"]
+
+
 def test_a_novel_architecture_with_its_own_names_is_bound() -> None:
     found = as_json(analyse(resolve(str(NOVEL / "aster"), trust=True)))
     assert found["status"] == "proven"

@@ -32,13 +32,14 @@ def observer() -> Observer:
     return Observer(subject, complete(subject, {"num_experts_per_tok": 2, "n_group": 4, "topk_group": 1}))
 
 
-def grouped(observer: Observer, groups: int, top_groups: int) -> ArchitectureSpec:
+def grouped(observer: Observer, groups: int, top_groups: int, *, experts: int = 8) -> ArchitectureSpec:
     spec = observer.inference.spec
     layers = []
     for layer in spec.layers:
         part = layer.feed_forward
         if isinstance(part, MoeSpec):
-            router = replace(part.router, groups=groups, top_groups=top_groups, group_score="max")
+            groups_of = {"groups": groups, "top_groups": top_groups, "group_score": "max"}
+            router = replace(part.router, num_experts=experts, **groups_of)
             part = replace(part, router=router)
         layers.append(replace(layer, feed_forward=part))
     return replace(spec, layers=tuple(layers))
@@ -78,3 +79,10 @@ def test_a_field_that_shows_only_where_it_makes_no_difference_is_found(observer:
     assert binder.accept(observer.look(GROUPED, binder.predict))
     assert set(binder.observations[-1].values[ROUTER + "top_groups"]) == {2}
     assert to_json(binder.expressions[ROUTER + "groups"]) == to_json(grouping["groups"])
+
+
+def test_many_changes_of_which_no_blocks_do_what_is_expected_say_nothing(observer: Observer) -> None:
+    # A token uses two experts, but may choose from one group, which holds one.
+    changes = {"topk_method": "group_limited_greedy", "n_routed_experts": 4}
+    outcome = observer.look(changes, lambda _: grouped(observer, 4, 1, experts=4))
+    assert (outcome.kind, outcome.detail) == ("refused", "no blocks do what is expected")
