@@ -80,7 +80,7 @@ def _telling_lines(lines: set[str], name: str) -> tuple[re.Pattern[str], list[st
     things have the same type and default, and every constructor passes its parameters on."""
     word = re.compile(rf"\b{re.escape(name)}\b")
     idle = re.compile(
-        rf"(?:(?:async\s+)?(?:def|class)\s+)?{re.escape(name)}\s*"
+        rf"(?:(?:async\s+)?(?:def|class)\s+|self\.)?{re.escape(name)}\s*"
         rf"(?::|\(|,|$|=\s*(?:{re.escape(name)}\b|None|True|False|[\d'\"\[({{]|field))"
     )
     return word, [line for line in lines if name in line and word.search(line) and not idle.match(line)]

@@ -174,7 +174,7 @@ def test_advice_of_a_release_in_between_counts():
 
 
 SHIMS = {
-    "a subclass": "class old_name(New):\n    def __init__(self, *args):\n        warn('x')\n        super().__init__(*args)\n",
+    "a subclass": "class old_name(New):\n  def __init__(self, *args):\n    warn('x')\n    super().__init__(*args)\n",
     "a function": "def old_name(*args, **kw):\n    warnings.warn('x')\n    return New(*args, **kw)\n",
     "a wrapped value": "old_name = deprecated_wrapper('old_name', New)\n",
 }
@@ -192,6 +192,12 @@ def test_a_class_that_adds_something_is_no_shim():
     kept = "class New:\n    def __init__(self, size=1): ...\n"
     old = f"{kept}class Old(New):\n    def extra(self):\n        return 1\n"
     assert explained("pkg.a.Old", {"pkg/a.py": old}, {"pkg/a.py": kept}) == (Verdict.REMOVED, None)
+
+
+@pytest.mark.parametrize("marker", ["class Old(New): ...", "Old = TypeVar('Old', New)", "def Old():\n    return New()"])
+def test_code_that_does_not_say_it_is_a_shim_is_none(marker):
+    kept = "class New:\n    def __init__(self, size=1): ...\n"
+    assert explained("pkg.a.Old", {"pkg/a.py": kept + marker}, {"pkg/a.py": kept}) == (Verdict.REMOVED, None)
 
 
 def test_advice_in_the_constructor_of_a_class_counts():
