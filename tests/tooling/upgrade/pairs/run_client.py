@@ -27,7 +27,7 @@ def _in_a_fork(case: dict[str, object]) -> dict[str, object]:
     if child == 0:
         os.close(reading)
         with os.fdopen(writing, "w") as stream:
-            json.dump(_run(Path(str(case["root"])), list(case["files"])), stream)  # type: ignore[call-overload]  # JSON
+            json.dump(_run(Path(str(case["root"])), list(case["files"])), stream)  # type: ignore[call-overload]  # a list in JSON
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as stream:
