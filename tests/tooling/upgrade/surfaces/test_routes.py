@@ -26,7 +26,7 @@ def release(version, **files):
     return memory_release({"app/__init__.py": "", **named}, "app", version)
 
 
-def judged(tmp_path, old, new, client, name="client.py"):
+def check_judged(tmp_path, old, new, client, name="client.py"):
     (tmp_path / name).write_text(client)
     found = judge_surfaces(tmp_path, old, new, "app")
     marked = {
@@ -108,7 +108,7 @@ def call(base, host, model):
     requests.get(f"{base}/elsewhere/generate_from_file")
 """
     both = {"models": models(gone=False)}
-    judged(tmp_path, release("1", server=SERVER, **both), release("2", server=new, **both), client)
+    check_judged(tmp_path, release("1", server=SERVER, **both), release("2", server=new, **both), client)
 
 
 def test_a_path_that_the_repository_serves_itself_is_only_a_warning(tmp_path):
@@ -119,7 +119,7 @@ app = FastAPI()
 def ours(): ...
 requests.post(f"{base}/generate_from_file")  # warns: http-route
 """
-    judged(tmp_path, release("1", server=SERVER), release("2", server=new), client)
+    check_judged(tmp_path, release("1", server=SERVER), release("2", server=new), client)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ payload = {{
 requests.post(f"{{base}}/api/v1/query", json=payload)
 """
     old = release("1", server=SERVER, models=models(config, gone=False))
-    judged(tmp_path, old, release("2", server=SERVER, models=models(config)), client)
+    check_judged(tmp_path, old, release("2", server=SERVER, models=models(config)), client)
 
 
 def test_strict_models_do_refuse_and_others_do_ignore():
@@ -193,7 +193,7 @@ subprocess.run("run", env=dict(
 print(os.getenv("APP_SET_ONLY"), os.getenv("OTHER_APP_FLAG"))
 pairs = ["APP_FLAG=1"]  # warns: env-var
 """
-    judged(tmp_path, release("1", envs=OLD_ENVS), release("2", envs=NEW_ENVS), client)
+    check_judged(tmp_path, release("1", envs=OLD_ENVS), release("2", envs=NEW_ENVS), client)
 
 
 def test_variables_in_scripts_and_yaml(tmp_path):
@@ -202,14 +202,14 @@ def test_variables_in_scripts_and_yaml(tmp_path):
         "echo $APP_KEPT $APP_FLAGS\n"
     )
     old, new = release("1", envs=OLD_ENVS), release("2", envs=NEW_ENVS)
-    judged(tmp_path, old, new, script, "run.sh")
+    check_judged(tmp_path, old, new, script, "run.sh")
     (tmp_path / "run.sh").unlink()
-    judged(tmp_path, old, new, "env:\n  - name: APP_FLAG  # warns: env-var\n    value: '1'\n", "pod.yaml")
+    check_judged(tmp_path, old, new, "env:\n  - name: APP_FLAG  # warns: env-var\n    value: '1'\n", "pod.yaml")
 
 
 def test_a_name_that_is_put_together_may_still_be_read(tmp_path):
     new = release("2", envs='import os\ndef read(name): return os.getenv(f"APP_{name}")\n')
-    judged(tmp_path, release("1", envs=OLD_ENVS), new, 'import os\nos.environ["APP_FLAG"] = "1"\n')
+    check_judged(tmp_path, release("1", envs=OLD_ENVS), new, 'import os\nos.environ["APP_FLAG"] = "1"\n')
 
 
 def test_a_variable_that_nobody_reads_changes_nothing(tmp_path):
