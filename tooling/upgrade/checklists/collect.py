@@ -83,7 +83,7 @@ def _entry(symbol: Symbol, uses: Sequence[Use], upstream: Upstream | None) -> En
     if symbol.kind in (SymbolKind.CLASS, SymbolKind.FUNCTION) and symbol.binding not in ("property", "cached-property"):
         found = upstream.signature(symbol)
         signature = found if not hasattr(found, "why") else None
-    sites = sorted({f"{use.place.path} ({use.function})" if use.function else use.place.path for use in uses})
+    sites = sorted({_site(use) for use in uses})
     return Entry(
         symbol=symbol.dotted,
         source=symbol.file,
@@ -93,6 +93,12 @@ def _entry(symbol: Symbol, uses: Sequence[Use], upstream: Upstream | None) -> En
         snippet=ordered[0].symbol_text[:LONGEST_SNIPPET],
         verify=tuple(_verify(symbol, uses)),
     )
+
+
+def _site(use: Use) -> str:
+    """With the function, where it is the product's own: tests come and go."""
+    path = use.place.path
+    return f"{path} ({use.function})" if use.function and path.split("/", maxsplit=1)[0] not in SECONDARY else path
 
 
 def _shown(symbol: Symbol, signature: Signature | None) -> str:

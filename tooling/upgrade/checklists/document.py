@@ -126,7 +126,7 @@ def _front(checklist: Checklist) -> str:
         f"package: {subject.distribution}",
         f"version: {subject.version or 'unknown'}",
         f"github: {subject.github}",
-        f"branch_template: {subject.branch_template}",
+        f'branch_template: "{subject.branch_template}"',
         "upstream_paths:" if checklist.upstream_paths else "upstream_paths: []",
         *(f"  - {path}" for path in checklist.upstream_paths),
         "---",
