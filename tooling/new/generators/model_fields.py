@@ -7,7 +7,6 @@ from others when it is null is filled when it is read, so that nothing behind th
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -342,8 +341,3 @@ def _may_be_negative(use: Mapping[str, Any]) -> bool:
 def dependencies(plan: FieldPlan) -> list[str]:
     """Fields that have to be known before this one is read."""
     return [name for name in fields_of(plan.use.get("default_rule")) if name != plan.name]
-
-
-def is_word(text: str) -> bool:
-    """Whether a text is a plain variable."""
-    return re.fullmatch(r"\w+", text) is not None

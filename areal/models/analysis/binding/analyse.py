@@ -29,10 +29,10 @@ from areal.models.analysis.oracle.instance import build, export, make_tokens
 from areal.models.analysis.oracle.library import quiet
 from areal.models.analysis.oracle.recorded import record
 from areal.models.analysis.oracle.tiny import complete
-from areal.models.analysis.records import Evidence, SubjectError, UnsupportedError
+from areal.models.analysis.records import Evidence, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from areal.models.analysis.family import FieldUse
     from areal.models.analysis.oracle.subject import Subject
@@ -137,15 +137,6 @@ def _analyse(
             return _report(subject, binder, clock)
     except UnsupportedError as error:
         return _unsupported(subject, base, error, clock, binder)
-
-
-def analyse_many(subjects: Iterable[Subject]) -> Iterator[ArchitectureReport | SubjectError]:
-    """Reports one after another; what cannot be analysed is given as its error."""
-    for subject in subjects:
-        try:
-            yield analyse(subject)
-        except SubjectError as error:
-            yield error
 
 
 def as_json(report: ArchitectureReport) -> dict[str, Any]:

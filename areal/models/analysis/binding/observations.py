@@ -9,7 +9,7 @@ from areal.models.analysis.binding.expressions import same
 from areal.models.analysis.binding.slots import ABSENT, LayerValues
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,6 @@ class Sample:
     value: Any
     depth: int
     """Number of layers."""
-
-
-def first_integer(values: Iterable[Any]) -> int:
-    """The first of them that is a whole number."""
-    return next(value for value in values if type(value) is int)
 
 
 def one_cause(observation: Observation) -> bool:
