@@ -66,6 +66,7 @@ class Catalogue:
         self._known = frozenset(known)
         self._report = report
         self._fetcher = Fetcher(self._transport, self._cache, report)
+        self._listings: dict[tuple[str, bool], Listing] = {}
 
     def versions(self, name: str) -> list[VersionInfo]:
         """All versions of a distribution, ascending; pre-releases and yanked ones too.
@@ -123,13 +124,18 @@ class Catalogue:
         return link
 
     def _listed(self, distribution: str, *, fresh: bool = False, widely: bool = False) -> Listing:
+        if not fresh and (distribution, widely) in self._listings:
+            return self._listings[distribution, widely]
         pages = Pages(self._transport, self._cache, self._report, offline=self._offline, fresh=fresh)
         listing = list_files(distribution, self._settings, pages, widely=widely)
         if not listing.links and not widely and self._more_places(listing):
             self._report(f"{distribution}: nothing where the project looks first; asking the other indexes")
             listing = list_files(distribution, self._settings, pages, widely=True)
         if listing.links:
+            self._listings[distribution, widely] = listing
             return listing
+        if not fresh and not self._offline and listing.asked and not listing.failed:
+            return self._listed(distribution, fresh=True)  # a page from the cache may be older than the package
         if self._offline or listing.failed:
             # Which files there are is not known; those that were fetched once are known to be.
             links = [_link(entry) for entry in self._cache.entries(distribution)]

@@ -197,16 +197,15 @@ def test_each_single_changed_byte_gives_the_sources_or_an_error_and_nothing_else
     expected = {"pkg/__init__.py": b"A = 1\n"}
     refused = 0
     for position in range(len(content)):
-        for mask in (0x01, 0x80):
-            changed = bytearray(content)
-            changed[position] ^= mask
-            try:
-                found = read(bytes(changed), vouched=False)
-            except ArchiveError:
-                refused += 1
-            else:
-                assert found.files == expected, position
-    assert refused > len(content)
+        changed = bytearray(content)
+        changed[position] ^= 0x01 if position % 2 else 0x80
+        try:
+            found = read(bytes(changed), vouched=False)
+        except ArchiveError:
+            refused += 1
+        else:
+            assert found.files == expected, position
+    assert refused > len(content) / 2
 
 
 def test_the_wheel_of_another_distribution_or_version_is_refused(read, wheel):

@@ -105,6 +105,22 @@ def test_a_version_published_since_the_page_was_kept_is_found(server, wheel, cat
     assert catalogue().release("pkg==1.1").origin.version == "1.1"
 
 
+def test_a_package_published_since_it_was_missed_is_found(server, wheel, catalogue):
+    with pytest.raises(UpstreamError, match="no package of that name"):
+        catalogue().versions("pkg")
+    server.files[WHEEL] = wheel(SOURCES)
+    assert catalogue().release("pkg==1.0").files()
+
+
+def test_one_run_asks_once_for_the_page_of_a_package(server, wheel, catalogue):
+    for version in ("1.0", "1.1"):
+        server.files[f"pkg-{version}-py3-none-any.whl"] = wheel(SOURCES, version=version)
+    run = catalogue()
+    assert run.release("pkg==1.0").origin.version == "1.0"
+    assert run.release("pkg==1.1").origin.version == "1.1"
+    assert len(server.asked("/simple/")) == 1
+
+
 def test_a_page_that_comes_compressed_unasked_is_read(server, wheel, catalogue):
     server.compress = True
     server.files[WHEEL] = wheel(SOURCES)
