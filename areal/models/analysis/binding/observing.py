@@ -54,7 +54,8 @@ class Outcome:
     config: dict[str, Any]
     kind: Kind
     """refused: the config class or the model does not accept it, or no blocks take what is expected of many changes.
-    no_effect: logits equal bit for bit those of the base config. proven: `values` were proven by parity. unsupported: no spec reproduces it."""
+    no_effect: logits equal bit for bit those of the base config. proven: `values` were proven by parity.
+    unsupported: no spec reproduces it."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """Slots, for no_effect (those of the base config) and proven."""
     expected: Mapping[str, Any] | None = None
