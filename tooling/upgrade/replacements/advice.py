@@ -21,6 +21,10 @@ _ADVICE = re.compile(
     re.IGNORECASE,
 )
 _IMPORT = re.compile(rf"\bfrom\s+(?P<module>{_NAME})\s+import\s+(?P<name>[A-Za-z_]\w*)")
+_ENDS = re.compile(
+    r"deprecat|obsolete|no longer|legacy|instead|(?:re)?moved|renamed|replaced|favou?r|will be|superseded",
+    re.IGNORECASE,
+)
 _LONGEST = 4000
 
 
@@ -49,7 +53,7 @@ def texts_about(source: str, name: str) -> Iterator[str]:
         if isinstance(node, ast.Call):
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 text = constant_text(argument)
-                if word.search(text) and _ADVICE.search(" ".join(text.split())):
+                if word.search(text) and _ENDS.search(text) and _ADVICE.search(" ".join(text.split())):
                     yield text
 
 

@@ -64,6 +64,8 @@ class Homes:
             return None
         symbol = next(self._symbols[dotted] for dotted, candidate in self._found.items() if candidate is chosen)
         chosen.text = self._public_path(symbol, chosen.text)
+        # What became private is where it went, and nothing to send people to.
+        chosen.is_doubtful |= _is_private(f"{chosen.text}.") and not _is_private(f"{self._subject.path}.")
         return chosen, symbol
 
     # ------------------------------------------------------------------------------------------------------- evidence

@@ -38,6 +38,7 @@ def f(a, old=None):
         f"is deprecated in {VERSION}, " + "use `new` instead."
     )
     log("use `other` instead")
+    log("`old` does not sort; use `sorter` for sorting")
     return "old: use `nothing`"
 """
     assert [list(advised(text)) for text in texts_about(body, "old")] == [["new"]]

@@ -228,6 +228,12 @@ def test_the_root_of_the_package_is_how_it_is_written_where_it_is_exported_there
     assert explained("pkg.a.Tool", old, new)[1].text == "pkg.Tool"
 
 
+def test_what_became_private_is_told_and_not_trusted():
+    old = {"pkg/a.py": f"def f(values):{BODY}"}
+    assert explained("pkg.a.f", old, {"pkg/_b.py": f"def f(values):{BODY}"})[1].certain is False
+    assert explained("pkg.a.f", old, {"pkg/a.py": f"def _f(values):{BODY}"})[1].certain is False
+
+
 def test_tests_of_the_package_are_no_home():
     assert explained("pkg.a.f", {"pkg/a.py": "def f(): ..."}, {"pkg/tests/t.py": "def f(): ..."}) == (
         Verdict.REMOVED,
