@@ -21,7 +21,8 @@ _WRAPPERS = frozenset(
     {"-c", "bash", "env", "exec", "nice", "nohup", "pixi", "poetry", "run", "sh", "stdbuf", "sudo"}
 ) | {"time", "timeout", "uv"}
 _LAUNCHERS = frozenset({"accelerate", "docker", "exec", "launch", "mpirun", "ray", "srun", "torchrun"})
-_PYTHON = re.compile(rf"(?:.*/)?(?:python|pypy)[\d.]*$|.*{HOLE}.*|sys\.executable$|python\S*$")
+_PYTHON = re.compile(rf"(?:.*/)?(?:python|pypy)[\d.]*$|.*{HOLE}.*")
+_NUMBER = re.compile(r"\d+(\.\d+)?[smhd]?$")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _FLAG = re.compile(r"(?P<name>--?[A-Za-z][\w.+-]*)(?:=.*)?$", re.DOTALL)
 
@@ -71,12 +72,17 @@ def _program(words: Sequence[Word], index: int, programs: Programs) -> str | Non
 
 def _passes(text: str, index: int, words: Sequence[Word]) -> bool:
     """Whether the program may still come after this word."""
-    if text in _WRAPPERS or _ASSIGNMENT.match(text) or _PYTHON.match(text) or text.startswith("-"):
+    if _runs_others(text):
         return True
-    if text.rpartition("/")[2] in _LAUNCHERS:
-        return True
+    # Options, and what follows them, pass only behind something that runs other programs.
     previous = words[index - 1].text if index else ""
-    return previous.startswith("-") or previous in {"timeout", "nice"}
+    plain = text.startswith("-") or previous.startswith("-") or _NUMBER.match(text) is not None
+    return index > 0 and _runs_others(words[0].text) and plain
+
+
+def _runs_others(text: str) -> bool:
+    name = text.rpartition("/")[2]
+    return name in _WRAPPERS | _LAUNCHERS or bool(_ASSIGNMENT.match(text) or _PYTHON.match(text))
 
 
 def _use(program: str, head: Word, rest: Sequence[Word]) -> Use:
@@ -92,7 +98,7 @@ def _use(program: str, head: Word, rest: Sequence[Word]) -> Use:
 
 
 _TOKEN = re.compile(r"(?:[^\s\"']|\"(?:[^\"\\]|\\.)*\"|'[^']*')+")
-_SEPARATOR = re.compile(r"&&|\|\||[;|]|(?<!\\)\n")
+_SEPARATOR = re.compile(r"&&|\|\||[;|]|(?<![>&])&(?![>&\d])|(?<!\\)\n")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 
 

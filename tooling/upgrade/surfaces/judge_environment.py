@@ -50,8 +50,10 @@ def _gone(files: Sequence[SourceFile], pair: Pair) -> dict[str, Read]:
     names = {hit.decode() for file in files for hit in set(_NAME.findall(file.content))}
     found = {}
     for name in sorted(name for name in names if belongs(name, pair.roots)):
+        if mentions_it(pair.new, name):
+            continue
         read = find_read(pair.old, name)
-        if read is not None and not mentions_it(pair.new, name):
+        if read is not None:
             found[name] = read
     return found
 

@@ -46,10 +46,12 @@ def _commands(file: SourceFile, programs: Programs) -> list[Use]:
 
 
 def _judge(file: SourceFile, use: Use, old: Programs, new: Programs, pair: Pair) -> Iterator[Finding]:
+    before, after = old.command(use.program, use.words), new.command(use.program, use.words)
+    if not use.flags and old.is_script(use.program) and (before is None or len(before.nodes) < 2):
+        return  # a name alone is mostly no command: ["vllm", "sglang"]
     if not (new.is_script(use.program) or new.is_module(use.program)):
         yield _gone_program(file, use, pair)
         return
-    before, after = old.command(use.program, use.words), new.command(use.program, use.words)
     if before is None or after is None:
         return
     if before.known and not after.known and len(before.nodes) > 1:
