@@ -11,7 +11,7 @@ from tooling.upgrade.findings import Audit, Finding, Severity, Unseen, Verdict
 from tooling.upgrade.uses import Action, Name
 from tooling.upgrade.verdicts.case import Case
 from tooling.upgrade.verdicts.dead_guards import dead
-from tooling.upgrade.verdicts.judge import imported_name, is_absence, judge
+from tooling.upgrade.verdicts.judge import imported_name, is_absence, judged
 from tooling.upgrade.verdicts.records import Comparison, JudgeContext
 from tooling.upgrade.verdicts.sight import Outlook, seen
 from tooling.upgrade.verdicts.surroundings import Surroundings
@@ -134,9 +134,10 @@ def _of_file(file: FileUses, pair: Comparison, context: JudgeContext, tally: _Ta
     for use in file.uses:
         if not any(pair.owns(root) for root in roots_of(use.target)):
             continue
-        outlook = seen(Case(use, pair.old, pair.new, context))
+        case = Case(use, pair.old, pair.new, context)
+        outlook = seen(case)
         tally.add(use, outlook)
-        findings.extend(judge(use, pair.old, pair.new, context))
+        findings.extend(judged(case))
         if outlook.unresolved and use.action is Action.IMPORT:
             findings.append(_unresolved(use, outlook, pair))
     return findings

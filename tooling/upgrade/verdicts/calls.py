@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tooling.upgrade.findings import Replacement, Severity, Verdict
 from tooling.upgrade.symbols import Absent, Keyword
 from tooling.upgrade.uses import Action, Argument, Arguments
-from tooling.upgrade.verdicts.binding import STAR, STARS, Binding, bind, named
+from tooling.upgrade.verdicts.binding import STAR, STARS, Binding, bind, named, takes
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.records import Problem
 from tooling.upgrade.verdicts.renames import renamed_parameter
@@ -194,7 +194,27 @@ class _Comparison:
                 continue  # it was optional beside what is gone: what is gone is the cause
             message = f"`{parameter.name}` must be passed now" + ("; it had a default" if had else "")
             found.append(Change(Verdict.PARAM_REQUIRED, parameter.name, self.case.use.place, message))
-        return found
+        return found + self._perhaps_missing()
+
+    def _perhaps_missing(self) -> list[Change]:
+        """New required parameters at a call with `**x`: what was written for the old version holds them hardly."""
+        if not self.arguments.has_double_star or self.arguments.partial:
+            return []
+        filled = set(self.new.slots.values())
+        kinds = ("keyword-only",) if self.arguments.has_star else ("keyword-only", "positional")
+        return [
+            Change(
+                Verdict.PARAM_REQUIRED,
+                each.name,
+                self.case.use.place,
+                f"`{each.name}` must be passed now, and is not unless what is unpacked here holds it",
+                Severity.WARNING,
+                raises="",
+            )
+            for each in self.after.signature.parameters
+            if each.default is None and each.kind in kinds and each.name not in filled
+            if named(self.before.signature, each.name) is None and not takes(self.before.signature, "double-star")
+        ]
 
     def _change(
         self,

@@ -54,10 +54,15 @@ def judge(use: Use, old: Upstream, new: Upstream, context: JudgeContext) -> list
     Nothing is said of a place that is not reached on the new version, nor of a failure that a fallback answers. A
     place that is reached on the new version only is judged by that side alone.
     """
-    pairs = context.pairs or (Comparison(context.distribution, old, new),)
+    return judged(Case(use, old, new, context))
+
+
+def judged(case: Case) -> list[Finding]:
+    """`judge`, for a use that was looked up already."""
+    use, context = case.use, case.context
+    pairs = context.pairs or (Comparison(context.distribution, case.old, case.new),)
     if reachable(use.conditions, new_side(pairs)) is False:
         return []
-    case = Case(use, old, new, context)
     was_reached = reachable(use.conditions, old_side(pairs)) is not False
     found = list(problems(case)) if was_reached else list(_new_path(case, pairs))
     findings = []
