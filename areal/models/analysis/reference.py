@@ -276,6 +276,7 @@ def feed_forward(spec: MlpSpec | MoeSpec, hidden_size: int) -> GatedMLP | MLP | 
         ),
         shared_experts=None if spec.shared is None else _mlp(spec.shared, hidden_size),
         shared_gate=spec.shared_gate,
+        shared_scale=spec.shared_scale,
     )
 
 

@@ -152,6 +152,8 @@ class MoeSpec:
     """One feed-forward layer for all tokens, added to the experts' output."""
     shared_gate: bool = False
     """Its output is multiplied by sigmoid(shared_gate(x))."""
+    shared_scale: float = 1.0
+    """Its output is multiplied by this number."""
 
 
 BlockKind = Literal["pre", "post", "sandwich", "parallel", "parallel_two_norms", "post_residual"]

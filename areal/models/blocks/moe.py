@@ -201,7 +201,7 @@ class MixtureOfExperts(nn.Module):
     """Router and experts in the place of a feed-forward layer.
 
     shared_experts: a layer for all tokens, whose output is added; shared_gate: after a gate of its own, one number
-    between 0 and 1 per token.
+    between 0 and 1 per token; shared_scale: times this number.
     """
 
     def __init__(
@@ -211,12 +211,14 @@ class MixtureOfExperts(nn.Module):
         experts: Experts,
         shared_experts: nn.Module | None = None,
         shared_gate: bool = False,
+        shared_scale: float = 1.0,
     ) -> None:
         super().__init__()
         assert shared_experts is not None or not shared_gate, "a gate needs shared experts"
         self.router = router
         self.experts = experts
         self.shared_experts = shared_experts
+        self.shared_scale = shared_scale
         self.shared_gate = nn.Linear(router.weight.shape[1], 1, bias=False) if shared_gate else None
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -227,4 +229,6 @@ class MixtureOfExperts(nn.Module):
         shared: Tensor = self.shared_experts(hidden)
         if self.shared_gate is not None:
             shared = shared * self.shared_gate(hidden).sigmoid()
+        if self.shared_scale != 1.0:
+            shared = shared * self.shared_scale
         return mixed + shared

@@ -160,7 +160,7 @@ class LayerCode:
         arguments = [f"router=Router({', '.join(router)})", f"experts=Experts({', '.join(experts)})"]
         if self._is_possible(f"{path}shared"):
             arguments.append(f"shared_experts={self._choice(f'{path}shared', self._mlp(f'{path}shared'))}")
-            arguments += self._keywords(path, {"shared_gate": False})
+            arguments += self._keywords(path, {"shared_gate": False, "shared_scale": 1.0})
         return f"MixtureOfExperts({', '.join(arguments)})"
 
     def _query_norm(self, path: str) -> str:

@@ -231,7 +231,13 @@ def _assemble(context: LayerContext, parts: _Parts, fit: Fit, routing: Routing, 
         detail=f"{context.name}: {', '.join(parts.stack.matrices)}; random outputs explained to {fit.error:.1e}",
         margin=margin,
     )
-    spec = MoeSpec(router=routing.spec, experts=experts, shared=shared.spec, shared_gate=shared.gated)
+    spec = MoeSpec(
+        router=routing.spec,
+        experts=experts,
+        shared=shared.spec,
+        shared_gate=shared.gated,
+        shared_scale=shared.scale,
+    )
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     return Inferred(spec=spec, tensors=contiguous, evidence=(evidence, *routing.evidence, *shared.evidence))
 

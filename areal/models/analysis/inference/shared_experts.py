@@ -9,6 +9,8 @@ import torch
 
 from areal.models.analysis.inference.experts import TOLERANCE, Stack, arrangements, fit_experts
 from areal.models.analysis.inference.mlp import infer_mlp
+from areal.models.analysis.inference.probe import numbers_of
+from areal.models.analysis.inference.tensors import snapped
 from areal.models.analysis.records import Evidence, Inferred, UnsupportedError
 from areal.models.analysis.spec import MlpSpec
 
@@ -39,6 +41,7 @@ class Shared:
 
     spec: MlpSpec | None = None
     gated: bool = False
+    scale: float = 1.0
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     evidence: tuple[Evidence, ...] = ()
 
@@ -65,14 +68,14 @@ def infer_shared(
     context: LayerContext, seen: Probe, candidates: list[Candidate], factors: Tensor, taken: Collection[str]
 ) -> Shared:
     """factors [N, candidates]: how much of each candidate's output is in the mixture's. UnsupportedError for more than
-    one, and for factors that are neither 1 nor a sigmoid of a linear layer."""
+    one, and for factors that are neither the same for all tokens nor a sigmoid of a linear layer."""
     if not candidates:
         return Shared()
     if len(candidates) > 1:
         names = ", ".join(candidate.name for candidate in candidates)
         raise UnsupportedError("several shared experts", where=context.name, detail=names)
     candidate, factor = candidates[0], factors[:, 0]
-    gate, gate_evidence = _gate(context, seen, candidate, factor)
+    gate, scale, gate_evidence = _gate(context, seen, candidate, factor)
     inferred = _whole(context, candidate) if candidate.whole else _loose(context, seen, candidate, taken)
     tensors = {f"shared_experts.{name}": tensor for name, tensor in inferred.tensors.items()}
     if gate is not None:
@@ -84,11 +87,11 @@ def infer_shared(
         source="probe",
         detail=f"{candidate.name}: added to the routed experts, {gate_evidence}",
     )
-    return Shared(inferred.spec, gate is not None, tensors, (evidence,))
+    return Shared(inferred.spec, gate is not None, scale, tensors, (evidence,))
 
 
-def _gate(context: LayerContext, seen: Probe, candidate: Candidate, factor: Tensor) -> tuple[Tensor | None, str]:
-    """The gate's weight [1, hidden] for a factor per token; None for a factor of 1."""
+def _gate(context: LayerContext, seen: Probe, candidate: Candidate, factor: Tensor) -> tuple[Tensor | None, float, str]:
+    """The gate's weight [1, hidden] for a factor per token, or None; and a factor for all tokens."""
     inputs, outputs = seen.inputs.double(), seen.outputs.double()
     # What is a small part of an output says little about its factor: differences count by what they do to the output.
     weight = candidate.outputs.double().abs().amax(1) / outputs.square().mean(1).sqrt().clamp_min(1e-30)
@@ -97,15 +100,15 @@ def _gate(context: LayerContext, seen: Probe, candidate: Candidate, factor: Tens
         return float(((factor - expected).abs() * weight.clamp(max=1.0)).max()) < TOLERANCE
 
     if agrees(1.0):
-        return None, "in full"
+        return None, 1.0, "in full"
     for own, parameter in context.module.named_parameters():
         if parameter.numel() == inputs.shape[1] and agrees((inputs @ parameter.detach().double().flatten()).sigmoid()):
-            return parameter.detach().reshape(1, -1), f"times sigmoid of {own}"
-    typical = float(factor[weight.argmax()])
+            return parameter.detach().reshape(1, -1), 1.0, f"times sigmoid of {own}"
+    typical = snapped(float(factor[weight.argmax()]), (0.5, *numbers_of(context.config)), tolerance=TOLERANCE)
+    if agrees(typical):
+        return None, typical, f"times {typical:g}"
     raise UnsupportedError(
-        "a factor on shared experts",
-        where=candidate.name,
-        detail=f"its output is multiplied by {typical:.5g}" if agrees(typical) else "by something per token",
+        "a factor on shared experts", where=candidate.name, detail="its output is multiplied by something per token"
     )
 
 

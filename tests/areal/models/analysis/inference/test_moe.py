@@ -225,6 +225,18 @@ def test_shared_experts_are_found_inside_and_outside_a_module_of_their_own(share
     assert inferred.spec.shared_gate == (shared == "gated")
 
 
+@pytest.mark.parametrize("factor", [0.5, 1.75])
+def test_a_factor_on_shared_experts_is_measured(factor):
+    module = Glow(shared="module", shared_factor=factor)
+    inferred = explain(module)
+    assert (inferred.spec.shared_scale, inferred.spec.shared_gate) == (factor, False)
+    ours = reference.feed_forward(inferred.spec, HIDDEN)
+    ours.load_state_dict(dict(inferred.tensors))
+    inputs = torch.randn(50, HIDDEN, generator=torch.Generator().manual_seed(8))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(inputs), module(inputs[None])[0], rtol=1e-4, atol=1e-5)
+
+
 def test_what_is_inferred_computes_the_same_on_other_inputs():
     module = Glow(storage="concat", shared="gated", score="sigmoid", balance=True, groups=3, best=2, factor=1.5)
     inferred = explain(module)
@@ -243,7 +255,6 @@ def test_what_is_inferred_computes_the_same_on_other_inputs():
         ({"score": "sigmoid", "softcap": 2.0}, "routing weights that are no scaled softmax or sigmoid"),
         ({"on_inputs": True, "score": "sigmoid"}, "routing weights on the experts' inputs"),
         ({"through": True}, "experts that compute nothing"),
-        ({"shared": "module", "shared_factor": 0.5}, "a factor on shared experts"),
         ({"act": lambda hidden: hidden.sin()}, "experts of an unknown form"),
         ({"storage": "concat", "limit": 9.37}, "experts of an unknown form"),
     ],
