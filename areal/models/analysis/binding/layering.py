@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal.models.analysis.binding.expressions import same, walk
 from areal.models.analysis.binding.slots import ABSENT, LayerValues
-from areal.models.analysis.family import All, AtLeast, AtMost, Multiple, Not, PerLayer
+from areal.models.analysis.family import All, AtLeast, AtMost, First, Multiple, Not, PerLayer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,6 +75,8 @@ def pairs_of(masks: Mapping[Condition, int], layout: Layers) -> dict[Condition, 
     """Two conditions at once, each possibly negated; those that say something about the layers that count."""
     single: list[tuple[Condition, int]] = []
     for condition, bits in masks.items():
+        if isinstance(condition, First):
+            continue  # beside others it would only make an exception of what they do not explain
         single += [(condition, bits), (Not(condition), layout.all_bits & ~bits)]
     pairs: dict[Condition, int] = {}
     seen = {bits & layout.present for _, bits in single}
@@ -118,6 +120,8 @@ def _unsaid(condition: Condition) -> set[Condition]:
             return _unsaid(inner)
         case All(conditions):
             return set().union(*map(_unsaid, conditions))
+        case First():
+            return {condition}
         case Multiple(of, _) if isinstance(of, int):
             return {condition}
     return set()
