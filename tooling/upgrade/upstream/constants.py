@@ -137,7 +137,8 @@ class Evaluator:
         action = BINARY.get(type(node.op))
         if action is None or left is UNKNOWN or right is UNKNOWN:
             return UNKNOWN
-        if isinstance(node.op, ast.Pow | ast.LShift | ast.Mult) and not small(left, right):
+        growing = isinstance(node.op, ast.Pow | ast.LShift)
+        if (growing or isinstance(node.op, ast.Mult)) and not small(left, right, growing=growing):
             return UNKNOWN
         return action(left, right) if fits(left, right, product=isinstance(left, str) and "%" in left) else UNKNOWN
 

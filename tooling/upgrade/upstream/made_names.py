@@ -88,7 +88,9 @@ class MadeNames:
         if found is not None:
             return found
         inner = f"{table.dotted}.{name}"
-        if made.lazy.get(name) == "" or (name.startswith("__") and not made.lost):
+        if made.lazy.get(name) == "":
+            return self._own_object(table, name)
+        if name.startswith("__") and not made.lost:
             return None
         if self.store.exists(inner):
             return self.model.module(inner)
@@ -109,6 +111,12 @@ class MadeNames:
                 if name in exported:
                     return self._from_lazy(table, exported[name], name)
         return self._from_lazy(table, f"{table.dotted}.{target}", name) if target else None
+
+    def _own_object(self, table: Table, name: str) -> Resolution | None:
+        """A value that the module hands to the object in its place."""
+        if name in table.scope.bindings:
+            return None
+        return Found(self.definitions.make(table, name, Binding("opaque", 1, 1, 1, "")))
 
     def _fallback(self, table: Table, made: Made, name: str) -> Resolution | None:
         """By a shorter name, where the lazy module's class tries one."""

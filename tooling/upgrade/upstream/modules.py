@@ -180,7 +180,7 @@ class Modules:
             return self.made.dynamic(table, name)
         if table.path.endswith(".pyi"):
             return Open(f"{table.dotted} is compiled, and its stub may lack something")
-        if table.package and table.makes_modules:
+        if table.package:
             missing = self.made.missing(inner)
             if not isinstance(missing, Absent):
                 return missing

@@ -87,7 +87,7 @@ class Lines:
         """
         lines = self.lines[start - 1 : end]
         text = b"\n".join(lines).decode("utf-8", "replace") + "\n"
-        return f"if 1:\n{text}" if lines and lines[0][:1] in b" \t" else text
+        return f"if 1:\n{text}" if lines and lines[0][:1] in (b" ", b"\t") else text
 
 
 def definition(block: str) -> DefinitionNode | None:

@@ -135,10 +135,10 @@ _NESTED_REPEAT = re.compile(r"[)\]][+*{].*[)\]][+*{]|[+*}]\)[+*{]")
 _BIG = 1 << 64
 
 
-def small(left: object, right: object) -> bool:
-    """Whether a product, power or shift stays of a reasonable size."""
+def small(left: object, right: object, *, growing: bool) -> bool:
+    """Whether a product, power or shift stays of a reasonable size. `growing`: a power or shift."""
     if isinstance(left, int | float) and isinstance(right, int | float):
-        return (abs(left) < _BIG and abs(right) < 1024) or (abs(left) < 1024 and abs(right) < _BIG and right > 1024)
+        return abs(left) < _BIG and abs(right) < (1024 if growing else _BIG)
     return isinstance(right, int) and right < 1000 and isinstance(left, str | list | tuple) and len(left) < 1000
 
 
