@@ -347,3 +347,10 @@ def test_branches_that_the_version_chooses_are_told_apart(index):
         Attribute(Called(Name("pkg.new")), "run"): (NEW, Undecided("flag")),
         Attribute(Called(Name("pkg.old")), "run"): (Not(NEW), Undecided("flag")),
     }
+
+
+def test_conditions_of_the_run_stay_undecided_in_words(index):
+    code = "import os, pkg\n\ndef go(x):\n    if not os.path.exists(x):\n        pkg.f()\n"
+    assert conditions_of_call(index(code)) == (Not(Undecided("os.path.exists(x)")),)
+    code = "import os, pkg\n\ndef ready(): return os.getpid() > 1\n\ndef go():\n    if ready():\n        pkg.f()\n"
+    assert conditions_of_call(index(code)) == (Undecided("ready()"),)

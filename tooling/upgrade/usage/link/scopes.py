@@ -11,15 +11,20 @@ from tooling.upgrade.usage.conditions import condition_of
 from tooling.upgrade.usage.facts import NONE, Facts, Span
 from tooling.upgrade.usage.guards.values import NOTHING, Definition, Symbol, Truth, Value, all_of, undecided
 from tooling.upgrade.usage.link.values import Module, Ours
-from tooling.upgrade.uses import Condition, HasName, ModuleExists, Name
+from tooling.upgrade.uses import Condition, HasName, ModuleExists, Name, Not
 
 if TYPE_CHECKING:
     from tooling.upgrade.usage.guards.values import Scope
     from tooling.upgrade.usage.link.resolve import Resolver
     from tooling.upgrade.usage.link.store import Store
 
+_FUNCTION_LINES = 60
 _ROOTS = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-_PROBE = re.compile(r"(?:hasattr|getattr|dir|signature|fields)\(")
+_TELLING = re.compile(
+    r"version|avail|greater|hasattr|getattr|dir\(|signature|argspec|fields|find_spec|TYPE_CHECKING|operator",
+    re.IGNORECASE,
+)
+"""What a condition about versions, names or modules says somewhere, unless a name of the repository hides it."""
 
 
 class FileScope:
@@ -92,6 +97,10 @@ class FileScope:
 
     def _function(self, line: int, end_line: int) -> Definition | None:
         text = self._store.text(self._path, (line, 0, end_line, 100_000))
+        name = text.partition("(")[0].rpartition(" ")[2]
+        silent = "import " not in text and _says_nothing(self._store, self._path, text, (), own=name)
+        if silent or end_line - line > _FUNCTION_LINES:
+            return None
         node = _parsed_function(text)
         return None if node is None else Definition(node, self)
 
@@ -179,8 +188,9 @@ def linked_condition(link: Resolver, store: Store, path: str, number: int) -> Co
     """A test of a file as a condition."""
     facts = store.facts(path)
     text, rows, _ = facts.tests[number]
-    if _says_nothing(facts, text, rows):
-        return undecided(text)
+    if _says_nothing(store, path, text, rows):
+        plain = text.startswith("not ") and " and " not in text and " or " not in text
+        return Not(undecided(text[4:])) if plain else undecided(text)
     node = parsed(text)
     if node is None:
         return undecided(text)
@@ -188,19 +198,31 @@ def linked_condition(link: Resolver, store: Store, path: str, number: int) -> Co
     return condition_of(node, scope)
 
 
-def _says_nothing(facts: Facts, text: str, rows: tuple[Any, ...]) -> bool:
-    """Whether a condition is about unknown locals only: most are, and need no parser."""
-    if not text or text[0].isdigit() or "TYPE_CHECKING" in text:
+def _says_nothing(store: Store, path: str, text: str, rows: tuple[Any, ...], own: str = "") -> bool:
+    """Whether a condition, or a function called `own`, is about unknown locals and what libraries know at run time:
+    most are, and need no parser."""
+    if not text or text[0].isdigit() or _TELLING.search(text) is not None:
         return False
+    facts = store.facts(path)
     local = {row[0]: row for row in rows}
     for name in _ROOTS.findall(text):
         row = local.get(name)
         if row is None:
-            if name in facts.bindings or facts.stars or name.startswith("__"):
+            if name != own and (facts.stars or name.startswith("__") or not _is_library(store, path, name)):
                 return False
         elif row[2] or (row[1] > NONE and facts.nodes[row[1]][0] != "instance"):
             return False
-    return _PROBE.search(text) is None and not text.startswith(("True", "False", "None"))
+    return not text.startswith(("True", "False", "None"))
+
+
+def _is_library(store: Store, path: str, name: str) -> bool:
+    """Whether a name is none of the module's, or one that it imports from outside the repository once and for all."""
+    facts = store.facts(path)
+    rows = facts.bindings.get(name, ())
+    nodes = [facts.nodes[row[0]] for row in rows]
+    if len(rows) > 1 or any(node[0] not in ("import", "name") or _TELLING.search(node[1]) for node in nodes):
+        return False
+    return all(store.checkout.find(path, node[1]) is None for node in nodes)
 
 
 @functools.lru_cache(maxsize=20_000)
