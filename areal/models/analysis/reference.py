@@ -259,6 +259,8 @@ def feed_forward(spec: MlpSpec | MoeSpec, hidden_size: int) -> GatedMLP | MLP | 
     experts = spec.experts
     if experts.bias != experts.output_bias:
         raise UnsupportedError("experts with biases on some matrices only", where="experts", detail=repr(experts))
+    if spec.shared is None and spec.shared_gate:
+        raise UnsupportedError("a gate of shared experts that are not there", where="experts", detail=repr(spec))
     options: dict[str, Any] = {
         name: value for name, value in vars(spec.router).items() if name not in ("num_experts", "top_k")
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -223,6 +224,12 @@ def test_shared_experts_are_found_inside_and_outside_a_module_of_their_own(share
     inferred = explain(Glow(shared=shared))
     assert inferred.spec.shared == MlpSpec(gated=True, activation="silu", intermediate_size=size)
     assert inferred.spec.shared_gate == (shared == "gated")
+
+
+def test_a_gate_of_nothing_is_no_layer():
+    spec = explain(Glow(shared="gated")).spec
+    with pytest.raises(UnsupportedError, match="a gate of shared experts that are not there"):
+        reference.feed_forward(replace(spec, shared=None), HIDDEN)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.75])
