@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tooling.upgrade.symbols import Absent, Found, Open, Symbol, SymbolKind
 from tooling.upgrade.upstream.model import Where, external
 from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
-from tooling.upgrade.upstream.python_names import python_class
+from tooling.upgrade.upstream.python_names import has_member, python_class, tells_all
 from tooling.upgrade.upstream.tables import Binding, Scope
 
 if TYPE_CHECKING:
@@ -72,20 +72,20 @@ class Members:
         scope = self.definitions.scope(symbol)
         if scope is None:
             return Lineage((symbol,), False)
-        where = self.around(symbol)
+        where = self._before(symbol)
         direct: list[Ancestor] = []
         complete = True
         for source in scope.bases:
             base = self._base(where, source)
-            if base is None:
+            if base is None or base == symbol:
                 complete = False
-            elif base not in direct and base != symbol:
+            elif base not in direct:
                 direct.append(base)
         lines: list[list[Ancestor]] = []
         for base in direct:
             if isinstance(base, str):
                 lines.append([base])
-                complete = complete and python_class(base) is not None
+                complete = complete and tells_all(base)
             else:
                 inner = self.lineage(base)
                 lines.append(list(inner.ancestors))
@@ -97,6 +97,16 @@ class Members:
         located = self.definitions.locate(symbol)
         assert located is not None, "only classes of the release have a scope"
         return Where(located.table, located.classes[:-1])
+
+    def _before(self, symbol: Symbol) -> Where:
+        """Where the bases stand: `class Engine(Engine)` derives from what had the name before."""
+        located = self.definitions.locate(symbol)
+        assert located is not None, "told by the caller"
+        where, name = self.around(symbol), symbol.dotted.rpartition(".")[2]
+        scope = where.table.classes[where.classes[-1]] if where.classes else where.table.scope
+        items = scope.bindings.get(name, [])
+        earlier = items.index(located.binding) if located.binding in items else 0
+        return replace(where, name=name, before=earlier) if earlier else where
 
     def _base(self, where: Where, source: str) -> Ancestor | None:
         node = parse_expression(source)
@@ -153,7 +163,7 @@ class Members:
     def _own(self, ancestor: Ancestor, name: str) -> Resolution | None:
         if isinstance(ancestor, str):
             known = python_class(ancestor)
-            if known is not None and known is not object and hasattr(known, name) and not hasattr(object, name):
+            if known is not None and has_member(known, name) and not hasattr(object, name):
                 return Found(self.definitions.outside(f"{ancestor}.{name}"))
             return None
         located = self.definitions.locate(ancestor)

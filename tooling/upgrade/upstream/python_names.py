@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import enum
 import importlib
 from collections import namedtuple
 from functools import cache
@@ -24,6 +25,8 @@ _SPECIAL: dict[tuple[str, str], type] = {
     ("typing", "NamedTuple"): namedtuple("Empty", ()),
 }
 """What only looks like a base class."""
+
+_PLAIN = ("abc", "builtins", "collections", "collections.abc", "enum", "typing")
 
 _ALIASES = {"typing_extensions": "typing", "_collections_abc": "collections.abc"}
 
@@ -55,3 +58,16 @@ def is_exception(dotted: str) -> bool:
     """Whether it is an exception of Python."""
     found = python_class(dotted)
     return found is not None and issubclass(found, BaseException)
+
+
+def has_member(known: type, name: str) -> bool:
+    """Whether a class of Python, or its instances, have an attribute."""
+    return any(name in vars(kind) for kind in known.__mro__) or (
+        name in ("_value_", "_name_") and issubclass(known, enum.Enum)
+    )
+
+
+def tells_all(dotted: str) -> bool:
+    """Whether a class of Python has no attributes but those that its class shows: others set some in `__init__`."""
+    module = dotted.rpartition(".")[0]
+    return _ALIASES.get(module, module) in _PLAIN and python_class(dotted) is not None
