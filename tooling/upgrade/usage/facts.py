@@ -27,7 +27,7 @@ import marshal
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-SCHEMA = 2
+SCHEMA = 3
 """Part of the cache's key; raised with each change of what facts are."""
 
 UNKNOWN = 0

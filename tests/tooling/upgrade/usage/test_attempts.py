@@ -107,3 +107,30 @@ def test_a_use_of_a_name_with_a_fallback_is_one_use_for_each_way(index):
 def test_functions_defined_in_an_attempt_do_not_run_in_it(index):
     code = "import pkg\ntry:\n    def go():\n        pkg.f()\nexcept ImportError:\n    pass\n"
     assert attempts(index(code), "pkg.f", Action.CALL) == []
+
+
+def test_a_local_name_that_a_handler_sets_to_none_remembers_the_attempt(index):
+    code = """
+    def go():
+        try:
+            from pkg import f
+        except Exception:
+            f = None
+        if f is not None:
+            f()
+    """
+    assert attempts(index(code), "pkg.f", Action.CALL) == [("body", -1, {"ImportError"})]
+
+
+def test_a_value_made_before_an_attempt_is_none_of_its_business(index):
+    code = """
+    from pkg import f
+
+    def go(x):
+        try:
+            x.load()
+        except ImportError:
+            pass
+        f()
+    """
+    assert attempts(index(code), "pkg.f", Action.CALL) == []

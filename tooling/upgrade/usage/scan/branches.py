@@ -159,7 +159,7 @@ class Branches(SpecialCalls):
         attempts = self.attempts
         for name in dict.fromkeys(name for state, _ in going for name in state[0]):
             held = [(state[0].get(name, NONE), attempt) for state, attempt in going]
-            if all(value in (held[0][0], NONE) for value, _ in held):
+            if all(value == held[0][0] for value, _ in held):
                 values[name] = held[0][0]
                 continue
             members = []
