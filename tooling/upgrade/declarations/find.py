@@ -30,6 +30,9 @@ _STRANGE = frozenset(
 _LIMIT = 2_000_000
 
 
+_DOCKER = re.compile(r"[^/]*(Dockerfile|Containerfile)(?!.*\.(md|rst|txt|html)$)|[^/]+\.dockerfile$", re.IGNORECASE)
+
+
 @functools.cache
 def _pairs() -> list[tuple[re.Pattern[str], Callable[[str, str], list[Declaration]]]]:
     return [
@@ -39,7 +42,7 @@ def _pairs() -> list[tuple[re.Pattern[str], Callable[[str, str], list[Declaratio
         (re.compile(r"setup\.py$"), setup_files.read_setup_py),
         (re.compile(r"(conda[-_.]?)?env(ironment)?[^/]*\.ya?ml$"), commands.read_environment),
         (re.compile(r"\.pre-commit-config\.ya?ml$"), commands.read_pre_commit),
-        (re.compile(r"[^/]*(Dockerfile|Containerfile)|[^/]+\.dockerfile$", re.IGNORECASE), commands.read_commands),
+        (_DOCKER, commands.read_commands),
         (re.compile(r"(docker-)?compose[^/]*\.ya?ml$|(\.gitlab-ci|azure-pipelines)\.ya?ml$"), commands.read_commands),
         (re.compile(r"[^/]+\.sh$|Makefile$|justfile$|tox\.ini$|noxfile\.py$"), commands.read_commands),
     ]

@@ -35,11 +35,13 @@ def judge_surfaces(
     *,
     scope: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    cache: Path | None = None,
 ) -> list[Finding]:
     """Findings sorted by place, each cause once. package: import name, for words like "vllm" in names of variables and
-    files. scope, exclude: folders or files to look at, and to leave out."""
+    files. scope, exclude: folders or files to look at, and to leave out. cache: folder for what is found out about
+    releases."""
     files = source_files(repository, scope=scope, exclude=exclude)
-    pair = Pair(Modules(old), Modules(new), package)
+    pair = Pair(Modules(old), Modules(new), package, cache)
     findings = [*judge_flags(files, pair), *judge_routes(files, pair), *judge_environment(files, pair)]
     unique = {(each.path, each.line, each.kind, each.symbol): each for each in findings}
     return sorted(unique.values(), key=lambda each: (each.path, each.line, each.column, each.symbol))

@@ -27,7 +27,7 @@ _NAMED = re.compile(
 
 def judge_flags(files: Sequence[SourceFile], pair: Pair) -> Iterator[Finding]:
     """Findings about flags, sub-commands and programs."""
-    old, new = Programs(pair.old), Programs(pair.new)
+    old, new = Programs(pair.old, pair.store(pair.old)), Programs(pair.new, pair.store(pair.new))
     words = [name.encode() for name in pair.old.release.scripts()]
     words += [root.encode() + b"." for root in pair.old.release.roots()]
     for file in files:

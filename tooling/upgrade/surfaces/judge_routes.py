@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Evidence, Finding, Severity, Verdict
@@ -12,28 +13,46 @@ from tooling.upgrade.surfaces.routes import Route, route_paths, routes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tooling.upgrade.surfaces.modules import Modules
     from tooling.upgrade.surfaces.pair import Pair
     from tooling.upgrade.surfaces.repository import SourceFile
 
+_ASKING = re.compile(rb"https?://|\b(?:requests|httpx|aiohttp|urllib|urljoin|TestClient)\b|_url\b|\burl\b")
 Table = dict[str, list[Route]]
 
 
 def judge_routes(files: Sequence[SourceFile], pair: Pair) -> Iterator[Finding]:
     """Findings about routes that are gone, and fields that request models lost."""
-    before = routes(pair.old)
+    if not any(_asks(file) for file in files):
+        return
+    before = _routes(pair, pair.old)
     if not before:
         return
-    after = routes(pair.new)
+    after = _routes(pair, pair.new)
     tails = _differing(before, after)
     if not tails:
         return
     own = route_paths(file.tree for file in files if file.kind == "python" and b"/" in file.content and _serves(file))
     for file in files:
-        if file.kind != "python" or not any(tail in file.content for tail in tails) or file.tree is None:
+        if not _asks(file) or not any(tail in file.content for tail in tails) or file.tree is None:
             continue
         for request in requests(file.tree):
             if request.path in before and pair.is_reached(file, request.line):
                 yield from _judge(file, request, before, after, pair, own)
+
+
+def _routes(pair: Pair, modules: Modules) -> Table:
+    store = pair.store(modules)
+    table = store.routes()
+    if table is None:
+        table = routes(modules)
+        store.keep_routes(table)
+    return table
+
+
+def _asks(file: SourceFile) -> bool:
+    """Whether a file may send requests at all: it speaks of HTTP, or of a URL, or has a client."""
+    return file.kind == "python" and _ASKING.search(file.content) is not None
 
 
 def _serves(file: SourceFile) -> bool:

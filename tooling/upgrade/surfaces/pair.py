@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Evidence, Finding
+from tooling.upgrade.surfaces.store import Store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tooling.upgrade.findings import Replacement, Severity, Verdict
     from tooling.upgrade.surfaces.modules import Modules
     from tooling.upgrade.surfaces.repository import SourceFile
@@ -32,6 +35,11 @@ class Pair:
     old: Modules
     new: Modules
     package: str
+    cache: Path | None = None
+
+    def store(self, modules: Modules) -> Store:
+        """What is kept about one side."""
+        return Store(self.cache, modules.release)
 
     @property
     def distribution(self) -> str:

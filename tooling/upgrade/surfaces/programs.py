@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tooling.upgrade.surfaces.modules import Definition, Module, Modules
 from tooling.upgrade.surfaces.parser_records import Flag, ParserNode
 from tooling.upgrade.surfaces.parsers import Interpreter
+from tooling.upgrade.surfaces.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,8 +93,9 @@ def _spellings(name: str, dashes: bool) -> list[str]:
 class Programs:
     """The programs of one release, each interpreted when asked for."""
 
-    def __init__(self, modules: Modules) -> None:
+    def __init__(self, modules: Modules, store: Store | None = None) -> None:
         self.modules = modules
+        self._store = store or Store(None, modules.release)
         self._made: dict[str, ParserNode | None] = {}
 
     def is_script(self, name: str) -> bool:
@@ -123,7 +125,11 @@ class Programs:
     def parser(self, program: str) -> ParserNode | None:
         """All parsers that the program makes, as one; None if it makes none that is seen."""
         if program not in self._made:
-            self._made[program] = self._interpreted(program)
+            known, kept = self._store.parser(program)
+            if not known:
+                kept = self._interpreted(program)
+                self._store.keep_parser(program, kept)
+            self._made[program] = kept
         return self._made[program]
 
     def _interpreted(self, program: str) -> ParserNode | None:

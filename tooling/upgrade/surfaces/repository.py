@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 _KINDS = (
     (re.compile(r"\.py$"), "python"),
     (re.compile(r"\.(sh|bash|zsh|slurm|sbatch)$|(^|/)(Makefile|justfile)$|\.mk$|(^|/)\.ci/[^/.]+$"), "shell"),
-    (re.compile(r"(^|/)[^/]*(Dockerfile|Containerfile)[^/]*$|\.dockerfile$", re.IGNORECASE), "docker"),
+    (
+        re.compile(r"(^|/)[^/]*(Dockerfile|Containerfile)(?![^/]*\.(md|rst|txt|py|html)$)[^/]*$|\.dockerfile$", re.I),
+        "docker",
+    ),
     (re.compile(r"\.ya?ml$"), "yaml"),
 )
 _LIMIT = 2_000_000

@@ -95,6 +95,25 @@ def test_flags_of_transformers_style_parsers_are_the_fields_of_their_classes():
     ]  # fmt: skip
 
 
+def test_a_second_run_reads_what_the_first_kept_and_a_damaged_cache_is_made_anew(tmp_path):
+    pair = next(pair for pair in PAIRS if pair["name"] == "sub-commands, one of them gone")
+    root, cache = tmp_path / "repository", tmp_path / "cache"
+    root.mkdir()
+    (root / "client.py").write_text(pair["client"])
+
+    def found():
+        return judge_surfaces(root, release(pair, "old", "1.0"), release(pair, "new", "2.0"), "app", cache=cache)
+
+    first = found()
+    kept = sorted(cache.rglob("*.json"))
+    assert first
+    assert kept
+    assert found() == first
+    for path in kept:
+        path.write_text('{"parser": {"flags": 1}}')
+    assert found() == first
+
+
 def test_damaged_and_hostile_sources_are_passed_over(tmp_path):
     (tmp_path / "client.py").write_text("def (:\n  app.server")
     (tmp_path / "bad.yaml").write_text("a: [python -m app.server --gone\n b: {")
