@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Severity
-from tooling.upgrade.symbols import Absent
-from tooling.upgrade.uses import Name
+from tooling.upgrade.findings import Severity, Verdict
+from tooling.upgrade.symbols import Absent, Found
+from tooling.upgrade.uses import Action, Name
 from tooling.upgrade.verdicts.callables import reach
+from tooling.upgrade.verdicts.moves import translated
 from tooling.upgrade.verdicts.targets import Sight, locate, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tooling.upgrade.symbols import Symbol, Upstream
-    from tooling.upgrade.uses import Use
+    from tooling.upgrade.uses import Derivation, Use
     from tooling.upgrade.verdicts.callables import Reach
     from tooling.upgrade.verdicts.records import Explanation, JudgeContext
     from tooling.upgrade.verdicts.targets import Met
@@ -33,6 +34,8 @@ class Case:
     old: Upstream
     new: Upstream
     context: JudgeContext
+    moved: str = ""
+    """New dotted path of what the use names, to judge it as if that were mended already."""
 
     @cached_property
     def before(self) -> Sight:
@@ -40,10 +43,31 @@ class Case:
         return locate(self.old, self.use.target)
 
     @cached_property
+    def target_after(self) -> Derivation:
+        """The target as the new version spells it: what stands on names that moved is judged at their new places. A
+        name that is used itself stays: that it moved is what there is to say."""
+        if self.moved:
+            return Name(self.moved)
+        if self.context.explain is None or isinstance(self.use.target, Name):
+            return self.use.target
+        return translated(self.use.target, self._new_home)
+
+    def _new_home(self, dotted: str) -> str:
+        gone = self.new.resolve(dotted) if self.old.owns(dotted) else None
+        if not isinstance(gone, Absent) or not isinstance(self.old.resolve(dotted), Found):
+            return dotted
+        imported = replace(self.use, action=Action.IMPORT, target=Name(dotted), arguments=None, method=None)
+        assert self.context.explain is not None, "asked by the caller"
+        explained = self.context.explain(gone, self.old, self.new, imported)
+        if explained is None or explained[1] is None or explained[0] not in (Verdict.MOVED, Verdict.RENAMED):
+            return dotted
+        return explained[1].text
+
+    @cached_property
     def after(self) -> Sight:
         """Definitions on the new side. A root that only the old archive held is gone, not foreign."""
-        sight = locate(self.new, self.use.target)
-        target = self.use.target
+        target = self.target_after
+        sight = locate(self.new, target)
         if (
             isinstance(target, Name)
             and sight.open
@@ -62,7 +86,7 @@ class Case:
     @cached_property
     def called_after(self) -> Reach:
         """What a call reaches on the new side."""
-        return reach(self.new, self.use.target)
+        return reach(self.new, self.target_after)
 
     @cached_property
     def symbol(self) -> str:

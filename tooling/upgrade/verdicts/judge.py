@@ -85,6 +85,17 @@ def problems(case: Case) -> Iterator[Problem]:
     if not gone:
         for family in _FAMILIES:
             yield from family(case)
+    else:
+        yield from _behind_a_move(case, gone[0])
+
+
+def _behind_a_move(case: Case, gone: Problem) -> Iterator[Problem]:
+    """What a call of a moved name runs into once the name is mended; until then it fails as the name does."""
+    moved = gone.kind in (Verdict.MOVED, Verdict.RENAMED) and isinstance(case.use.target, Name)
+    if case.use.action is not Action.CALL or not moved or gone.replacement is None:
+        return
+    for problem in calls.mismatches(replace(case, moved=gone.replacement.text)):
+        yield replace(problem, raises=gone.raises, confidence=problem.confidence * 0.9)
 
 
 def is_unresolved(case: Case) -> bool:

@@ -79,7 +79,7 @@ def _uncallable(case: Case, old: Symbol, new: Symbol) -> tuple[str, str, Replace
 
 def _gives_callable(case: Case) -> bool:
     """Whether a property's value may be called; an unannotated one that used to be a method is taken at its word."""
-    outcome = case.new.follow(case.use.target)
+    outcome = case.new.follow(case.target_after)
     if isinstance(outcome, Values) and outcome.types and not outcome.open:
         return bool(case.called_after.callables)
     return any("Callable" in definition(case.new, met.symbol) for met in case.after.found)

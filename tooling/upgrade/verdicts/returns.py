@@ -67,7 +67,7 @@ def contradictions(case: Case) -> Iterator[Problem]:
 
 def _unpacking(case: Case) -> Iterator[Problem]:
     target, count = case.use.target, case.use.count
-    old, new = case.old.unpacked(target), case.new.unpacked(target)
+    old, new = case.old.unpacked(target), case.new.unpacked(case.target_after)
     if count is None or old != count or new == count:
         return
     if new is None:
@@ -81,10 +81,10 @@ def _protocol(case: Case) -> Iterator[Problem]:
     """What is done needs a method that the new value does not have."""
     action = Action.ITERATE if case.use.action is Action.UNPACK else case.use.action
     key = action, bool(case.use.awaited) and action is not Action.AWAIT
-    before, after = case.old.follow(case.use.target), case.new.follow(case.use.target)
+    before, after = case.old.follow(case.use.target), case.new.follow(case.target_after)
     if not isinstance(before, Values) or not isinstance(after, Values) or not after.types or not before.types:
         return
-    if key in _TUPLES and case.new.unpacked(case.use.target) is not None:
+    if key in _TUPLES and case.new.unpacked(case.target_after) is not None:
         return
     answers = [_goes(case.new, each, key) for each in after.types]
     if False not in answers or not all(_goes(case.old, each, key) for each in before.types):
@@ -167,5 +167,5 @@ def _problem(case: Case, kind: Verdict, message: str, raises: str, *, whole: boo
         raises=raises,
         confidence=0.7 if inferred else 0.9,
         old=_side(case.old, case.use.target),
-        new=_side(case.new, case.use.target),
+        new=_side(case.new, case.target_after),
     )
