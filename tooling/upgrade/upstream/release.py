@@ -56,6 +56,11 @@ class UpstreamRelease:
         """Writes what is kept now; it is written anyway when this object goes."""
         self.store.save()
 
+    @property
+    def modules_read(self) -> int:
+        """How many modules were looked into so far, be it their text or the facts that were kept of it."""
+        return self.store.modules_read
+
     # symbols.Upstream
 
     def owns(self, dotted: str) -> bool:
@@ -107,6 +112,10 @@ class UpstreamRelease:
     def keyword(self, symbol: Symbol, name: str) -> Keyword:
         """Whether a function or class takes the keyword."""
         return self.keywords.keyword(symbol, name)
+
+    def announced(self, symbol: Symbol, name: str) -> str:
+        """The text by which a keyword of a function or class is deprecated, followed through **kwargs; "" if none."""
+        return self.keywords.announced(symbol, name)
 
     def follow(self, derivation: Derivation) -> Outcome:
         """The value of an expression of a client, on this release."""

@@ -10,7 +10,7 @@ from tooling.upgrade.symbols import Found, Open, Parameter, Signature, Symbol, S
 from tooling.upgrade.upstream.deprecations import renamed_parameter
 from tooling.upgrade.upstream.functions import read_parameters
 from tooling.upgrade.upstream.model import Where
-from tooling.upgrade.upstream.parsing import Lines, parse_expression
+from tooling.upgrade.upstream.parsing import Lines, dotted_name, parse_expression
 from tooling.upgrade.upstream.python_names import WITHOUT_CONSTRUCTOR, is_exception
 
 if TYPE_CHECKING:
@@ -113,6 +113,9 @@ class Signatures:
     def _of_value(self, located: Located) -> Signature | Open:
         """A lambda under a name."""
         node = parse_expression(located.binding.source) if located.binding.source else None
+        named = _named_tuple(node) if isinstance(node, ast.Call) else None
+        if named is not None:
+            return Signature(tuple(Parameter(name, "positional") for name in named), exact=not _has_defaults(node))
         if not isinstance(node, ast.Lambda):
             return Open("a value that is not known to be callable")
         lines = Lines(f"({located.binding.source}\n)")
@@ -221,3 +224,21 @@ def _with_alias(parameters: list[Parameter], renamed: tuple[str, str, str]) -> l
     if new:
         return [replace(item, aliases=(*item.aliases, old)) if item.name == new else item for item in parameters]
     return [replace(item, deprecated=item.deprecated or text) if item.name == old else item for item in parameters]
+
+
+def _named_tuple(node: ast.Call) -> list[str] | None:
+    """Fields of `namedtuple("X", ["a", "b"])`, `namedtuple("X", "a b")`, `NamedTuple("X", [("a", int)])`."""
+    if dotted_name(node.func).rpartition(".")[2] not in ("namedtuple", "NamedTuple") or len(node.args) < 2:
+        return None
+    listed = node.args[1]
+    if isinstance(listed, ast.Constant) and isinstance(listed.value, str):
+        return listed.value.replace(",", " ").split()
+    names = [
+        item.elts[0] if isinstance(item, ast.Tuple) and item.elts else item for item in getattr(listed, "elts", ())
+    ]
+    texts = [item.value for item in names if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+    return texts if texts and len(texts) == len(names) else None
+
+
+def _has_defaults(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Call) and any(word.arg == "defaults" for word in node.keywords)

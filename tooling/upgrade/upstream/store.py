@@ -143,6 +143,11 @@ class Store:
             self._tables[path] = found
         return found
 
+    @property
+    def modules_read(self) -> int:
+        """Files whose table was needed."""
+        return len(self._tables)
+
     def _read(self, path: str) -> bytes:
         try:
             return self.release.read(path)

@@ -365,6 +365,20 @@ def test_attrs_named_tuples_typed_dicts_and_enums(package):
     release.absent("pkg.Mode.SLOW")
 
 
+def test_named_tuples_made_by_a_call(package):
+    release = package(
+        root="""
+        from collections import namedtuple
+        from typing import NamedTuple
+        A = namedtuple("A", "x y")
+        B = namedtuple("B", ["x", "y"], defaults=(1,))
+        C = NamedTuple("C", [("x", int)])
+        """
+    )
+    assert [release.text(f"pkg.{name}") for name in "ABC"] == ["f(x, y)", "f(x, y)", "f(x)"]
+    assert not release.signature("pkg.B").exact
+
+
 def test_a_parameter_under_its_old_name_is_an_alias(package):
     release = package(
         root="""

@@ -38,7 +38,7 @@ def test_a_second_run_parses_nothing_and_answers_alike(package, tmp_path):
 def test_what_is_kept_is_of_this_content_only(package, tmp_path):
     package(cache=tmp_path, **FILES).upstream.save()
     changed = package(cache=tmp_path, **{**FILES, "core": "class Engine: ...\n"})
-    changed.absent("pkg.Engine.run")
+    assert changed.absent("pkg.Engine.run").container == "pkg.core.Engine"
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", b"x" * 400])
