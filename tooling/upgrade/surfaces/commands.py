@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tooling.upgrade.surfaces.programs import Programs
+
+class Programs(Protocol):
+    """What a command may run."""
+
+    def is_script(self, name: str) -> bool:
+        """Whether a program has that name."""
+        ...
+
+    def is_module(self, dotted: str) -> bool:
+        """Whether `python -m` runs it."""
+        ...
+
 
 HOLE = "\ufffc"
 """Stands for a part that is not constant."""
 _WRAPPERS = frozenset(
     {"-c", "bash", "env", "exec", "nice", "nohup", "pixi", "poetry", "run", "sh", "stdbuf", "sudo"}
 ) | {"time", "timeout", "uv"}
-_LAUNCHERS = frozenset({"accelerate", "docker", "exec", "launch", "mpirun", "ray", "srun", "torchrun"})
+_LAUNCHERS = frozenset({"accelerate", "deepspeed", "docker", "exec", "launch", "mpirun", "ray", "srun", "torchrun"})
 _PYTHON = re.compile(rf"(?:.*/)?(?:python|pypy)[\d.]*$|.*{HOLE}.*")
 _NUMBER = re.compile(r"\d+(\.\d+)?[smhd]?$")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")

@@ -16,7 +16,7 @@ from tooling.upgrade.surfaces.modules import dotted_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.upgrade.surfaces.programs import Programs
+    from tooling.upgrade.surfaces.commands import Programs
 
 _TALK = frozenset(
     {

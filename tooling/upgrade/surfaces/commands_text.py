@@ -11,7 +11,7 @@ from tooling.upgrade.surfaces.commands import Use, Word, recognise, split_shell
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.upgrade.surfaces.programs import Programs
+    from tooling.upgrade.surfaces.commands import Programs
 
 _ASSIGNED = r"^[ \t]*(?:local |export |declare -a )?(?P<name>\w+)(?P<more>\+?)="
 _ARRAY = re.compile(_ASSIGNED + r"\((?P<body>[^)]*)\)", re.MULTILINE)

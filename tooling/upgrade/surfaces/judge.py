@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tooling.upgrade.surfaces.judge_environment import judge_environment
 from tooling.upgrade.surfaces.judge_flags import judge_flags
 from tooling.upgrade.surfaces.judge_routes import judge_routes
+from tooling.upgrade.surfaces.judge_scripts import judge_scripts
 from tooling.upgrade.surfaces.modules import Modules
 from tooling.upgrade.surfaces.pair import Pair
 from tooling.upgrade.surfaces.repository import source_files
@@ -42,6 +43,7 @@ def judge_surfaces(
     releases."""
     files = source_files(repository, scope=scope, exclude=exclude)
     pair = Pair(Modules(old), Modules(new), package, cache)
-    findings = [*judge_flags(files, pair), *judge_routes(files, pair), *judge_environment(files, pair)]
+    judges = (judge_flags, judge_scripts, judge_routes, judge_environment)
+    findings = [finding for judge in judges for finding in judge(files, pair)]
     unique = {(each.path, each.line, each.kind, each.symbol): each for each in findings}
     return sorted(unique.values(), key=lambda each: (each.path, each.line, each.column, each.symbol))
