@@ -13,7 +13,7 @@ from tooling.upgrade.uses import Action, Argument, Arguments
 from tooling.upgrade.verdicts.binding import STAR, STARS, Binding, bind, named, takes
 from tooling.upgrade.verdicts.case import sure
 from tooling.upgrade.verdicts.records import Problem
-from tooling.upgrade.verdicts.renames import renamed_parameter
+from tooling.upgrade.verdicts.renames import renamed_keyword, renamed_parameter
 from tooling.upgrade.verdicts.wording import evidence
 
 if TYPE_CHECKING:
@@ -175,6 +175,9 @@ class _Comparison:
         other = renamed_parameter(self.before.signature, self.after.signature, name)
         if other:
             return Verdict.PARAM_RENAMED, Replacement(other, "the only new parameter at that place", certain=False)
+        other = renamed_keyword(self.case.old, self.case.new, self.before.symbol, self.after.symbol, name)
+        if other:
+            return Verdict.PARAM_RENAMED, Replacement(other, "read from the keywords instead", certain=False)
         return Verdict.PARAM_REMOVED, None
 
     def missing(self, changes: list[Change]) -> list[Change]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tooling.upgrade.symbols import Open
 from tooling.upgrade.verdicts.binding import named
 
 if TYPE_CHECKING:
-    from tooling.upgrade.symbols import Parameter, Signature
+    from tooling.upgrade.symbols import Parameter, Signature, Symbol, Upstream
 
 _STARRED = ("star", "double-star")
 
@@ -33,6 +34,29 @@ def renamed_parameter(old: Signature, new: Signature, name: str) -> str:
         if len(candidates) == 1:
             return candidates[0].name
     return ""
+
+
+def renamed_keyword(old: Upstream, new: Upstream, before: Symbol, after: Symbol, name: str) -> str:
+    """The new name of a keyword that is only read out of `**kwargs`: the one that the body reads now and did not, where
+    the old one is the only one that it no longer reads. "" if it is not that clear."""
+    had, has = _read_keywords(old, before), _read_keywords(new, after)
+    if name in had and len(had - has) == len(has - had) == 1 and name not in has:
+        return next(iter(has - had))
+    return ""
+
+
+def _read_keywords(upstream: Upstream, symbol: Symbol) -> frozenset[str]:
+    signature = upstream.signature(symbol)
+    starred = (
+        [] if isinstance(signature, Open) else [each for each in signature.parameters if each.kind == "double-star"]
+    )
+    if not starred or not symbol.file:
+        return frozenset()
+    lines = upstream.release.read(symbol.file).decode("utf-8", "replace").splitlines()
+    body = "\n".join(lines[symbol.line - 1 : max(symbol.end_line, symbol.line)])
+    kwargs = re.escape(starred[0].name)
+    reads = rf"{kwargs}(?:\.(?:pop|get|setdefault)\(|\[)\s*[\"'](\w+)[\"']|[\"'](\w+)[\"'] (?:not )?in {kwargs}\b"
+    return frozenset(first or second for first, second in re.findall(reads, body))
 
 
 def _alike(old: Parameter, new: Parameter) -> bool:

@@ -46,7 +46,6 @@ def audited(pair, folder: Path) -> set[tuple[str, int, str, str]]:
 
 
 KNOWN = {
-    "a popped keyword is no longer popped": "found as removed: the new name is seen in the body only",
     "a submodule that only an import inside the package loaded": "which submodules an import loads is not followed",
 }
 """Pairs that the audit does not judge as marked, each with the reason."""
