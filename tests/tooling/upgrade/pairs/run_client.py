@@ -6,6 +6,7 @@ Every case runs in a process of its own (a fork), so that nothing imported stays
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import sys
@@ -13,10 +14,23 @@ import traceback
 import warnings
 from pathlib import Path
 
+_COMMON = (
+    "asyncio",
+    "attrs",
+    "concurrent.futures",
+    "importlib.metadata",
+    "packaging.version",
+    "pydantic",
+    "unittest.mock",
+)
+"""What cases import beside the package: loaded once, before the forks."""
+
 
 def main() -> None:
     """One JSON object: name to {"ran": [[file, line]], "raised": [[file, line, text]]}."""
     cases = json.load(sys.stdin)
+    for name in _COMMON:
+        importlib.import_module(name)
     results = {case["name"]: _in_a_fork(case) for case in cases}
     json.dump(results, sys.stdout)
 

@@ -21,6 +21,7 @@ def _load(name: str):
     return module
 
 
+pytestmark = pytest.mark.slow
 corpus = _load("corpus")
 PAIRS = corpus.read_pairs()
 
