@@ -72,6 +72,8 @@ def _judge_flag(file: SourceFile, use: Use, word: Word, before: Command, after: 
     old = Evidence(known.flag.file, known.flag.line, known.flag.source)
     place = (word.line, word.column, word.end_line)
     if taken is None:
+        if _is_rebuilt(before, after):
+            return None
         severity, why, confidence = _refusal(after)
         message = f"`{_shown(use, before)}` has no {word.text} any more{why}"
         what = What(Verdict.CLI_FLAG, severity, symbol, message, confidence)
@@ -87,6 +89,13 @@ def _judge_flag(file: SourceFile, use: Use, word: Word, before: Command, after: 
         what = What(Verdict.DEPRECATED, Severity.WARNING, symbol, message)
         return pair.finding(file, place, what, old=old, new=new, replacement=_replacement(taken.flag, after))
     return None
+
+
+def _is_rebuilt(before: Command, after: Command) -> bool:
+    """Whether the new program takes its arguments apart in another way, which was not followed: a sub-command that is
+    not seen any more, or a first parser that leaves the rest to a second one."""
+    lost = len(after.nodes) < len(before.nodes) and bool(after.unknown)
+    return lost or (after.lenient and not before.lenient)
 
 
 def _refusal(after: Command) -> tuple[Severity, str, float]:

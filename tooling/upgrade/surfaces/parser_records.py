@@ -106,6 +106,21 @@ def class_constant(modules: Modules, owner: Definition, name: str) -> str | None
                 value = getattr(node, "value", None)
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
                     return value.value
+        for node in each.node.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__" and (text := _initial(node, name)):
+                return text
+    return None
+
+
+def _initial(node: ast.FunctionDef, name: str) -> str | None:
+    """`self.name = "x"`, or `super().__init__(name="x")`."""
+    for each in ast.walk(node):
+        named = isinstance(each, ast.keyword) and each.arg == name
+        if isinstance(each, ast.Assign):
+            named = f"self.{name}" in [ast.unparse(target) for target in each.targets]
+        value = getattr(each, "value", None) if named else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            return value.value
     return None
 
 

@@ -19,7 +19,7 @@ from tooling.upgrade.surfaces.routes import Route
 if TYPE_CHECKING:
     from tooling.upgrade.releases import Release
 
-_SCHEMA = 1
+_SCHEMA = 2
 """To be raised whenever the same release would give other rows."""
 _MOST_BYTES = 16_000_000
 
