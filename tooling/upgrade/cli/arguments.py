@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 UPGRADE: Final = "areal-upgrade-deps"
 AUDIT: Final = "areal-audit"
+SUMMARY: Final = "upgrade-summary.md"
 COMMANDS: Final = {
     "impact": "what would break, before anything is touched",
     "latest": "for each watched package: the newest version that audits clean, and the first that does not",
@@ -69,14 +71,14 @@ def upgrade_parser() -> argparse.ArgumentParser:
     what.add_argument("--audit-only", action="store_true", help="change nothing, audit only (as `impact`)")
     what.add_argument("--fix", action="store_true", help="write the changes that are certain, proven by a second audit")
     what.add_argument("--no-lock", dest="lock", action="store_false", help="do not resolve")
-    what.add_argument(
-        "--summary", metavar="FILE", default="upgrade-summary.md", help="Markdown report (default: %(default)s)"
-    )
+    what.add_argument("--summary", metavar="FILE", help=f"Markdown report, inside the repository (default: {SUMMARY})")
     what.add_argument("--no-summary", dest="summary", action="store_const", const="", help="write no report")
     _shared(parser)
     shown = parser.add_argument_group("how it is shown")
-    shown.add_argument("--sarif", action="store_true", help="print SARIF 2.1.0, for code review")
-    shown.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
+    format_ = shown.add_mutually_exclusive_group()
+    _json(format_)
+    format_.add_argument("--sarif", action="store_true", help="print SARIF 2.1.0, for code review")
+    format_.add_argument("--markdown", action="store_true", help="print the audit as Markdown, for a pull request")
     shown.add_argument("--info", action="store_true", help="list findings of severity info too")
     shown.add_argument("--diff", action="store_true", help="show unified diffs")
     return parser
@@ -95,13 +97,64 @@ def audit_parser() -> argparse.ArgumentParser:
     what.add_argument("--check", action="store_true", help="report only, for CI (default)")
     what.add_argument("--write", action="store_true", help="write what is missing or wrong; notes of people are kept")
     _shared(parser)
-    parser.add_argument("--diff", action="store_true", help="show unified diffs")
+    shown = parser.add_argument_group("how it is shown")
+    _json(shown)
+    shown.add_argument("--diff", action="store_true", help="show unified diffs")
     return parser
 
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    """The arguments. Raises UsageError."""
-    return parser.parse_args(words)
+    """The arguments, options and others in any order. Raises UsageError."""
+    arguments = parser.parse_intermixed_args(words)
+    if not 0 <= arguments.wait < threading.TIMEOUT_MAX:
+        raise UsageError("is no number of seconds to wait", where=f"--wait {arguments.wait:g}", fix="write --wait 10")
+    return arguments
+
+
+def parse_upgrade(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """Those of `areal-upgrade-deps`, with `command` taken out of `requests`. Raises UsageError, also for options that
+    a command would silently ignore."""
+    arguments = parse(parser, words)
+    if arguments.offline and "==" in arguments.offline and not Path(arguments.offline).exists():
+        # --offline takes a folder, and what stands behind it is none: it is a package.
+        arguments.requests.append(arguments.offline)
+        arguments.offline = ""
+    named = arguments.requests[:1]
+    arguments.command = named[0] if named and named[0] in COMMANDS else ""
+    del arguments.requests[: bool(arguments.command)]
+    if arguments.command == "impact":
+        arguments.audit_only = True
+    ignored = _ignored(arguments)
+    if ignored:
+        option, what = ignored
+        raise UsageError(f"{what} does not take {option}", where=option, fix=f"leave it out; see `{UPGRADE} --help`")
+    if arguments.summary is None:
+        arguments.summary = SUMMARY
+    if arguments.command != "latest" and not arguments.requests:
+        raise UsageError("nothing to upgrade was named", fix=f"write `{UPGRADE} PACKAGE==VERSION`; see --help")
+    return arguments
+
+
+def _ignored(arguments: argparse.Namespace) -> tuple[str, str] | None:
+    """An option that makes no sense with the command, and the command."""
+    writing = [
+        ("--fix", arguments.fix),
+        ("--no-lock", not arguments.lock),
+        ("--summary", bool(arguments.summary)),
+        ("--diff", arguments.diff),
+    ]
+    latest = [
+        *writing,
+        ("--from", arguments.old),
+        ("--audit-only", arguments.audit_only),
+        ("--sarif", arguments.sarif),
+        ("--markdown", arguments.markdown),
+        ("--info", arguments.info),
+    ]
+    refused, what = (latest, "`latest`") if arguments.command == "latest" else (writing, "an audit")
+    if not arguments.audit_only and arguments.command != "latest":
+        return None
+    return next(((option, what) for option, given in refused if given), None)
 
 
 def _parser(
@@ -134,4 +187,7 @@ def _shared(parser: argparse.ArgumentParser) -> None:
     writing = parser.add_argument_group("writing")
     writing.add_argument("--dry-run", action="store_true", help="show what would be done; write nothing")
     writing.add_argument("--wait", type=float, default=10.0, metavar="SECONDS", help="for a lock (default: 10)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout, all else to stderr")
+
+
+def _json(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--json", action="store_true", help="print one JSON object to stdout, all else to stderr")

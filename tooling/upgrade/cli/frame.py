@@ -42,6 +42,9 @@ def framed(program: str, words: list[str], run: Callable[[TextIO], Report | None
         except BrokenPipeError:
             discard(stream)
             return 141
+        except KeyboardInterrupt:
+            say("interrupted while the report was printed")
+            return InterruptedRunError.exit_code
         return report.status if report is not None else 0
 
 
@@ -87,6 +90,21 @@ def context_of(arguments: argparse.Namespace) -> Context:
         cache = folder
     root = repository_root(arguments.repo)
     return open_context(root, cache=cache, offline=offline, report=_progress)
+
+
+def check_summary(root: Path, path: str) -> None:
+    """Raises UsageError for a summary that would lie outside the repository, or replace another file."""
+    from tooling.kit.change.plan import Plan
+    from tooling.upgrade.operations.summary import is_summary
+
+    try:
+        present = Plan(root).read(path) if path else None
+    except ToolError as error:
+        fix = "name a file inside the repository, relative to its root; or --no-summary"
+        raise UsageError(error.message, where=f"--summary {path}", fix=fix) from error
+    if present is not None and not is_summary(present):
+        fix = "name another file, or --no-summary"
+        raise UsageError("that file is no summary of an upgrade: it is kept", where=f"--summary {path}", fix=fix)
 
 
 def repository_root(path: Path) -> Path:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tooling.kit.errors import UsageError
 from tooling.kit.output import Report, aligned
 from tooling.upgrade.cli.arguments import UPGRADE
+from tooling.upgrade.cli.fields import sources
 from tooling.upgrade.cli.frame import context_of, end_progress
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> Report:
         exit_code=4 if all(one.problem for one in found) else 10 if any(one.breaking for one in found) else 0,
         changing=False,
         text=_text(found),
-        data={"packages": [_object(one) for one in found]},
+        data={"packages": [_object(one) for one in found], "sources": sources(context.origins())},
     )
 
 

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from tooling.upgrade.errors import UpstreamError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from packaging.specifiers import SpecifierSet
 
-    from tooling.upgrade.findings import Audit
+    from tooling.upgrade.findings import Audit, Finding
     from tooling.upgrade.operations.context import Context
+    from tooling.upgrade.replacements.explain import Explainer
+    from tooling.upgrade.symbols import Absent, Upstream
+    from tooling.upgrade.upstream import UpstreamRelease
+    from tooling.upgrade.uses import Use
+    from tooling.upgrade.verdicts.records import Comparison, Explanation
+
+MOST_BETWEEN: Final = 3
+"""Cached releases between old and new that are asked what they announce: the newest, which announce most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +43,6 @@ def audit_moves(
 
     Raises UpstreamError when one of the releases cannot be had.
     """
-    from tooling.upgrade.replacements.explain import Explainer
     from tooling.upgrade.verdicts import Comparison, audit
 
     if not moves:
@@ -51,6 +60,64 @@ def audit_moves(
     index = context.usage(context.imports([move.distribution for move in moves]))
     indexed = time.perf_counter()
     context.report(f"judging {sum(len(file.uses) for file in index.files)} uses")
-    audits = audit(index, pairs, allowed=allowed, explain=Explainer())
+    audits = audit(index, pairs, allowed=allowed, explain=_Explained(context, moves))
     shared = {"sources": opened - started, "usage": indexed - opened}
-    return tuple(replace(each, seconds={**shared, **each.seconds}) for each in audits)
+    return tuple(
+        _with_surfaces(context, replace(each, seconds={**shared, **each.seconds}), pair)
+        for each, pair in zip(audits, pairs, strict=True)
+    )
+
+
+def _with_surfaces(context: Context, audit: Audit, pair: Comparison) -> Audit:
+    """The audit with what became of flags, routes and environment variables."""
+    from tooling.upgrade.surfaces.judge import judge_surfaces
+
+    started = time.perf_counter()
+    context.report(f"{pair.distribution}: flags, routes and variables")
+    found: dict[tuple[object, ...], Finding] = {}
+    for name in context.package(pair.distribution).imports:
+        exclude = context.policy.exclude
+        for each in judge_surfaces(context.root, pair.old.release, pair.new.release, name, exclude=exclude):
+            found.setdefault((each.path, each.line, each.kind, each.symbol), each)
+    findings = sorted(
+        (*audit.findings, *found.values()), key=lambda each: (each.path, each.line, each.column, each.kind)
+    )
+    seconds = {**audit.seconds, "surfaces": time.perf_counter() - started}
+    return replace(audit, findings=tuple(findings), seconds=seconds)
+
+
+class _Explained:
+    """Explains what is gone, of each distribution with the releases in between that the cache has. Those are opened
+    only when something is gone at all."""
+
+    def __init__(self, context: Context, moves: Sequence[Move]) -> None:
+        self._context = context
+        self._moves = {move.distribution: move for move in moves}
+        self._explainers: dict[str, Explainer] = {}
+
+    def __call__(self, absent: Absent, old: Upstream, new: Upstream, use: Use) -> Explanation | None:
+        """What `replacements` says."""
+        from tooling.upgrade.replacements.explain import Explainer
+
+        name = old.release.origin.distribution
+        if name not in self._explainers:
+            move = self._moves.get(name)
+            self._explainers[name] = Explainer(between(self._context, move) if move is not None else ())
+        return self._explainers[name](absent, old, new, use)
+
+
+def between(context: Context, move: Move) -> tuple[UpstreamRelease, ...]:
+    """The cached releases between two versions that are worth asking, ascending."""
+    from packaging.version import InvalidVersion
+
+    try:
+        versions = context.catalogue.cached_between(move.distribution, move.old, move.new)
+    except InvalidVersion:
+        return ()
+    found = []
+    for version in versions[-MOST_BETWEEN:]:
+        try:
+            found.append(context.upstream(move.distribution, version))
+        except UpstreamError:
+            continue  # it is an aside: nobody asked for it
+    return tuple(found)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tooling.upgrade.declarations.records import Declarations
     from tooling.upgrade.policy.records import Policy
-    from tooling.upgrade.releases import Release
+    from tooling.upgrade.releases import Origin, Release
     from tooling.upgrade.sources.indexed import Catalogue
     from tooling.upgrade.upstream import UpstreamRelease
     from tooling.upgrade.usage.index import UsageIndex
@@ -67,6 +67,11 @@ class Context:
             self.report(f"{distribution} {version}: reading")
             self._opened[key] = open_upstream(self.release(*key), cache=self.cache / "facts")
         return self._opened[key]
+
+    def origins(self) -> tuple[Origin, ...]:
+        """Where the releases of this run were read from, by name and version."""
+        found = [upstream.release.origin for upstream in self._opened.values()]
+        return tuple(sorted(found, key=lambda origin: (origin.distribution, origin.version)))
 
     def usage(self, imports: Sequence[str]) -> UsageIndex:
         """What the repository's own code does with packages: files that the policy excludes do not count."""

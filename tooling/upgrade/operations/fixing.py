@@ -5,21 +5,23 @@ A file whose edits did not make their findings go, or brought new ones, comes ba
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import Counter
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Severity
 from tooling.upgrade.operations.auditing import audit_moves
+from tooling.upgrade.operations.edited import edited_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from packaging.specifiers import SpecifierSet
 
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.findings import Audit, Finding
+    from tooling.upgrade.fixes.files import Fixed
     from tooling.upgrade.operations.auditing import Move
     from tooling.upgrade.operations.context import Context
 
@@ -37,9 +39,16 @@ class Fixes:
     """The audits of the edited tree; those from before when nothing was edited."""
 
 
-def fix(context: Context, plan: Plan, moves: Sequence[Move], audits: Sequence[Audit]) -> Fixes:
-    """Edit files of the repository in `plan`."""
-    from tooling.upgrade.fixes.files import Fixed, fix_file
+def fix(
+    context: Context,
+    plan: Plan,
+    moves: Sequence[Move],
+    audits: Sequence[Audit],
+    *,
+    allowed: Mapping[str, SpecifierSet] | None = None,
+) -> Fixes:
+    """Edit files of the repository in `plan`. allowed: as for `audit_moves`, which made `audits`."""
+    from tooling.upgrade.fixes.files import fix_file
 
     by_path: dict[str, list[Finding]] = {}
     for audit in audits:
@@ -57,42 +66,30 @@ def fix(context: Context, plan: Plan, moves: Sequence[Move], audits: Sequence[Au
     if not edited:
         return Fixes(left=tuple(left), after=tuple(audits))
     context.report(f"auditing {len(edited)} fixed files again")
-    after = _audited_again(context, moves, {path: one.data for path, one in edited.items()})
+    after = _audited_again(context, moves, edited, allowed)
     failed = _worse(audits, after, edited)
     if failed:
         why = "the audit still finds it after the edit"
         left += [(finding, why) for path in failed for finding in edited[path].done]
         edited = {path: one for path, one in edited.items() if path not in failed}
-        after = _audited_again(context, moves, {path: one.data for path, one in edited.items()})
+        after = _audited_again(context, moves, edited, allowed) if edited else tuple(audits)
     for path, one in edited.items():
         plan.write(path, one.data, reason="follows the new version")
     done = tuple(finding for one in edited.values() for finding in one.done)
     return Fixes(done, tuple(left), after)
 
 
-def _audited_again(context: Context, moves: Sequence[Move], edited: Mapping[str, bytes]) -> tuple[Audit, ...]:
-    """Audits of the repository as it would be, on a copy of its Python files."""
-    with tempfile.TemporaryDirectory(prefix="areal-audit-") as folder:
-        copy = Path(folder)
-        for path in _python_files(context.root):
-            target = copy / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if path in edited:
-                target.write_bytes(edited[path])
-            else:
-                shutil.copyfile(context.root / path, target)
-        return audit_moves(replace(context, root=copy, use_installed=False), moves)
+def _audited_again(
+    context: Context, moves: Sequence[Move], edited: Mapping[str, Fixed], allowed: Mapping[str, SpecifierSet] | None
+) -> tuple[Audit, ...]:
+    """Audits of the repository as it would be."""
+    with edited_tree(context, {path: one.data for path, one in edited.items()}) as then:
+        return audit_moves(then, moves, allowed=allowed)
 
 
-def _python_files(root: Path) -> tuple[str, ...]:
-    from tooling.upgrade.usage.checkout import Checkout
-
-    return tuple(path for path in Checkout(root).paths if (root / path).is_file() and not (root / path).is_symlink())
-
-
-def _worse(before: Sequence[Audit], after: Sequence[Audit], edited: Mapping[str, object]) -> set[str]:
+def _worse(before: Sequence[Audit], after: Sequence[Audit], edited: Mapping[str, Fixed]) -> set[str]:
     """Edited files where a finding that was fixed is still there, or a new one appeared."""
-    fixed = Counter(_key(finding) for one in edited.values() for finding in one.done)  # type: ignore[attr-defined]  # Fixed
+    fixed = Counter(_key(finding) for one in edited.values() for finding in one.done)
     known = Counter(_key(finding) for audit in before for finding in audit.findings)
     failed = set()
     for key, number in Counter(_key(finding) for audit in after for finding in audit.findings).items():

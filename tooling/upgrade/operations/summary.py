@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tooling.upgrade.report.markdown import code, escaped, markdown
 
@@ -15,11 +15,19 @@ MOST_CHANGES = 60
 """Version changes of a lock that are listed."""
 
 
+_TITLE: Final = "# Upgrade to "
+
+
+def is_summary(content: bytes) -> bool:
+    """Whether a file was written by `summary`, and may be replaced."""
+    return content.startswith(_TITLE.encode())
+
+
 def summary(upgrade: Upgrade) -> str:
     """The whole document. Deterministic: no times, no machine."""
     title = ", ".join(str(request) for request in upgrade.wishes.requests)
     parts = [
-        f"# Upgrade to {escaped(title)}\n",
+        f"{_TITLE}{escaped(title)}\n",
         *_problem(upgrade),
         _section("Version changes", _moves(upgrade)),
         _section("Declarations", _edits(upgrade)),

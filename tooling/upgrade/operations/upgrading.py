@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tooling.kit.errors import UsageError
@@ -14,16 +14,18 @@ from tooling.upgrade.operations.auditing import Move, audit_moves
 from tooling.upgrade.operations.fixing import Fixes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from packaging.specifiers import SpecifierSet
 
     from tooling.kit.change.plan import Plan
     from tooling.kit.errors import ToolError
+    from tooling.upgrade.declarations.records import Declarations
     from tooling.upgrade.findings import Audit
     from tooling.upgrade.locks.records import LockResult
     from tooling.upgrade.manifests.requests import Request
     from tooling.upgrade.operations.context import Context
+    from tooling.upgrade.releases import Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,13 @@ class Upgrade:
     """Files that are written."""
     warnings: list[str] = field(default_factory=list)
     problem: ToolError | None = None
+    sources: tuple[Origin, ...] = ()
+    """Where the releases were read from."""
+
+    @property
+    def is_news(self) -> bool:
+        """Whether there is anything to report that was not so before."""
+        return bool(self.problem or self.plan or any(move.old != move.new for move in self.moves))
 
 
 def plan_upgrade(context: Context, upgrade: Upgrade) -> None:
@@ -72,16 +81,60 @@ def plan_upgrade(context: Context, upgrade: Upgrade) -> None:
             _lock(context, upgrade, requests)
         except ResolutionError as error:
             upgrade.problem = error  # what the new version breaks is worth knowing all the same
-    upgrade.audits = audit_moves(context, upgrade.moves, allowed=_allowed(upgrade))
+    allowed = _allowed(upgrade)
+    upgrade.audits = audit_moves(context, upgrade.moves, allowed=allowed)
+    upgrade.warnings += [*_yanked(context), *_contradicted(context, upgrade)]
     if upgrade.problem is not None:
         return
+    before = upgrade.audits
     if wishes.fix:
         from tooling.upgrade.operations.fixing import fix
 
-        upgrade.fixes = fix(context, upgrade.plan, upgrade.moves, upgrade.audits)
+        upgrade.fixes = fix(context, upgrade.plan, upgrade.moves, upgrade.audits, allowed=allowed)
         upgrade.audits = upgrade.fixes.after
     if wishes.bump and wishes.checklists:
-        _checklists(context, upgrade)
+        try:
+            _checklists(context, upgrade)
+        except UsageError as error:  # a damaged one: nothing will be written, so nothing was fixed either
+            upgrade.problem, upgrade.fixes, upgrade.audits = error, Fixes(), before
+
+
+def _yanked(context: Context) -> Iterator[str]:
+    for origin in context.origins():
+        if origin.yanked is not None:
+            why = f": {origin.yanked}" if origin.yanked else "; its index does not say why"
+            yield f"{origin.distribution} {origin.version} was yanked by its maintainers{why}"
+
+
+def _contradicted(context: Context, upgrade: Upgrade) -> Iterator[str]:
+    """Overrides of the project that give a new release what it says it cannot work with."""
+    from tooling.upgrade.locks.overrides import contradicted_overrides
+
+    metadata = {
+        (move.distribution, move.new): context.upstream(move.distribution, move.new).release.requires()
+        for move in upgrade.moves
+    }
+    locked: dict[str, str] = {}
+    for result in upgrade.locks:
+        locked.update(result.versions)
+    for each in contradicted_overrides(_declared_then(context, upgrade), metadata, locked):
+        yield (
+            f"{each.declaration.where}: the override makes {each.declaration.distribution} {each.version}, and "
+            f"{each.requirer} {each.requirer_version} requires {each.requirement}: nothing but the override hides that"
+        )
+
+
+def _declared_then(context: Context, upgrade: Upgrade) -> Declarations:
+    """The declarations as they will be."""
+    from tooling.upgrade.declarations.find import read_declarations
+
+    changed = {change.path: change.after for change in upgrade.plan.changes}
+    declared = context.declarations
+    edited = [path for path in declared.files if changed.get(path) is not None]
+    found = [each for each in declared.found if each.path not in edited]
+    for path in edited:
+        found += read_declarations(path, (changed[path] or b"").decode("utf-8", errors="replace"))
+    return replace(declared, found=tuple(found))
 
 
 def _move(context: Context, request: Request, old: Mapping[str, str]) -> Move:
@@ -181,14 +234,20 @@ def _allowed(upgrade: Upgrade) -> dict[str, SpecifierSet]:
 
 
 def _checklists(context: Context, upgrade: Upgrade) -> None:
+    """Raises UsageError for a damaged checklist."""
     from tooling.upgrade.operations.checking import check, write
+    from tooling.upgrade.operations.edited import edited_tree
 
     names = [move.distribution for move in upgrade.moves if context.policy.package(move.distribution)]
     if not names or context.policy.inferred:
         return  # a repository without a policy keeps no checklists
     versions = {move.distribution: move.new for move in upgrade.moves}
-    before = {change.path for change in upgrade.plan.changes}
-    checked = check(context, versions=versions, only=names, plan=upgrade.plan)
+    before = {change.path: change.after or b"" for change in upgrade.plan.changes}
+    if any(finding.path in before for finding in upgrade.fixes.done):
+        with edited_tree(context, before) as then:  # they describe the code as it will be
+            checked = check(then, versions=versions, only=names, plan=upgrade.plan)
+    else:
+        checked = check(context, versions=versions, only=names, plan=upgrade.plan)
     write(checked, upgrade.plan)
     upgrade.warnings += [f"{one.path} was not written: {one.unseen}" for one in checked if one.unseen]
     upgrade.checklists = tuple(change.path for change in upgrade.plan.changes if change.path not in before)
