@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.symbols import Builtin, Container, Definite, Found, Instance, SymbolKind, Type, Values
@@ -93,6 +93,8 @@ class Reader:
     where: Where
     receiver: Symbol | None = None
     depth: int = 0
+    aliases: frozenset[Symbol] = frozenset()
+    """Names for types that are being read: an alias may be made of itself."""
 
     def read(self, source: str) -> Values:
         """The type that an annotation says."""
@@ -117,7 +119,7 @@ class Reader:
 
     def deeper(self) -> Reader:
         """For an annotation that another one names."""
-        return Reader(self.model, self.where, self.receiver, self.depth + 1)
+        return replace(self, depth=self.depth + 1)
 
     def _named(self, name: str) -> Values:
         found = self.model.expression(self.where, name) if name else None
@@ -140,9 +142,10 @@ class Reader:
         """`X = Union[A, B]`, `T = TypeVar("T", bound="A")`."""
         located = self.model.definitions.locate(symbol)
         node = parse_expression(located.binding.source) if located is not None and located.binding.source else None
-        if node is None or located is None:
+        if node is None or located is None or symbol in self.aliases:
             return OPEN
-        inner = Reader(self.model, Where(located.table, located.classes), self.receiver, self.depth + 1)
+        where = Where(located.table, located.classes)
+        inner = replace(self, where=where, depth=self.depth + 1, aliases=self.aliases | {symbol})
         if not isinstance(node, ast.Call):
             return inner.of(node)
         if dotted_name(node.func).rpartition(".")[2] not in ("TypeVar", "NewType"):

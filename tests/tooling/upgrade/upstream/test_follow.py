@@ -274,3 +274,15 @@ def test_members_that_may_come_from_elsewhere_are_open(package, name):
 )
 def test_members_of_python_patches_and_metaclasses_are_there(package, name):
     assert package(root=CLASSES).found(f"pkg.{name}")
+
+
+def test_types_made_of_themselves_end(package):
+    release = package(
+        root="""
+        from typing import Union
+        Tree = Union[dict[str, "Tree"], list["Tree"], tuple["Tree", "Tree", "Tree"], "Leaf"]
+        class Leaf: ...
+        def grow() -> Tree: ...
+        """
+    )
+    assert release.follow(Called(Name("pkg.grow"))) == "Leaf | dict[str, ?] | list[?] | tuple[?, ?, ?]"
