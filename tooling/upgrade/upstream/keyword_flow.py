@@ -13,6 +13,20 @@ if TYPE_CHECKING:
 
 _READS = ("pop", "get", "setdefault")
 _COPIES = ("dict", "copy.copy", "copy.deepcopy", "deepcopy", "copy")
+_BRANCHES = (
+    ast.If,
+    ast.IfExp,
+    ast.BoolOp,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.ExceptHandler,
+    ast.Match,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.Lambda,
+    ast.comprehension,
+)
 _HARMLESS = ("len", "bool", "str", "repr")
 
 
@@ -21,7 +35,8 @@ class KeywordFlow:
     """Where the keywords go."""
 
     reads: set[str] = field(default_factory=set)
-    forwards: list[tuple[str, list[str]]] = field(default_factory=list)
+    forwards: list[tuple[str, list[str], bool]] = field(default_factory=list)
+    """Callee, its other keywords, and whether every call of the function comes there."""
     open: str = ""
     checked: bool = False
     """What is left over raises."""
@@ -30,6 +45,7 @@ class KeywordFlow:
 def keyword_flow(node: ast.AST, name: str, source: Callable[[ast.AST], str]) -> KeywordFlow:
     """Follows the mapping called `name` through a function and the functions inside it."""
     tracer = _Tracer(name, source)
+    tracer.branched = _branched(node)
     for part in ast.walk(node):
         tracer.alias(part)
     for part in ast.walk(node):
@@ -45,6 +61,8 @@ class _Tracer:
         self.names = {name}
         self.source = source
         self.flow = KeywordFlow()
+        self.branched: set[int] = set()
+        """Calls that only some calls of the function come to."""
         self.seen: set[int] = set()
         """Mentions of the mapping that are understood."""
 
@@ -86,7 +104,7 @@ class _Tracer:
                 if dotted_name(callee).rpartition(".")[2] == "partial" and node.args:
                     callee = node.args[0]
                 explicit = [other.arg for other in node.keywords if other.arg]
-                self.flow.forwards.append((self.source(callee), explicit))
+                self.flow.forwards.append((self.source(callee), explicit, id(node) not in self.branched))
         if dotted_name(node.func) in _HARMLESS:
             for argument in node.args:
                 if self.ours(argument):
@@ -153,3 +171,16 @@ class _Tracer:
             if self.ours(part) and id(part) not in self.seen and isinstance(getattr(part, "ctx", None), ast.Load):
                 self.flow.open = f"{self.source(part)} is used as a whole"
                 return
+
+
+def _branched(function: ast.AST) -> set[int]:
+    """Calls under a condition, in a loop, in a handler, or in a function inside."""
+    found: set[int] = set()
+    stack = [(child, False) for child in ast.iter_child_nodes(function)]
+    while stack:
+        node, under = stack.pop()
+        if under and isinstance(node, ast.Call):
+            found.add(id(node))
+        under = under or isinstance(node, _BRANCHES)
+        stack.extend((child, under) for child in ast.iter_child_nodes(node))
+    return found

@@ -59,7 +59,7 @@ class Keywords:
     def _announced_beyond(self, facts: FunctionFacts, located: Located, name: str, depth: int) -> str:
         if any(name == parameter for parameter, *_ in facts.parameters):
             return ""
-        for callee, given in facts.keyword_forwards:
+        for callee, given, _ in facts.keyword_forwards:
             target = self._callee(callee, facts, located, None) if name not in given else None
             text = self.announced(target, name, depth + 1) if isinstance(target, Symbol) else ""
             if text:
@@ -146,16 +146,14 @@ class Keywords:
         self, facts: FunctionFacts, located: Located, name: str, seen: frozenset[Symbol], instance: Symbol | None
     ) -> Keyword:
         answers = set()
-        for callee, given in facts.keyword_forwards:
-            if name in given:
-                answers.add(Keyword.REFUSED)
-                continue
-            target = self._callee(callee, facts, located, instance)
-            if isinstance(target, Symbol):
+        for callee, given, always in facts.keyword_forwards:
+            answer = Keyword.REFUSED
+            if name not in given:
+                target = self._callee(callee, facts, located, instance)
                 kept = instance if callee.startswith(("super(", "self.", "cls.")) else None
-                answers.add(self._taken(target, name, seen, kept))
-            else:
-                answers.add(target)
+                answer = self._taken(target, name, seen, kept) if isinstance(target, Symbol) else target
+            # What refuses it in one branch says nothing of calls that do not come there.
+            answers.add(Keyword.OPEN if answer is Keyword.REFUSED and not always else answer)
         for better in (Keyword.NAMED, Keyword.READ):
             if better in answers:
                 return Keyword.READ

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 1
+SCHEMA = 2
 """Counts up whenever the meaning of kept facts changes."""
 
 
@@ -107,7 +107,7 @@ class FunctionFacts(NamedTuple):
     """Deprecation texts about single parameters."""
     keyword_reads: list[str]
     """Constant keys that are looked up in **kwargs."""
-    keyword_forwards: list[tuple[str, list[str]]]
+    keyword_forwards: list[tuple[str, list[str], bool]]
     """Callees that get **kwargs, with the keywords that they are given beside it."""
     keyword_open: str
     """Why other keywords may be taken too."""
