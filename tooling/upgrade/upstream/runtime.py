@@ -12,7 +12,7 @@ from tooling.upgrade.symbols import Found
 from tooling.upgrade.upstream.execute import Execution, Outcome, absolute
 from tooling.upgrade.upstream.model import Where
 from tooling.upgrade.upstream.parsing import REFUSALS, definition, parse
-from tooling.upgrade.upstream.terms import UNKNOWN, Applied, Closure, Ref
+from tooling.upgrade.upstream.terms import UNKNOWN, Applied, Closure, Fuel, Ref
 
 if TYPE_CHECKING:
     from tooling.upgrade.upstream.model import Model
@@ -24,6 +24,8 @@ _QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
 _REQUIRED = re.compile(rb"^@requires\b[^\n]*\n(?:[ \t@)#][^\n]*\n|\n)*(?:class|def|async def)\s+(\w+)", re.MULTILINE)
 _ENDS = re.compile(r"""\.endswith\(\s*["'](\w+)["']\s*\)""")
 _CUT = re.compile(r"\w\[:-(\d+)\]")
+MAX_STEPS = 60_000
+"""Of one module's body: the largest lazy module seen takes a tenth of it."""
 _UNEXPORTED = ("convert_", "modular_")
 
 
@@ -80,7 +82,7 @@ class Runtime:
         found = self._executions.get(table.path)
         if found is None:
             package = table.dotted if table.package else table.dotted.rpartition(".")[0]
-            found = Execution(package=package, apply=_applied)
+            found = Execution(package=package, apply=_applied, fuel=Fuel(MAX_STEPS))
             found.env.update({"__name__": table.dotted, "__package__": package})
             found.lookup = Ref  # builtins and what star imports bring
             found.read = self._read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.upstream.execute import absolute
@@ -12,6 +13,8 @@ from tooling.upgrade.upstream.tables import Binding, Scope, Star, Table
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_MAKES_MODULES = re.compile(r"sys\.modules\[[^\]]+\]\s*=[^=]|sys\.modules(?:\.update|\.setdefault|\s*[,)])|meta_path")
+"""Writes to `sys.modules`, `sys.modules` handed on, finders."""
 LONGEST_VALUE = 400_000
 """Characters of a value that are kept; longer ones are data."""
 
@@ -39,7 +42,7 @@ def scan(path: str, data: bytes) -> tuple[Table, Lines]:
         tuple(dict.fromkeys(scanner.submodules)),
         dynamic,
         scanner.replaced,
-        "sys.modules" in lines.text or "meta_path" in lines.text,
+        _MAKES_MODULES.search(lines.text) is not None,
     )
     return table, lines
 

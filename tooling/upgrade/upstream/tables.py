@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 2
+SCHEMA = 3
 """Counts up whenever the meaning of kept facts changes."""
 
 
@@ -79,7 +79,7 @@ class Table(NamedTuple):
     replaced: str = ""
     """Source of the object that the module puts in its own place in `sys.modules`."""
     makes_modules: bool = False
-    """Whether it mentions `sys.modules` or `sys.meta_path`: other modules may exist through it."""
+    """Whether it writes `sys.modules` or uses `sys.meta_path`: other modules may exist through it."""
     problem: str = ""
     """Why it could not be read."""
 
