@@ -134,13 +134,20 @@ def _of_file(file: FileUses, pair: Comparison, context: JudgeContext, tally: _Ta
     for use in file.uses:
         if not any(pair.owns(root) for root in roots_of(use.target)):
             continue
-        case = Case(use, pair.old, pair.new, context)
-        outlook = seen(case)
+        outlook, found = _looked_at(Case(use, pair.old, pair.new, context))
         tally.add(use, outlook)
-        findings.extend(judged(case))
+        findings.extend(found)
         if outlook.unresolved and use.action is Action.IMPORT:
             findings.append(_unresolved(use, outlook, pair))
     return findings
+
+
+def _looked_at(case: Case) -> tuple[Outlook, list[Finding]]:
+    """How much is known of a use, and what is said of it. Code that is nested beyond Python's stack is open."""
+    try:
+        return seen(case), judged(case)
+    except RecursionError:
+        return Outlook(case.use.symbol_text, why="nested too deep to be followed"), []
 
 
 def _unresolved(use: Use, outlook: Outlook, pair: Comparison) -> Finding:

@@ -307,3 +307,32 @@ def test_an_override_of_a_lost_helper_is_a_warning() -> None:
 def test_constructors_are_free(name) -> None:
     old, new = "class Trainer:\n    def {}(self): ...\n", "class Trainer:\n    def {}(self, a): ...\n"
     assert judged(override(name), compared(old.format(name), new.format(name))) == []
+
+
+def test_code_that_is_nested_too_deep_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = compared()
+
+    def deep(_derivation):
+        raise RecursionError
+
+    monkeypatch.setattr(pair.new, "follow", deep)
+    result = audited(call(Attribute(Called(Name("up.LLM")), "encode"), 1), pair=pair)
+    assert result.findings == ()
+    assert [each.why for each in result.open] == ["nested too deep to be followed"]
+
+
+def test_equal_releases_differ_in_nothing() -> None:
+    pair = compared(OLD, OLD)
+    uses = (call(Attribute(Called(Name("up.LLM")), "generate"), 1), use(Action.IMPORT, Name("up.gone"), 2))
+    assert audited(*uses, pair=pair).findings == ()
+
+
+def test_what_stands_on_a_moved_name_is_judged_at_its_new_place() -> None:
+    old = open_upstream(memory_release({"up/__init__.py": "", "up/a.py": OLD}, "up", "1.0"))
+    new = open_upstream(memory_release({"up/__init__.py": "", "up/b.py": NEW}, "up", "2.0"))
+    pair = Comparison("up", old, new)
+    moved = Replacement("up.b.LLM", "only home", certain=True)
+    one = call(Attribute(Called(Name("up.a.LLM")), "encode"), 1)
+    assert judged(one, pair) == []
+    (finding,) = judged(one, pair, explain=lambda absent, *_: (Verdict.MOVED, moved) if absent.name == "a" else None)
+    assert (finding.kind, finding.symbol) == (Verdict.REMOVED, "up.a.LLM.encode")
