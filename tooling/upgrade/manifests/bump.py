@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tooling.kit.change.plan import Plan
-from tooling.kit.errors import ConflictError
+from tooling.kit.errors import ConflictError, UsageError
 from tooling.upgrade.declarations.records import Declaration, Kind, Style
 from tooling.upgrade.declarations.requirements import is_compiled
 from tooling.upgrade.manifests.baseline import baseline
@@ -166,7 +166,29 @@ def _left_alone(
         return "a tool wrote the file: it is made anew, not edited", False
     if declaration.hashes and hashes is None:
         return "pinned by hash: the hashes of the new version are needed", True
+    if _is_of_another_version(root, policy, declarations, request, declaration):
+        return "pins another version than the one that is upgraded, so this may be on purpose", True
     return _elsewhere(root, policy, declarations, request, declaration), False
+
+
+def _is_of_another_version(
+    root: Path, policy: Policy, declarations: Declarations, request: Request, declaration: Declaration
+) -> bool:
+    """A pin of neither the old nor the new version: an extra for another backend, an image that only sounds alike."""
+    if not declaration.is_pinned:
+        return False
+    old = baseline(request.distribution, declarations, policy, root, variant=request.variant)
+    pinned = declaration.specifier.strip().lstrip("=").strip()
+    if old is None or old.where == declaration.where:
+        return False
+    return all(not _same_version(pinned, version) for version in (old.version, *old.others, request.version))
+
+
+def _same_version(first: str, second: str) -> bool:
+    try:
+        return parse_version(first).public == parse_version(second).public
+    except UsageError:
+        return first == second
 
 
 def _in_variant(variant: str, declaration: Declaration, declarations: Declarations, policy: Policy) -> bool:

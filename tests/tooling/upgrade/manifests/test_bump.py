@@ -103,6 +103,20 @@ def test_a_file_that_changed_meanwhile_is_a_conflict(tmp_path):
         bump(root, policy, declarations, [parse_request("vllm==0.18.0")])
 
 
+def test_pins_of_another_version_are_left_to_people(tmp_path):
+    manifest = (
+        '[project]\nname = "app"\ndependencies = ["vllm==0.17.0"]\noptional-dependencies.old = ["vllm==0.11.0"]\n'
+    )
+    files = {"pyproject_toml": manifest, "Dockerfile": "FROM someone/vllm-rocm:2.2.0\nFROM vllm/vllm-openai:v0.17.0\n"}
+    found = bumped(repository(tmp_path, **files), "vllm==0.18.0")
+    assert after(found, "pyproject.toml") == manifest.replace("0.17.0", "0.18.0")
+    assert after(found, "Dockerfile") == files["Dockerfile"].replace("v0.17.0", "v0.18.0")
+    assert {(kept.path, kept.line) for kept in found.kept if kept.attention} == {
+        ("pyproject.toml", 4),
+        ("Dockerfile", 1),
+    }
+
+
 def test_a_divergent_package_wants_its_variant(tmp_path):
     root = repository(tmp_path, pyproject_toml=MANIFEST, **{"pyproject.sgl_toml": TWIN})
     (root / "a.py").write_text("import torch, sglang\n")
