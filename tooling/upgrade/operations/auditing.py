@@ -75,9 +75,12 @@ def _with_surfaces(context: Context, audit: Audit, pair: Comparison) -> Audit:
     started = time.perf_counter()
     context.report(f"{pair.distribution}: flags, routes and variables")
     found: dict[tuple[object, ...], Finding] = {}
+    cache = context.cache / "surfaces"
     for name in context.package(pair.distribution).imports:
         exclude = context.policy.exclude
-        for each in judge_surfaces(context.root, pair.old.release, pair.new.release, name, exclude=exclude):
+        for each in judge_surfaces(
+            context.root, pair.old.release, pair.new.release, name, exclude=exclude, cache=cache
+        ):
             found.setdefault((each.path, each.line, each.kind, each.symbol), each)
     findings = sorted(
         (*audit.findings, *found.values()), key=lambda each: (each.path, each.line, each.column, each.kind)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 from collections import Counter
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
@@ -73,6 +75,32 @@ def took_places(old: str, new: str, gone: Iterable[str], fresh: Iterable[str]) -
         if count > max(rivals, default=0):
             places[name] = other
     return places
+
+
+def carries_on(old: str, new: str, name: str, other: str) -> bool:
+    """Whether a body does with a new name what it did with an old one: the lines that told what the old one was for
+    are all there with the new one. A test for None or a bare `return` tells nothing."""
+    after = _statements(new)
+    word, lines = _telling_lines(_statements(old), name)
+    bare = re.compile(
+        rf"(?:(?:el)?if|while|assert)\s+(?:not\s+)?{re.escape(name)}\s*(?:is\s+(?:not\s+)?None)?\s*:?$"
+        rf"|return\s+{re.escape(name)}$|del\s+{re.escape(name)}$|[\"']"
+    )
+    telling = [line for line in lines if not bare.match(line)]
+    return bool(telling) and all(word.sub(other, line) in after for line in telling)
+
+
+def _statements(source: str) -> set[str]:
+    """Lines of what a definition does, without its head and docstring; nothing for text that cannot be parsed."""
+    try:
+        node = ast.parse(textwrap.dedent(source)).body[0]
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return set()
+        start = 0 if ast.get_docstring(node, clean=False) is None else 1
+        text = "\n".join(map(ast.unparse, node.body[start:]))
+    except (SyntaxError, ValueError, IndexError, RecursionError, MemoryError):
+        return set()
+    return {line.strip() for line in text.splitlines()}
 
 
 def _telling_lines(lines: set[str], name: str) -> tuple[re.Pattern[str], list[str]]:

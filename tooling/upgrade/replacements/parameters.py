@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 LEAST = Reason.SAME_PLACE.weight + Reason.SHARED_WORDS.weight
 _STARRED = ("star", "double-star")
+_BUILTIN = re.compile(r"\b(?:bool|int|float|str|bytes|list|dict|tuple|set|List|Dict|Tuple|Set|Sequence|Mapping)\b")
 
 
 def best_parameter(
@@ -41,21 +44,54 @@ def best_parameter(
         if each.name in told or name in each.aliases:
             reasons.add(Reason.ADVICE)
         if each not in fresh:
+            found[each.name].is_doubtful = gone is not None and _clash(gone, each)
             continue
         if places.get(name) == each.name:
             reasons.add(Reason.SUBSTITUTED)
         if gone is not None:
             only = len(lost) == len(fresh) == 1
             reasons.update(_likeness(gone, left, each, right, only=only))
-            # One that became several, or went with others, is seldom just renamed.
-            found[each.name].is_doubtful = not only and each.name not in told
+            # One that became several, or went with others, is seldom just renamed; and that one went where another
+            # came says nothing about what they are for.
+            is_carried = only and bodies.carries_on(*bodies_of, name, each.name)
+            found[each.name].is_doubtful = not _is_proven(gone, each, reasons, is_carried=is_carried, only=only)
     found.pop(name, None)
     return best(found.values(), LEAST)
 
 
+def _is_proven(gone: Parameter, other: Parameter, reasons: set[Reason], *, is_carried: bool, only: bool) -> bool:
+    """Whether more than place and default speaks for a name, so that it may be written without a person: the release
+    says it, its body does with the new one what it did with the old one, or type and name are almost the same."""
+    if _clash(gone, other):
+        return False
+    if Reason.ADVICE in reasons or is_carried:
+        return True
+    same_type = bool(gone.annotation) and _flat(gone.annotation) == _flat(other.annotation)
+    return only and same_type and Reason.SIMILAR_NAME in reasons
+
+
+def _clash(gone: Parameter, other: Parameter) -> bool:
+    """Whether one takes what the other cannot mean: a flag that became a name, a list that became a number."""
+    types = [frozenset(_BUILTIN.findall(each.annotation or "")) for each in (gone, other)]
+    if types[0] and types[1]:
+        return not types[0] & types[1]
+    kinds = [_kind_of_default(each) for each in (gone, other)]
+    return bool(kinds[0] and kinds[1] and kinds[0] != kinds[1])
+
+
+def _kind_of_default(parameter: Parameter) -> str:
+    """Name of the type of a constant default; "" where there is none, or it is None."""
+    try:
+        value = ast.literal_eval(parameter.folded or parameter.default or "None")
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        return ""
+    return "" if value is None else "number" if type(value) in (int, float) else type(value).__name__
+
+
 def _told(name: str, gone: Parameter | None, body: str, texts: Iterable[str]) -> list[str]:
     """Names that the old release tells to use instead, of texts about this parameter."""
-    about = [text for text in texts if name in text]
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    about = [text for text in texts if word.search(text)]
     about += advice.texts_about(textwrap.dedent(body), name)
     if gone is not None and gone.deprecated:
         about.append(gone.deprecated)
@@ -64,7 +100,7 @@ def _told(name: str, gone: Parameter | None, body: str, texts: Iterable[str]) ->
 
 def _likeness(gone: Parameter, left: Signature, other: Parameter, right: Signature, *, only: bool) -> list[Reason]:
     same_default = (gone.folded or gone.default) == (other.folded or other.default)
-    same_type = bool(gone.annotation) and "".join(gone.annotation.split()) == "".join(other.annotation.split())
+    same_type = bool(gone.annotation) and _flat(gone.annotation) == _flat(other.annotation)
     if (gone.default is None) != (other.default is None) or (gone.annotation and other.annotation and not same_type):
         return []
     found = []
@@ -88,6 +124,10 @@ def _body(upstream: Upstream, symbol: Symbol) -> str:
         if isinstance(constructor, Found) and constructor.symbol.file:
             return bodies.source_of(upstream, constructor.symbol)
     return bodies.source_of(upstream, symbol)
+
+
+def _flat(annotation: str) -> str:
+    return "".join(annotation.split())
 
 
 def _words(name: str) -> frozenset[str]:

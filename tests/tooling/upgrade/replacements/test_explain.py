@@ -321,7 +321,53 @@ def test_a_property_s_advice_names_its_successor():
 
 def test_a_parameter_at_the_same_place_with_the_same_default_is_the_renamed_one():
     verdict, found = parameter("n", "def f(a, n=8): ...", "def f(a, count=8): ...", positional=1)
-    assert (verdict, found.text, found.certain) == (Verdict.PARAM_RENAMED, "count", True)
+    assert (verdict, found.text) == (Verdict.PARAM_RENAMED, "count")
+
+
+UNRELATED = [
+    ("def f(a, n=8): ...", "def f(a, count=8): ..."),
+    ("def f(a, n): return a", "def f(a, logprobs): return a"),
+    ("def f(a, n: int = 8): ...", "def f(a, offset: int = 8): ..."),
+    ("def f(a, n):\n    return a.run(n)\n", "def f(a, top):\n    return a.limit(top) + a.size(top)\n"),
+    ("def f(a, n):\n    if n is None:\n        return a\n", "def f(a, b):\n    if b is None:\n        return a\n"),
+    (
+        "def f(a, n):\n    log(n)\n    return a.repeat(n)\n",
+        "def f(a, seed):\n    log(seed)\n    return a.shuffled(seed)\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), UNRELATED)
+def test_that_one_went_where_another_came_is_never_written_without_a_person(old, new):
+    found = parameter("n", old, new, positional=1)[1]
+    assert found is None or found.certain is False
+
+
+PROVEN = [
+    ("n_samples", "def f(a, n_samples: int = 8): ...", "def f(a, num_samples: int = 8): ...", "num_samples"),
+    ("n", "def f(a, n):\n    return a.run(n)\n", "def f(a, count):\n    return a.run(count)\n", "count"),
+    (
+        "n",
+        "import warnings\ndef f(a, n=8, top=8):\n    warnings.warn('`n` is deprecated, use `top` instead')\n",
+        "def f(a, top=8): ...",
+        "top",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "now"), PROVEN)
+def test_a_parameter_is_written_where_the_release_or_its_body_say_so(name, old, new, now):
+    found = parameter(name, old, new, positional=1)[1]
+    assert (found.text, found.certain) == (now, True)
+
+
+def test_advice_to_pass_something_of_another_type_is_told_and_not_trusted():
+    old = (
+        "import warnings\ndef f(a, n: bool = False, device: str = 'cpu'):\n"
+        "    warnings.warn('`n` is deprecated, use `device` instead')\n"
+    )
+    found = parameter("n", old, "def f(a, device: str = 'cpu'): ...", positional=1)[1]
+    assert (found.text, found.certain) == ("device", False)
 
 
 def test_a_parameter_whose_lines_carry_the_new_name_is_the_renamed_one():
@@ -369,7 +415,7 @@ def test_parameters_of_other_types_are_no_renames():
 
 
 def test_a_renamed_parameter_is_trusted_only_if_the_call_then_binds():
-    old, new = "def f(a, n=8): ...", "def f(a, count=8): ..."
+    old, new = "def f(a, n=8):\n    a.run(n)\n", "def f(a, count=8):\n    a.run(count)\n"
     assert parameter("n", old, new, positional=1)[1].certain is True
     both = parameter("n", old, new, positional=2, keywords=["n"])
     assert both[1].certain is False
