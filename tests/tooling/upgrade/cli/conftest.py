@@ -1,0 +1,249 @@
+"""A small project that uses two small packages, each in several releases: real git, real uv, wheels in a folder, no
+network. Commands run as users run them, in processes of their own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[4]
+
+CORE = '''
+"""What runs models."""
+import warnings
+
+
+class LLM:
+    def __init__(self, model, seed=0):
+        self.model = model
+
+    def generate(self, prompts, n=1, stop=None):
+        if n != 1:
+            warnings.warn("`n` is deprecated, use `count` instead", DeprecationWarning)
+        return [prompts] * n
+
+    def close(self):
+        return self.model
+'''
+COUNTER = """
+class Counter:
+    def __init__(self, start=0):
+        self.value = start
+
+    def step(self):
+        self.value = self.value + 1
+        return self.value
+"""
+ENGINE = {
+    "1.0": {
+        "engine/__init__.py": "from engine.core import LLM\n",
+        "engine/core.py": CORE,
+        "engine/utils.py": COUNTER,
+    },
+    "2.0": {
+        "engine/__init__.py": "from engine.core import LLM\n",
+        "engine/core.py": (
+            CORE.replace("n=1, stop", "count=1, stop")
+            .replace("        if n != 1:\n", "")
+            .replace('            warnings.warn("`n` is deprecated, use `count` instead", DeprecationWarning)\n', "")
+            .replace("* n\n", "* count\n")
+            .replace("    def close(self):\n        return self.model\n", "")
+        ),
+        "engine/counting.py": COUNTER,
+        "engine/utils.py": "LIMIT = 3\n",
+    },
+    "3.0": {"engine/__init__.py": "", "engine/core.py": "import base\n"},
+}
+TENSOR = {
+    "1.0": {
+        "tensor/__init__.py": "def zeros(size):\n    return [0] * size\n\n\ndef ones(size):\n    return [1] * size\n"
+    },
+    "2.0": {"tensor/__init__.py": "def zeros(size):\n    return [0] * size\n"},
+    "3.0": {"tensor/__init__.py": "def zeros(size):\n    return [0] * size\n"},
+}
+RELEASES = {
+    ("engine", "1.0"): (ENGINE["1.0"], ["tensor"]),
+    ("engine", "1.5"): (ENGINE["1.0"], ["tensor"]),
+    ("engine", "2.0"): (ENGINE["2.0"], ["tensor>=2,<3"]),
+    ("engine", "3.0"): (ENGINE["3.0"], ["tensor>=3"]),
+    ("tensor", "1.0"): (TENSOR["1.0"], []),
+    ("tensor", "2.0"): (TENSOR["2.0"], []),
+    ("tensor", "3.0"): (TENSOR["3.0"], []),
+}
+MANIFEST = """\
+[project]
+name = "shop"
+version = "0"
+requires-python = ">=3.11"
+dependencies = [
+    "engine==1.0",  # what we run
+    "tensor",
+]
+
+[tool.areal.upgrade.packages]
+engine = { imports = ["engine"], repository = "example/engine" }
+tensor = { imports = ["tensor"] }
+
+[tool.areal.upgrade.variants.default]
+manifests = ["pyproject.toml"]
+lock = "uv.lock"
+"""
+PROJECT = {
+    "pyproject.toml": MANIFEST,
+    "Dockerfile": "FROM python:3.11\nRUN pip install engine==1.0\n",
+    "shop/__init__.py": "",
+    "shop/app.py": (
+        "from engine import LLM\nfrom engine.utils import Counter\n\n\ndef answer(text):\n"
+        '    llm = LLM("small", seed=1)\n    return llm.generate(text, n=2), Counter()\n'
+    ),
+    "shop/end.py": 'from engine import LLM\n\n\ndef end():\n    LLM("small").close()\n',
+    "shop/numbers.py": "import tensor\n\n\ndef table():\n    return tensor.zeros(3), tensor.ones(2)\n",
+}
+
+
+def write_wheel(folder, name, version, files, requires=(), *, record=True):
+    """A wheel as an installer would take it."""
+    information = f"{name}-{version}.dist-info"
+    needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
+    members = {
+        **files,
+        f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        f"{information}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    rows = []
+    for path, text in members.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+        rows.append(f"{path},sha256={digest},{len(text.encode())}\n")
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in members.items():
+            archive.writestr(member, text)
+        archive.writestr(f"{information}/RECORD", "".join(rows) if record else "")
+    return path
+
+
+class World:
+    """The project, the wheels, and an environment that knows nothing else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = folder / "shop"
+        self.wheels = folder / "wheels"
+        home = folder / "home"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PIP_", "XDG_"))}
+        self.environment = {
+            **kept,
+            "HOME": str(home),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "XDG_CONFIG_HOME": str(home / "config"),
+            "XDG_CONFIG_DIRS": str(home / "none"),
+            "PIP_CONFIG_FILE": os.devnull,
+            "UV_NO_CONFIG": "1",
+            "UV_CACHE_DIR": str(folder / "uv"),
+            "UV_FIND_LINKS": str(self.wheels),
+            "UV_NO_INDEX": "1",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def write(self, path: str, text: str | bytes) -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
+        return file
+
+    def read(self, path: str) -> str:
+        return (self.root / path).read_text()
+
+    def wheel(self, name, version, files, requires=(), **options):
+        return write_wheel(self.wheels, name, version, files, requires, **options)
+
+    def git(self, *words: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+        command = ["git", "-C", str(self.root), *identity, *words]
+        return subprocess.run(command, env=self.environment, check=True, capture_output=True, text=True).stdout
+
+    def commit(self, message: str = "change") -> None:
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", message)
+
+    def command(self, *words: object, program: str = "") -> list[str]:
+        """Command line of a program; "audit" for areal-audit."""
+        if program == "audit":
+            code = "import sys; from tooling.upgrade.cli.audit import main; sys.exit(main())"
+            return [sys.executable, "-c", code, *map(str, words)]
+        return [sys.executable, "-m", "tooling.upgrade", *map(str, words)]
+
+    def run(self, *words: object, expect: int = 0, program: str = "", where: Path | None = None, **changes: str):
+        """What a command printed, as `CompletedProcess`; fails when it ends with another code, or with a traceback.
+        changes: of the environment."""
+        done = subprocess.run(
+            self.command(*words, program=program),
+            cwd=where or self.root,
+            env={**self.environment, **changes},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    def json(self, *words: object, **options):
+        """The one object that a command prints with --json."""
+        return json.loads(self.run(*words, "--json", **options).stdout)
+
+    def tree(self) -> dict[str, bytes]:
+        """Content of everything outside .git."""
+        return {
+            path.relative_to(self.root).as_posix(): path.read_bytes()
+            for path in sorted(self.root.rglob("*"))
+            if path.is_file() and ".git" not in path.relative_to(self.root).parts
+        }
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory):
+    """Made once: the project, committed, with the lock that uv gives it and checklists that are true."""
+    world = World(tmp_path_factory.mktemp("pristine"))
+    world.wheels.mkdir()
+    for (name, version), (files, requires) in RELEASES.items():
+        write_wheel(world.wheels, name, version, files, requires)
+    for path, text in PROJECT.items():
+        world.write(path, text)
+    subprocess.run(["git", "init", "-q", "-b", "main", "--template=", str(world.root)], check=True)
+    # What is locked now is from before the newer releases of tensor.
+    uv = Path(sys.executable).parent / "uv"
+    program = str(uv) if uv.is_file() else shutil.which("uv")
+    constrained = MANIFEST + '\n[tool.uv]\nconstraint-dependencies = ["tensor<2"]\n'
+    world.write("pyproject.toml", constrained)
+    subprocess.run([program, "lock", "-q"], cwd=world.root, env=world.environment, check=True)
+    lock = world.read("uv.lock")
+    start = lock.index("[manifest]")
+    world.write("uv.lock", lock[:start] + lock[lock.index("[[package]]") :])
+    world.write("pyproject.toml", MANIFEST)
+    world.commit("start")
+    world.run("--write", program="audit")
+    world.commit("checklists")
+    return world
+
+
+@pytest.fixture
+def world(pristine, tmp_path):
+    """A copy of it; the wheels lie elsewhere, so that the lock does not name a folder of another test."""
+    mine = World(tmp_path)
+    shutil.copytree(pristine.root, mine.root, symlinks=True)
+    shutil.copytree(pristine.wheels, mine.wheels)
+    return mine
