@@ -61,24 +61,45 @@ def _wishes(arguments: argparse.Namespace) -> Wishes:
     from tooling.upgrade.manifests.requests import parse_request
     from tooling.upgrade.operations.upgrading import Wishes
 
-    old: dict[str, str] = {}
-    for text in arguments.old:
-        if "==" in text:
-            request = parse_request(text)
-            old[request.distribution] = request.version
-        else:
-            old[""] = parse_request(f"any=={text}").version
     requests = tuple(parse_request(text) for text in arguments.requests)
-    if "" in old and len(requests) > 1:
-        raise UsageError("--from names no package", where="--from", fix="write --from PACKAGE==OLD for each package")
     return Wishes(
         requests=requests,
-        old=old,
+        old=_old_versions(arguments.old, {request.distribution for request in requests}),
         bump=not arguments.audit_only,
         lock=arguments.lock,
-        fix=arguments.fix and not arguments.audit_only,
+        fix=arguments.fix,
         offline=arguments.offline is not None,
     )
+
+
+def _old_versions(texts: Sequence[str], asked: set[str]) -> dict[str, str]:
+    """What --from says, by distribution; under "" what holds for the only one that is asked for."""
+    from tooling.upgrade.manifests.requests import parse_request
+    from tooling.upgrade.manifests.specifiers import parse_version
+
+    old: dict[str, str] = {}
+    for text in texts:
+        where = f"--from {text}"
+        if "==" in text:
+            request = parse_request(text)
+            name, version = request.distribution, request.version
+            if name not in asked:
+                known = ", ".join(sorted(asked))
+                raise UsageError(f"{name} is not upgraded here", where=where, fix=f"name one of: {known}")
+            if request.variant:
+                raise UsageError("an old version has no variant", where=where, fix=f"write --from {name}=={version}")
+        else:
+            name, version = "", text
+            parse_version(version)
+            if len(asked) > 1:
+                raise UsageError(
+                    "--from names no package", where=where, fix="write --from PACKAGE==OLD for each package"
+                )
+        if old.setdefault(name, version) != version:
+            raise UsageError("--from names two versions of one package", where=where, fix="name one")
+    if "" in old and len(old) > 1:
+        raise UsageError("--from names two versions of one package", where="--from", fix="name one")
+    return old
 
 
 def _planned(context: Context, wishes: Wishes, arguments: argparse.Namespace) -> Upgrade:
