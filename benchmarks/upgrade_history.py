@@ -1,11 +1,16 @@
 """How much of what real upgrades broke `areal-upgrade-deps` finds, on repositories as they were just before.
 
     python benchmarks/upgrade_history.py CASES.json CHECKOUTS [--only ID ...] [--cache FOLDER] [--json]
+                                         [--others griffe,pyright] [--judged FILE] [--scores FILE] [--write-docs]
 
 CASES.json is a list of {id, package, import, old, new, scope, truth, safe, preexisting}; places are {path, line, kind,
 symbol, static, role} with an optional line_arg. CHECKOUTS holds one folder per id: the repository at the commit before
 its maintainers adapted. A breaking finding is right if it is on a line of `truth`; on a line of `safe` or `preexisting`
-it is wrong; elsewhere it is unexplained, and counted as wrong until somebody has looked.
+it is wrong; elsewhere it is unexplained, and counted as wrong until somebody has looked: --judged is a list of {case,
+path, line, right, why} from reading both sources, for places that the maintainers' commit left out.
+
+--scores keeps what was measured, so that cases may be run one by one on a busy machine; --write-docs puts the table of
+all that is kept into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -14,10 +19,16 @@ import argparse
 import json
 import subprocess
 import sys
-import time
+import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import upgrade_others as others
+import upgrade_tables as tables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SAME_KIND = {
     "moved": {"moved", "renamed", "removed"},
@@ -37,8 +48,10 @@ class Score:
     """Outcome of one case."""
 
     case: str
+    tool: str = "areal-upgrade-deps"
     exit_code: int = -1
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     found: dict[str, list[int]] = field(default_factory=dict)
     """Visibility -> [found, of]."""
     right_kind: int = 0
@@ -57,9 +70,10 @@ def run_case(case: dict[str, Any], checkout: Path, cache: str) -> Score:
     command = [str(Path(sys.executable).parent / "areal-upgrade-deps"), f"{case['package']}=={case['new']}"]
     command += ["--from", case["old"], "--audit-only", "--json", "--repo", str(checkout)]
     command += ["--cache", cache] if cache else []
-    started = time.perf_counter()
+    clock = others.Clock()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    score.seconds, score.exit_code = round(time.perf_counter() - started, 2), done.returncode
+    score.seconds, score.cpu_seconds = clock.stop()
+    score.exit_code = done.returncode
     try:
         report = json.loads(done.stdout)
     except ValueError:
@@ -72,6 +86,25 @@ def run_case(case: dict[str, Any], checkout: Path, cache: str) -> Score:
     score.figures = {key: audits[0].get(key) for key in ("uses", "symbols", "judged", "open_share", "seconds")}
     _compare(case, report["findings"], score)
     return score
+
+
+def run_others(case: dict[str, Any], checkout: Path, cache: str, names: Sequence[str]) -> list[Score]:
+    """The same case with other tools, all on one unpacked copy of the two releases."""
+    from tooling.upgrade.sources.cache import default_folder
+    from tooling.upgrade.sources.indexed import Catalogue
+
+    catalogue = Catalogue(Path(cache) if cache else default_folder(), project=checkout)
+    scores = []
+    with tempfile.TemporaryDirectory(prefix="upgrade-history-") as folder:
+        for side in ("old", "new"):
+            others.unpack(catalogue.release((case["package"], case[side])), Path(folder) / side)
+        files = others.client_files(checkout, tuple(case["scope"]), case["import"])
+        for name in names:
+            told = others.TOOLS[name](case["import"], Path(folder), checkout, files)
+            score = Score(case["id"], name, seconds=told.seconds, cpu_seconds=told.cpu_seconds, error=told.error)
+            _compare(case, [{**each, "severity": "breaking"} for each in told.places], score)
+            scores.append(score)
+    return scores
 
 
 def _compare(case: dict[str, Any], findings: list[dict[str, Any]], score: Score) -> None:
@@ -88,14 +121,15 @@ def _compare(case: dict[str, Any], findings: list[dict[str, Any]], score: Score)
         if not hits:
             score.missed.append(f"{truth['path']}:{truth['line']} {truth['static']} {truth['kind']} {truth['symbol']}")
     for finding in (finding for finding in visible if finding["severity"] == "breaking"):
-        if any(_on(finding, truth) for truth in case["truth"]):
+        judged = [place["right"] for place in case.get("judged", ()) if _on(finding, place)]
+        if any(_on(finding, truth) for truth in case["truth"]) or any(judged):
             score.right += 1
             continue
         words = (
             f"{finding['path']}:{finding['line']} {finding['kind']} {finding['symbol']} {finding['parameter'] or ''}"
         )
         known = [*case["safe"], *case["preexisting"]]
-        (score.wrong if any(_on(finding, place) for place in known) else score.unexplained).append(words)
+        (score.wrong if judged or any(_on(finding, place) for place in known) else score.unexplained).append(words)
 
 
 def _inside(path: str, scope: tuple[str, ...]) -> bool:
@@ -106,48 +140,59 @@ def _on(finding: dict[str, Any], place: dict[str, Any]) -> bool:
     return finding["path"] == place["path"] and finding["line"] in {place["line"], place.get("line_arg")}
 
 
-def summary(scores: list[Score]) -> dict[str, Any]:
-    """Recall by visibility and precision over all cases."""
-    total: dict[str, list[int]] = {}
-    for score in scores:
-        for visibility, (found, of) in score.found.items():
-            tally = total.setdefault(visibility, [0, 0])
-            tally[0] += found
-            tally[1] += of
-    right = sum(score.right for score in scores)
-    reported = right + sum(len(score.wrong) + len(score.unexplained) for score in scores)
-    return {
-        "recall": {visibility: f"{found}/{of}" for visibility, (found, of) in sorted(total.items())},
-        "right_kind": sum(score.right_kind for score in scores),
-        "breaking_precision": f"{right}/{reported}",
-        "seconds": round(sum(score.seconds for score in scores), 1),
-    }
-
-
-def main() -> None:
-    """Run all cases and print what was found, missed and wrongly reported."""
+def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", type=Path)
     parser.add_argument("checkouts", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--cache", default="")
+    parser.add_argument("--others", default="", help=f"comma-separated: {', '.join(others.TOOLS)}")
+    parser.add_argument("--judged", type=Path)
+    parser.add_argument("--scores", type=Path)
+    parser.add_argument("--write-docs", action="store_true")
     parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    cases = [
-        case for case in json.loads(arguments.cases.read_text()) if not arguments.only or case["id"] in arguments.only
-    ]
-    scores = [run_case(case, arguments.checkouts / case["id"], arguments.cache) for case in cases]
+    return parser.parse_args()
+
+
+def _cases(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    judged = json.loads(arguments.judged.read_text()) if arguments.judged else []
+    cases = json.loads(arguments.cases.read_text())
+    for case in cases:
+        case["judged"] = [place for place in judged if place["case"] == case["id"]]
+    return [case for case in cases if not arguments.only or case["id"] in arguments.only]
+
+
+def main() -> None:
+    """Run all cases and print what was found, missed and wrongly reported."""
+    arguments = _parsed()
+    names = [name for name in arguments.others.split(",") if name]
+    if names and others.missing():
+        sys.stderr.write(f"{others.missing()}\n")
+        names = []
+    scores: list[Score] = []
+    for case in _cases(arguments):
+        checkout = arguments.checkouts / case["id"]
+        scores.append(run_case(case, checkout, arguments.cache))
+        scores += run_others(case, checkout, arguments.cache, names) if names else []
+        if arguments.scores:
+            tables.keep(arguments.scores, [asdict(score) for score in scores])
+    kept = tables.kept(arguments.scores) if arguments.scores else [asdict(score) for score in scores]
+    if arguments.write_docs:
+        tables.write_docs(kept)
     if arguments.json:
-        print(json.dumps({"cases": [asdict(score) for score in scores], "summary": summary(scores)}, indent=1))
+        print(json.dumps({"cases": [asdict(score) for score in scores], "summary": tables.summaries(kept)}, indent=1))
         return
     for score in scores:
-        print(f"{score.case}: exit {score.exit_code}, {score.seconds} s, found {score.found}, right {score.right}")
-        for title in ("missed", "wrong", "unexplained"):
+        print(
+            f"{score.case}, {score.tool}: {score.seconds} s, {score.cpu_seconds} processor s, found {score.found}, "
+            f"right {score.right} of {score.right + len(score.wrong) + len(score.unexplained)}"
+        )
+        for title in ("missed", "wrong", "unexplained") if score.tool == Score.tool else ():
             for line in getattr(score, title):
                 print(f"    {title}: {line}")
         if score.error:
             print(f"    error: {score.error}")
-    print(json.dumps(summary(scores)))
+    print(json.dumps(tables.summaries(kept)))
 
 
 if __name__ == "__main__":
