@@ -5,9 +5,11 @@
 
 CASES.json is a list of {id, package, import, old, new, scope, truth, safe, preexisting}; places are {path, line, kind,
 symbol, static, role} with an optional line_arg. CHECKOUTS holds one folder per id: the repository at the commit before
-its maintainers adapted. A breaking finding is right if it is on a line of `truth`; on a line of `safe` or `preexisting`
-it is wrong; elsewhere it is unexplained, and counted as wrong until somebody has looked: --judged is a list of {case,
-path, line, right, why} from reading both sources, for places that the maintainers' commit left out.
+its maintainers adapted. A breaking finding is right if it is on a line of `truth` (for arguments: on any line of the
+innermost call around it); on a line of `safe` or `preexisting` it is wrong; elsewhere it is unexplained, and counted as
+wrong until somebody has looked: --judged is a list of {case, path, line, right, why} from reading both sources, for
+places that the maintainers' commit left out. Uses of an imported name count as found if its import is: type checkers
+say it once.
 
 --scores keeps what was measured, so that cases may be run one by one on a busy machine; --write-docs puts the table of
 all that is kept into docs/benchmarks.md.
@@ -16,11 +18,13 @@ all that is kept into docs/benchmarks.md.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +88,7 @@ def run_case(case: dict[str, Any], checkout: Path, cache: str) -> Score:
         return score
     audits = report.get("audits") or [{}]
     score.figures = {key: audits[0].get(key) for key in ("uses", "symbols", "judged", "open_share", "seconds")}
-    _compare(case, report["findings"], score)
+    _compare(case, checkout, report["findings"], score)
     return score
 
 
@@ -102,42 +106,73 @@ def run_others(case: dict[str, Any], checkout: Path, cache: str, names: Sequence
         for name in names:
             told = others.TOOLS[name](case["import"], Path(folder), checkout, files)
             score = Score(case["id"], name, seconds=told.seconds, cpu_seconds=told.cpu_seconds, error=told.error)
-            _compare(case, [{**each, "severity": "breaking"} for each in told.places], score)
+            _compare(case, checkout, [{**each, "severity": "breaking"} for each in told.places], score)
             scores.append(score)
     return scores
 
 
-def _compare(case: dict[str, Any], findings: list[dict[str, Any]], score: Score) -> None:
+def _compare(case: dict[str, Any], checkout: Path, findings: list[dict[str, Any]], score: Score) -> None:
     scope = tuple(case["scope"])
     # Below breaking, places count as found too if they are what a maintainer had to change under a guard.
     visible = [f for f in findings if f["severity"] != "info" and _inside(f["path"], scope)]
-    for truth in case["truth"]:
-        hits = [finding for finding in visible if _on(finding, truth)]
+    found = [[each for each in visible if _on(each, place, checkout)] for place in case["truth"]]
+    imports = {
+        (place["path"], place["symbol"])
+        for place, hits in zip(case["truth"], found, strict=True)
+        if place["role"] == "import" and hits
+    }
+    for truth, hits in zip(case["truth"], found, strict=True):
+        known = bool(hits) or (truth["path"], truth["symbol"]) in imports
         tally = score.found.setdefault(truth["static"], [0, 0])
-        tally[0] += bool(hits)
+        tally[0] += known
         tally[1] += 1
         if any(finding["kind"] in SAME_KIND.get(truth["kind"], {truth["kind"]}) for finding in hits):
             score.right_kind += 1
-        if not hits:
+        if not known:
             score.missed.append(f"{truth['path']}:{truth['line']} {truth['static']} {truth['kind']} {truth['symbol']}")
     for finding in (finding for finding in visible if finding["severity"] == "breaking"):
-        judged = [place["right"] for place in case.get("judged", ()) if _on(finding, place)]
-        if any(_on(finding, truth) for truth in case["truth"]) or any(judged):
-            score.right += 1
-            continue
-        words = (
-            f"{finding['path']}:{finding['line']} {finding['kind']} {finding['symbol']} {finding['parameter'] or ''}"
-        )
-        known = [*case["safe"], *case["preexisting"]]
-        (score.wrong if judged or any(_on(finding, place) for place in known) else score.unexplained).append(words)
+        _count(case, checkout, finding, score)
+
+
+def _count(case: dict[str, Any], checkout: Path, finding: dict[str, Any], score: Score) -> None:
+    """Right, wrong or unexplained."""
+    judged = [place["right"] for place in case.get("judged", ()) if _on(finding, place, checkout)]
+    if any(judged) or any(_on(finding, place, checkout) for place in case["truth"]):
+        score.right += 1
+        return
+    words = f"{finding['path']}:{finding['line']} {finding['kind']} {finding['symbol']} {finding['parameter'] or ''}"
+    known = [*case["safe"], *case["preexisting"]]
+    wrong = bool(judged) or any(_on(finding, place, checkout) for place in known)
+    (score.wrong if wrong else score.unexplained).append(words)
 
 
 def _inside(path: str, scope: tuple[str, ...]) -> bool:
     return any(path == part or path.startswith(f"{part}/") for part in scope)
 
 
-def _on(finding: dict[str, Any], place: dict[str, Any]) -> bool:
-    return finding["path"] == place["path"] and finding["line"] in {place["line"], place.get("line_arg")}
+def _on(finding: dict[str, Any], place: dict[str, Any], checkout: Path) -> bool:
+    if finding["path"] != place["path"]:
+        return False
+    if finding["line"] in {place["line"], place.get("line_arg")}:
+        return True
+    first, last = _call_around(checkout / place["path"], place["line"]) if "param" in place else (0, 0)
+    return first <= finding["line"] <= last
+
+
+@lru_cache(maxsize=4096)
+def _call_around(file: Path, line: int) -> tuple[int, int]:
+    """First and last line of the innermost call that a line is part of; of none (0, 0)."""
+    calls = [
+        (node.lineno, node.end_lineno or node.lineno)
+        for node in ast.walk(_tree(file))
+        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return min(calls, key=lambda span: span[1] - span[0], default=(0, 0))
+
+
+@lru_cache(maxsize=256)
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_bytes())
 
 
 def _parsed() -> argparse.Namespace:
