@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tooling.upgrade.releases import NameTable, Release
     from tooling.upgrade.uses import Derivation
@@ -276,6 +276,10 @@ class Upstream(Protocol):
 
     def calls_of(self, name: str) -> Sequence[tuple[str, int, str]]:
         """(file, line, source) of calls `<anything>.name(...)` in the release: who calls a hook, and how."""
+        ...
+
+    def imports(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
+        """What its modules take from others by `from a import b`: importing module -> module -> names."""
         ...
 
     def names(self) -> NameTable:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.replacements import advice, bodies, shims
 from tooling.upgrade.replacements.candidate import Candidate, Reason, best
 from tooling.upgrade.replacements.fitting import is_compatible
-from tooling.upgrade.replacements.imports import import_index, votes
+from tooling.upgrade.replacements.imports import Keyed, import_index, votes
 from tooling.upgrade.symbols import Found, SymbolKind
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Homes:
 
     def _by_importers(self) -> None:
         modules = frozenset({self._subject.module, self._subject.path.rpartition(".")[0]})
-        found = votes(import_index(self._old.release), import_index(self._new.release), self._subject.name, modules)
+        found = votes(import_index(self._old), import_index(self._new), self._subject.name, modules)
         for (module, name), _ in found.most_common(5):
             if name == self._subject.name or self._is_renamed(module, name):
                 self._add(f"{module}.{name}", Reason.IMPORTERS)
@@ -164,7 +165,6 @@ class Homes:
         """Definitions whose name the old release lacks, of the same kind: of the same module, then of the same folder,
         then those whose name shares a word."""
         kind = {SymbolKind.CLASS: "class", SymbolKind.FUNCTION: "function"}.get(self._subject.symbol.kind, "value")
-        old_names = self._old.names().by_name
         module, folder = self._subject.module, self._subject.module.rpartition(".")[0]
         words = _words(self._subject.name)
 
@@ -176,12 +176,8 @@ class Homes:
             shares = bool(words & _words(name))
             return 1 if shares and row.module.rpartition(".")[0] == folder else 2 if shares else 9
 
-        rows = [
-            (distance(row, name), row, name)
-            for name, homes in self._new.names().by_name.items()
-            for row in homes
-            if row.kind == kind and not any(before.module == row.module for before in old_names.get(name, ()))
-        ]
+        added = _additions(Keyed(self._old), Keyed(self._new)).get(kind, ())
+        rows = [(distance(row, name), row, name) for row, name in added]
         near = sorted((each for each in rows if each[0] < 9), key=lambda each: (each[0], each[1].module, each[2]))
         return [(row, name) for _, row, name in near[:_MOST_NEW_NAMES]]
 
@@ -236,7 +232,7 @@ class Homes:
         name = path.rpartition(".")[2]
         parts = symbol.dotted.split(".")
         ways = [".".join([*parts[:depth], name]) for depth in range(1, len(parts))]
-        imported = import_index(self._new.release).sources(name)
+        imported = import_index(self._new).sources(name)
         used = [f"{module}.{name}" for module, count in imported.most_common() if count > 1]
         was_passed_on = self._subject.path != self._subject.symbol.dotted
         for way in [*ways[:1], *([] if was_passed_on else used), *ways, symbol.dotted, path]:
@@ -249,6 +245,19 @@ class Homes:
         return isinstance(resolution, Found) and resolution.symbol.dotted == symbol.dotted and not resolution.deprecated
 
 
+@lru_cache(maxsize=4)
+def _additions(old: Keyed, new: Keyed) -> dict[str, list[tuple[Definition, str]]]:
+    """Definitions that the old release does not have in that module, by their kind."""
+    old_names = old.upstream.names().by_name
+    found: dict[str, list[tuple[Definition, str]]] = {}
+    for name, homes in new.upstream.names().by_name.items():
+        before = {row.module for row in old_names.get(name, ())}
+        for row in homes:
+            if row.module not in before:
+                found.setdefault(row.kind, []).append((row, name))
+    return found
+
+
 def _is_aside(module: str) -> bool:
     return not _ASIDE.isdisjoint(module.split("."))
 
@@ -257,6 +266,7 @@ def _is_private(dotted: str) -> bool:
     return any(part.startswith("_") and not part.startswith("__") for part in dotted.split(".")[:-1])
 
 
+@lru_cache(maxsize=100_000)
 def _words(name: str) -> frozenset[str]:
     """Words of a name, however they are joined: "get_HTTPServer" -> {get, http, server}."""
     return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name) if len(word) > 2)

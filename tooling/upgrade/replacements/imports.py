@@ -1,23 +1,15 @@
-"""Who imports what inside a package, by pattern and without parsing: how its own modules followed a change is the best
-evidence of where a name went."""
+"""Who imports what in a package: how its own modules followed a change is the best evidence of where a name went."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.sources.layout import dotted as module_of
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tooling.upgrade.releases import Release
-
-_FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|(?:\\\n|[^\n#;])+)", re.MULTILINE)
-_NAME = re.compile(rb"([A-Za-z_]\w*)(?:[ \t]+as[ \t]+\w+)?")
-_COMMENT = re.compile(rb"#[^\n]*|\\\n")
+    from tooling.upgrade.symbols import Upstream
 
 Imported = tuple[str, str]
 """(absolute module, name)."""
@@ -31,70 +23,45 @@ class ImportIndex:
         self.of = of
         self._by_name: dict[str, list[tuple[str, str]]] = {}
         for importer, imported in of.items():
-            for module, name in sorted(imported):
+            for module, name in imported:
                 self._by_name.setdefault(name, []).append((importer, module))
 
     def importers(self, name: str) -> list[tuple[str, str]]:
         """(importing module, module it is imported from) of a name."""
-        return self._by_name.get(name, [])
+        return sorted(self._by_name.get(name, ()))
 
     def sources(self, name: str) -> Counter[str]:
         """How often a name is imported from each module; a package that passes on what is in it does not count."""
         return Counter(module for importer, module in self.importers(name) if not module.startswith(f"{importer}."))
 
 
-def import_index(release: Release) -> ImportIndex:
+def import_index(upstream: Upstream) -> ImportIndex:
     """The index of a release; made once per process and content."""
-    return _made(_Keyed(release))
+    return _made(Keyed(upstream))
 
 
-class _Keyed:
-    """A release that equals others of the same content."""
+class Keyed:
+    """A release that equals others of the same content: a key for what is made once per process."""
 
-    def __init__(self, release: Release) -> None:
-        self.release = release
-        self._key = release.digest()
+    def __init__(self, upstream: Upstream) -> None:
+        self.upstream = upstream
+        self._key = upstream.release.digest()
 
     def __hash__(self) -> int:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Keyed) and other._key == self._key
+        return isinstance(other, Keyed) and other._key == self._key
 
 
 @lru_cache(maxsize=8)
-def _made(keyed: _Keyed) -> ImportIndex:
-    release = keyed.release
-    found: dict[str, frozenset[Imported]] = {}
-    for path in release.files():
-        importer = module_of(path)
-        package = importer if path.rpartition("/")[2].startswith("__init__.") else importer.rpartition(".")[0]
-        imported = frozenset(_imported(release.read(path), package))
-        if imported:
-            found[importer] = found.get(importer, frozenset()) | imported
-    return ImportIndex(found)
-
-
-def _imported(content: bytes, package: str) -> list[Imported]:
-    found = []
-    for match in _FROM.finditer(content):
-        module = _absolute(match[1].decode(), package)
-        if module:
-            names = _COMMENT.sub(b" ", match[2]).strip(b"() \t\n")
-            found += [(module, name.decode()) for name in _NAME.findall(names)]
-    return found
-
-
-def _absolute(module: str, package: str) -> str:
-    level = len(module) - len(module.lstrip("."))
-    if not level:
-        return module
-    parts = package.split(".")
-    if level > len(parts):
-        return ""
-    base = ".".join(parts[: len(parts) - level + 1])
-    rest = module[level:]
-    return f"{base}.{rest}" if rest else base
+def _made(keyed: Keyed) -> ImportIndex:
+    return ImportIndex(
+        {
+            importer: frozenset((module, name) for module, names in imported.items() for name in names)
+            for importer, imported in keyed.upstream.imports().items()
+        }
+    )
 
 
 def votes(old: ImportIndex, new: ImportIndex, name: str, modules: frozenset[str]) -> Counter[Imported]:

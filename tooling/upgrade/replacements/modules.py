@@ -26,7 +26,7 @@ def new_module(dotted: str, old: Upstream, new: Upstream, texts: Iterable[str]) 
             if _is_module(word, new):
                 return Candidate(word, {Reason.ADVICE})
     container, _, name = dotted.rpartition(".")
-    voted = votes(import_index(old.release), import_index(new.release), name, frozenset({container}))
+    voted = votes(import_index(old), import_index(new), name, frozenset({container}))
     for (module, other), _ in voted.most_common(1):
         if _is_module(f"{module}.{other}", new):
             return Candidate(f"{module}.{other}", {Reason.IMPORTERS})

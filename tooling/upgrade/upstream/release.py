@@ -11,6 +11,7 @@ from tooling.upgrade.upstream.decorators import Decorators
 from tooling.upgrade.upstream.definitions import Definitions
 from tooling.upgrade.upstream.fields import Fields
 from tooling.upgrade.upstream.follow import Follower
+from tooling.upgrade.upstream.imported import imports_of
 from tooling.upgrade.upstream.inference import Inference
 from tooling.upgrade.upstream.keywords import Keywords
 from tooling.upgrade.upstream.members import Members
@@ -22,7 +23,7 @@ from tooling.upgrade.upstream.store import Store
 from tooling.upgrade.upstream.values import ConstantReader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tooling.upgrade.releases import NameTable, Release
@@ -129,6 +130,13 @@ class UpstreamRelease:
         """(file, line, source) of calls `<anything>.name(...)` in the release."""
         found = self.store.answer(("calls", name), lambda: texts.calls_of(self.store, name))
         return [(path, line, source) for path, line, source in found]
+
+    def imports(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
+        """What its modules take from others by `from a import b`: importing module -> module -> names."""
+        found: Mapping[str, Mapping[str, Sequence[str]]] = self.store.answer(
+            ("imports",), lambda: imports_of(self.store)
+        )
+        return found
 
     def names(self) -> NameTable:
         """Where each top-level name is defined."""

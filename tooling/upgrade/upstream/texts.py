@@ -21,6 +21,7 @@ _TEXT = re.compile(
     rb'"""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*', re.DOTALL
 )
 """Strings and comments."""
+_CALLED = re.compile(rb"\.\s*([A-Za-z_]\w*)\s*\(")
 _RECEIVER = re.compile(rb"[\w.]+\Z")
 _KINDS = {b"class": "class", b"": "value"}
 LONGEST_CALL = 4_000
@@ -51,21 +52,23 @@ def _rows(store: Store) -> dict[str, list[tuple[str, str, int]]]:
 
 def calls_of(store: Store, name: str) -> list[tuple[str, int, str]]:
     """(file, line, source) of each call `<anything>.name(...)` outside strings and comments."""
-    if not name.isidentifier():
-        return []
-    wanted = name.encode()
-    pattern = re.compile(rb"\.\s*" + re.escape(wanted) + rb"\s*\(")
-    found: list[tuple[str, int, str]] = []
-    files = 0
-    for path in store.release.files():
-        if path.endswith(".pyi"):
-            continue
-        data = store.release.read(path)
-        if wanted in data and pattern.search(data):
-            files += 1
-            if files > MOST_FILES:
-                break
-            found.extend((path, line, source) for line, source in _calls_in(data, pattern))
+    pattern = re.compile(rb"\.\s*" + re.escape(name.encode()) + rb"\s*\(")
+    callers: dict[str, list[int]] = store.answer(("callers",), lambda: _callers(store))
+    files = store.release.files()
+    return [
+        (files[index], line, source)
+        for index in callers.get(name, ())[:MOST_FILES]
+        for line, source in _calls_in(store.release.read(files[index]), pattern)
+    ]
+
+
+def _callers(store: Store) -> dict[str, list[int]]:
+    """Files that look as if they called a method, by its name; a release is read once for all names."""
+    found: dict[str, list[int]] = {}
+    for index, path in enumerate(store.release.files()):
+        if not path.endswith(".pyi"):
+            for name in set(_CALLED.findall(store.release.read(path))):
+                found.setdefault(name.decode(), []).append(index)
     return found
 
 

@@ -9,6 +9,7 @@ from tooling.upgrade.replacements.bodies import is_similar_name, similarity, tok
 from tooling.upgrade.replacements.candidate import Candidate, Reason, best
 from tooling.upgrade.replacements.imports import import_index, votes
 from tooling.upgrade.sources.folder import memory_release
+from tooling.upgrade.upstream import open_upstream
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_imports_are_read_in_every_form():
         "pkg/sub/__init__.py": "from .b import x; from ....beyond import y\n",
         "pkg/c.py": "import os\nfrom pkg.a import one, \\\n    four\n",
     }
-    index = import_index(memory_release(files, "pkg", "1"))
+    index = import_index(open_upstream(memory_release(files, "pkg", "1")))
     assert index.of["pkg"] == {("pkg", "a"), ("pkg.a", "one"), ("pkg.a", "two")}
     assert index.of["pkg.sub.b"] == {("pkg.a", "one"), ("pkg.a", "three"), ("os", "path")}
     assert index.of["pkg.sub"] == {("pkg.sub.b", "x")}
@@ -64,7 +65,9 @@ def test_importers_vote_only_where_they_dropped_the_old_import():
     old = {"pkg/u.py": "from pkg.a import f", "pkg/v.py": "from pkg.a import f", "pkg/gone.py": "from pkg.a import f"}
     new = {"pkg/u.py": "from pkg.b import f", "pkg/v.py": "from pkg.a import f\nfrom pkg.c import f"}
     counted = votes(
-        *(import_index(memory_release(files, "pkg", "1")) for files in (old, new)), "f", frozenset({"pkg.a"})
+        *(import_index(open_upstream(memory_release(files, "pkg", "1"))) for files in (old, new)),
+        "f",
+        frozenset({"pkg.a"}),
     )
     assert counted == {("pkg.b", "f"): 1}
 
