@@ -34,6 +34,7 @@ AUDIT_EXIT_CODES: Final = {
     0: "all checklists are true",
     1: EXIT_CODES[1],
     2: EXIT_CODES[2],
+    3: "a lock file is damaged, or a file changed meanwhile",
     4: EXIT_CODES[4],
     10: "a checklist is missing, stale or wrong; `areal-audit --write` puts it right",
     75: EXIT_CODES[75],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 from tooling.kit.errors import UsageError
 from tooling.kit.output import Report
 from tooling.upgrade.cli.arguments import AUDIT, audit_parser, parse
-from tooling.upgrade.cli.frame import apply, context_of, end_progress, framed, writing
+from tooling.upgrade.cli.frame import apply, context_of, end_progress, framed, half_written, repository_root, writing
 
 if TYPE_CHECKING:
     import argparse
@@ -31,26 +31,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace, _stream: TextIO) -> Report:
-    context = context_of(arguments)
-    names = _known(context, arguments.packages)
     if not arguments.write:
-        return _report(_check(context, names, None), arguments, None)
+        context = context_of(arguments)
+        checked = _check(context, _known(context, arguments.packages), None)
+        return _report(checked, arguments, None, half_written(context.root))
+    if arguments.dry_run:
+        context = context_of(arguments)
+        checked, plan = _planned(context, arguments)
+        return _report(checked, arguments, plan, half_written(context.root))
+    with writing(repository_root(arguments.repo), arguments) as repository:
+        checked, plan = _planned(context_of(arguments), arguments)  # read when nobody writes any more
+        apply(repository, plan)
+    return _report(checked, arguments, plan, [])
+
+
+def _planned(context: Context, arguments: argparse.Namespace) -> tuple[tuple[Checked, ...], Plan]:
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.operations.checking import write
 
-    def planned() -> tuple[tuple[Checked, ...], Plan]:
-        plan = Plan(context.root)
-        checked = _check(context, names, plan)
-        write(checked, plan)
-        return checked, plan
-
-    if arguments.dry_run:
-        checked, plan = planned()
-        return _report(checked, arguments, plan)
-    with writing(context.root, arguments) as repository:
-        checked, plan = planned()
-        apply(repository, plan)
-    return _report(checked, arguments, plan)
+    plan = Plan(context.root)
+    checked = _check(context, _known(context, arguments.packages), plan)
+    write(checked, plan)
+    return checked, plan
 
 
 def _known(context: Context, names: Sequence[str]) -> tuple[str, ...]:
@@ -74,7 +76,9 @@ def _check(context: Context, names: Sequence[str], plan: Plan | None) -> tuple[C
     return checked
 
 
-def _report(checked: Sequence[Checked], arguments: argparse.Namespace, plan: Plan | None) -> Report:
+def _report(
+    checked: Sequence[Checked], arguments: argparse.Namespace, plan: Plan | None, warnings: Sequence[str]
+) -> Report:
     untrue = [one for one in checked if one.drifts]
     # What was written is true now; damaged files are left, and so are those whose release could not be had.
     left = [one for one in untrue if plan is None or any(drift.what == "damaged" for drift in one.drifts) or one.unseen]
@@ -85,7 +89,10 @@ def _report(checked: Sequence[Checked], arguments: argparse.Namespace, plan: Pla
         changes=plan.changes if plan is not None else (),
         show_diff=arguments.diff,
         changing=plan is not None,
-        warnings=tuple(f"{one.distribution}: signatures not compared: {one.unseen}" for one in checked if one.unseen),
+        warnings=(
+            *warnings,
+            *(f"{one.distribution}: signatures not compared: {one.unseen}" for one in checked if one.unseen),
+        ),
         next_steps=("areal-audit --write",) if left and plan is None else (),
         text="\n".join(_lines(checked)) + "\n",
         data={

@@ -88,6 +88,8 @@ def context_of(arguments: argparse.Namespace) -> Context:
         if not folder.is_dir():
             raise UsageError("no such cache", where=f"--offline {folder}", fix="name a folder that a run has filled")
         cache = folder
+    if cache is not None and cache.exists() and not cache.is_dir():
+        raise UsageError("is no folder", where=f"--cache {cache}", fix="name a folder; it is made if it is not there")
     root = repository_root(arguments.repo)
     return open_context(root, cache=cache, offline=offline, report=_progress)
 
@@ -128,6 +130,19 @@ def writing(root: Path, arguments: argparse.Namespace) -> Iterator[Repository]:
     repository = find_repository(root)
     with transaction(repository, wait_seconds=arguments.wait, note=lambda line: say(f"rolled back: {line}")):
         yield repository
+
+
+def half_written(root: Path) -> list[str]:
+    """A warning, if the tree is one that a killed run left, or another one is writing right now."""
+    from tooling.kit.change.transaction import pending
+    from tooling.kit.repository import find_repository
+
+    try:
+        is_pending = pending(find_repository(root))
+    except UsageError:
+        return []
+    found = "an interrupted run left files half written, and this is about them as they are: `areal-new recover` first"
+    return [found] if is_pending else []
 
 
 def apply(repository: Repository, plan: Plan) -> None:

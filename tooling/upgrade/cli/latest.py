@@ -9,6 +9,7 @@ from tooling.kit.output import Report, aligned
 from tooling.upgrade.cli.arguments import UPGRADE
 from tooling.upgrade.cli.fields import sources
 from tooling.upgrade.cli.frame import context_of, end_progress
+from tooling.upgrade.errors import UpstreamError
 
 if TYPE_CHECKING:
     import argparse
@@ -31,9 +32,14 @@ def run(arguments: argparse.Namespace) -> Report:
     end_progress()
     if not found:
         raise UsageError("no watched package is declared here", fix=f"name one: `{UPGRADE} latest PACKAGE`")
+    problem = None
+    if all(one.problem for one in found):
+        message = f"nothing could be found out: {found[0].problem}"
+        problem = UpstreamError(message, where=found[0].distribution, fix="see the rows above, then try again")
     return Report(
         command=f"{UPGRADE} latest",
-        exit_code=4 if all(one.problem for one in found) else 10 if any(one.breaking for one in found) else 0,
+        problem=problem,
+        exit_code=None if problem else 10 if any(one.breaking for one in found) else 0,
         changing=False,
         text=_text(found),
         data={"packages": [_object(one) for one in found], "sources": sources(context.origins())},

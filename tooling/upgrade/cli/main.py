@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, TextIO
 
 from tooling.kit.errors import ToolError, UsageError
-from tooling.kit.output import Report
 from tooling.upgrade.cli.arguments import UPGRADE, parse_upgrade, upgrade_parser
-from tooling.upgrade.cli.frame import apply, check_summary, context_of, end_progress, framed, writing
-from tooling.upgrade.findings import Severity
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from tooling.kit.output import Report
     from tooling.upgrade.operations.context import Context
     from tooling.upgrade.operations.upgrading import Upgrade, Wishes
 
@@ -27,6 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         parser.print_help()
         return 0
+    from tooling.upgrade.cli.frame import framed
+
     return framed(UPGRADE, words, lambda stream: _run(parse_upgrade(parser, words), stream))
 
 
@@ -35,26 +34,35 @@ def _run(arguments: argparse.Namespace, stream: TextIO) -> Report | None:
         from tooling.upgrade.cli.latest import run
 
         return run(arguments)
-    context = context_of(arguments)
+    from tooling.upgrade.cli.frame import apply, context_of, end_progress, half_written, repository_root, writing
+
     wishes = _wishes(arguments)
-    check_summary(context.root, arguments.summary)
     if arguments.audit_only or arguments.dry_run:
+        context = context_of(arguments)
         upgrade = _planned(context, wishes, arguments)
+        upgrade.warnings += half_written(context.root)
     else:
-        with writing(context.root, arguments) as repository:
-            upgrade = _planned(context, wishes, arguments)
+        with writing(repository_root(arguments.repo), arguments) as repository:
+            upgrade = _planned(context_of(arguments), wishes, arguments)  # read when nobody writes any more
             apply(repository, upgrade.plan)
     end_progress()
     if arguments.sarif:
-        from tooling.kit.version import version
-        from tooling.upgrade.report.sarif import sarif
-
-        stream.write(json.dumps(sarif(upgrade.audits, tool_version=version()), indent=1) + "\n")
-        warnings = tuple(upgrade.warnings)
-        return Report(
-            command=UPGRADE, problem=upgrade.problem, exit_code=_status(upgrade), changing=False, warnings=warnings
-        )
+        return _sarif(upgrade, stream)
     return _report(upgrade, arguments)
+
+
+def _sarif(upgrade: Upgrade, stream: TextIO) -> Report:
+    import json
+
+    from tooling.kit.output import Report
+    from tooling.kit.version import version
+    from tooling.upgrade.report.sarif import sarif
+
+    stream.write(json.dumps(sarif(upgrade.audits, tool_version=version()), indent=1) + "\n")
+    warnings = tuple(upgrade.warnings)
+    return Report(
+        command=UPGRADE, problem=upgrade.problem, exit_code=_status(upgrade), changing=False, warnings=warnings
+    )
 
 
 def _wishes(arguments: argparse.Namespace) -> Wishes:
@@ -105,9 +113,11 @@ def _old_versions(texts: Sequence[str], asked: set[str]) -> dict[str, str]:
 def _planned(context: Context, wishes: Wishes, arguments: argparse.Namespace) -> Upgrade:
     """The plan; when it fails, one that holds the summary only, with the problem."""
     from tooling.kit.change.plan import Plan
+    from tooling.upgrade.cli.frame import check_summary
     from tooling.upgrade.operations.summary import summary
     from tooling.upgrade.operations.upgrading import Upgrade, plan_upgrade
 
+    check_summary(context.root, arguments.summary)
     upgrade = Upgrade(wishes, Plan(context.root))
     try:
         plan_upgrade(context, upgrade)
@@ -124,6 +134,8 @@ def _planned(context: Context, wishes: Wishes, arguments: argparse.Namespace) ->
 
 
 def _status(upgrade: Upgrade) -> int:
+    from tooling.upgrade.findings import Severity
+
     if upgrade.problem is not None:
         return upgrade.problem.exit_code
     worst = {audit.worst() for audit in upgrade.audits}
@@ -131,6 +143,7 @@ def _status(upgrade: Upgrade) -> int:
 
 
 def _report(upgrade: Upgrade, arguments: argparse.Namespace) -> Report:
+    from tooling.kit.output import Report
     from tooling.upgrade.cli.fields import fields
     from tooling.upgrade.report.markdown import markdown
     from tooling.upgrade.report.text import text

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tooling.kit.errors import UsageError
+from tooling.kit.suggest import did_you_mean
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.policy.import_names import import_names
 from tooling.upgrade.policy.read import read_policy
@@ -107,6 +108,15 @@ def open_context(
     known = [*(each.distribution for each in policy.packages), *(each.distribution for each in declarations.found)]
     catalogue = Catalogue(folder, offline=offline, project=root, known=known, report=report)
     return Context(root, policy, declarations, folder, catalogue, report, use_installed)
+
+
+def unknown_now(context: Context, distribution: str, fix: str) -> UsageError:
+    """The error for a package that no manifest names a version of. fix: what helps if the name is right."""
+    known = {each.distribution for each in context.policy.packages}
+    known |= {each.distribution for each in context.declarations.found}
+    alike = did_you_mean(distribution, sorted(known - {distribution}))
+    message = f"no manifest says which version of {distribution} is used now"
+    return UsageError(message, where=distribution, fix=f"{alike} Or {fix}" if alike else fix)
 
 
 def installed_release(root: Path, distribution: str, version: str) -> Release | None:

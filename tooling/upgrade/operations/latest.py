@@ -14,6 +14,7 @@ from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.findings import Severity
 from tooling.upgrade.manifests.baseline import baseline
 from tooling.upgrade.operations.auditing import Move, audit_moves
+from tooling.upgrade.operations.context import unknown_now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +44,11 @@ class Latest:
 
 
 def latest(context: Context, names: Sequence[str]) -> tuple[Latest, ...]:
-    """For the packages named, or all that are watched and declared."""
+    """For the packages named, or all that are watched and declared. Raises UsageError for a name that no manifest
+    gives a version."""
+    for name in names:
+        if baseline(name, context.declarations, context.policy, context.root) is None:
+            raise unknown_now(context, name, "name a package that a manifest gives a version")
     wanted = names or [each.distribution for each in context.policy.packages if each.declared]
     return tuple(_latest(context, name) for name in wanted)
 

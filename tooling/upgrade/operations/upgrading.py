@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tooling.kit.errors import UsageError
-from tooling.kit.suggest import did_you_mean
 from tooling.upgrade.errors import ResolutionError
 from tooling.upgrade.manifests.baseline import baseline
 from tooling.upgrade.manifests.bump import Bump, bump
 from tooling.upgrade.manifests.requests import check_requests
 from tooling.upgrade.operations.auditing import Move, audit_moves
+from tooling.upgrade.operations.context import unknown_now
 from tooling.upgrade.operations.fixing import Fixes
 
 if TYPE_CHECKING:
@@ -146,13 +146,7 @@ def _move(context: Context, request: Request, old: Mapping[str, str]) -> Move:
         request.distribution, context.declarations, context.policy, context.root, variant=request.variant
     ) or baseline(request.distribution, context.declarations, context.policy, context.root)
     if found is None:
-        known = {each.distribution for each in (*context.policy.packages, *context.declarations.found)}
-        alike = did_you_mean(request.distribution, sorted(known - {request.distribution}))
-        raise UsageError(
-            f"no manifest says which version of {request.distribution} is used now",
-            where=str(request),
-            fix=f"{alike.rstrip('.') + '; or ' if alike else ''}name it: --from {request.distribution}==VERSION",
-        )
+        raise unknown_now(context, request.distribution, f"name it: --from {request.distribution}==VERSION")
     return Move(request.distribution, found.version, request.version)
 
 

@@ -1,0 +1,221 @@
+"""What the commands print: JSON that fits its schema for every exit code, SARIF, Markdown, text; and no tracebacks."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tooling.kit.change.lock import repository_lock
+from tooling.kit.repository import find_repository
+from tooling.upgrade.cli.arguments import AUDIT_EXIT_CODES, EXIT_CODES
+
+SCHEMAS = Path(__file__).resolve().parents[4] / "tooling/upgrade/cli/schemas"
+UPGRADE, AUDIT = (json.loads((SCHEMAS / f"{name}.json").read_text()) for name in ("upgrade", "audit"))
+
+
+def fits(document, schema=UPGRADE):
+    jsonschema.Draft202012Validator(schema).validate(document)
+    return document
+
+
+@pytest.mark.parametrize(("schema", "codes"), [(UPGRADE, EXIT_CODES), (AUDIT, AUDIT_EXIT_CODES)])
+def test_the_schemas_know_exactly_the_documented_exit_codes(schema, codes):
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["properties"]["exit_code"]["enum"] == sorted(codes)
+
+
+def test_the_schema_refuses_what_is_not_documented(world):
+    good = fits(world.json("impact", "engine==1.5"))
+    changes = [
+        {"ok": False},
+        {"exit_code": 3},
+        {"exit_code": 9},
+        {"surprise": 1},
+        {"error": "but ok"},
+        {"audits": [{}]},
+    ]
+    for change in changes:
+        with pytest.raises(jsonschema.ValidationError):
+            fits({**good, **change})
+
+
+def test_success_findings_and_warnings_fit_the_schema(world):
+    assert fits(world.json("engine==1.5", "--dry-run", "--diff"))["ok"] is True
+    fits(world.json("engine==2.0", "--fix", "--dry-run", expect=10))
+    fits(world.json("latest", expect=10))
+    world.write("shop/app.py", 'from engine import LLM\n\n\ndef f():\n    LLM("a", **{"seed": 3})\n')
+    world.write("shop/end.py", "try:\n    from engine.utils import Counter\nexcept ImportError:\n    Counter = None\n")
+    assert {each["severity"] for each in fits(world.json("impact", "engine==2.0", expect=11))["findings"]} == {
+        "warning"
+    }
+
+
+def test_every_failure_fits_the_schema(world):
+    fits(world.json("engine", expect=2))
+    fits(world.json("--no-such-option", expect=2))
+    fits(world.json("engine==2.0", "tensor==1.0", expect=3))
+    fits(world.json("impact", "engine==9.9", expect=4))
+    with repository_lock(find_repository(world.root), wait_seconds=1):
+        busy = fits(world.json("engine==2.0", "--wait", "0.1", expect=75))
+        assert str(os.getpid()) in busy["error"]
+        fits(world.json("engine==2.0", "--dry-run", expect=10))
+        fits(world.json("--write", "--wait", "0", expect=75, program="audit"), AUDIT)
+    fits(world.json(program="audit"), AUDIT)
+    fits(world.json("nothing", program="audit", expect=2), AUDIT)
+    world.write("shop/end.py", "")
+    fits(world.json(program="audit", expect=10), AUDIT)
+    world.write("uv.lock", "not = [toml")
+    fits(world.json("engine==2.0", expect=3))
+    fits(world.json(program="audit", expect=3), AUDIT)
+
+
+def test_sarif_names_every_finding_and_nothing_else_reaches_stdout(world):
+    done = world.run("engine==2.0", "--sarif", expect=10)
+    log = json.loads(done.stdout)
+    assert log["version"] == "2.1.0"
+    found = [
+        (result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"], result["ruleId"], result["level"])
+        for run in log["runs"]
+        for result in run["results"]
+    ]
+    assert ("shop/end.py", "removed", "error") in found
+    assert len(found) == 5
+    failed = world.run("engine==2.0", "tensor==1.0", "--sarif", expect=3)
+    assert json.loads(failed.stdout)["runs"]
+    assert "error: " in failed.stderr
+
+
+def test_markdown_is_the_audit_alone(world):
+    done = world.run("impact", "engine==2.0", "--markdown", expect=10)
+    assert done.stdout.startswith("### engine 1\\.0 → 2\\.0\n") or done.stdout.startswith("### engine 1.0 → 2.0\n")
+    assert "| `shop/end.py:5` | removed |" in done.stdout
+
+
+def test_text_says_where_what_and_what_to_write(world):
+    text = world.run("impact", "engine==2.0", expect=10).stdout
+    assert text.startswith("engine 1.0 -> 2.0: 4 breaking\n")
+    assert "2: breaking moved: engine.utils.Counter moved: it is engine.counting.Counter now" in text
+    assert "old: engine/utils.py:2  class Counter(start=0)" in text
+    assert "write: engine.counting.Counter (same body, only new definition of that name; --fix does it)" in text
+    assert "8 uses of 4 symbols, 8 judged, 0% not seen; 3 + 4 modules read" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (["engine==2.0", "--summary", "../out.md"], "--summary ../out.md"),
+        (["engine==2.0", "--summary", "/tmp/out.md"], "--summary /tmp/out.md"),
+        (["engine==2.0", "--summary", ".git/out.md"], "--summary .git/out.md"),
+        (["engine==2.0", "--summary", "pyproject.toml"], "--summary pyproject.toml"),
+        (["engine==2.0", "--summary", "shop"], "--summary shop"),
+        (["engine==2.0", "--markdown", "--sarif"], ""),
+        (["engine==2.0", "--wait", "soon"], ""),
+        (["engine==2.0", "--wait", "-1"], "--wait -1"),
+        (["engine==2.0", "--wait", "nan"], "--wait nan"),
+        (["engine==2.0", "--repo", "no/such"], "--repo no/such"),
+        (["engine==2.0", "--repo", "pyproject.toml"], "--repo pyproject.toml"),
+        (["engine==2.0", "--cache", "pyproject.toml"], "--cache pyproject.toml"),
+        (["impact", "engine==2.0", "--fix"], "--fix"),
+        (["impact", "engine==2.0", "--summary", "x.md"], "--summary"),
+        (["latest", "--no-lock"], "--no-lock"),
+        (["latest", "--from", "1.0"], "--from"),
+        (["latest", "engine==2.0"], ""),
+        (["latest", "engin"], "engin"),
+        (["latest", "nothing at all"], ""),
+        ([], ""),
+        (["impact"], ""),
+        (["==2.0"], ""),
+        (["engine==2.0 "], None),
+        (["engine==2.0; rm -rf /"], ""),
+        (["../engine==2.0"], ""),
+    ],
+)
+def test_wrong_arguments_are_told_with_what_to_do_and_nothing_is_written(world, words, where):
+    start = world.tree()
+    if where is None:  # spaces around are no mistake
+        world.run("impact", *words, expect=10)
+        return
+    done = fits(world.json(*words, expect=2))
+    assert done["error"]
+    assert done["fix"]
+    assert where in done["where"]
+    plain = world.run(*words, expect=2)
+    assert plain.stdout == ""
+    assert plain.stderr.startswith("error: ")
+    assert world.tree() == start
+
+
+def test_a_folder_without_git_is_audited_and_not_written(world):
+    subprocess.run(["rm", "-rf", str(world.root / ".git")], check=True)
+    start = world.tree()
+    assert fits(world.json("impact", "engine==2.0", expect=10))["findings"]
+    assert fits(world.json("engine==2.0", "--dry-run", expect=10))["plan"]
+    assert "git" in fits(world.json("engine==2.0", expect=2))["error"]
+    fits(world.json("--write", program="audit", expect=2), AUDIT)
+    assert world.tree() == start
+
+
+def test_a_foreign_repository_needs_no_policy(world):
+    world.write("pyproject.toml", world.read("pyproject.toml").partition("[tool.areal")[0])
+    world.commit("no policy")
+    done = fits(world.json("engine==2.0", expect=10))
+    assert {each["path"] for each in done["plan"]} == {"Dockerfile", "pyproject.toml", "uv.lock", "upgrade-summary.md"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
+def test_a_folder_that_may_not_be_read_is_told(world):
+    (world.root / "shop").chmod(0)
+    done = world.json("impact", "engine==2.0", expect=1)
+    (world.root / "shop").chmod(0o755)
+    assert "shop" in done["where"]
+
+
+def test_help_names_every_option_and_exit_code_and_loads_little(world):
+    text = world.run("--help").stdout
+    assert all(f"\n  {code} " in text for code in EXIT_CODES)
+    assert {"--from", "--fix", "--dry-run", "--offline", "--sarif", "--markdown", "--json"} <= set(text.split())
+    program = (
+        "import sys; from tooling.upgrade.cli.main import main; main(['--help'])\n"
+        "sys.stderr.write(' '.join(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=world.environment, capture_output=True, text=True, check=True
+    )
+    heavy = {"packaging", "libcst", "ast", "email", "http", "tomllib", "git", "json", "concurrent", "subprocess"}
+    assert heavy & set(done.stderr.split()) == set()
+    assert "exit codes" in world.run("--help", program="audit").stdout
+
+
+def test_ctrl_c_ends_with_130_and_nothing_written(world):
+    start = world.tree()
+    # The resolver's own settings are asked of pip first: a module of that name that takes its time.
+    package = world.folder / "late/pip/__main__.py"
+    package.parent.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    package.write_text("import pathlib, time\npathlib.Path('../waiting').touch()\ntime.sleep(60)\n")
+    environment = {**world.environment, "PYTHONPATH": f"{world.folder / 'late'}:{world.environment['PYTHONPATH']}"}
+    child = subprocess.Popen(
+        world.command("engine==2.0", "--json"),
+        cwd=world.root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (world.folder / "waiting").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGINT)
+    output, complaint = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert "Traceback" not in complaint
+    assert fits(json.loads(output))["code"] == "interrupted"
+    assert world.tree() == start
+    assert world.json("impact", "engine==1.5")["ok"]
