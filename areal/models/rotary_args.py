@@ -99,7 +99,7 @@ def rotary_to_hf(tables: Mapping[str, RotaryArgs | None]) -> dict[str, Any]:
     return {"rope_parameters": entries}
 
 
-def take_rotary(
+def take_rotary(  # noqa: PLR0913 - each is a property of a family that its args state by name
     fields: ConfigFields,
     max_position_embeddings: int | None = None,
     *,
@@ -111,6 +111,7 @@ def take_rotary(
     rotated: tuple[str, int] | None = None,
     extra: Collection[str] = (),
     unused: Collection[str] = (),
+    unread: Collection[str] = (),
 ) -> RotaryArgs:
     """Consume the rotary fields, or with `layer_type` those of one layer type. Raises ModelError for what is not
     implemented, not said, or said twice and differently.
@@ -122,11 +123,14 @@ def take_rotary(
     classes that have original_max_position_embeddings as a field of their own, its default. rotated: an older field for
     the number of rotated dimensions, and the number that the part of it is taken of; with one entry for all layers.
     extra: numbers that the family keeps in rope_parameters beside those of the type; all of them must be there.
-    unused: others that may stand there and change nothing in this family.
+    unused: others that may stand there and change nothing in this family. unread: older spellings that transformers
+    overlooks in configs of this family without rope_parameters, so that what they ask for is refused: "rope_theta"
+    alone, "rope_scaling", "rope_scaling+rope_theta" for the base beside it. "rope_parameters+rope_theta" is a base that
+    transformers writes beside rope_parameters and that does not count.
     """
     known = dict(default or {})
     reader = _Reader(fields, max_position_embeddings, tuple(types), partial, known, original_length, rotated)
-    reader = replace(reader, extra=tuple(extra), unused=tuple(unused))
+    reader = replace(reader, extra=tuple(extra), unused=tuple(unused), unread=frozenset(unread))
     return reader.flat() if layer_type is None else reader.of_layer_type(layer_type)
 
 
@@ -141,6 +145,7 @@ class _Reader:
     rotated: tuple[str, int] | None = None
     extra: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    unread: frozenset[str] = frozenset()
 
     def flat(self) -> RotaryArgs:
         """Of a config in which all layers are rotated alike, or by one entry."""
@@ -148,17 +153,28 @@ class _Reader:
         outer = {name: fields.optional(name) for name in ("rope_theta", "partial_rotary_factor")}
         outer = {name: value for name, value in outer.items() if value is not None}
         self._take_rotated(outer)
-        found = []
-        for name in ("rope_parameters", "rope_scaling"):
-            raw = fields.optional(name)
-            if raw:
-                found.append(self._parse(name, raw, outer))
+        given = {name: raw for name in ("rope_parameters", "rope_scaling") if (raw := fields.optional(name))}
+        if "rope_parameters" not in given:
+            self._refuse_unread(given, outer)
+        elif "rope_parameters+rope_theta" in self.unread and "rope_theta" in given["rope_parameters"]:
+            outer.pop("rope_theta", None)
+        found = [self._parse(name, raw, outer) for name, raw in given.items()]
         if len(found) == 2 and found[0] != found[1]:
             raise ModelError(
                 f"config of model_type {fields.model_type!r} contradicts itself: rope_parameters means {found[0]} but "
                 f"rope_scaling means {found[1]}; remove one of them"
             )
         return found[0] if found else self._parse("rope_parameters", self._absent(outer), outer)
+
+    def _refuse_unread(self, given: Mapping[str, Any], outer: Mapping[str, Any]) -> None:
+        """Raises ModelError for what says something that transformers would not do."""
+        scaling = given.get("rope_scaling")
+        if scaling and "rope_scaling" in self.unread:
+            raise self.fields.error("rope_scaling", scaling, "the same in rope_parameters: it is overlooked here")
+        theta = outer.get("rope_theta")
+        where = "rope_scaling+rope_theta" if scaling else "rope_theta"
+        if where in self.unread and theta not in (None, self.default.get("rope_theta")):
+            raise self.fields.error("rope_theta", theta, "the same in rope_parameters: it is overlooked here")
 
     def _take_rotated(self, outer: dict[str, Any]) -> None:
         """Adds the part that the number of rotated dimensions means to what is said beside rope_parameters."""

@@ -236,6 +236,10 @@ class FieldUse:
     rotated: tuple[str, ...] = ()
     """For rope_parameters: an undeclared field for the number of rotated dimensions, and the field that it is a part
     of. The class makes partial_rotary_factor of both where that is not said."""
+    unread: tuple[str, ...] = ()
+    """For rope_parameters: older spellings that the class overlooks in configs without it: rope_theta alone,
+    rope_scaling, rope_theta beside that ("rope_scaling+rope_theta"); or one that it writes beside it and that does not
+    count ("rope_parameters+rope_theta")."""
 
 
 # ------------------------------------------------------------------------------------------------------- names on disk

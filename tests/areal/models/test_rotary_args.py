@@ -223,3 +223,28 @@ def test_numbers_that_change_nothing_are_dropped_and_all_others_refused():
     for wrong in ({}, {"growth": None}, {"growth": "much"}, {"growth": True}):
         with pytest.raises(ModelError, match=r"rope_parameters\.growth"):
             read({"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, **wrong}}, extra=("growth",))
+
+
+def test_older_spellings_that_transformers_overlooks_are_refused_rather_than_obeyed():
+    linear = {"rope_type": "linear", "factor": 2.0}
+    default = {"rope_type": "default", "rope_theta": 500.0}
+    with pytest.raises(ModelError, match=r"rope_scaling is .* overlooked"):
+        read({"rope_scaling": linear}, default=default, unread=("rope_scaling",))
+    with pytest.raises(ModelError, match=r"rope_theta is 700\.0.* overlooked"):
+        read({"rope_theta": 700.0}, default=default, unread=("rope_theta",))
+    assert read({"rope_theta": 500.0}, default=default, unread=("rope_theta",)).theta == 500.0
+    both = {"rope_theta": 700.0, "rope_scaling": linear}
+    assert read(both, default=default, unread=("rope_theta",)).theta == 700.0
+    with pytest.raises(ModelError, match=r"rope_theta is 700\.0.* overlooked"):
+        read(both, default=default, unread=("rope_scaling+rope_theta",))
+    inside = {"rope_parameters": {**linear, "rope_theta": 700.0}, "rope_scaling": linear, "rope_theta": 700.0}
+    assert read(inside, default=default, unread=("rope_scaling",)).rotary_type == "linear"
+
+
+def test_a_base_beside_rope_parameters_counts_only_where_transformers_does_not_write_stale_ones():
+    stale = {"rope_parameters": {"rope_type": "default", "rope_theta": 700.0}, "rope_theta": 10000.0}
+    assert read(stale, unread=("rope_parameters+rope_theta",)).theta == 700.0
+    with pytest.raises(ModelError, match=r"rope_theta is 10000\.0"):
+        read(stale)
+    silent = {"rope_parameters": {"rope_type": "default"}, "rope_theta": 900.0}
+    assert read(silent, unread=("rope_parameters+rope_theta",)).theta == 900.0

@@ -258,6 +258,9 @@ class Arguments:
         rotated = self._rotated()
         if rotated is not None and table.layer_type is None:
             arguments.append(f"rotated=({literal(rotated[0])}, {rotated[1].attribute})")
+        unread = tuple((self._use("rope_parameters") or {}).get("unread", ()))
+        if unread and table.layer_type is None:
+            arguments.append(f"unread={tuple_literal(unread)}")
         return f"take_rotary({', '.join(arguments)})"
 
     def _rotary_numbers(self) -> list[str]:

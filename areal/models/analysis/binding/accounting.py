@@ -16,7 +16,8 @@ from areal.models.analysis.binding.expressions import (
     walk,
 )
 from areal.models.analysis.binding.folded import folded_fields
-from areal.models.analysis.binding.rotary import PARTIAL, THETA, filled_with_theta, thetas_of
+from areal.models.analysis.binding.older import unread_spellings
+from areal.models.analysis.binding.rotary import PARTIAL, THETA, filled_with_theta, is_layered, thetas_of
 from areal.models.analysis.binding.variations import MISSING, changed
 from areal.models.analysis.family import FieldUse, Listed, WhenEqual
 from areal.models.analysis.records import UnsupportedError
@@ -119,6 +120,7 @@ class Accounts:
             reason="" if used else "no layer has rotary positions",
             example=base,
             rotated=(folded[0].name, str(folded[0].size)) if len(folded) == 1 else (),
+            unread=unread_spellings(self.subject, self.binder.observer.base) if used and not is_layered(base) else (),
         )
 
     def _default_rotary(self) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from areal.models.analysis.binding.expressions import same
+from areal.models.analysis.binding.expressions import ROTARY_FIELD, same
 from areal.models.analysis.binding.variations import MISSING, changed, defaults_of
 from areal.models.analysis.oracle.instance import read
 from areal.models.analysis.records import SubjectError
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 def without_derived(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
     """The config without fields that the class does not declare and computes itself: kept, they would stay behind when
-    what they are computed from is changed."""
+    what they are computed from is changed. rope_parameters stays: it is how files are written that the class wrote."""
     declared = {*defaults_of(subject.config_class), *(subject.raw_config or {}), "model_type", "architectures"}
+    declared.add(ROTARY_FIELD)
     for name in [name for name in config if name not in declared]:
         fewer = changed(config, {name: MISSING})
         try:

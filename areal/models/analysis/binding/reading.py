@@ -16,6 +16,7 @@ from areal.models.analysis.binding.derived import computed_names
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, EvaluationError, evaluate, look_up, same
 from areal.models.analysis.binding.fitting import fit
 from areal.models.analysis.binding.observations import Sample
+from areal.models.analysis.binding.older import OLDER_ROTARY
 from areal.models.analysis.binding.slots import LayerValues
 from areal.models.analysis.binding.variations import (
     MISSING,
@@ -134,6 +135,7 @@ def learn(
     reader.defaults |= dict.fromkeys(reader.computed)
     containers = {name.partition(".")[0] for name in names if "." in name}
     skipped |= {*containers, *(getattr(config_class, "attribute_map", None) or {})}
+    skipped |= OLDER_ROTARY - base.keys() if base.get(ROTARY_FIELD) else frozenset()
     # What transformers adds to every config stands in those inside others, too.
     inner = {name for name in names if "." in name and name.rpartition(".")[2] in HARMLESS_FIELDS}
     reader.names = [name for name in dict.fromkeys(names) if name not in skipped | inner]

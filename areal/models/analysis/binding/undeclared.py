@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from areal.models.analysis.binding.expressions import ROTARY_FIELD, same
+from areal.models.analysis.binding.expressions import same
 from areal.models.analysis.binding.fitting import fit
 from areal.models.analysis.binding.observations import Sample
 from areal.models.analysis.binding.observing import shapes
+from areal.models.analysis.binding.older import idle_spellings
 from areal.models.analysis.binding.slots import LayerValues
-from areal.models.analysis.binding.variations import MISSING, changed, defaults_of, field_names, resized
+from areal.models.analysis.binding.variations import MISSING, changed, field_names, resized
 from areal.models.analysis.oracle.instance import build, logits, make_tokens
 from areal.models.analysis.oracle.source import config_reads
 from areal.models.analysis.records import SubjectError
@@ -32,9 +33,6 @@ LENGTH: Final = 24
 
 TRIED: Final = (24, 12, True, 0.5)
 """Values that an undeclared field may have: no other size of a tiny config is 24."""
-
-
-OLDER_ROTARY: Final = frozenset({"rope_scaling", "rope_theta"})
 
 
 def with_undeclared(subject: Subject, base: dict[str, Any], skipped: Collection[str]) -> dict[str, Any]:
@@ -58,7 +56,7 @@ def without_aliases(subject: Subject, base: dict[str, Any]) -> dict[str, Any]:
     """The config with the names that the class itself uses, where transformers accepts others: those of attribute_map,
     and older spellings of what stands in rope_parameters too."""
     aliases = getattr(subject.config_class, "attribute_map", None) or {}
-    older = OLDER_ROTARY - defaults_of(subject.config_class).keys() if base.get(ROTARY_FIELD) else frozenset()
+    older = idle_spellings(subject, base)
     return {
         name if aliases.get(name, name) in base else aliases[name]: value
         for name, value in base.items()

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.analysis.binding.analyse import analyse
+from areal.models.analysis.binding.older import OLDER_ROTARY
 from areal.models.analysis.family import ArchitectureReport
 from areal.models.analysis.oracle.library import find_type, installed
 from areal.models.analysis.oracle.source import static_report
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROTARY: Final = "rope_parameters"
-OLDER_ROTARY: Final = ("rope_scaling", "rope_theta")
 """What families that read `rope_parameters` read as well."""
 
 
