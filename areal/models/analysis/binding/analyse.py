@@ -28,7 +28,7 @@ from areal.models.analysis.inference.skipped import skipped_names
 from areal.models.analysis.oracle.instance import build, export, make_tokens
 from areal.models.analysis.oracle.library import quiet
 from areal.models.analysis.oracle.recorded import record
-from areal.models.analysis.oracle.tiny import complete
+from areal.models.analysis.oracle.tiny import complete, with_fewer_parts
 from areal.models.analysis.records import Evidence, UnsupportedError
 
 if TYPE_CHECKING:
@@ -61,11 +61,12 @@ def analyse(
     except _UnlearnedError as error:
         base = {name: value for name, value in base.items() if name not in error.names}
         report = _analyse(subject, base, clock, budget)
-    if report.status == "unsupported" and base.keys() != declared.keys():
+    if report.status == "unsupported":
         # Code may read a field in one place and compute without it in others: such values make no sense together. Where
         # it is absent nothing is unknown, and families refuse configs that hold fields they do not know.
         kept = {name: value for name, value in base.items() if name in declared or _holds(report.spec, value)}
-        for fewer in [kept, declared] if declared.keys() < kept.keys() < base.keys() else [declared]:
+        # Nor need a part be explained that most configs do not have.
+        for fewer in _distinct(base, kept, declared, with_fewer_parts(subject, declared, tiny or {})):
             report = _analyse(subject, fewer, clock, budget)
             if report.status != "unsupported":
                 break
@@ -73,6 +74,11 @@ def analyse(
         with clock.phase("unexplained"):
             report = replace(report, missing=[*report.missing, *_further(subject, report)])
     return report
+
+
+def _distinct(first: dict[str, Any], *others: dict[str, Any]) -> list[dict[str, Any]]:
+    """The others, without repetitions and without the first."""
+    return [each for number, each in enumerate(others) if each not in (first, *others[:number])]
 
 
 def _further(subject: Subject, report: ArchitectureReport) -> list[dict[str, Any]]:
@@ -127,6 +133,7 @@ def _analyse(
             binder = Binder(observer, reader)
             binder.vary()
             predictions = Predictions(binder)
+            predictions.accept_late()
             predictions.look_awake()
             predictions.look_around()
             predictions.look_jointly()

@@ -126,6 +126,12 @@ def known(names: tuple[str, ...], default: Any) -> bool:
     return any(re.fullmatch(pattern, name.lower().strip("_")) for name in names for pattern, _ in table)
 
 
+def hinted(name: str) -> int:
+    """The whole number that a name asks for where its feature is on; 0 where the vocabulary says nothing or to leave
+    it."""
+    return max(0, _first(INTEGERS, name.lower().strip("_")) or 0)
+
+
 def _hint(name: str, default: Any) -> Any:
     if isinstance(default, bool):
         return _first(FLAGS, name)

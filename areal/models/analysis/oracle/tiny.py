@@ -15,6 +15,7 @@ from transformers import PreTrainedConfig
 from areal.models.analysis.oracle.instance import build, construct, logits, make_tokens, read
 from areal.models.analysis.oracle.layer_kinds import layer_kinds
 from areal.models.analysis.oracle.meanings import HIDDEN, LAYERS, TOKENS, known, meaning
+from areal.models.analysis.oracle.observable import crossed, with_parts, without_parts
 from areal.models.analysis.oracle.repair import Repair
 from areal.models.analysis.oracle.shapes import sizes_by_shape
 from areal.models.analysis.records import SubjectError
@@ -66,8 +67,16 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     if check(subject, config) is not None:  # a class that does not read back its own output
         config = {**repaired, "model_type": subject.model_type, "architectures": [subject.architecture]}
     config = _with_all_kinds(subject, config, given=frozenset(kwargs))
+    works, given = (lambda trial: check(subject, trial) is None), frozenset(kwargs)
+    config = crossed(config, given=given, works=works)
+    config = with_parts(subject, config, defaults=defaults, given=given, works=works)
     refuse_not_causal(subject, config)
     return config
+
+
+def with_fewer_parts(subject: Subject, config: dict[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """A completed config without parts that there are none of by default. kwargs: as `complete` got them."""
+    return without_parts(config, defaults=default_fields(subject), given=frozenset(kwargs))
 
 
 def default_fields(subject: Subject) -> dict[str, Any]:
