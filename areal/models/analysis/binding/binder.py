@@ -145,8 +145,8 @@ class Binder:
             if wanted and self._look(name, resized(base, name, other, self.reader.depth_field), other):
                 wanted -= 1
         default = self.reader.defaults.get(name)
-        if type(default) is int and default < 0 and default != value:
-            # What a config without the field means: such a number stands for something else.
+        if type(default) is int and default <= 0 and default != value:
+            # What a config without the field means: such a number stands for something else, or for nothing at all.
             self._look(name, {name: default}, default)
 
     def look_without(self, name: str) -> bool:
@@ -180,7 +180,7 @@ class Binder:
 
     def accept(self, outcome: Outcome) -> bool:
         """Adds an observation, unless no expressions explain it and those that there are refuse it: that is safe."""
-        before = dict(self.expressions)
+        before, stuck = dict(self.expressions), set(self.stuck)
         outcome = Spellings(self.observer, self.observations[0], before, self._predict_by).likeliest(outcome)
         self._add(outcome.config, outcome.values, outcome.changes)
         if outcome.kind == "proven" and not outcome.inferred:
@@ -188,7 +188,7 @@ class Binder:
         unresolved = self._refit()
         if outcome.loud and (unresolved or self._is_far_fetched(outcome, before)):
             self.observations.pop()
-            self.expressions = before
+            self.expressions, self.stuck = before, stuck
             return False
         return True
 

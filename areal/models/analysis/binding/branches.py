@@ -7,11 +7,12 @@ are no powers of two: slopes that a model rounds show there only.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.models.analysis.binding.expressions import fields_of, look_up, same
+from areal.models.analysis.binding.expressions import fields_of, look_up, same, walk
 from areal.models.analysis.binding.slots import LayerValues
-from areal.models.analysis.family import Constant, Field, Power, Product, Sum, WhenEqual, WhenNull
+from areal.models.analysis.family import Constant, Field, PerLayer, Power, Product, Sum, WhenEqual, WhenNull
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 ALIBI: Final = "layer.attention.alibi"
 HEADS: Final = "layer.attention.num_heads"
+MOST_VALUES: Final = 3
+"""Of one field that are looked at beside lists over layers."""
+
 UNEVEN_HEADS: Final = (16, 12, 6, 3)
 """Numbers of heads whose slopes are no powers of two."""
 
@@ -55,6 +59,37 @@ def uneven_heads(
         if isinstance(biases, LayerValues) and any(value is True for value in biases):
             yield from ({**each.changes, heads.name: number} for number in UNEVEN_HEADS)
             return
+
+
+def list_changes(
+    expressions: Mapping[str, Expression], choices: Choices, base: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Changes to look at: another value of a field that is read where layers differ, together with other lists over
+    layers. With that value one list only was seen, and its pattern has many names."""
+    lists = [
+        changes
+        for name in sorted(choices)
+        for changes in choices[name]
+        if isinstance(changes[name], list) and isinstance(look_up(base, name), list)
+    ]
+    for switch, changes in itertools.product(_beside_layers(expressions, choices, base), lists):
+        if not switch.keys() & changes.keys():
+            yield {**changes, **switch}
+
+
+def _beside_layers(
+    expressions: Mapping[str, Expression], choices: Choices, base: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Changes of one field each that were proven, for fields that are read beside layers."""
+    found: list[dict[str, Any]] = []
+    for parts in (list(walk(expressions[slot])) for slot in sorted(expressions)):
+        if not any(isinstance(each, PerLayer) for each in parts):
+            continue
+        for name in sorted({name for each in parts for name in fields_of(each)}):
+            if not isinstance(look_up(base, name), list | dict):
+                values = [dict(each) for each in choices.get(name, ()) if len(each) == 1]
+                found += [each for each in values[:MOST_VALUES] if each not in found]
+    return found
 
 
 def _read(expressions: Mapping[str, Expression]) -> set[str]:

@@ -185,7 +185,7 @@ class _Search:
         for value in column:
             if _is_switch(value) and not any(same(value, other) for other in values):
                 values.append(value)
-        if len(values) == 2 and {True, False} == set(values):
+        if len(values) == 2 and all(isinstance(value, bool) for value in values):
             values = [True]
         for value in values:
             chosen = [same(each, value) for each in column]

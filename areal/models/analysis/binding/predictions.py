@@ -7,8 +7,8 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.models.analysis.binding.branches import branch_changes, uneven_heads
-from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, same
+from areal.models.analysis.binding.branches import branch_changes, list_changes, uneven_heads
+from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, look_up, same
 from areal.models.analysis.binding.filling import branches
 from areal.models.analysis.binding.variations import changed, joint
 from areal.models.analysis.records import UnsupportedError
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from areal.models.analysis.binding.binder import Binder
 
-NUM_JOINT: Final = 8
-NUM_AFRESH: Final = 4
+NUM_JOINT: Final = 10
+NUM_AFRESH: Final = 8
 """Configs that must be predicted after expressions were fitted anew."""
 
 
@@ -30,6 +30,18 @@ class Predictions:
     """Looks at further configs on behalf of a binder."""
 
     binder: Binder
+
+    def accept_late(self) -> None:
+        """What no expression explained when it was seen may follow now that other fields were varied, too."""
+        binder = self.binder
+        known = [dict(each.changes) for each in binder.observations]
+        for outcome in binder.outcomes:
+            changes = dict(outcome.changes)
+            if outcome.kind != "proven" or changes in known or binder.restricted.keys() & changes.keys():
+                continue
+            if ROTARY_FIELD not in changes and binder.accept(outcome):
+                binder.choices.setdefault(next(iter(changes)), []).append(changes)
+                binder.settle()
 
     def look_awake(self) -> None:
         """Fields that do nothing in the base config are changed beside every text that may choose another computation:
@@ -48,7 +60,9 @@ class Predictions:
             changes
             for name in sorted(binder.choices)
             for changes in binder.choices[name]
-            if len(changes) == 1 and isinstance(changes[name], str) and changes[name] not in ACTIVATION_NAMES
+            if len(changes) == 1 and isinstance(changes[name], str)
+            # Some ways to score are called as activations are; a field of an activation has one to begin with.
+            if look_up(binder.observations[0].config, name) not in ACTIVATION_NAMES
         ]
         for text, (name, change) in itertools.product(texts, sorted(idle.items())):
             if not binder.restricted.keys() & {*text, name}:
@@ -56,11 +70,13 @@ class Predictions:
 
     def look_around(self) -> None:
         """Where another value of a field leads to another number, other fields are changed beside it: it may be
-        computed from them. Linear biases get uneven numbers of heads."""
+        computed from them. So are lists over layers, where another value leads to another choice between layers. Linear
+        biases get uneven numbers of heads."""
         seen: list[dict[str, Any]] = []
         for _ in range(2):  # what is found may lead to further branches
             looks = [*branch_changes(self.binder.expressions, self.binder.choices, self.binder.observations[0].config)]
             looks += uneven_heads(self.binder.expressions, self.binder.observations)
+            looks += list_changes(self.binder.expressions, self.binder.choices, self.binder.observations[0].config)
             for changes in (changes for changes in looks if changes not in seen):
                 seen.append(changes)
                 if not self.binder.restricted.keys() & changes.keys():

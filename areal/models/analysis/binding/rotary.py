@@ -18,7 +18,7 @@ from areal.models.analysis.binding.expressions import (
     walk,
 )
 from areal.models.analysis.binding.fitting import fit
-from areal.models.analysis.binding.observations import Sample
+from areal.models.analysis.binding.observations import Sample, same_value
 from areal.models.analysis.binding.slots import ABSENT, LayerValues
 from areal.models.analysis.binding.variations import MISSING, changed, rotary_alternatives
 from areal.models.analysis.family import Constant, Field, PerLayer, RotaryField, WhenEqual, WhenNull
@@ -183,7 +183,11 @@ class RotaryFit:
                 return next((self._field(name) for sample in samples for name in self._candidates(sample)), None)
             # Lists over layers decide in nearly all families; a deep search over all fields takes minutes.
             lists = [name for name in self.names if any(isinstance(look_up(s.config, name), list) for s in named)]
-            found = fit("layer.rotary", named, lists) or fit("layer.rotary", named, self.names, most_choices=2)
+            found = (
+                fit("layer.rotary", named, lists)
+                or fit("layer.rotary", named, [*lists, *self._switches(named)])
+                or fit("layer.rotary", named, self.names, most_choices=2)
+            )
             spoken = self._spoken(found) if found else None
             if spoken is not None and all(self.explains(spoken, sample) for sample in samples):
                 return spoken
@@ -225,6 +229,17 @@ class RotaryFit:
     def _candidates(self, sample: Sample) -> list[str | None]:
         entries = look_up(sample.config, ROTARY_FIELD)
         return [name for name, entry in entries.items() if entry is not None] if is_layered(entries) else [None]
+
+    def _switches(self, samples: Sequence[Sample]) -> list[str]:
+        """Fields with a value other than the first sample's where the tables are others, too."""
+        first = samples[0]
+        others = [each for each in samples[1:] if not same_value(each.value, first.value)]
+        return [
+            name
+            for name in self.names
+            if any(not same(look_up(each.config, name), look_up(first.config, name)) for each in others)
+            and not isinstance(look_up(first.config, name), list)
+        ]
 
     def _spoken(self, expression: Expression) -> Expression:
         """Names of tables back to tables."""

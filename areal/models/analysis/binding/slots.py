@@ -71,8 +71,12 @@ _NESTED: Final[dict[type, dict[str, _Nested]]] = {
 }
 
 _QUERY_KEY_NORMS: Final = ("query_norm", "key_norm")
-_OF_QUERY_KEY_NORMS: Final = ("norm_scope", "norm_after_rotary")
-"""Values of attention that mean nothing without these norms: no slots there."""
+_MEANINGLESS_WITHOUT: Final = {
+    "norm_scope": _QUERY_KEY_NORMS,
+    "norm_after_rotary": _QUERY_KEY_NORMS,
+    "shared_scale": ("shared",),
+}
+"""Values that mean nothing where there are none of these parts beside them: no slots there."""
 
 _OF_ROTARIES: Final = ("dim", "interleaved", "query_growth", "growth_length")
 """Values of a table of rotations beside what rope_parameters says."""
@@ -104,9 +108,10 @@ def _layer_slots(layer: LayerSpec, rotaries: tuple[RotarySpec, ...]) -> dict[str
         record = getattr(layer, part)
         slots[f"layer.{part}"] = next(name for name, kind in choices.items() if type(record) is kind)
         _flatten(record, f"layer.{part}.", slots)
-    if not any(slots.get(f"layer.attention.{name}") for name in _QUERY_KEY_NORMS):
-        for name in _OF_QUERY_KEY_NORMS:
-            slots.pop(f"layer.attention.{name}", None)
+    for name, parts in _MEANINGLESS_WITHOUT.items():
+        for path in ("layer.attention.", "layer.feed_forward."):
+            if not any(slots.get(path + part) for part in parts):
+                slots.pop(path + name, None)
     rotary = None if layer.rotary is None else rotaries[layer.rotary]
     slots["layer.rotary"] = rotary and {"theta": rotary.theta, "type": rotary.type, "parameters": rotary.parameters}
     if rotary is not None:
@@ -175,7 +180,7 @@ def _record(kind: type, path: str, read: Callable[[str], Any], leave_out: tuple[
         slot = path + each.name
         if each.name in leave_out:
             continue
-        if each.name in _OF_QUERY_KEY_NORMS and not any(values[name] for name in _QUERY_KEY_NORMS):
+        if each.name in _MEANINGLESS_WITHOUT and not any(values[name] for name in _MEANINGLESS_WITHOUT[each.name]):
             values[each.name] = each.default
         elif each.name not in nested:
             values[each.name] = _typed(read(slot), str(each.type), slot)

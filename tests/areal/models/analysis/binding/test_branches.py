@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from areal.models.analysis.binding.branches import branch_changes, uneven_heads
+from areal.models.analysis.binding.branches import branch_changes, list_changes, uneven_heads
 from areal.models.analysis.binding.observations import Observation
 from areal.models.analysis.binding.slots import LayerValues
-from areal.models.analysis.family import Constant, Field, Product, WhenEqual, WhenNull
+from areal.models.analysis.family import AtLeast, Constant, Field, Listed, PerLayer, Product, WhenEqual, WhenNull
 
 BASE = {"width": 64, "inner": 96, "heads": 4, "linear": False, "eps": 1e-5}
 CHOICES = {"width": [{"width": 128}], "inner": [{"inner": 192}, {"inner": None}], "heads": [{"heads": 8}]}
@@ -41,3 +41,18 @@ def test_linear_biases_are_looked_at_with_slopes_that_are_no_powers_of_two():
     heads = {"layer.attention.num_heads": Field("heads")}
     assert {"linear": True, "heads": 16} in list(uneven_heads(heads, [plain, biased]))
     assert list(uneven_heads(heads, [plain])) == []
+
+
+def test_fields_that_are_read_where_layers_differ_are_looked_at_beside_other_lists():
+    base = {**BASE, "kinds": ["near", "far", "near", "far"], "first": 2}
+    kinds = [{"kinds": ["far", "near", "far", "near"]}, {"kinds": ["near"] * 4}]
+    choices = {**CHOICES, "kinds": kinds, "first": [{"first": 1}], "linear": [{"linear": True}]}
+    near, far = Listed("kinds", ("near",)), Constant(None)
+    slots = {
+        "layer.window": PerLayer(near, WhenEqual("linear", True, far, Constant(8)), far),
+        "layer.feed_forward": PerLayer(AtLeast("first"), Constant("moe"), Constant("mlp")),
+        "layer.attention.scale": WhenEqual("eps", 1e-5, Constant(1.0), Constant(0.5)),
+    }
+    found = list(list_changes(slots, choices, base))
+    assert found == [{**each, **switch} for switch in ({"first": 1}, {"linear": True}) for each in kinds]
+    assert list(list_changes({"hidden_size": Field("width")}, choices, base)) == []

@@ -131,6 +131,11 @@ def test_sizes_do_not_choose_between_expressions() -> None:
     assert fit("slot", samples, ["width"]) is None
 
 
+def test_none_and_one_are_two_numbers_and_no_flag() -> None:
+    samples = [Sample({"shared": number}, number > 0, 2) for number in (2, 4, 1, 0)]
+    assert fit("shared", samples, ["shared"]) == WhenEqual("shared", 0, Constant(False), Constant(True))
+
+
 def test_layers_without_the_part_do_not_count() -> None:
     values = {"depth": 4, "first": 1, "top": 2}
     other = {"depth": 4, "first": 2, "top": 3}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from areal.models.analysis.binding.slots import predict, slots_of
+from areal.models.analysis.binding.slots import ABSENT, predict, slots_of
 from areal.models.analysis.family import Constant, First, PerLayer
 from areal.models.analysis.spec import (
     ArchitectureSpec,
@@ -12,7 +12,9 @@ from areal.models.analysis.spec import (
     HeadTransformSpec,
     LayerSpec,
     MlpSpec,
+    MoeSpec,
     NormSpec,
+    RouterSpec,
 )
 
 RMS = NormSpec(kind="rms", eps=1e-5)
@@ -56,3 +58,17 @@ def test_what_says_how_to_norm_is_no_slot_without_norms():
     normed, plain = slots_of(spec(NORMED)), slots_of(spec(PLAIN))
     assert normed["layer.attention.norm_scope"] == ("each_head", "each_head")
     assert {"layer.attention.norm_scope", "layer.attention.norm_after_rotary"}.isdisjoint(plain)
+
+
+def test_what_shared_experts_are_multiplied_by_is_no_slot_without_them():
+    plain = spec(PLAIN)
+    experts = MlpSpec(gated=True, activation="silu", intermediate_size=8)
+    router = RouterSpec(num_experts=4, top_k=2, score="softmax", order="score_first")
+    shared = MoeSpec(router=router, experts=experts, shared=experts, shared_scale=0.5)
+    alone = MoeSpec(router=router, experts=experts)
+    layers = tuple(replace(layer, feed_forward=each) for layer, each in zip(plain.layers, (shared, alone), strict=True))
+    found = slots_of(replace(plain, layers=layers))
+    assert found["layer.feed_forward.shared_scale"] == (0.5, ABSENT)
+    slots = {slot: Constant(values[1] if isinstance(values, tuple) else values) for slot, values in found.items()}
+    del slots["layer.feed_forward.shared_scale"]
+    assert predict(slots, {}).layers[0].feed_forward == alone
