@@ -210,8 +210,8 @@ def report(model_type, architecture, spec, slots, fields, layout, config, varian
             **config,
         },
         "spec": {},
-        "slots": slots_like(spec, **{**SHARED_SLOTS, **slots}),
-        "fields": copy.deepcopy(fields),  # tests change reports
+        "slots": copy.deepcopy(slots_like(spec, **{**SHARED_SLOTS, **slots})),  # tests change reports
+        "fields": copy.deepcopy(fields),
         "layout": sorted(layout, key=lambda entry: entry["on_disk"]),
         "skipped": [],
         "variants": [

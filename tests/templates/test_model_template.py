@@ -122,6 +122,19 @@ def test_what_few_families_have_is_written_where_it_is_needed(tmp_path):
     assert 'extra=("growth",),unused=("idle",)' in files["args.py"]
 
 
+def test_choices_inside_choices_of_rotated_layers_become_one_question(tmp_path):
+    report = reports.llama()
+    table, none = report["slots"]["layer.rotary"], reports.constant(None)
+    conditions = [reports.per_layer(reports.multiple(of), table, none) for of in (2, 3)]
+    report["slots"]["layer.rotary"] = reports.when_equal("tie_word_embeddings", True, *conditions)
+    next(use for use in report["fields"] if use["name"] == "rope_parameters")["unread"] = ["rope_theta"]
+    plan = Sandbox.copy_of(ROOT, tmp_path).plan(request("llama", report, tmp_path)).plan
+    files = {change.path.rpartition("/")[2]: "".join(change.after.decode().split()) for change in plan.changes}
+    assert "rotaryifargs.is_rotated(layer)elseNoneforlayerinrange" in files["model.py"]
+    assert "returnlayer%2==0ifself.tie_word_embeddingselselayer%3==0" in files["args.py"]
+    assert 'unread=("rope_theta",)' in files["args.py"]
+
+
 def test_nothing_tells_where_the_code_came_from(generated):
     for path in generated[0].root.rglob("*.py"):
         if path.parent.name in FAMILIES or path.stem.removeprefix("test_") in FAMILIES:

@@ -222,7 +222,11 @@ class ModelCode(LayerCode):
             return names[found.attribute]
         if node["kind"] == "constant":
             return "None"
+        if len(names) == 1 and any(node[key]["kind"] not in ("rotary", "constant") for key in ("then", "otherwise")):
+            condition = self.arguments.write(_is_table(node), "layer.rotary")
+            return f"{next(iter(names.values()))} if {condition} else None"
         then, otherwise = (self._rotary_choice(node[key], names) for key in ("then", "otherwise"))
+        then = f"({then})" if " if " in then else then
         if node["kind"] == "when_equal":
             return f"{then} if {self.arguments.flag(node)} else {otherwise}"
         slot = "layer.rotary" if "None" in (then, otherwise) else "layer.rotary.is_sliding"
@@ -251,6 +255,13 @@ class ModelCode(LayerCode):
 
 _SHORT: Final = 4
 """An attention layer with more keywords than this gets a function of its own."""
+
+
+def _is_table(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The choice of a table as the question whether there is one."""
+    if node["kind"] in ("rotary", "constant"):
+        return {"kind": "constant", "value": node["kind"] == "rotary"}
+    return {**node, **{key: _is_table(node[key]) for key in ("then", "otherwise")}}
 
 
 def with_norm_function(code: str, pascal: str) -> str:
