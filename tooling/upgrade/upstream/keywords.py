@@ -9,6 +9,7 @@ from tooling.upgrade.symbols import Found, Keyword, Open, Symbol, SymbolKind
 from tooling.upgrade.upstream.deprecations import renamed_parameter
 from tooling.upgrade.upstream.model import Where
 from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
+from tooling.upgrade.upstream.python_names import WITHOUT_CONSTRUCTOR, has_member, python_class
 
 if TYPE_CHECKING:
     from tooling.upgrade.upstream.decorators import Decorators
@@ -212,9 +213,9 @@ class Keywords:
             ancestors = self.members.lineage(owner).ancestors
         for ancestor in ancestors[ancestors.index(owner) + 1 :]:
             if isinstance(ancestor, str):
-                if ancestor == "builtins.object" or ancestor in ("abc.ABC", "typing.Generic", "typing.Protocol"):
-                    continue
-                return Keyword.OPEN
+                if ancestor not in WITHOUT_CONSTRUCTOR and _may_have(ancestor, method):
+                    return Keyword.OPEN
+                continue
             scope = self.model.definitions.scope(ancestor)
             if scope is not None and method in scope.bindings:
                 found = self.members.member(ancestor, method)
@@ -223,3 +224,10 @@ class Keywords:
                 return ancestor
         complete = self.members.lineage(instance).complete
         return Keyword.REFUSED if method == "__init__" and complete else Keyword.OPEN
+
+
+def _may_have(ancestor: str, method: str) -> bool:
+    """Whether a class from outside comes before those of the release. Where nothing is known of it, a plain method that
+    a class of the release defines is taken to be the one meant, as in `Members.member`."""
+    known = python_class(ancestor)
+    return has_member(known, method) if known is not None else method.startswith("__")

@@ -13,8 +13,10 @@ from tooling.upgrade.uses import (
     Attribute,
     Awaited,
     Called,
+    ClientClass,
     Either,
     Entered,
+    InstanceOf,
     Item,
     Iterated,
     Name,
@@ -93,10 +95,14 @@ def _gone_from_here(case: Case) -> Iterator[Problem]:
 
 
 def _is_of_the_class(target: Derivation) -> bool:
-    """Whether it is looked up in the class itself, by its name or by `super()`."""
+    """Whether it is looked up in the class itself: by its name, by `super()`, or by `self` of a class that does not
+    define it either."""
     if isinstance(target, Either):
         return all(_is_of_the_class(member) for member in target.members if not isinstance(member, Unknown))
-    return isinstance(target, Attribute) and isinstance(target.base, SuperOf | Name)
+    if not isinstance(target, Attribute):
+        return False
+    base = target.base
+    return isinstance(base, SuperOf | Name) or (isinstance(base, InstanceOf) and isinstance(base.base, ClientClass))
 
 
 def star_losses(case: Case) -> Iterator[Problem]:
