@@ -13,7 +13,7 @@ from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.manifests.baseline import baseline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.checklists.records import Checklist
@@ -38,17 +38,15 @@ class Checked:
     """Why signatures could not be compared."""
 
 
-def check(
-    context: Context, *, versions: Mapping[str, str] | None = None, only: Sequence[str] = (), plan: Plan | None = None
-) -> tuple[Checked, ...]:
-    """Compare all checklists. versions: instead of the repository's own, for packages that are being upgraded. only:
-    distributions; all that are watched when empty. plan: where files are read, if not from the disk.
+def check(context: Context, *, only: Sequence[str] = (), plan: Plan | None = None) -> tuple[Checked, ...]:
+    """Compare all checklists. only: distributions; all that are watched when empty. plan: where the checklists are
+    read, if not from the disk.
 
     Raises UsageError for a package in `only` that is not watched."""
     packages = [context.package(name) for name in only] or list(context.policy.packages)
     imports = tuple(dict.fromkeys(name for package in packages for name in package.imports))
     index = context.usage(imports)
-    return tuple(_checked(context, package, index, versions or {}, plan) for package in packages)
+    return tuple(_checked(context, package, index, plan) for package in packages)
 
 
 def write(checked: Sequence[Checked], plan: Plan) -> None:
@@ -61,9 +59,7 @@ def write(checked: Sequence[Checked], plan: Plan) -> None:
         plan.write(one.path, text.encode(), reason=f"what the code uses of {one.distribution}")
 
 
-def _checked(
-    context: Context, package: FocusedPackage, index: UsageIndex, versions: Mapping[str, str], plan: Plan | None
-) -> Checked:
+def _checked(context: Context, package: FocusedPackage, index: UsageIndex, plan: Plan | None) -> Checked:
     path = f"{FOLDER}/{package.distribution}.md"
     used = any(use.package in package.imports for file in index.files for use in file.uses)
     text = _text(context, path, plan)
@@ -71,7 +67,7 @@ def _checked(
         stale = [Drift(path, "file", "stale", "nothing uses this package any more")] if text is not None else []
         return Checked(package.distribution, "", path, tuple(stale), None)
     found = baseline(package.distribution, context.declarations, context.policy, context.root)
-    version = versions.get(package.distribution) or (found.version if found else "")
+    version = found.version if found else ""
     upstream, unseen = None, ""
     if not version:
         unseen = "no manifest says which version is used"

@@ -41,6 +41,8 @@ class Context:
     """Is told in a line what takes time."""
     use_installed: bool = True
     """Whether a release that is installed in the project's .venv is read there."""
+    home: Path | None = None
+    """Where that .venv is, if not in `root`: of a copy, what it is a copy of."""
     _opened: dict[tuple[str, str], UpstreamRelease] = field(default_factory=dict)
 
     def package(self, distribution: str) -> FocusedPackage:
@@ -54,7 +56,7 @@ class Context:
         """From the project's environment if it has that very version, else from the cache or an index. Raises like
         `Catalogue.release`."""
         if self.use_installed:
-            found = installed_release(self.root, distribution, version)
+            found = installed_release(self.home or self.root, distribution, version)
             if found is not None:
                 return found
         return self.catalogue.release((distribution, version))

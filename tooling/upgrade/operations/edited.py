@@ -20,25 +20,26 @@ if TYPE_CHECKING:
 def edited_tree(context: Context, contents: Mapping[str, bytes]) -> Iterator[Context]:
     """A context whose root is the copy; releases that were opened before are not opened again.
 
-    contents: of files that differ, by path; others keep theirs."""
+    contents: of files that differ or are new, by path; others keep theirs."""
     with tempfile.TemporaryDirectory(prefix="areal-audit-") as folder:
         copy = Path(folder)
         if (context.root / ".git").exists():  # so that the copy's files are listed in the same way
             subprocess.run(["git", "init", "-q", "--template=", folder], check=False, capture_output=True)
-        for path in _audited_files(context.root):
+        for path in sorted({*_read_files(context), *contents}):
             target = copy / path
             target.parent.mkdir(parents=True, exist_ok=True)
             if path in contents:
                 target.write_bytes(contents[path])
             else:
                 shutil.copyfile(context.root / path, target)
-        yield replace(context, root=copy, use_installed=False)
+        yield replace(context, root=copy, home=context.home or context.root)
 
 
-def _audited_files(root: Path) -> tuple[str, ...]:
-    """Python files, and those that flags, routes and variables are looked for in."""
+def _read_files(context: Context) -> tuple[str, ...]:
+    """Python files, those that flags, routes and variables are looked for in, and those that name versions."""
     from tooling.upgrade.surfaces.repository import source_files
     from tooling.upgrade.usage.checkout import Checkout
 
-    paths = {*Checkout(root).paths, *(file.path for file in source_files(root))}
+    root, locks = context.root, [variant.lock for variant in context.policy.variants if variant.lock]
+    paths = {*Checkout(root).paths, *(file.path for file in source_files(root)), *context.declarations.files, *locks}
     return tuple(sorted(path for path in paths if (root / path).is_file() and not (root / path).is_symlink()))

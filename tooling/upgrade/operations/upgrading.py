@@ -232,19 +232,17 @@ def _allowed(upgrade: Upgrade) -> dict[str, SpecifierSet]:
 
 def _checklists(context: Context, upgrade: Upgrade) -> None:
     """Raises UsageError for a damaged checklist."""
+    from tooling.upgrade.declarations.find import find_declarations
     from tooling.upgrade.operations.checking import check, write
     from tooling.upgrade.operations.edited import edited_tree
 
     names = [move.distribution for move in upgrade.moves if context.policy.package(move.distribution)]
     if not names or context.policy.inferred:
         return  # a repository without a policy keeps no checklists
-    versions = {move.distribution: move.new for move in upgrade.moves}
     before = {change.path: change.after or b"" for change in upgrade.plan.changes}
-    if any(finding.path in before for finding in upgrade.fixes.done):
-        with edited_tree(context, before) as then:  # they describe the code as it will be
-            checked = check(then, versions=versions, only=names, plan=upgrade.plan)
-    else:
-        checked = check(context, versions=versions, only=names, plan=upgrade.plan)
+    with edited_tree(context, before) as edited:  # they describe code and versions as `areal-audit` will find them
+        then = replace(edited, declarations=find_declarations(edited.root))
+        checked = check(then, only=names, plan=upgrade.plan)
     write(checked, upgrade.plan)
     upgrade.warnings += [f"{one.path} was not written: {one.unseen}" for one in checked if one.unseen]
     upgrade.checklists = tuple(change.path for change in upgrade.plan.changes if change.path not in before)

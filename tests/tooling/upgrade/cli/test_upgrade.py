@@ -167,3 +167,16 @@ def test_latest_says_what_audits_clean_and_what_does_not(world):
     text = world.run("latest", "engine", expect=10).stdout
     assert "shop/app.py:2" in text
     assert "tensor" not in text
+
+
+def test_checklists_are_of_the_version_that_the_check_will_find(world):
+    """A range that allows the new version stays, and what only a check of a variant came to is written nowhere."""
+    text = world.read("pyproject.toml").replace('"engine==1.0"', '"engine>=1.0"').replace('lock = "uv.lock"\n', "")
+    world.write("pyproject.toml", text)
+    world.write("Dockerfile", "FROM python:3.11\n")
+    (world.root / "uv.lock").unlink()
+    world.run("--write", program="audit")
+    world.commit("ranges")
+    world.run("engine==2.0", expect=10)
+    assert "version: 1.0" in world.read("skills/upgrade-deps/checklists/engine.md")
+    world.run("--check", program="audit")
