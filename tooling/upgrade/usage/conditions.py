@@ -235,10 +235,17 @@ class _Evaluator:
         named = {one.arg: self.value(one.value, scope) for one in node.keywords if one.arg is not None}
         body = FunctionBody(_Evaluator(self._depth + 1))
         result = body.result(found.node, found.scope, self._arguments(node, scope), named)
-        if result == NOTHING:  # its name may say what its body does not
-            minimum = next(iter(named.values()), None)
-            return versions.helper(found.node.name, self._arguments(node, scope), minimum) or NOTHING
-        return result
+        return self._by_name(found.node.name, node, scope) if result == NOTHING else result
+
+    def _by_name(self, name: str, node: ast.Call, scope: Scope) -> Value:
+        """A call whose name may say what its body does not, or is not at hand to say."""
+        arguments = self._arguments(node, scope)
+        named = {one.arg: self.value(one.value, scope) for one in node.keywords if one.arg is not None}
+        found = versions.availability(name, arguments, named)
+        if found is None:
+            minimum = next((named[each] for each in named if "version" in each), next(iter(named.values()), None))
+            found = versions.helper(name, arguments, minimum)
+        return NOTHING if found is None else found
 
     def _builtin(self, name: str, node: ast.Call, scope: Scope) -> Value:
         if name in ("hasattr", "getattr") and len(node.args) >= 2:
@@ -252,7 +259,7 @@ class _Evaluator:
         if name in _CONVERSIONS and len(node.args) == 1:
             inner = self.value(node.args[0], scope)
             return inner if isinstance(inner, VersionText | Names | Truth) else NOTHING
-        return versions.helper(name, self._arguments(node, scope), None) or NOTHING
+        return self._by_name(name, node, scope)
 
     def _probe(self, name: str, node: ast.Call, scope: Scope) -> Value:
         base, member = self._probed(node.args[0], scope), self.value(node.args[1], scope)
@@ -289,8 +296,7 @@ class _Evaluator:
         value = versions.called(dotted, arguments)
         if value is not None:
             return value
-        minimum = next((self.value(one.value, scope) for one in node.keywords if "version" in (one.arg or "")), None)
-        return versions.helper(last, arguments, minimum) or NOTHING
+        return self._by_name(last, node, scope)
 
 
 def _falsy_default(node: ast.Call) -> bool:

@@ -95,6 +95,7 @@ DISTRIBUTION = VersionSource.DISTRIBUTION
         ("import importlib.util", "importlib.util.find_spec('pkg.x') is not None", ModuleExists("pkg.x")),
         ("from importlib.util import find_spec", "find_spec('pkg.x')", ModuleExists("pkg.x")),
         ("from transformers.utils import is_pkg_available", "is_pkg_available()", ModuleExists("pkg")),
+        ("from trl.utils import _is_package_available", "_is_package_available('pkg')", ModuleExists("pkg")),
         ("from accelerate.utils import is_pkg_version", "is_pkg_version('>=', '2')", compare(">=", "2")),
         ("NEW = pkg.__version__ >= '1'", "NEW", compare(">=", "1")),
         ("NEW = pkg.__version__ >= '1'", "NEW is True", compare(">=", "1")),
@@ -140,6 +141,43 @@ def test_a_constant_in_a_compat_module(index):
     found = index(files)
     assert conditions_of_call(found) == (compare(">=", "1"),)
     assert conditions_of_call(found, "pkg.g") == (AllOf((Not(compare(">=", "1")), compare("==", "0", 1))),)
+
+
+def test_a_package_and_its_version_are_asked_for_at_once(index):
+    found = index(
+        {
+            "own/found.py": """
+                import importlib.metadata
+                import importlib.util
+
+                def _is_package_available(name, return_version=False):
+                    there = importlib.util.find_spec(name) is not None
+                    version = "N/A"
+                    if there:
+                        try:
+                            version = importlib.metadata.version(name)
+                        except importlib.metadata.PackageNotFoundError:
+                            version = "N/A"
+                    return (there, version) if return_version else there
+            """,
+            "own/compat.py": """
+                import pkg
+                from packaging.version import Version
+                from .found import _is_package_available
+
+                def at_least(name, minimum):
+                    try:
+                        is_there, version = _is_package_available(name, return_version=True)
+                        return is_there and Version(version) >= Version(minimum)
+                    except Exception:
+                        return False
+
+                if at_least("pkg", "5.0"):
+                    pkg.f()
+            """,
+        }
+    )
+    assert conditions_of_call(found) == (AllOf((ModuleExists("pkg"), compare(">=", "5.0"))),)
 
 
 def test_small_functions_are_evaluated_by_substitution(index):

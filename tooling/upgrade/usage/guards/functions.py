@@ -11,6 +11,7 @@ from tooling.upgrade.usage.guards.values import (
     Definition,
     Literal,
     Scope,
+    Several,
     Symbol,
     Truth,
     Value,
@@ -119,9 +120,8 @@ class FunctionBody:
         """A statement without branches; None if it is none that is understood."""
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target = statement.targets[0]
-            if isinstance(target, ast.Name):
-                return scope.bound(target.id, self._evaluate.value(statement.value, scope))
-            return None
+            value = self._evaluate.value(statement.value, scope)
+            return scope.bound(target.id, value) if isinstance(target, ast.Name) else _unpacked(target, value, scope)
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
             return scope.bound(statement.target.id, self._evaluate.value(statement.value, scope))
         if isinstance(statement, ast.Import):
@@ -151,6 +151,17 @@ class FunctionBody:
             return body
         other = self._run([*statement.handlers[0].body, *rest], scope)
         return chosen(all_of([ModuleExists(module) for module in modules]), body, other)
+
+
+def _unpacked(target: ast.expr, value: Value, scope: LocalScope) -> LocalScope | None:
+    """`is_there, version = ...`; None where that is not understood."""
+    if not isinstance(target, ast.Tuple) or not isinstance(value, Several) or len(target.elts) != len(value.values):
+        return None
+    for element, part in zip(target.elts, value.values, strict=True):
+        if not isinstance(element, ast.Name):
+            return None
+        scope = scope.bound(element.id, part)
+    return scope
 
 
 @functools.lru_cache(maxsize=2_000)

@@ -79,6 +79,13 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
+class Several:
+    """A tuple of which not all is literal."""
+
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Nothing:
     """Not known."""
 
@@ -91,7 +98,7 @@ class Definition:
     scope: Scope
 
 
-Value = Literal | VersionText | Symbol | Names | Truth | Nothing
+Value = Literal | VersionText | Symbol | Names | Truth | Several | Nothing
 NOTHING = Nothing()
 TRUE, FALSE = Constant(True), Constant(False)
 

@@ -7,11 +7,21 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.usage.guards.values import NOTHING, Literal, Symbol, Truth, Value, VersionText, all_of, any_of
+from tooling.upgrade.usage.guards.values import (
+    NOTHING,
+    Literal,
+    Several,
+    Symbol,
+    Truth,
+    Value,
+    VersionText,
+    all_of,
+    any_of,
+)
 from tooling.upgrade.uses import CompareVersion, Condition, ModuleExists, VersionSource
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _OPERATORS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<",
@@ -26,6 +36,7 @@ _BY_FUNCTION = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": 
 _PARSERS = frozenset({"parse", "Version", "parse_version", "LooseVersion", "StrictVersion", "LegacyVersion"})
 _VERSION_NAMES = frozenset({"__version__", "__version_tuple__", "VERSION", "version_tuple"})
 _HELPER = re.compile(r"is_(\w+?)_(available|version|greater_or_equal_than|greater_or_equal|greater_than)")
+_AVAILABILITY = re.compile(r"_?is_(?:package|module)_available")
 _SPECIFIER = re.compile(r"\s*(<=|>=|==|!=|<|>|~=)\s*([\w.+!*-]+)\s*")
 
 
@@ -78,6 +89,20 @@ def helper(name: str, arguments: Sequence[Value], minimum: Value | None) -> Valu
             return Truth(CompareVersion(VersionSource.MODULE, subject, ">=", wanted.value))
         return Truth(ModuleExists(subject))
     return None
+
+
+def availability(name: str, arguments: Sequence[Value], named: Mapping[str, Value]) -> Value | None:
+    """`_is_package_available("x")`, and with `return_version=True` the pair of it and the version: many libraries of
+    this field have a copy of it. None for other functions."""
+    if _AVAILABILITY.fullmatch(name) is None:
+        return None
+    first = arguments[0] if arguments else NOTHING
+    if not isinstance(first, Literal) or not isinstance(first.value, str):
+        return NOTHING
+    exists = Truth(ModuleExists(first.value))
+    if named.get("return_version") == Literal(True):
+        return Several((exists, VersionText(VersionSource.MODULE, first.value)))
+    return exists
 
 
 def attribute(value: VersionText, name: str) -> Value:
