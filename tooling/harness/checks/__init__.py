@@ -1,0 +1,1 @@
+"""Whether what the pages say is true: the things they mention exist, and they stay short."""

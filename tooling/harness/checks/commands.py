@@ -1,0 +1,165 @@
+"""Whether command lines that are mentioned can be run: the program, its command, its options and their values.
+
+Ours are asked (`help_pages`), scripts and modules of the repository are read, targets of make are looked up. Programs
+of others (git, pytest) are not judged.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from tooling.harness.checks.help_pages import HelpPage
+from tooling.harness.checks.shell import is_placeholder
+from tooling.kit.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tooling.harness.checks.help_pages import HelpPages
+    from tooling.harness.checks.paths import FileTree
+
+Problem = tuple[str, str, str]
+"""Rule, message, fix."""
+_PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
+
+
+class Commands:
+    """Judges command lines of one repository."""
+
+    def __init__(self, root: Path, tree: FileTree, pages: HelpPages | None) -> None:
+        """pages: None starts no process, and leaves commands and options of ours unjudged."""
+        self._root = root
+        self._tree = tree
+        self._pages = pages
+        self._scripts = pages.scripts if pages is not None else {}
+
+    def is_command(self, words: Sequence[str]) -> bool:
+        """Whether a code span is a command line, rather than a name that happens to be a program."""
+        program = _program(words[0])
+        return program in self._scripts or (len(words) > 1 and (program in {"bash", "make"} or _is_python(program)))
+
+    def problems(self, words: Sequence[str]) -> Iterator[Problem]:
+        """Of one simple command."""
+        program, rest = _program(words[0]), list(words[1:])
+        if program in self._scripts:
+            yield from self._ours(program, rest)
+        elif program == "make":
+            yield from self._make(rest)
+        elif program in {"bash", "sh"} or _is_python(program):
+            yield from self._interpreter(program, rest)
+        elif "/" in words[0] and not words[0].startswith((".venv", "/")) and not self._tree.has(words[0]):
+            yield "command", f"{words[0]} does not exist", self._tree.suggestion(words[0])
+        elif program.startswith("areal") and self._pages is not None:
+            fix = did_you_mean(program, self._scripts) or f"there are {', '.join(sorted(self._scripts))}"
+            yield "command", f"there is no command {program}", fix
+
+    def _ours(self, program: str, rest: list[str]) -> Iterator[Problem]:
+        assert self._pages is not None
+        page, path = self._pages.page(program), [program]
+        while not page.problem and rest and rest[0] in page.commands and len(path) < 3:
+            path.append(rest.pop(0))
+            page = self._pages.page(program, tuple(path[1:]))
+        name = " ".join(path)
+        if page.problem:
+            yield "command", f"`{name} --help` fails: {page.problem}", "repair the command"
+            return
+        if page.needs_command and rest and not rest[0].startswith("-"):
+            if not is_placeholder(rest[0]):
+                fix = did_you_mean(rest[0], page.commands) or f"see `{name} --help`"
+                yield "command", f"`{name}` has no command {rest[0]!r}", fix
+                return
+            page = self._any_of(program, tuple(path[1:]), page)
+        yield from _option_problems(name, rest, page)
+
+    def _any_of(self, program: str, path: tuple[str, ...], page: HelpPage) -> HelpPage:
+        """A page with the options of all commands below one: what `areal-new KIND` may be followed by."""
+        assert self._pages is not None
+        below = [self._pages.page(program, (*path, name)) for name in sorted(page.commands)]
+        options = {option: frozenset[str]() for one in (page, *below) for option in one.options}
+        return HelpPage(options=options)
+
+    def _make(self, rest: list[str]) -> Iterator[Problem]:
+        makefile = self._root / "Makefile"
+        text = makefile.read_text(encoding="utf-8") if makefile.is_file() else ""
+        targets = re.findall(r"^([A-Za-z][\w-]*):", text, re.MULTILINE)
+        for word in rest:
+            if not word.startswith("-") and "=" not in word and word not in targets:
+                yield "command", f"make has no target {word!r}", did_you_mean(word, targets) or "see `make help`"
+
+    def _interpreter(self, program: str, rest: list[str]) -> Iterator[Problem]:
+        """`bash scripts/x.sh --fast`, `python scripts/x.py`, `python -m package.module`."""
+        if rest[:1] == ["-m"] and _is_python(program):
+            path = self._module(rest[1]) if len(rest) > 1 else ""
+            if path is None:
+                yield "command", f"there is no module {rest[1]}", "name one of this repository"
+            if not path:
+                return
+            rest = rest[2:]
+        elif rest and not rest[0].startswith("-"):
+            path = rest.pop(0)
+            if is_placeholder(path) or path.startswith("/"):
+                return
+            if not self._tree.has(path):
+                yield "command", f"{path} does not exist", self._tree.suggestion(path)
+                return
+        else:
+            return
+        for option in (word.split("=")[0] for word in rest if re.match(r"--?[A-Za-z]", word)):
+            if option not in {"-h", "--help"} and not self._reads_option(path, option):
+                yield "option", f"{path} does not read {option}", "see the file"
+
+    def _module(self, name: str) -> str | None:
+        """The file of a module of the repository; "" for one of somebody else's package, None for one that is gone."""
+        base = name.replace(".", "/")
+        for path in (f"{base}/__main__.py", f"{base}.py"):
+            if path in self._tree.files:
+                return path
+        return None if name.split(".", maxsplit=1)[0] in self._tree.top else ""
+
+    def _reads_option(self, path: str, option: str) -> bool:
+        """Whether a file, or another one of its package, holds the option as a text of its own."""
+        text = (self._root / path).read_text(encoding="utf-8", errors="replace")
+        if not path.endswith(".py"):
+            return re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", text) is not None
+        folder = path.rpartition("/")[0]
+        package = sorted(one for one in self._tree.files if one.rpartition("/")[0] == folder and one.endswith(".py"))
+        mentioning = [text, *((self._root / one).read_text(encoding="utf-8", errors="replace") for one in package)]
+        return any(option in _texts(source) for source in mentioning if option in source)
+
+
+def _option_problems(name: str, rest: list[str], page: HelpPage) -> Iterator[Problem]:
+    for position, word in enumerate(rest):
+        if word == "--":
+            return
+        if not re.match(r"--?[A-Za-z]", word):
+            continue
+        option, given, value = word.partition("=")
+        if option not in page.options:
+            fix = did_you_mean(option, page.options) or f"see `{name} --help`"
+            yield "option", f"`{name}` has no option {option}", fix
+            continue
+        choices = page.options[option]
+        value = value if given else (rest[position + 1] if position + 1 < len(rest) else "")
+        if choices and value and not is_placeholder(value) and value not in choices:
+            fix = did_you_mean(value, choices) or f"there are {', '.join(sorted(choices))}"
+            yield "option", f"`{name} {option}` does not take {value!r}", fix
+
+
+def _texts(source: str) -> set[str]:
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return set()
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def _program(word: str) -> str:
+    """The name of a program, also of one in a virtual environment."""
+    return word.rpartition("/")[2] if word.startswith((".venv/bin/", ".venv/Scripts/")) else word
+
+
+def _is_python(program: str) -> bool:
+    return _PYTHON.fullmatch(program) is not None

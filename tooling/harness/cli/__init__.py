@@ -1,0 +1,1 @@
+"""The `areal-harness` command line."""

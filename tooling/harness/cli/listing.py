@@ -1,0 +1,61 @@
+"""`areal-harness list`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tooling.harness.checks.sizes import tokens_of
+from tooling.harness.cli.arguments import PROGRAM
+from tooling.harness.cli.context import open_context
+from tooling.kit.output import Report, aligned
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """All sources, in a table."""
+    context = open_context(arguments.repo)
+    skill_places = [platform.skills for platform in context.platforms if platform.skills]
+    expert_places = [platform for platform in context.platforms if platform.render]
+    skills = [
+        {
+            "name": skill.name,
+            "path": skill.page.path,
+            "description": skill.description,
+            "lines": skill.page.lines,
+            "tokens": tokens_of(skill.page.body),
+            "always_tokens": tokens_of(f"{skill.name}: {skill.description}"),
+            "copies": [f"{place}/{skill.name}/SKILL.md" for place in skill_places],
+        }
+        for skill in context.sources.skills
+    ]
+    experts = [
+        {
+            "name": expert.name,
+            "path": expert.page.path,
+            "description": expert.description,
+            "scope": expert.scope,
+            "lines": expert.page.lines,
+            "tokens": tokens_of(expert.page.body),
+            "owns": list(expert.owns),
+            "copies": [platform.expert_path(expert) for platform in expert_places],
+        }
+        for expert in context.sources.experts
+    ]
+    return Report(
+        command=f"{PROGRAM} list",
+        changing=False,
+        warnings=tuple(str(problem) for problem in context.problems),
+        text=_text(skills, experts),
+        data={"skills": skills, "experts": experts, "platforms": [platform.name for platform in context.platforms]},
+    )
+
+
+def _text(skills: list[dict[str, object]], experts: list[dict[str, object]]) -> str:
+    rows = [("skill", str(one["name"]), f"{one['lines']} lines", f"{one['tokens']} tokens", "") for one in skills]
+    rows += [
+        ("expert", str(one["name"]), f"{one['lines']} lines", f"{one['tokens']} tokens", str(one["scope"]))
+        for one in experts
+    ]
+    return aligned(rows) + "\n" if rows else "no skills and no experts\n"

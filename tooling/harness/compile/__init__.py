@@ -1,0 +1,1 @@
+"""Sources to files of the platforms, and what is on disk compared with them."""
