@@ -1,0 +1,65 @@
+"""A small repository with real git, and the command as users run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+WHO = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
+
+
+class Repo:
+    """A work tree below tmp_path that sees no settings of the machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True)
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+        self.environment |= {
+            "GIT_CONFIG_GLOBAL": os.fspath(root.parent / "gitconfig"),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "HOME": os.fspath(root.parent),
+            "PYTHONPATH": os.fspath(ROOT),
+        }
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *arguments: str, ok: bool = True) -> str:
+        done = subprocess.run(
+            ["git", *WHO, *arguments], cwd=self.root, env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode == 0) is ok, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def write(self, path: str, text: str = "x\n") -> Path:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+        return target
+
+    def commit(self, message: str, *paths: str, ok: bool = True) -> str:
+        """Commit the paths (an empty commit without any)."""
+        for path in paths:
+            if not (self.root / path).exists():
+                self.write(path)
+            self.git("add", "--", path)
+        return self.git("commit", "-q", "--allow-empty", "-m", message, ok=ok)
+
+    def run(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tooling.commit", *words]
+        return subprocess.run(
+            command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=False, input=stdin
+        )
+
+    def json(self, *words: str) -> dict:
+        return json.loads(self.run(*words, "--json").stdout)
+
+
+@pytest.fixture
+def repo(tmp_path):
+    return Repo(tmp_path / "repo")

@@ -1,0 +1,121 @@
+"""History as a list of changes: breaking ones first, then by type, each with its scope and where it came from."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tooling.commit.message import NUMBER, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tooling.commit.git import Commit
+
+TITLES: Final = {
+    "feat": "New",
+    "fix": "Corrected",
+    "perf": "Faster",
+    "refactor": "Rebuilt",
+    "docs": "Documents",
+    "gov": "Governance",
+    "revert": "Taken back",
+    "style": "Style",
+    "test": "Tests",
+    "build": "Build",
+    "ci": "Build server",
+    "chore": "Chores",
+}
+USERS: Final = ("feat", "fix", "perf", "refactor", "docs", "gov", "revert")
+"""Types that readers of a list of changes care about."""
+OTHER: Final = "other"
+_REVERTED: Final = re.compile(r"This reverts commit ([0-9a-f]{7,40})")
+_MARKDOWN: Final = re.compile(r"([\\`*_<>\[\]|#])")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One commit of the list."""
+
+    hash: str
+    type: str
+    """"other" without a conventional header."""
+    scope: str
+    subject: str
+    number: str
+    """"#12" of a squash merge; ""."""
+    breaking: tuple[str, ...]
+    """What it breaks, in its own words; its subject when it only says so by `!`."""
+
+
+def entries(commits: Sequence[Commit]) -> list[Entry]:
+    """Newest first. Merges are left out, and so are commits that the range itself takes back, with their reverts."""
+    gone = _taken_back(commits)
+    return [_entry(each) for each in commits if len(each.parents) < 2 and each.hash not in gone]
+
+
+def markdown(found: Sequence[Entry], title: str, *, all_types: bool) -> str:
+    """The list for people."""
+    parts = [f"## {_escaped(title)}"]
+    breaking = [f"- {_scoped(each)}{_escaped(text)}" for each in found for text in each.breaking]
+    if breaking:
+        parts.append("### Breaking\n\n" + "\n".join(breaking))
+    shown = [*TITLES] if all_types else [*USERS]
+    for kind in shown:
+        lines = [_line(each) for each in found if each.type == kind]
+        if lines:
+            parts.append(f"### {TITLES[kind]}\n\n" + "\n".join(lines))
+    rest = [_line(each) for each in found if each.type == OTHER]
+    if rest:
+        parts.append("### Other\n\n" + "\n".join(rest))
+    if len(parts) == 1:
+        parts.append("Nothing that users see.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _taken_back(commits: Sequence[Commit]) -> set[str]:
+    """Both halves of every pair; a revert that is taken back itself takes nothing back."""
+    hashes = [each.hash for each in commits]
+    gone: set[str] = set()
+    for each in commits:  # newest first
+        if each.hash in gone:
+            continue
+        for short in _REVERTED.findall(each.message):
+            target = next((name for name in hashes if name.startswith(short)), None)
+            if target is not None and target != each.hash:
+                gone |= {each.hash, target}
+    return gone
+
+
+def _entry(commit: Commit) -> Entry:
+    message = parse(commit.message)
+    known = message.kind == "conventional" and message.type.lower() in TITLES
+    subject = message.subject if known else message.header
+    number = NUMBER.search(subject)
+    text = NUMBER.sub("", subject)
+    breaking = [each.value.split("\n\n", 1)[0].replace("\n", " ") for each in message.footers if each.breaking]
+    if message.marked and not breaking:
+        breaking = [text]
+    kind = message.type.lower() if known else "revert" if message.kind == "revert" else OTHER
+    return Entry(
+        hash=commit.hash,
+        type=kind,
+        scope=message.scope or "" if known else "",
+        subject=text,
+        number=number[0].strip(" ()") if number else "",
+        breaking=tuple(filter(None, breaking)),
+    )
+
+
+def _line(entry: Entry) -> str:
+    source = entry.number or entry.hash[:9]
+    return f"- {_scoped(entry)}{_escaped(entry.subject)} ({source})"
+
+
+def _scoped(entry: Entry) -> str:
+    return f"**{_escaped(entry.scope)}**: " if entry.scope else ""
+
+
+def _escaped(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\1", text)

@@ -1,0 +1,73 @@
+"""`areal-commit suggest`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tooling.commit.history import habits_of
+from tooling.commit.settings import read_settings
+from tooling.commit.staged import read_staged
+from tooling.commit.suggest.guess import Guess
+from tooling.commit.suggest.kind import guess_type
+from tooling.commit.suggest.scope import guess_scope
+from tooling.commit.suggest.skeleton import skeleton
+from tooling.kit.errors import UsageError
+from tooling.kit.output import Report
+from tooling.kit.repository import find_repository
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Suggest a message for what is staged."""
+    root = find_repository(arguments.repo).root
+    settings, staged = read_settings(root), read_staged(root)
+    if not staged.files:
+        raise UsageError("nothing is staged", fix="`git add` what belongs to the commit first")
+    if arguments.type is not None and arguments.type not in settings.types:
+        raise UsageError("no such type", where=f"--type {arguments.type}", fix=f"one of {', '.join(settings.types)}")
+    kind = _given(arguments.type, "--type") or guess_type(staged.files, staged.symbols, settings.types)
+    scope = _given(arguments.scope, "--scope")
+    scope = scope or guess_scope(staged.files, staged.symbols, settings, lambda: habits_of(root))
+    message = skeleton(kind.value, scope.value, staged, settings)
+    return Report(
+        command="areal-commit suggest",
+        changing=False,
+        text=message if arguments.message_only else _text(message, kind, scope),
+        data={
+            "message": message,
+            "header": message.split("\n", 1)[0],
+            "type": _fields(kind),
+            "scope": _fields(scope),
+            "files": [asdict(each) for each in staged.files],
+            "symbols": [asdict(each) for each in staged.symbols],
+        },
+    )
+
+
+def _given(value: str | None, option: str) -> Guess | None:
+    return None if value is None else Guess(value, 1.0, (f"given by {option}",))
+
+
+def _text(message: str, kind: Guess, scope: Guess) -> str:
+    return f"{message}\n{_explained('type', kind)}\n{_explained('scope', scope)}"
+
+
+def _explained(name: str, guess: Guess) -> str:
+    lines = [f"# {name}: {guess.value or 'none'} ({guess.confidence:.0%})"]
+    lines += [f"#   {reason}" for reason in guess.evidence]
+    if guess.alternatives:
+        others = ", ".join(f"{value or 'none'} ({confidence:.0%})" for value, confidence in guess.alternatives)
+        lines.append(f"#   or: {others}")
+    return "\n".join(lines)
+
+
+def _fields(guess: Guess) -> dict[str, Any]:
+    return {
+        "value": guess.value,
+        "confidence": guess.confidence,
+        "evidence": list(guess.evidence),
+        "alternatives": [{"value": value, "confidence": confidence} for value, confidence in guess.alternatives],
+    }
