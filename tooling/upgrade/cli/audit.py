@@ -94,7 +94,7 @@ def _report(
             *(f"{one.distribution}: signatures not compared: {one.unseen}" for one in checked if one.unseen),
         ),
         next_steps=("areal-audit --write",) if left and plan is None else (),
-        text="\n".join(_lines(checked)) + "\n",
+        text="\n".join(_lines(checked, "untrue" if plan is None else "put right")) + "\n",
         data={
             "packages": [
                 {
@@ -110,11 +110,13 @@ def _report(
     )
 
 
-def _lines(checked: Sequence[Checked]) -> Iterator[str]:
+def _lines(checked: Sequence[Checked], untrue: str) -> Iterator[str]:
+    if not checked:
+        yield "no package is watched here: no manifest names one, and there is no [tool.areal.upgrade]"
     for one in checked:
         if one.checklist is None and not one.drifts:
             continue
-        state = f"{len(one.drifts)} untrue" if one.drifts else "true"
+        state = f"{len(one.drifts)} {untrue}" if one.drifts else "true"
         entries = len(one.checklist.entries) if one.checklist else 0
         files = len(one.checklist.files) if one.checklist else 0
         yield f"{one.distribution} {one.version}: {files} files, {entries} symbols: {state}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import sys
 import traceback
 from contextlib import contextmanager
@@ -45,12 +46,18 @@ def framed(program: str, words: list[str], run: Callable[[TextIO], Report | None
         except KeyboardInterrupt:
             say("interrupted while the report was printed")
             return InterruptedRunError.exit_code
+        except OSError as error:
+            discard(stream)
+            say(f"error: the report could not be printed: {error.strerror}; what it is about is done")
+            return WriteError.exit_code
         return report.status if report is not None else 0
 
 
 @contextmanager
 def _stdout(reserve: bool) -> Iterator[TextIO]:
-    if reserve:
+    if sys.stdout is None:  # closed by the caller
+        yield io.StringIO()
+    elif reserve:
         with reserved_stdout() as stream:
             yield stream
     else:

@@ -219,3 +219,30 @@ def test_ctrl_c_ends_with_130_and_nothing_written(world):
     assert fits(json.loads(output))["code"] == "interrupted"
     assert world.tree() == start
     assert world.json("impact", "engine==1.5")["ok"]
+
+
+@pytest.mark.parametrize("words", [[], ["--json"], ["--sarif"]])
+def test_a_report_that_nobody_can_take_is_no_traceback(world, words):
+    command = world.command("impact", "engine==2.0", *words)
+
+    def run(**streams):
+        done = subprocess.run(
+            command, cwd=world.root, env=world.environment, stderr=subprocess.PIPE, text=True, check=False, **streams
+        )
+        assert "Traceback" not in done.stderr
+        assert "Exception ignored" not in done.stderr
+        return done
+
+    if Path("/dev/full").exists():
+        with open("/dev/full", "w") as full:
+            done = run(stdout=full)
+        assert done.returncode == 1
+        assert "could not be printed" in done.stderr
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert run(stdout=writing).returncode == 141
+    os.close(writing)
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    done = subprocess.run(closed, cwd=world.root, env=world.environment, stderr=subprocess.PIPE, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 10
