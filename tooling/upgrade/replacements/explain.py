@@ -10,7 +10,7 @@ from tooling.upgrade.replacements.fitting import fits
 from tooling.upgrade.replacements.homes import Homes
 from tooling.upgrade.replacements.members import best_member
 from tooling.upgrade.replacements.modules import new_module
-from tooling.upgrade.replacements.parameters import best_parameter
+from tooling.upgrade.replacements.parameters import announcements, best_parameter
 from tooling.upgrade.replacements.subject import Subject, callable_of, subject_of
 from tooling.upgrade.symbols import Found, SymbolKind
 
@@ -103,7 +103,7 @@ class Explainer:
         after = new.resolve(absent.container)
         if not isinstance(after, Found) or after.symbol.kind not in (SymbolKind.FUNCTION, SymbolKind.CLASS):
             return Verdict.PARAM_REMOVED, None
-        texts = [before.deprecated, *self._announced(before.dotted)]
+        texts = [before.deprecated, *self._announced(before.dotted, absent.name)]
         found = best_parameter(absent.name, before, after.symbol, old, new, texts)
         if found is None:
             return Verdict.PARAM_REMOVED, None
@@ -112,13 +112,14 @@ class Explainer:
         )
         return Verdict.PARAM_RENAMED, Replacement(found.text, found.why, certain)
 
-    def _announced(self, path: str) -> list[str]:
-        """What releases in between say about it."""
+    def _announced(self, path: str, parameter: str = "") -> list[str]:
+        """What releases in between say about it, or about a parameter of it."""
         told = []
         for upstream in self._between:
             found = upstream.resolve(path)
             if isinstance(found, Found):
                 told += [text for text in (found.deprecated, found.symbol.deprecated) if text]
+                told += announcements(upstream, found.symbol, parameter) if parameter else []
         return told
 
 

@@ -59,6 +59,11 @@ def best_parameter(
     return best(found.values(), LEAST)
 
 
+def announcements(upstream: Upstream, symbol: Symbol, name: str) -> list[str]:
+    """What the body of a function or constructor says about the end of a parameter."""
+    return list(advice.texts_about(textwrap.dedent(_body(upstream, symbol)), name))
+
+
 def _is_proven(gone: Parameter, other: Parameter, reasons: set[Reason], *, is_carried: bool, only: bool) -> bool:
     """Whether more than place and default speaks for a name, so that it may be written without a person: the release
     says it, its body does with the new one what it did with the old one, or type and name are almost the same."""

@@ -361,6 +361,20 @@ def test_a_parameter_is_written_where_the_release_or_its_body_say_so(name, old, 
     assert (found.text, found.certain) == (now, True)
 
 
+def test_what_a_release_in_between_says_about_a_parameter_counts():
+    old, new = "def f(a, n=8):\n    return [a] * n\n", "def f(a, top=None, most=8):\n    return a\n"
+    middle = (
+        "import warnings\ndef f(a, n=8, most=8):\n"
+        "    if n != 8:\n        warnings.warn('`n` is deprecated, use `most` instead')\n"
+    )
+    before, between, after = (upstream({"pkg/__init__.py": text}) for text in (old, middle, new))
+    use = use_of("pkg.f", Action.CALL, positional=1, keywords=["n"])
+    absent = Absent("pkg.f", "n")
+    assert explain_absence(absent, before, after, use) == (Verdict.PARAM_REMOVED, None)
+    verdict, found = Explainer([between])(absent, before, after, use)
+    assert (verdict, found.text, found.certain) == (Verdict.PARAM_RENAMED, "most", True)
+
+
 def test_advice_to_pass_something_of_another_type_is_told_and_not_trusted():
     old = (
         "import warnings\ndef f(a, n: bool = False, device: str = 'cpu'):\n"
