@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from tooling.upgrade.upstream.computed_names import computed_names
 from tooling.upgrade.upstream.parsing import FunctionNode, Lines, dotted_name
 from tooling.upgrade.upstream.tables import ClassFacts
 
@@ -22,7 +23,10 @@ def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassFacts:
             continue
         for name, source, annotation, line in _assigned(method, receiver, lines):
             attributes.setdefault(name, []).append((source, annotation, method.name, line + first_line - 1))
-        dynamic = dynamic or _dynamic(method, receiver)
+        computed, complete = computed_names(method, receiver)
+        for name, line in computed:
+            attributes.setdefault(name, []).append(("", "", method.name, line + first_line - 1))
+        dynamic = dynamic or _dynamic(method, receiver, complete)
         if method.name == "__getattr__":
             passed_on = _handed_on(method, receiver)
     return ClassFacts(attributes, dynamic, passed_on)
@@ -98,18 +102,16 @@ def _short(lines: Lines, node: ast.expr) -> str:
     return source if len(source) < 2000 else "..."
 
 
-def _dynamic(method: FunctionNode, receiver: str) -> str:
-    """Why a method may give instances attributes with computed names."""
+def _dynamic(method: FunctionNode, receiver: str, complete: bool) -> str:
+    """Why a method may give instances attributes that nobody could read off it."""
     if method.name in ("__setattr__", "__delattr__", "__setstate__", "__getstate__"):
         return ""
+    if not complete:
+        return f"{method.name}() sets attributes with computed names"
     for node in ast.walk(method):
         if not isinstance(node, ast.Call):
             continue
-        name = dotted_name(node.func)
-        if name in ("setattr", "object.__setattr__") and len(node.args) == 3:
-            if dotted_name(node.args[0]) == receiver and not isinstance(node.args[1], ast.Constant):
-                return f"{method.name}() sets attributes with computed names"
-        elif name == f"{receiver}.__dict__.update" or _updates_vars(node, receiver):
+        if dotted_name(node.func) == f"{receiver}.__dict__.update" or _updates_vars(node, receiver):
             return f"{method.name}() writes __dict__"
     if any(dotted_name(part) == f"{receiver}.__dict__" for part in _stored(method)):
         return f"{method.name}() writes __dict__"
