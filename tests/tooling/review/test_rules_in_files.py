@@ -1,0 +1,273 @@
+"""Every rule that reads one file: code it must find, and code beside it that is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from tooling.review.rules.catalogue import RULES
+
+REWARD = "def score_reward(prompt, completions, prompt_ids, completion_ids, answer=None, **data):\n"
+DIST = "import torch.distributed as dist\n\n"
+CONTEXT = {
+    "areal/__init__.py": "",
+    "areal/reward/__init__.py": "",
+    "areal/reward/exact.py": "def exact_reward():\n    return 1.0\n",
+    "areal/functional.py": "def known(x, *, strict=False):\n    return x\n",
+    "areal/configs.py": "from dataclasses import dataclass\n\n\n@dataclass\nclass Args:\n    size: int = 1\n",
+}
+
+CASES: dict[str, tuple[list[str], list[str]]] = {
+    "group-not-forwarded": (
+        [f"{DIST}def total(x, group):\n    dist.all_reduce(x)\n"],
+        [
+            f"{DIST}def total(x, group):\n    dist.all_reduce(x, group=group)\n",
+            f"{DIST}def total(x, group: str):\n    dist.all_reduce(x)\n",
+            f"{DIST}def total(x, group=None):\n    if group is None:\n        dist.all_reduce(x)\n",
+        ],
+    ),
+    "collective-under-rank": (
+        [f"{DIST}def f():\n    if dist.get_rank() == 0:\n        dist.barrier()\n"],
+        [
+            f"{DIST}def f(x):\n    if dist.get_rank() == 0:\n        print(x)\n    dist.barrier()\n",
+            f"{DIST}def f(x, g):\n    if dist.get_rank() == 0:\n        dist.barrier(group=g)\n",
+            f"{DIST}def f(x):\n    if rank == 0:\n        dist.barrier()\n    else:\n        dist.barrier()\n",
+        ],
+    ),
+    "return-before-collective": (
+        [f"{DIST}def f(rank):\n    if rank != 0:\n        return\n    dist.barrier()\n"],
+        [f"{DIST}def f(rank):\n    dist.barrier()\n    if rank != 0:\n        return\n    print(rank)\n"],
+    ),
+    "rank-local-assert": (
+        [f"{DIST}def f(count):\n    assert count > 0\n    dist.all_reduce(count)\n"],
+        [f"{DIST}def f(count, n):\n    assert n > 0\n    dist.all_reduce(count)\n"],
+    ),
+    "module-level-group": (
+        [f"{DIST}GROUP = dist.new_group([0, 1])\n"],
+        [f"{DIST}def make():\n    return dist.new_group([0, 1])\n"],
+    ),
+    "group-without-timeout": (
+        [f"{DIST}def f(t):\n    return dist.new_group([0], timeout=t), dist.new_group([1])\n"],
+        [f"{DIST}def f():\n    return dist.new_group([0]), dist.new_group([1])\n"],
+    ),
+    "update-without-pause": (
+        [f"{DIST}class E:\n    def _update_weights_from_distributed(self, meta):\n        dist.barrier()\n"],
+        [
+            f"{DIST}class E:\n    def _update_weights_from_distributed(self, meta):\n"
+            "        self.rollout.pause_generation()\n        dist.barrier()\n"
+        ],
+    ),
+    "unguarded-mask-division": (
+        ["def f(x, loss_mask):\n    return (x * loss_mask).sum() / loss_mask.count_nonzero()\n"],
+        [
+            "def f(x, loss_mask):\n    return (x * loss_mask).sum() / loss_mask.sum().clamp(min=1)\n",
+            "def f(x, mask):\n    if not mask.any():\n        return 0\n    return (x * mask).sum() / mask.sum()\n",
+            "def f(x, counts):\n    return x.sum() / counts.sum()\n",
+        ],
+    ),
+    "unmasked-numerator": (
+        ["def f(x, mask):\n    return x.sum() / mask.sum().clamp(min=1)\n"],
+        ["def f(x, mask):\n    x = x * mask\n    return x.sum() / mask.sum().clamp(min=1)\n"],
+    ),
+    "dropped-result": (
+        ["import torch\ndef f(x):\n    x.clamp(max=2.0)\n    return x\n", "def f(text):\n    text.strip()\n"],
+        ["import torch\ndef f(x):\n    x.clamp_(max=2.0)\n    return x.clamp(0)\n"],
+    ),
+    "host-sync-in-loop": (
+        ["import torch\ndef train_batch(xs):\n    total = 0\n    for x in xs:\n        total += x.item()\n"],
+        ["import torch\ndef train_batch(xs):\n    return torch.stack(xs).sum().item()\n"],
+    ),
+    "histogram-end": (
+        ["import torch\ndef f(x, n):\n    return torch.histc(x, bins=n, min=0, max=n - 1)\n"],
+        ["import torch\ndef f(x, n):\n    return torch.histc(x, bins=n, min=0, max=n)\n"],
+    ),
+    "blocking-in-async": (
+        ["import time\nasync def f():\n    time.sleep(1)\n", "import requests as r\nasync def f():\n    r.post('u')\n"],
+        [
+            "import asyncio\nasync def f():\n    await asyncio.sleep(1)\n",
+            "import time\nasync def f():\n    def inner():\n        time.sleep(1)\n    return inner\n",
+        ],
+    ),
+    "file-in-episode": (
+        ["class W:\n    async def arun_episode(self, e, d):\n        return open('x').read()\n"],
+        ["async def start():\n    return open('x').read()\n"],
+    ),
+    "never-awaited": (
+        [
+            "async def save():\n    pass\nasync def main():\n    save()\n",
+            "class A:\n    async def save(self):\n        pass\n    def run(self):\n        self.save()\n",
+        ],
+        [
+            "async def save():\n    pass\nasync def main():\n    await save()\n",
+            "def task(f):\n    return f\n@task\nasync def save():\n    pass\ndef main():\n    save()\n",
+        ],
+    ),
+    "dropped-task": (
+        ["import asyncio\nasync def f(g):\n    asyncio.create_task(g())\n"],
+        ["import asyncio\nasync def f(g, kept):\n    kept.add(asyncio.create_task(g()))\n"],
+    ),
+    "unbounded-wait": (
+        [
+            "class A:\n    def destroy(self):\n        self.thread.join()\n",
+            "class A:\n    def close(self):\n        self.executor.shutdown(wait=True)\n",
+        ],
+        [
+            "class A:\n    def destroy(self):\n        self.thread.join(timeout=5)\n",
+            "class A:\n    def run(self):\n        self.thread.join()\n",
+            "class A:\n    def close(self, parts):\n        self.path.join(parts)\n",
+        ],
+    ),
+    "endless-retry": (
+        [
+            "def f(g):\n    while True:\n        try:\n            return g()\n        except Exception:\n            ..."
+        ],
+        [
+            "def f(g):\n    while True:\n        try:\n            return g()\n        except Exception:\n"
+            "            raise ValueError from None\n"
+        ],
+    ),
+    "unresolved-import": (
+        ["from areal.functional import gone\n", "import areal.nothing\n", "from areal.nothing import x\n"],
+        [
+            "from areal.functional import known\n",
+            "try:\n    from areal.functional import gone\nexcept ImportError:\n    gone = None\n",
+            "from areal import functional\nimport elsewhere.thing\n",
+        ],
+    ),
+    "signature-mismatch": (
+        [
+            "from areal.functional import known\nknown(1, shape=2)\n",
+            "from areal.functional import known\nknown(1, 2)\n",
+            "from areal.configs import Args\nArgs(sise=2)\n",
+        ],
+        [
+            "from areal.functional import known\nknown(1, strict=True)\n",
+            "from areal.functional import known\ndef f(known):\n    known(1, 2, 3)\n",
+            "from areal.configs import Args\nArgs(2)\n",
+        ],
+    ),
+    "unknown-attribute": (
+        ["from areal.configs import Args\ndef f(args: Args):\n    return args.sise\n"],
+        [
+            "from areal.configs import Args\ndef f(args: Args):\n    return args.size\n",
+            "from areal.configs import Args\ndef f(args: Args):\n    args = args.other()\n    return args.sise\n",
+        ],
+    ),
+    "field-order": (
+        ["from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int = 1\n    y: int\n"],
+        [
+            "from dataclasses import dataclass\n@dataclass(kw_only=True)\nclass A:\n    x: int = 1\n    y: int\n",
+            "from dataclasses import dataclass, field\n@dataclass\nclass A:\n    x: int = field()\n    y: int\n",
+        ],
+    ),
+    "mutable-default": (
+        ["def f(x, seen=[]):\n    seen.append(x)\n", "def f(x, *, seen={}):\n    seen[x] = 1\n"],
+        [
+            "def f(x, seen=[]):\n    return x in seen\n",
+            "def f(x, seen=[]):\n    seen = list(seen)\n    seen.append(x)\n",
+        ],
+    ),
+    "assert-in-config": (
+        ["class RunConfig:\n    def __post_init__(self):\n        assert self.n > 0\n"],
+        ["class Ledger:\n    def __post_init__(self):\n        assert self.n > 0\n"],
+    ),
+    "literal-in-config": (
+        ["import omegaconf\n@dataclass\nclass C:\n    mode: Literal['a'] = 'a'\n"],
+        ["@dataclass\nclass C:\n    mode: Literal['a'] = 'a'\n"],
+    ),
+    "undocumented-field": (
+        ["class RunConfig:\n    a: int = 1\n    '''Steps.'''\n    b: int = 2\n    '''Seconds.'''\n    c: int = 3\n"],
+        ["class RunConfig:\n    a: int = 1\n    b: int = 2\n    c: int = 3\n"],
+    ),
+    "unsafe-deserialisation": (
+        ["import cloudpickle\ndef f(data):\n    return cloudpickle.loads(data)\n"],
+        ["import pickle\ndef f(x):\n    return pickle.loads(pickle.dumps(x))\n"],
+    ),
+    "unsafe-torch-load": (
+        ["import torch\ndef f(p):\n    return torch.load(p, weights_only=False)\n"],
+        ["import torch\ndef f(p):\n    return torch.load(p, weights_only=True)\n"],
+    ),
+    "unsafe-yaml": (
+        ["import yaml\ndef f(t):\n    return yaml.load(t, Loader=yaml.Loader)\n"],
+        ["import yaml\ndef f(t):\n    return yaml.load(t, Loader=yaml.SafeLoader), yaml.safe_load(t)\n"],
+    ),
+    "shell-from-values": (
+        [
+            "import os\ndef f(p):\n    os.system(f'rm {p}')\n",
+            "import subprocess\ndef f(p):\n    subprocess.run('rm ' + p, shell=True)\n",
+        ],
+        [
+            "import subprocess\ndef f(p):\n    subprocess.run(['rm', p])\n    subprocess.run('ls', shell=True)\n",
+            "import os, shlex\ndef f(p):\n    os.system(f'rm {shlex.quote(p)}')\n",
+        ],
+    ),
+    "evaluated-text": (["def f(t):\n    return eval(t)\n"], ["def f(model):\n    return model.eval()\n"]),
+    "open-address": (
+        ["import uvicorn\ndef f(app):\n    uvicorn.run(app, host='0.0.0.0')\n"],
+        ["import uvicorn\ndef f(app, host):\n    uvicorn.run(app, host=host)\n"],
+    ),
+    "wildcard-import": (["from os.path import *\n"], ["from os.path import join\n"]),
+    "frozen-import": (["from realhf.base import stats_tracker\n"], ["from areal import functional\n"]),
+    "swallowed-error": (
+        ["def f(g):\n    try:\n        g()\n    except Exception:\n        pass\n"],
+        ["def f(g):\n    try:\n        g()\n    except KeyError:\n        pass\n"],
+    ),
+    "torn-state": (
+        ["def save_state(p, s):\n    with open(p, 'w') as f:\n        f.write(s)\n"],
+        [
+            "import os\ndef save_state(p, s):\n    with open(p + '~', 'w') as f:\n        f.write(s)\n"
+            "    os.replace(p + '~', p)\n"
+        ],
+    ),
+    "silent-getattr": (
+        ["class A:\n    def __getattr__(self, name):\n        return None\n"],
+        ["class A:\n    def __getattr__(self, name):\n        raise AttributeError(name)\n"],
+    ),
+    "reward-swallows": (
+        [f"{REWARD}    try:\n        return float(g(completions))\n    except Exception:\n        return 0.0\n"],
+        [f"{REWARD}    try:\n        return float(completions)\n    except ValueError:\n        return 0.0\n"],
+    ),
+    "reward-unguarded": (
+        [f"{REWARD}    if completions.strip() == answer.strip():\n        return 1.0\n    return 0.0\n"],
+        [f"{REWARD}    return float(completions == answer)\n"],
+    ),
+    "reward-no-number": (
+        [f"{REWARD}    return None\n", f"{REWARD}    return 1.0, 'why'\n"],
+        [f"{REWARD}    return float(completions == answer)\n", "def other(prompt):\n    return None\n"],
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(world, rule):
+    bad, good = CASES[rule]
+    world.commit(dict(CONTEXT))
+    files = {f"bad_{number}.py": text for number, text in enumerate(bad)}
+    files |= {f"good_{number}.py": text for number, text in enumerate(good)}
+    world.commit(files)
+    found = {path for name, path, _ in world.found() if name == rule}
+    assert found == {path for path in files if path.startswith("bad_")}
+
+
+def test_registry_entries_must_lead_somewhere(world):
+    world.commit(dict(CONTEXT))
+    entry = 'REWARDS = {{"exact": "areal.reward.exact:{}"}}\n'
+    world.commit({"areal/reward/registry.py": entry.format("gone_reward")})
+    assert ("registry-target", "areal/reward/registry.py", 1) in world.found()
+    world.commit({"areal/reward/registry.py": entry.format("exact_reward")})
+    assert world.found() == []
+
+
+def test_a_test_must_be_able_to_fail(world):
+    world.commit({"tests/test_a.py": "def test_a():\n    load()\n\n\ndef test_b():\n    assert load()\n"})
+    assert world.found() == [("toothless-test", "tests/test_a.py", 1)]
+
+
+def test_every_rule_of_one_file_is_tested_here():
+    elsewhere = {"registry-target", "toothless-test"}
+    assert {name for name, rule in RULES.items() if rule.in_file is not None} == set(CASES) | elsewhere
+
+
+def test_there_are_at_least_thirty_rules_and_each_says_what_why_and_how():
+    assert len(RULES) >= 30
+    silent = [name for name, rule in RULES.items() if not (rule.title and rule.why and rule.fix and rule.example)]
+    assert silent == []

@@ -1,0 +1,202 @@
+"""`areal-review`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from tooling.kit.errors import ToolError, UsageError, WriteError
+from tooling.kit.output import Report, aligned, discard, reserved_stdout, say, write_report
+from tooling.kit.suggest import did_you_mean
+from tooling.review.cli.arguments import FOUND, PROGRAM, parse, parser
+from tooling.review.records import Severity
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tooling.review.policy import Policy
+    from tooling.review.report.outcome import Outcome
+    from tooling.review.repository.comparison import Comparison
+    from tooling.review.repository.git import Git
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if {"-h", "--help"} & set(words):
+        parser().print_help()
+        return 0
+    with reserved_stdout() as stream:
+        try:
+            report, raw = _safely(words)
+            if raw is not None:
+                stream.write(raw)
+            else:
+                write_report(report, stream, as_json="--json" in words)
+            stream.flush()
+        except BrokenPipeError:
+            discard(stream)
+            return 141
+    if raw is not None and report.problem is not None:
+        say(f"error: {report.problem}")
+    return report.status
+
+
+def _safely(words: list[str]) -> tuple[Report, str | None]:
+    try:
+        arguments = parse(words)
+        if arguments.words:
+            return explain(arguments.words[1:]), None
+        return _run(arguments)
+    except ToolError as error:
+        return Report(command=PROGRAM, problem=error, changing=False), None
+    except KeyboardInterrupt:
+        say("interrupted")
+        return Report(command=PROGRAM, exit_code=130, changing=False), None
+    except OSError as error:
+        problem = WriteError(error.strerror or str(error), where=str(error.filename or ""))
+        return Report(command=PROGRAM, problem=problem, changing=False), None
+    except Exception:  # noqa: BLE001 - the outermost frame: a bug must not look like a verdict
+        say(traceback.format_exc())
+        bug = ToolError("internal error", fix="report it with the text above")
+        return Report(command=PROGRAM, problem=bug, changing=False), None
+
+
+def _run(arguments: argparse.Namespace) -> tuple[Report, str | None]:
+    outcome, policy = review(arguments)
+    threshold = arguments.fail_on or policy.fail_on
+    least = len(Severity) + 1 if threshold == "never" else Severity[threshold.upper()]
+    failed = any(each.rule.severity >= least for each in outcome.open)
+    report = Report(
+        command=PROGRAM,
+        exit_code=FOUND if failed else 0,
+        changing=False,
+        data=_data(outcome),
+        text=_text(outcome, arguments),
+    )
+    return report, _raw(outcome, arguments)
+
+
+def _data(outcome: Outcome) -> dict[str, Any]:
+    from tooling.review.report.outcome import fields
+
+    return fields(outcome)
+
+
+def _text(outcome: Outcome, arguments: argparse.Namespace) -> str:
+    from tooling.review.report.written import markdown, text
+
+    return markdown(outcome) if arguments.markdown else text(outcome, quick=arguments.quick)
+
+
+def _raw(outcome: Outcome, arguments: argparse.Namespace) -> str | None:
+    """Output in a form of its own, instead of a report."""
+    from tooling.kit.version import version
+    from tooling.review.baseline import baseline
+    from tooling.review.report.machine import github, sarif
+
+    if arguments.sarif:
+        return json.dumps(sarif(outcome, tool_version=version()), indent=1) + "\n"
+    if arguments.as_baseline:
+        return baseline(outcome.findings)
+    return github(outcome) if arguments.github else None
+
+
+def review(arguments: argparse.Namespace) -> tuple[Outcome, Policy]:
+    """All phases."""
+    from tooling.review.baseline import read_baseline
+    from tooling.review.domains import touched
+    from tooling.review.passes import passes
+    from tooling.review.policy import read_policy
+    from tooling.review.report.outcome import Outcome
+    from tooling.review.repository.git import Git
+    from tooling.review.review import find
+    from tooling.review.risk import assess
+
+    git = Git(arguments.repo)
+    comparison = _comparison(git, arguments)
+    policy = read_policy(comparison.base)
+    accepted = read_baseline(_baseline_text(comparison, policy, arguments.baseline))
+    findings = () if arguments.quick else find(comparison, policy, accepted)
+    domains = touched(comparison, policy.domains)
+    risk = assess(comparison, domains, findings)
+    made = passes(comparison, domains, risk, findings)
+    return Outcome(comparison, domains, risk, made, findings, _unread(comparison, policy)), policy
+
+
+def _baseline_text(comparison: Comparison, policy: Policy, given: Path | None) -> str:
+    if given is not None:
+        if not given.is_file():
+            raise UsageError("no such file", where=f"--baseline {given}", fix="make it with --as-baseline")
+        return given.read_text(encoding="utf-8")
+    return (comparison.base.text(policy.baseline) or "") if policy.baseline else ""
+
+
+def _comparison(git: Git, arguments: argparse.Namespace) -> Comparison:
+    from tooling.review.repository import comparison as made
+
+    if (arguments.staged or arguments.worktree) and git.bare:
+        raise UsageError("a bare repository has no work tree", where=f"--repo {arguments.repo}", fix="name a commit")
+    if arguments.staged:
+        return made.staged(git)
+    if arguments.worktree:
+        return made.work_tree(git)
+    if arguments.commit:
+        return made.commit_alone(git, arguments.commit)
+    return made.between(git, arguments.base or _default_base(git), arguments.head or "HEAD")
+
+
+def _default_base(git: Git) -> str:
+    from tooling.review.policy import read_policy
+    from tooling.review.repository.side import Side
+
+    head = git.commit("HEAD")
+    named = read_policy(Side(git, head)).base if head is not None else ""
+    known = (each for each in (named, "main", "origin/main", "master", "origin/master") if each and git.commit(each))
+    base = next(known, None)
+    if base is None:
+        raise UsageError("no branch `main` to compare with", where="--base", fix="name the base: --base REV")
+    return base
+
+
+def _unread(comparison: Comparison, policy: Policy) -> tuple[str, ...]:
+    """What no rule looked at, with the reason."""
+    notes: list[str] = []
+    for file in comparison.files:
+        if file.status == "D":
+            continue
+        if not policy.reads(file.path):
+            notes.append(f"{file.path}: excluded by the policy")
+        elif comparison.head.text(file.path) is None:
+            notes.append(f"{file.path}: binary, a link, a submodule or very large")
+        elif file.path.endswith(".py") and comparison.head.module(file.path) is None:
+            notes.append(f"{file.path}: no Python that can be parsed")
+    return tuple(notes)
+
+
+def explain(words: Sequence[str]) -> Report:
+    """What a rule looks for; all rules without a name."""
+    from dataclasses import fields
+
+    from tooling.review.rules.catalogue import FAMILIES, RULES
+
+    if not words:
+        rows = [
+            (rule.id, rule.severity.name, f"{name}: {rule.title}") for name, all_ in FAMILIES.items() for rule in all_
+        ]
+        data = {"rules": [{"id": row[0], "severity": row[1], "title": row[2]} for row in rows]}
+        return Report(command=f"{PROGRAM} explain", changing=False, text=aligned(rows) + "\n", data=data)
+    rule = RULES.get(words[0])
+    if rule is None:
+        fix = did_you_mean(words[0], RULES) or f"`{PROGRAM} explain` lists all"
+        raise UsageError(f"no rule {words[0]!r}", where="explain", fix=fix)
+    said = {each.name: getattr(rule, each.name) for each in fields(rule) if not each.name.startswith("in_")}
+    example = "\n".join(f"    {line}" for line in rule.example.splitlines())
+    text = f"{rule.id} ({rule.severity.name}): {rule.title}\n{rule.why}\nfix: {rule.fix}\nexample:\n{example}\n"
+    return Report(
+        command=f"{PROGRAM} explain", changing=False, text=text, data={"rule": {**said, "severity": rule.severity.name}}
+    )

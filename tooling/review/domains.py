@@ -1,0 +1,128 @@
+"""Phase 2: whose code changed, and which signals its lines raise. The table is domains.toml, or a repository's own."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tooling.kit.errors import UsageError
+from tooling.kit.toml import TOMLError, parse_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tooling.review.repository.comparison import Comparison
+
+BUILT_IN = Path(__file__).with_name("domains.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Code that deserves a question of its own."""
+
+    name: str
+    pattern: re.Pattern[str]
+    question: str
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Files that one expert knows."""
+
+    name: str
+    title: str
+    expert: str
+    weight: int
+    globs: tuple[re.Pattern[str], ...]
+    questions: tuple[str, ...] = ()
+    signals: tuple[Signal, ...] = ()
+
+    def owns(self, path: str) -> bool:
+        """Whether a glob matches."""
+        return any(glob.fullmatch(path) for glob in self.globs)
+
+
+ELSEWHERE = Domain("other", "Files without an owner", "simple-code-reviewer", 1, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """A domain with its changed files."""
+
+    domain: Domain
+    paths: tuple[str, ...]
+    signals: Mapping[str, tuple[str, ...]]
+    """Signal -> the first places that raise it, "path:line"."""
+
+
+def glob(pattern: str) -> re.Pattern[str]:
+    """`**` stands for any folders, also none; `*` and `?` stay within one."""
+    text = re.escape(pattern).replace(r"\*\*/", "(?:.*/)?").replace(r"/\*\*", "/.*")
+    return re.compile(text.replace(r"\*\*", ".*").replace(r"\*", "[^/]*").replace(r"\?", "[^/]"))
+
+
+def read_domains(content: bytes, where: str) -> tuple[Domain, ...]:
+    """The domains of a table. Raises UsageError that names what is wrong."""
+    try:
+        table = parse_toml(content)
+        return tuple(_domain(each) for each in table["domain"])
+    except TOMLError as error:
+        raise UsageError(f"is no TOML: {error}", where=where, fix="correct the file") from error
+    except (KeyError, TypeError, re.error) as error:
+        raise UsageError(f"is no table of domains: {error}", where=where, fix=f"write it as {BUILT_IN.name}") from error
+
+
+def _domain(row: Mapping[str, Any]) -> Domain:
+    return Domain(
+        name=row["name"],
+        title=row["title"],
+        expert=row["expert"],
+        weight=int(row["weight"]),
+        globs=tuple(glob(each) for each in row["globs"]),
+        questions=tuple(row.get("questions", ())),
+        signals=tuple(
+            Signal(each["name"], re.compile(each["pattern"]), each["question"]) for each in row.get("signals", ())
+        ),
+    )
+
+
+@functools.cache
+def built_in() -> tuple[Domain, ...]:
+    """The table of domains.toml."""
+    return read_domains(BUILT_IN.read_bytes(), BUILT_IN.name)
+
+
+def owner(path: str, domains: tuple[Domain, ...]) -> Domain:
+    """The first domain that owns a path; ELSEWHERE if none does."""
+    return next((each for each in domains if each.owns(path)), ELSEWHERE)
+
+
+def touched(comparison: Comparison, domains: tuple[Domain, ...]) -> tuple[Touched, ...]:
+    """The domains of a change, in the order of the table."""
+    paths: dict[str, list[str]] = {}
+    owners: dict[str, Domain] = {}
+    for file in comparison.files:
+        domain = owner(file.path, domains)
+        owners[domain.name] = domain
+        paths.setdefault(domain.name, []).append(file.path)
+    order = [*(each.name for each in domains), ELSEWHERE.name]
+    return tuple(
+        Touched(owners[name], tuple(paths[name]), _signals(comparison, owners[name], paths[name]))
+        for name in sorted(owners, key=order.index)
+    )
+
+
+def _signals(comparison: Comparison, domain: Domain, paths: list[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for path in paths if domain.signals else ():
+        text = comparison.head.text(path)
+        lines = text.split("\n") if text is not None else []
+        for number in sorted(comparison.by_path[path].added):
+            line = lines[number - 1] if number <= len(lines) else ""
+            for signal in domain.signals:
+                if signal.pattern.search(line):
+                    found.setdefault(signal.name, []).append(f"{path}:{number}")
+    return {name: tuple(places[:5]) for name, places in found.items()}

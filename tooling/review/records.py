@@ -1,0 +1,74 @@
+"""What passes between the phases of a review: severities, rules, places that rules yield, findings."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tooling.review.repository.comparison import Comparison
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+
+class Severity(IntEnum):
+    """How bad it is if the finding is right."""
+
+    LOW = 1
+    MEDIUM = 2
+    HIGH = 3
+    CRITICAL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rule holds. `message` says what is there; it must not contain line numbers, which change."""
+
+    path: str
+    line: int
+    message: str
+    evidence: str = ""
+    """Another place that proves it: "areal/utils/functional.py:12"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One thing to look for. Exactly one of `in_file` and `in_change` is given."""
+
+    id: str
+    severity: Severity
+    title: str
+    why: str
+    fix: str
+    example: str
+    """Code or a situation in which it fires."""
+    in_file: Callable[[Module, Side], Iterator[Place]] | None = None
+    """Looks at one module of one side; run on both sides, so that only what is new counts."""
+    in_change: Callable[[Comparison], Iterator[Place]] | None = None
+    """Looks at the change as a whole; what it yields is new by construction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A place that is new, with its rule."""
+
+    rule: Rule
+    place: Place
+    symbol: str
+    """Enclosing function or class; "" at the top level."""
+    code: str
+    """The line of source, stripped."""
+    nth: int = 0
+    """Number among equal findings of one file."""
+    suppressed: str = ""
+    """Reason given in a comment or "baseline"; "" when it counts."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Stays the same when code above moves the line."""
+        parts = (self.rule.id, self.place.path, self.symbol, self.code, self.place.message, str(self.nth))
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:24]

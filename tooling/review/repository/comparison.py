@@ -1,0 +1,212 @@
+"""The change itself: which files, which lines, which symbols differ between two sides."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tooling.kit.errors import UsageError
+from tooling.review.repository.git import EMPTY_TREE
+from tooling.review.repository.module import Function, Module
+from tooling.review.repository.side import INDEX, WORK_TREE, Side
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.git import Git
+
+_DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--find-renames", "--ignore-submodules=dirty")
+_HUNK = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFile:
+    """One file of the change. Lines are 1-based; `added` of the new side, `removed` of the old one."""
+
+    path: str
+    old_path: str
+    status: str
+    """ "A" added, "D" deleted, "M" modified, "R" renamed, "T" type changed."""
+    added: frozenset[int] = frozenset()
+    removed: frozenset[int] = frozenset()
+
+
+@dataclass
+class Comparison:
+    """Both sides and what differs."""
+
+    base: Side
+    head: Side
+    files: tuple[ChangedFile, ...]
+    title: str
+    """ "main..topic", for people."""
+    notes: list[str] = field(default_factory=list)
+    """What was not looked at, and why."""
+
+    @cached_property
+    def by_path(self) -> dict[str, ChangedFile]:
+        """New path -> file."""
+        return {each.path: each for each in self.files}
+
+    @property
+    def added(self) -> int:
+        """Number of added lines."""
+        return sum(len(each.added) for each in self.files)
+
+    @property
+    def removed(self) -> int:
+        """Number of removed lines."""
+        return sum(len(each.removed) for each in self.files)
+
+    @cached_property
+    def symbols(self) -> dict[str, tuple[str, ...]]:
+        """Path -> functions and classes with changed lines, innermost names only."""
+        return {each.path: tuple(sorted(self._changed(each))) for each in self.files if each.path.endswith(".py")}
+
+    def _changed(self, file: ChangedFile) -> Iterator[str]:
+        seen: set[str] = set()
+        for side, path, lines in ((self.head, file.path, file.added), (self.base, file.old_path, file.removed)):
+            module = side.module(path) if lines else None
+            if module is not None:
+                seen |= {module.symbol_at(line) for line in lines}
+        yield from seen - {""}
+
+    @cached_property
+    def gone(self) -> dict[str, tuple[str, ChangedFile]]:
+        """Public top-level names that modules no longer bind: {"areal.api.load": ("load", file)}."""
+        found: dict[str, tuple[str, ChangedFile]] = {}
+        for file in self.files:
+            before = self.base.module(file.old_path) if file.status != "A" else None
+            if before is None:
+                continue
+            after = self.head.module(file.path) if file.status != "D" else None
+            if after is None and file.status != "D":
+                continue  # unreadable now: nothing is known
+            kept = set(top_level(after)) if after is not None and file.path == file.old_path else set()
+            for name in set(top_level(before)) - kept:
+                if not name.startswith("_"):
+                    found[f"{before.package}.{name}"] = (name, file)
+        return found
+
+    @cached_property
+    def affected(self) -> tuple[str, ...]:
+        """Files outside the change that name something it removed or gave another signature."""
+        names = {name for name, _ in self.gone.values()} | set(self._resigned())
+        names = {name for name in names if len(name) > 2}
+        return tuple(path for path in self.head.grep(names, "*.py") if path not in self.by_path)
+
+    def _resigned(self) -> Iterator[str]:
+        for file in self.files:
+            before, after = self.base.module(file.old_path), self.head.module(file.path)
+            if before is None or after is None or file.status == "A":
+                continue
+            old = _signatures(before)
+            yield from (name for name, shape in _signatures(after).items() if old.get(name, shape) != shape)
+
+
+def top_level(module: Module) -> dict[str, ast.AST]:
+    """What a module defines itself at its top level (imports are not counted)."""
+    found: dict[str, ast.AST] = {}
+    for node in module.tree.body:
+        if isinstance(node, Function | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found.update({name.id: node for target in targets for name in ast.walk(target) if _stored(name)})  # type: ignore[attr-defined]  # _stored says it is a Name
+    return found
+
+
+def _stored(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def _signatures(module: Module) -> dict[str, str]:
+    """What callers of each function and class of the top level depend on."""
+    return {node.name: _shape(node) for node in module.tree.body if isinstance(node, Function | ast.ClassDef)}
+
+
+def _shape(node: Function | ast.ClassDef) -> str:
+    if isinstance(node, Function):
+        return ast.dump(node.args)
+    made = (each for each in node.body if isinstance(each, Function) and each.name == "__init__")
+    fields = (each for each in node.body if isinstance(each, ast.AnnAssign))
+    return " ".join([*(ast.dump(each.args) for each in made), *(ast.dump(each) for each in fields)])
+
+
+def between(git: Git, base: str, head: str) -> Comparison:
+    """What `head` adds since it left `base`."""
+    tip = git.require(head, "--head")
+    onto = git.require(base, "--base")
+    start = git.merge_base(onto, tip)
+    if start is None:
+        raise UsageError(
+            "base and head share no history", where=f"--base {base}", fix="name an ancestor, or fetch more"
+        )
+    return _compared(git, start, tip, [start, tip], f"{base}..{head}")
+
+
+def commit_alone(git: Git, revision: str) -> Comparison:
+    """What one commit changes against its first parent."""
+    tip = git.require(revision, "--head")
+    start = git.commit(f"{tip}^") or EMPTY_TREE
+    return _compared(git, start, tip, [start, tip], revision)
+
+
+def staged(git: Git) -> Comparison:
+    """What the next commit would hold."""
+    start = git.commit("HEAD") or EMPTY_TREE
+    return _compared(git, start, INDEX, ["--cached", start], "staged")
+
+
+def work_tree(git: Git) -> Comparison:
+    """What differs on disk from the last commit, new files included."""
+    start = git.commit("HEAD") or EMPTY_TREE
+    found = _compared(git, start, WORK_TREE, [start], "work tree")
+    known = found.by_path
+    new = [path for path in git.listed("ls-files", "-z", "--others", "--exclude-standard") if path not in known]
+    files = [*found.files]
+    for path in sorted(new):
+        text = found.head.text(path) or ""
+        files.append(ChangedFile(path, path, "A", frozenset(range(1, len(text.splitlines()) + 1))))
+    return Comparison(found.base, found.head, tuple(files), found.title)
+
+
+def _compared(git: Git, start: str, tip: str, arguments: list[str], title: str) -> Comparison:
+    raw = git.listed(*_DIFF, "--raw", "--no-abbrev", "-z", *arguments, "--")
+    patch = git.run(*_DIFF, "-U0", *arguments, "--", folder=git.root)
+    sections = _sections(patch)
+    files: list[ChangedFile] = []
+    entries = iter(raw)
+    for entry in entries:
+        status = entry.rpartition(" ")[2][:1]
+        old = next(entries)
+        new = next(entries) if status in "RC" else old
+        added, removed = next(sections, (frozenset(), frozenset()))
+        if status == "T":  # git shows a deletion and an addition
+            added = next(sections, (frozenset(), frozenset()))[0]
+        files.append(ChangedFile(new, old, status, added, removed))
+    base = Side(git, start)
+    comparison = Comparison(base, Side(git, tip, _parsed=base._parsed), tuple(files), title)
+    comparison.base.load(each.old_path for each in files if each.status != "A")
+    comparison.head.load(each.path for each in files if each.status != "D")
+    return comparison
+
+
+def _sections(patch: bytes) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
+    added: set[int] = set()
+    removed: set[int] = set()
+    started = False
+    for line in patch.split(b"\n"):
+        if line.startswith(b"diff --git "):
+            if started:
+                yield frozenset(added), frozenset(removed)
+            started, added, removed = True, set(), set()
+        elif (match := _HUNK.match(line)) is not None:
+            old, old_count, new, new_count = (int(part) if part is not None else 1 for part in match.groups())
+            removed |= set(range(old, old + old_count))
+            added |= set(range(new, new + new_count))
+    if started:
+        yield frozenset(added), frozenset(removed)

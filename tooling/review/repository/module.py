@@ -1,0 +1,206 @@
+"""One Python file as a syntax tree, with what rules ask again and again: nodes by type, scopes, imported names."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Node = TypeVar("Node", bound=ast.AST)
+
+_SHARED = (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
+"""Nodes that Python makes once: they have no place of their own."""
+_PARAMETERS = re.compile(r"^([ \t]*(?:async[ \t]+def|def|class)[ \t]+\w+)\[[^\]\n]*\]", re.MULTILINE)
+_ALIAS = re.compile(r"^([ \t]*)type[ \t]+(\w+)(?:\[[^\]\n]*\])?[ \t]*=", re.MULTILINE)
+
+
+def parse(text: str) -> ast.Module | None:
+    """The tree of a file; None for what is no Python. Type parameters of Python 3.12 (`def f[T](x)`, `type X = ...`)
+    are read by any version: they are taken out, which moves no line."""
+    for attempt in (text, _ALIAS.sub(r"\1\2 =", _PARAMETERS.sub(r"\1", text))):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the code under review: invalid escapes and the like
+                return ast.parse(attempt)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+    return None
+
+
+@dataclass(frozen=True)
+class Module:
+    """A file that could be parsed."""
+
+    path: str
+    text: str
+    tree: ast.Module
+    package: str
+    """Dotted name of the module: "areal.api.engine"."""
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Source lines, without ends."""
+        return self.text.split("\n")
+
+    @cached_property
+    def _walked(self) -> tuple[dict[type[ast.AST], list[ast.AST]], dict[ast.AST, ast.AST]]:
+        """Nodes by type, and child -> parent, from one walk."""
+        by_type: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
+        parents: dict[ast.AST, ast.AST] = {}
+        waiting: list[ast.AST] = [self.tree]
+        for node in waiting:  # grows while it is read: breadth first
+            by_type[type(node)].append(node)
+            for name in node._fields:
+                value = getattr(node, name, None)
+                for child in value if isinstance(value, list) else (value,):
+                    if isinstance(child, ast.AST) and not isinstance(child, _SHARED):
+                        parents[child] = node
+                        waiting.append(child)
+        return by_type, parents
+
+    @property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """Child -> parent."""
+        return self._walked[1]
+
+    def nodes(self, *types: type[Node]) -> Iterator[Node]:
+        """All nodes of exactly these types."""
+        for kind in types:
+            yield from self._walked[0].get(kind, ())  # type: ignore[misc]  # filed under their own type
+
+    def functions(self) -> Iterator[Function]:
+        """All functions and methods, nested ones included."""
+        yield from self.nodes(ast.FunctionDef)
+        yield from self.nodes(ast.AsyncFunctionDef)
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes that hold a node, from the inside out."""
+        while (node := self.parents.get(node)) is not None:  # type: ignore[assignment]  # None ends the loop
+            yield node
+
+    def function_of(self, node: ast.AST) -> Function | ast.Lambda | None:
+        """The innermost function that holds a node."""
+        return next((each for each in self.around(node) if isinstance(each, Function | ast.Lambda)), None)
+
+    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
+        """The class whose method (directly) a function is."""
+        parent = self.parents.get(node)
+        return parent if isinstance(parent, ast.ClassDef) else None
+
+    @cached_property
+    def _spans(self) -> list[tuple[int, int, str]]:
+        spans: list[tuple[int, int, str]] = []
+
+        def visit(node: ast.AST, prefix: str) -> None:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, Function | ast.ClassDef):
+                    name = f"{prefix}{child.name}"
+                    start = min([child.lineno, *(each.lineno for each in child.decorator_list)])
+                    spans.append((start, child.end_lineno or child.lineno, name))
+                    visit(child, f"{name}.")
+                elif not isinstance(child, ast.expr):
+                    visit(child, prefix)
+
+        visit(self.tree, "")
+        return spans
+
+    def symbol_at(self, line: int) -> str:
+        """Qualified name of the innermost function or class around a line; "" at the top level."""
+        holding = [(start, name) for start, end, name in self._spans if start <= line <= end]
+        return max(holding)[1] if holding else ""
+
+    @cached_property
+    def imported(self) -> dict[str, str]:
+        """Local name -> what it stands for: {"dist": "torch.distributed", "sleep": "time.sleep"}."""
+        names: dict[str, str] = {}
+        for node in self.nodes(ast.Import):
+            for alias in node.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                names[bound] = alias.name if alias.asname else bound
+        for source in self.nodes(ast.ImportFrom):
+            origin = self.absolute(source)
+            names.update({alias.asname or alias.name: f"{origin}.{alias.name}" for alias in source.names})
+        return names
+
+    @cached_property
+    def bindings(self) -> dict[str, list[ast.AST]]:
+        """Every name that something in the file binds, in whatever scope, with what binds it."""
+        found: dict[str, list[ast.AST]] = defaultdict(list)
+        for definition in (*self.functions(), *self.nodes(ast.ClassDef)):
+            found[definition.name].append(definition)
+        for alias in self.nodes(ast.alias):
+            found[alias.asname or alias.name.partition(".")[0]].append(self.parents[alias])
+        for name in self.nodes(ast.Name):
+            if isinstance(name.ctx, ast.Store):
+                found[name.id].append(name)
+        return dict(found)
+
+    @cached_property
+    def shadowing(self) -> dict[ast.AST, set[str]]:
+        """Function -> names that are local to it."""
+        found: dict[ast.AST, set[str]] = defaultdict(set)
+        for name in self.nodes(ast.Name):
+            if isinstance(name.ctx, ast.Store):
+                for each in self.around(name):
+                    found[each].add(name.id)
+        for argument in self.nodes(ast.arg):
+            for each in self.around(argument):
+                found[each].add(argument.arg)
+        for function in self.functions():
+            for each in self.around(function):
+                found[each].add(function.name)
+        return found
+
+    def absolute(self, node: ast.ImportFrom) -> str:
+        """The module an import names, relative ones resolved."""
+        if not node.level:
+            return node.module or ""
+        parts = self.package.split(".")
+        drop = node.level - (1 if self.path.endswith("__init__.py") else 0)
+        kept = parts[: len(parts) - drop] if drop else parts
+        return ".".join([*kept, *([node.module] if node.module else [])])
+
+    def dotted(self, node: ast.expr) -> str:
+        """What `dist.all_reduce` stands for: "torch.distributed.all_reduce"; "" for what is no name."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ""
+        return ".".join([self.imported.get(node.id, node.id), *reversed(parts)])
+
+
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a body without those of functions and classes defined in it."""
+    waiting = list(ast.iter_child_nodes(function))
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, Function | ast.Lambda | ast.ClassDef):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def keyword(call: ast.Call, *names: str) -> ast.expr | None:
+    """The value of the first keyword of these names."""
+    return next((each.value for each in call.keywords if each.arg in names), None)
+
+
+def parameters(function: Function | ast.Lambda) -> list[str]:
+    """Names of all parameters."""
+    spec = function.args
+    named = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, *filter(None, (spec.vararg, spec.kwarg))]
+    return [each.arg for each in named]
+
+
+def last_name(node: ast.expr) -> str:
+    """The last part of a name: "join" of `self.thread.join`."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

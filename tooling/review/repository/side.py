@@ -1,0 +1,146 @@
+"""One side of a change: the files of a commit, of the index or of the work tree, and what its modules define."""
+
+from __future__ import annotations
+
+import ast
+import stat
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from tooling.review.repository.module import Function, Module, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tooling.review.repository.git import Git
+
+INDEX, WORK_TREE = ":index", ":worktree"
+MAX_BYTES = 2_000_000
+"""Files over this size are data or generated."""
+
+
+@dataclass
+class Side:
+    """`where`: a commit's hash, INDEX or WORK_TREE."""
+
+    git: Git
+    where: str
+    _texts: dict[str, str | None] = field(default_factory=dict)
+    _modules: dict[str, Module | None] = field(default_factory=dict)
+    _parsed: dict[tuple[str, str], Module | None] = field(default_factory=dict)
+    """Shared by both sides: most files are the same in both."""
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        """All files."""
+        if self.where == WORK_TREE:
+            return frozenset(self.git.listed("ls-files", "-z", "--cached", "--others", "--exclude-standard"))
+        if self.where == INDEX:
+            return frozenset(self.git.listed("ls-files", "-z", "--cached"))
+        return frozenset(self.git.listed("ls-tree", "-r", "-z", "--name-only", "--full-tree", self.where))
+
+    def load(self, paths: Iterable[str]) -> None:
+        """Read many files at once."""
+        missing = sorted({path for path in paths if path not in self._texts and path in self.paths})
+        if self.where == WORK_TREE:
+            contents = [self._on_disk(path) for path in missing]
+        else:
+            prefix = "" if self.where == INDEX else self.where
+            contents = self.git.blobs([f"{prefix}:{path}" for path in missing]) if missing else []
+        self._texts.update(zip(missing, map(_decoded, contents), strict=True))
+
+    def _on_disk(self, path: str) -> bytes | None:
+        place = self.git.root / path
+        try:
+            # A link may lead anywhere; its target is no content of this repository.
+            return place.read_bytes() if stat.S_ISREG(place.lstat().st_mode) else None
+        except OSError:
+            return None
+
+    def text(self, path: str) -> str | None:
+        """Content; None for what does not exist, is binary or too large."""
+        if path not in self._texts:
+            self.load([path])
+        return self._texts.get(path)
+
+    def module(self, path: str) -> Module | None:
+        """The parsed file; None if there is none or it is no Python."""
+        if path not in self._modules:
+            text = self.text(path) if path.endswith(".py") else None
+            key = (path, text or "")
+            if text is not None and key not in self._parsed:
+                tree = parse(text)
+                self._parsed[key] = Module(path, text, tree, dotted_path(path)) if tree is not None else None
+            self._modules[path] = self._parsed[key] if text is not None else None
+        return self._modules[path]
+
+    @cached_property
+    def packages(self) -> Mapping[str, str]:
+        """Dotted module -> file, for the modules below top-level packages (and below src/)."""
+        return {dotted_path(path.removeprefix("src/")): path for path in sorted(self.paths) if path.endswith(".py")}
+
+    @cached_property
+    def roots(self) -> frozenset[str]:
+        """Top-level names that are ours: folders with an `__init__.py`."""
+        inits = [PurePosixPath(path.removeprefix("src/")) for path in self.paths if path.endswith("/__init__.py")]
+        return frozenset(path.parts[0] for path in inits if len(path.parts) == 2)
+
+    @cached_property
+    def folders(self) -> frozenset[str]:
+        """Dotted names of folders that hold Python files: packages, also those without an `__init__.py`."""
+        return frozenset(
+            ".".join(parts[:size])
+            for parts in (name.split(".") for name in self.packages)
+            for size in range(1, len(parts))
+        )
+
+    def find_module(self, name: str) -> Module | None:
+        """The module of a dotted name, if it is ours."""
+        path = self.packages.get(name)
+        if path is not None and path not in self._texts:
+            self.load(self.packages.values())  # one process reads them all; one each would take longer
+        return self.module(path) if path is not None else None
+
+    def grep(self, words: Iterable[str], *patterns: str) -> list[str]:
+        """Files that hold one of the words, below the patterns ("*.py")."""
+        asked = [part for word in sorted(set(words)) if "\n" not in word for part in ("-e", word)]
+        if not asked:
+            return []
+        where = {WORK_TREE: ["--untracked"], INDEX: ["--cached"]}.get(self.where, [])
+        commit = [self.where] if not where else []
+        found = self.git.listed(
+            "grep", "-l", "-z", "-w", "-F", "-I", *where, *asked, *commit, "--", *patterns, allowed=(0, 1)
+        )
+        prefix = f"{self.where}:" if commit else ""
+        return sorted(path.removeprefix(prefix) for path in found)
+
+    def definition(self, name: str, depth: int = 0) -> tuple[Module, Function | ast.ClassDef] | None:
+        """The function or class of a dotted name, followed through re-exports; None if that is not certain."""
+        owner, _, last = name.rpartition(".")
+        module = self.find_module(owner) if owner else None
+        if module is None or depth > 5:
+            return None
+        found = module.bindings.get(last, [])
+        if len(found) != 1:  # two branches, or a name that is assigned later: nobody knows which one it is
+            return None
+        node = found[0]
+        if isinstance(node, Function | ast.ClassDef):
+            return (module, node) if node in module.tree.body else None
+        if isinstance(node, ast.ImportFrom):
+            alias = next(each for each in node.names if (each.asname or each.name) == last)
+            return self.definition(f"{module.absolute(node)}.{alias.name}", depth + 1)
+        return None
+
+
+def dotted_path(path: str) -> str:
+    """ "areal/api/engine.py" -> "areal.api.engine"; of an `__init__.py` the package."""
+    parts = PurePosixPath(path).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _decoded(content: bytes | None) -> str | None:
+    if content is None or len(content) > MAX_BYTES or b"\0" in content[:8000]:
+        return None
+    return content.decode("utf-8", "replace").replace("\r\n", "\n")

@@ -1,0 +1,1 @@
+"""What is looked for: one page per family, `catalogue.py` lists all."""

@@ -1,0 +1,203 @@
+"""Coroutines and threads: what blocks the event loop, is never run, or is waited for without end."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, keyword, last_name, own_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_BLOCKING = frozenset(
+    {"time.sleep", "os.system", "subprocess.run", "subprocess.call", "subprocess.check_call"}
+    | {"subprocess.check_output", "urllib.request.urlopen", "socket.create_connection", "input"}
+    | {
+        f"{client}.{verb}"
+        for client in ("requests", "httpx")
+        for verb in ["get", "post", "put", "patch", "delete", "head", "request"]
+    }
+)
+_TEARDOWN = re.compile(
+    r"^_*(destroy|close|aclose|stop|shutdown|cleanup|teardown|terminate|del|exit)(_|$)|^__(del|exit)__$"
+)
+_WAITER = re.compile(r"thread|proc|worker", re.IGNORECASE)
+_POOL = re.compile(r"executor|pool", re.IGNORECASE)
+
+
+def blocking_in_async(module: Module, _side: Side) -> Iterator[Place]:
+    """A call that waits, in a function of the event loop."""
+    for function in module.nodes(ast.AsyncFunctionDef):
+        for node in own_nodes(function):
+            name = module.dotted(node.func) if isinstance(node, ast.Call) else ""
+            if isinstance(node, ast.Call) and name in _BLOCKING:
+                yield Place(module.path, node.lineno, f"`{name}` blocks the event loop in `{function.name}`")
+
+
+def file_in_async(module: Module, _side: Side) -> Iterator[Place]:
+    """A file opened in a function that runs once per episode."""
+    for function in module.nodes(ast.AsyncFunctionDef):
+        if not function.name.endswith("run_episode"):
+            continue
+        for node in own_nodes(function):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+                yield Place(module.path, node.lineno, f"`open` blocks all other episodes in `{function.name}`")
+
+
+def never_awaited(module: Module, side: Side) -> Iterator[Place]:
+    """A coroutine that is made and dropped."""
+    for node in module.nodes(ast.Expr):
+        call = node.value
+        if isinstance(call, ast.Call) and _is_coroutine(module, side, call):
+            yield Place(module.path, node.lineno, f"`{ast.unparse(call.func)}(...)` is never awaited: it does not run")
+
+
+def _is_coroutine(module: Module, side: Side, call: ast.Call) -> bool:
+    func = call.func
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self":
+        method = module.function_of(call)
+        while isinstance(method, ast.Lambda) or (method is not None and module.class_of(method) is None):
+            method = module.function_of(method)
+        owner = module.class_of(method) if method is not None else None
+        found = [
+            each for each in (owner.body if owner else ()) if isinstance(each, Function) and each.name == func.attr
+        ]
+        return _is_plain_async(found)
+    name = module.dotted(func)
+    if name in {"asyncio.sleep", "asyncio.wait_for", "asyncio.to_thread", "asyncio.wait"}:
+        return True
+    if isinstance(func, ast.Name) and func.id not in module.imported:
+        named = [each for each in module.functions() if each.name == func.id]
+        return _is_plain_async(named) and named[0] in module.tree.body
+    target = side.definition(name) if isinstance(func, ast.Name) else None
+    return target is not None and isinstance(target[1], ast.AsyncFunctionDef) and not target[1].decorator_list
+
+
+def _is_plain_async(found: list[Function]) -> bool:
+    """Whether there is one definition, a coroutine that no decorator turns into something else."""
+    if len(found) != 1 or not isinstance(found[0], ast.AsyncFunctionDef) or found[0].decorator_list:
+        return False
+    return not any(isinstance(node, ast.Yield) for node in own_nodes(found[0]))
+
+
+def dropped_task(module: Module, _side: Side) -> Iterator[Place]:
+    """A task that nobody keeps."""
+    for node in module.nodes(ast.Expr):
+        call = node.value
+        if isinstance(call, ast.Call) and last_name(call.func) in {"create_task", "ensure_future"}:
+            owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+            if owner == "asyncio" or "loop" in owner or module.dotted(call.func).startswith("asyncio."):
+                yield Place(module.path, node.lineno, "the task is not kept: it may be collected before it ends")
+
+
+def unbounded_wait(module: Module, _side: Side) -> Iterator[Place]:
+    """Waiting without a limit while something is torn down."""
+    for node in module.nodes(ast.Call):
+        if not isinstance(node.func, ast.Attribute) or node.func.attr not in {"join", "shutdown"}:
+            continue
+        function = module.function_of(node)
+        if not isinstance(function, Function) or not _TEARDOWN.match(function.name):
+            continue
+        owner = ast.unparse(node.func.value)
+        if node.func.attr == "join" and not node.args and not node.keywords and _joined(owner, function):
+            yield Place(module.path, node.lineno, f"`{owner}.join()` in `{function.name}` may wait for ever")
+        elif node.func.attr == "shutdown" and _POOL.search(owner) and _waits(node):
+            yield Place(module.path, node.lineno, f"`{owner}.shutdown` in `{function.name}` waits for running work")
+
+
+def _joined(owner: str, function: Function) -> bool:
+    """Whether it is a thread or process, and no earlier join of it had a limit."""
+    if not _WAITER.search(owner):
+        return False
+    calls = (node for node in own_nodes(function) if isinstance(node, ast.Call) and last_name(node.func) == "join")
+    return not any(each.args or each.keywords for each in calls)
+
+
+def _waits(call: ast.Call) -> bool:
+    wait = keyword(call, "wait") or (call.args[0] if call.args else None)
+    return isinstance(wait, ast.Constant) and wait.value is True
+
+
+def endless_retry(module: Module, _side: Side) -> Iterator[Place]:
+    """`while True: try: return ... except Exception: ...` that never gives up."""
+    for loop in module.nodes(ast.While):
+        if not isinstance(loop.test, ast.Constant) or not loop.test.value or len(loop.body) != 1:
+            continue
+        attempt = loop.body[0]
+        if not isinstance(attempt, ast.Try) or not _leaves(attempt.body, (ast.Return, ast.Break)):
+            continue
+        handlers = [each for each in attempt.handlers if _is_broad(each)]
+        if handlers and not any(_leaves(each.body, (ast.Return, ast.Break, ast.Raise)) for each in attempt.handlers):
+            yield Place(module.path, handlers[0].lineno, "any failure is tried again, without end")
+
+
+def _leaves(body: list[ast.stmt], kinds: tuple[type[ast.stmt], ...]) -> bool:
+    return any(isinstance(node, kinds) for statement in body for node in [statement, *own_nodes(statement)])
+
+
+def _is_broad(handler: ast.ExceptHandler) -> bool:
+    return handler.type is None or last_name(handler.type) in {"Exception", "BaseException"}
+
+
+RULES = (
+    Rule(
+        id="blocking-in-async",
+        severity=Severity.HIGH,
+        title="Blocking call in a coroutine",
+        why="It stops every other task of the event loop, health checks and all other episodes included.",
+        fix="Use an asynchronous client, or `await asyncio.to_thread(...)`.",
+        example="async def run(self):\n    requests.post(url)",
+        in_file=blocking_in_async,
+    ),
+    Rule(
+        id="file-in-episode",
+        severity=Severity.MEDIUM,
+        title="Blocking file access in an episode",
+        why="All episodes share one event loop; a slow disk stops them together.",
+        fix="Use aiofiles, or `await asyncio.to_thread(...)`.",
+        example="async def arun_episode(self, engine, data):\n    open(path).read()",
+        in_file=file_in_async,
+    ),
+    Rule(
+        id="never-awaited",
+        severity=Severity.HIGH,
+        title="Coroutine is never awaited",
+        why="Calling a coroutine function only makes the coroutine; without `await` nothing in it runs.",
+        fix="`await` it, or keep a task of it.",
+        example="async def save(): ...\nasync def main():\n    save()",
+        in_file=never_awaited,
+    ),
+    Rule(
+        id="dropped-task",
+        severity=Severity.MEDIUM,
+        title="Task is not kept",
+        why="The event loop holds tasks weakly: one that nobody refers to may vanish, and its exception with it.",
+        fix="Keep it in a set and discard it when done, or use a TaskGroup.",
+        example="asyncio.create_task(self.watch())",
+        in_file=dropped_task,
+    ),
+    Rule(
+        id="unbounded-wait",
+        severity=Severity.HIGH,
+        title="Teardown waits without a limit",
+        why="Work that hangs, or waits for what is torn down, makes the whole process hang at its end.",
+        fix="`join(timeout=...)`; `shutdown(wait=False, cancel_futures=True)`.",
+        example="def destroy(self):\n    self.thread.join()",
+        in_file=unbounded_wait,
+    ),
+    Rule(
+        id="endless-retry",
+        severity=Severity.MEDIUM,
+        title="Retries without end",
+        why="An error that stays, a wrong address for example, becomes a silent hang.",
+        fix="Bound the attempts, wait between them, and raise the last error.",
+        example="while True:\n    try:\n        return call()\n    except Exception:\n        pass",
+        in_file=endless_retry,
+    ),
+)

@@ -1,0 +1,182 @@
+"""What has to change together: lock files, generated pages, translations, mirrors, documents that name what is gone."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.rules.fields import field_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.comparison import ChangedFile, Comparison
+
+_LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "constraints.txt", "requirements.lock")
+_MIRRORS = (".agents", ".claude", ".opencode", ".codex")
+
+
+def lock_behind(comparison: Comparison) -> Iterator[Place]:
+    """Requirements changed, and the lock that the repository keeps did not."""
+    for file in comparison.files:
+        if PurePosixPath(file.path).name != "pyproject.toml" or file.status != "M":
+            continue
+        before, after = (_requirements(side.text(path)) for side, path in _sides(comparison, file))
+        folder = file.path.removesuffix("pyproject.toml")
+        locks = [folder + name for name in _LOCKS if folder + name in comparison.head.paths]
+        if before != after and locks and not any(lock in comparison.by_path for lock in locks):
+            changed = sorted(str(each) for each in before ^ after)
+            yield Place(file.path, min(file.added | file.removed), f"{changed[0]!r} changed, {locks[0]} did not")
+
+
+def _sides(comparison: Comparison, file: ChangedFile) -> tuple[tuple[Any, str], tuple[Any, str]]:
+    return (comparison.base, file.old_path), (comparison.head, file.path)
+
+
+def _requirements(text: str | None) -> frozenset[str]:
+    try:
+        project = tomllib.loads(text or "").get("project", {})
+    except tomllib.TOMLDecodeError:
+        return frozenset()
+    extras = project.get("optional-dependencies", {}).values()
+    return frozenset([*project.get("dependencies", ()), *(each for extra in extras for each in extra)])
+
+
+def pages_behind(comparison: Comparison) -> Iterator[Place]:
+    """Fields of the command line's configuration changed, and its generated page did not."""
+    pages = [path for path in comparison.head.paths if path.endswith("cli_reference.md")]
+    if not pages or any(path in comparison.by_path for path in pages):
+        return
+    for file in comparison.files:
+        if PurePosixPath(file.path).name != "cli_args.py" or file.status != "M":
+            continue
+        sides = ((comparison.base, file.old_path), (comparison.head, file.path))
+        before, after = (field_names(side.module(path)) for side, path in sides)
+        if before and after and set(before) != set(after):
+            changed = sorted(set(before) ^ set(after))
+            line = next((after[name] for name in changed if name in after), 1)
+            yield Place(file.path, line, f"{', '.join(changed[:3])}: {sorted(pages)[0]} does not say so")
+
+
+def translation_behind(comparison: Comparison) -> Iterator[Place]:
+    """A page changed, and its translation did not."""
+    for file in comparison.files:
+        parts = PurePosixPath(file.path).parts
+        if "docs" not in parts or "en" not in parts or not file.path.endswith(".md") or file.status != "M":
+            continue
+        twin = str(PurePosixPath(*("zh" if part == "en" else part for part in parts)))
+        if twin in comparison.head.paths and twin not in comparison.by_path and len(file.added) >= 3:
+            yield Place(file.path, min(file.added), f"{twin} did not change")
+
+
+def mirrors_differ(comparison: Comparison) -> Iterator[Place]:
+    """A skill that several agent platforms keep a copy of, changed in one of them."""
+    for file in comparison.files:
+        top, _, rest = file.path.partition("/")
+        if top not in _MIRRORS or not rest.startswith("skills/") or file.status not in "MA":
+            continue
+        twins = [f"{each}/{rest}" for each in _MIRRORS if each != top and f"{each}/{rest}" in comparison.head.paths]
+        text = comparison.head.text(file.path)
+        differ = [twin for twin in twins if twin not in comparison.by_path and comparison.head.text(twin) != text]
+        if differ:
+            yield Place(file.path, min(file.added, default=1), f"differs from {', '.join(differ)}")
+
+
+def documents_name_gone(comparison: Comparison) -> Iterator[Place]:
+    """A document or skill that names a symbol or file which the change removed."""
+    gone = {name: file for name, file in comparison.gone.values() if len(name) > 5 and not name.islower()}
+    gone |= {name: file for name, file in comparison.gone.values() if "_" in name.strip("_") and len(name) > 7}
+    still = {name for name in gone if _is_defined(comparison, name)}
+    for name in sorted(set(gone) - still):
+        for path in comparison.head.grep([name], "*.md"):
+            text = comparison.head.text(path) or ""
+            spelt = re.compile(rf"`[^`\n]*\b{re.escape(name)}\b[^`\n]*`")
+            lines = (number for number, line in enumerate(text.split("\n"), 1) if spelt.search(line))
+            for number in list(lines)[:1]:
+                yield Place(path, number, f"names `{name}`, which is gone", gone[name].path)
+
+
+def _is_defined(comparison: Comparison, name: str) -> bool:
+    """Whether another module defines the name now: it moved."""
+    spelt = re.compile(
+        rf"^\s*(?:(?:async\s+)?def|class)\s+{re.escape(name)}\b|^{re.escape(name)}\b\s*[:=]", re.MULTILINE
+    )
+    return any(spelt.search(comparison.head.text(path) or "") for path in comparison.head.grep([name], "*.py"))
+
+
+def removed_export(comparison: Comparison) -> Iterator[Place]:
+    """A name taken out of a package's `__all__` without a word of deprecation before."""
+    for file in comparison.files:
+        if not file.path.endswith("__init__.py") or file.status not in "MR" or file.path != file.old_path:
+            continue
+        before, after = (_exports(side.text(path)) for side, path in _sides(comparison, file))
+        missing = sorted(before - after)
+        old = comparison.base.text(file.old_path) or ""
+        if missing and after and "deprecat" not in old.lower():
+            yield Place(file.path, min(file.removed, default=1), f"no longer exports {', '.join(missing[:5])}")
+
+
+def _exports(text: str | None) -> set[str]:
+    found = re.search(r"^__all__\s*(?::[^=]+)?=\s*[\[(](.*?)[\])]", text or "", re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"[\"'](\w+)[\"']", found[1])) if found else set()
+
+
+RULES = (
+    Rule(
+        id="lock-behind",
+        severity=Severity.MEDIUM,
+        title="Requirement changed without its lock",
+        why="What is installed is what the lock says; the change has no effect, or the lock is refused.",
+        fix="Resolve again (areal-upgrade-deps here), and commit the lock.",
+        example="pyproject.toml: torch>=2.9 -> torch>=2.10; uv.lock unchanged",
+        in_change=lock_behind,
+    ),
+    Rule(
+        id="pages-behind",
+        severity=Severity.LOW,
+        title="Generated reference not regenerated",
+        why="Users look options up there: new ones are missing, removed ones are still listed.",
+        fix="Run the generator and commit its output.",
+        example="cli_args.py gains a field; docs/cli_reference.md unchanged",
+        in_change=pages_behind,
+    ),
+    Rule(
+        id="translation-behind",
+        severity=Severity.LOW,
+        title="Page changed without its translation",
+        why="Readers of the other language follow instructions that are no longer true.",
+        fix="Translate the changed sections in the same change, or open an issue for it.",
+        example="docs/en/install.md changed, docs/zh/install.md did not",
+        in_change=translation_behind,
+    ),
+    Rule(
+        id="mirror-drift",
+        severity=Severity.MEDIUM,
+        title="Copies of one skill differ",
+        why="Which text an agent follows then depends on the platform, or on chance.",
+        fix="Generate the copies from one source.",
+        example=".agents/skills/add-reward/SKILL.md changed, .claude/skills/add-reward/SKILL.md did not",
+        in_change=mirrors_differ,
+    ),
+    Rule(
+        id="document-names-gone",
+        severity=Severity.MEDIUM,
+        title="Document names something that was removed",
+        why="People and agents follow it to something that does not exist.",
+        fix="Name the successor, or take the sentence out.",
+        example="class StalenessManager removed; docs/rollout.md says `StalenessManager`",
+        in_change=documents_name_gone,
+    ),
+    Rule(
+        id="removed-export",
+        severity=Severity.MEDIUM,
+        title="Public name removed without deprecation",
+        why="Code of users that imports it from the package fails at once.",
+        fix="Keep it for a release with a DeprecationWarning, or mark the commit as breaking.",
+        example='__all__ = ["load", "save"] -> ["load"]',
+        in_change=removed_export,
+    ),
+)

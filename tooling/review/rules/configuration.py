@@ -1,0 +1,222 @@
+"""Configuration classes and defaults."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, own_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.comparison import Comparison
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_MUTATORS = frozenset(["append", "extend", "insert", "update", "setdefault", "add", "pop", "clear", "remove"])
+
+
+def _dataclass_decorator(node: ast.ClassDef) -> str:
+    names = (ast.unparse(each) for each in node.decorator_list)
+    return next((name for name in names if name.startswith(("dataclass", "dataclasses.dataclass"))), "")
+
+
+def _fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
+    fields = (each for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name))
+    return [each for each in fields if "ClassVar" not in ast.unparse(each.annotation)]
+
+
+def field_order(module: Module, _side: Side) -> Iterator[Place]:
+    """A field without a default behind one that has a default."""
+    for node in module.nodes(ast.ClassDef):
+        decorator = _dataclass_decorator(node)
+        if not decorator or "kw_only=True" in decorator or "KW_ONLY" in ast.unparse(node):
+            continue
+        seen = ""
+        for each in _fields(node):
+            has_default = each.value is not None and "kw_only=True" not in ast.unparse(each.value)
+            if has_default and _default_of(each.value):
+                seen = seen or ast.unparse(each.target)
+            elif seen and each.value is None:
+                name = ast.unparse(each.target)
+                yield Place(
+                    module.path, each.lineno, f"`{node.name}.{name}` has no default, `{seen}` before it has one"
+                )
+
+
+def _default_of(value: ast.expr | None) -> bool:
+    text = ast.unparse(value) if value is not None else ""
+    return bool(text) and (not text.startswith(("field(", "dataclasses.field(")) or "default" in text)
+
+
+def mutable_default(module: Module, _side: Side) -> Iterator[Place]:
+    """A list or dict as default that the function then changes."""
+    for function in module.functions():
+        spec = function.args
+        named = [*spec.posonlyargs, *spec.args]
+        pairs = [*zip(named[len(named) - len(spec.defaults) :], spec.defaults, strict=True)]
+        pairs += [
+            (each, value) for each, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if value is not None
+        ]
+        for parameter, default in pairs:
+            if isinstance(default, ast.List | ast.Dict | ast.Set) and _is_changed(function, parameter.arg):
+                message = (
+                    f"the default of `{parameter.arg}` is shared by all calls of `{function.name}`, which changes it"
+                )
+                yield Place(module.path, default.lineno, message)
+
+
+def _is_changed(function: Function, name: str) -> bool:
+    """Whether it is changed in place, and not replaced before."""
+    for node in own_nodes(function):
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+            return False
+    return any(_changes(node, name) for node in own_nodes(function))
+
+
+def _changes(node: ast.AST, name: str) -> bool:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return (
+            node.func.attr in _MUTATORS and last_name(node.func.value) == name and isinstance(node.func.value, ast.Name)
+        )
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+        return isinstance(node.value, ast.Name) and node.value.id == name
+    return False
+
+
+def assert_in_post_init(module: Module, _side: Side) -> Iterator[Place]:
+    """Validation of user input that `python -O` removes."""
+    for function in module.functions():
+        owner = module.class_of(function)
+        if function.name != "__post_init__" or owner is None or not owner.name.endswith(("Config", "Args", "Options")):
+            continue
+        for node in own_nodes(function):
+            if isinstance(node, ast.Assert):
+                yield Place(module.path, node.lineno, f"`{owner.name}` checks what users wrote with `assert`")
+
+
+def literal_field(module: Module, _side: Side) -> Iterator[Place]:
+    """`Literal` in a dataclass of a module whose configs go through OmegaConf."""
+    if not any(name.startswith(("omegaconf", "hydra")) for name in module.imported.values()):
+        return
+    for node in module.nodes(ast.ClassDef):
+        for each in _fields(node) if _dataclass_decorator(node) else ():
+            if "Literal[" in ast.unparse(each.annotation):
+                yield Place(module.path, each.lineno, f"`{node.name}.{ast.unparse(each.target)}` is a Literal")
+
+
+def field_moved(comparison: Comparison) -> Iterator[Place]:
+    """A field put in front of others of a dataclass that somebody builds by position."""
+    for file in comparison.files:
+        before, after = comparison.base.module(file.old_path), comparison.head.module(file.path)
+        if before is None or after is None or file.status == "A":
+            continue
+        old = {node.name: [ast.unparse(each.target) for each in _fields(node)] for node in before.nodes(ast.ClassDef)}
+        for node in after.nodes(ast.ClassDef):
+            decorator = _dataclass_decorator(node)
+            known = old.get(node.name)
+            if not decorator or "kw_only=True" in decorator or not known:
+                continue
+            now = [ast.unparse(each.target) for each in _fields(node)]
+            if now[: len(known)] != known and set(known) <= set(now):
+                same = [one == other for one, other in zip(known, now, strict=False)].index(False)
+                caller = _by_position(comparison, after, node.name, same)
+                if caller:
+                    yield Place(
+                        file.path, node.lineno, f"fields of `{node.name}` moved, and it is built by position", caller
+                    )
+
+
+def _by_position(comparison: Comparison, module: Module, name: str, same: int) -> str:
+    """A call that passes more by position than the first `same` fields, which stayed."""
+    for path in comparison.head.grep([name], "*.py"):
+        user = comparison.head.module(path)
+        for node in user.nodes(ast.Call) if user is not None else ():
+            named = user is not None and user.dotted(node.func) in {f"{module.package}.{name}", name}
+            if named and not _is_new(comparison, path, node.lineno) and len(node.args) > same:
+                return f"{path}:{node.lineno}"
+    return ""
+
+
+def _is_new(comparison: Comparison, path: str, line: int) -> bool:
+    """Whether the change wrote this line: who wrote it knew the new order."""
+    return path in comparison.by_path and line in comparison.by_path[path].added
+
+
+def undocumented_field(module: Module, _side: Side) -> Iterator[Place]:
+    """A config field without a docstring in a class where the others have one."""
+    for node in module.nodes(ast.ClassDef):
+        fields = _fields(node) if node.name.endswith("Config") else []
+        bare = [each for each in fields if not _documented(node, each)]
+        if len(fields) >= 3 and len(bare) * 2 < len(fields):
+            for each in bare:
+                yield Place(
+                    module.path, each.lineno, f"`{node.name}.{ast.unparse(each.target)}` says nothing of itself"
+                )
+
+
+def _documented(node: ast.ClassDef, each: ast.AnnAssign) -> bool:
+    if each.value is not None and ("help" in ast.unparse(each.value) or "description=" in ast.unparse(each.value)):
+        return True
+    after = node.body[node.body.index(each) + 1 :][:1]
+    return bool(after) and isinstance(after[0], ast.Expr) and isinstance(after[0].value, ast.Constant)
+
+
+RULES = (
+    Rule(
+        id="field-order",
+        severity=Severity.CRITICAL,
+        title="Dataclass field without a default behind one with a default",
+        why="The class cannot be made: the module fails to import with TypeError.",
+        fix="Give it a default, move it up, or make the dataclass keyword-only.",
+        example="@dataclass\nclass A:\n    x: int = 1\n    y: int",
+        in_file=field_order,
+    ),
+    Rule(
+        id="field-moved",
+        severity=Severity.HIGH,
+        title="Fields moved in a dataclass that is built by position",
+        why="Arguments silently land in other fields.",
+        fix="Add new fields at the end, or build it with keywords.",
+        example="class Args: a, b -> class Args: new, a, b; elsewhere Args(1, 2)",
+        in_change=field_moved,
+    ),
+    Rule(
+        id="mutable-default",
+        severity=Severity.HIGH,
+        title="Default that every call shares, and the function changes",
+        why="What one call leaves in it, the next one finds.",
+        fix="Use None and make a new one in the body.",
+        example="def add(x, seen=[]):\n    seen.append(x)",
+        in_file=mutable_default,
+    ),
+    Rule(
+        id="assert-in-config",
+        severity=Severity.LOW,
+        title="Configuration validated with assert",
+        why="`python -O` removes it, and the user sees no option name.",
+        fix="Raise ValueError that names the field, the value and what is allowed.",
+        example="class RunConfig:\n    def __post_init__(self):\n        assert self.n > 0",
+        in_file=assert_in_post_init,
+    ),
+    Rule(
+        id="literal-in-config",
+        severity=Severity.HIGH,
+        title="Literal in a structured config",
+        why="OmegaConf refuses `Literal` annotations when the config is made.",
+        fix="Use `str` and validate the choices in `__post_init__`.",
+        example='import omegaconf\n@dataclass\nclass C:\n    mode: Literal["a", "b"] = "a"',
+        in_file=literal_field,
+    ),
+    Rule(
+        id="undocumented-field",
+        severity=Severity.LOW,
+        title="Config field that is not documented",
+        why="Users read the fields of a config as its manual; all others of this class are described.",
+        fix="Follow it with a string: unit, range, effect.",
+        example='class RunConfig:\n    a: int = 1\n    """Steps."""\n    b: int = 2\n    """s."""\n    c: int = 3',
+        in_file=undocumented_field,
+    ),
+)

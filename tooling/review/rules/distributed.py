@@ -1,0 +1,267 @@
+"""Collectives and process groups: what hangs a job, or mixes ranks that should not talk."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, keyword, last_name, own_nodes, parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+COLLECTIVES = frozenset(
+    [
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_object",
+        "all_reduce",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "broadcast",
+        "broadcast_object_list",
+        "gather",
+        "gather_object",
+        "monitored_barrier",
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "scatter",
+        "scatter_object_list",
+    ]
+)
+_GROUP_PARAMETERS = ("group", "process_group", "pg")
+_MAKERS = frozenset({"init_process_group", "new_group", "init_device_mesh", "new_subgroups"})
+
+
+def _collective(module: Module, node: ast.AST) -> str:
+    """Name of the collective that a call runs; "" for other calls."""
+    if not isinstance(node, ast.Call):
+        return ""
+    name = module.dotted(node.func)
+    owner, _, last = name.rpartition(".")
+    return last if last in COLLECTIVES and owner in {"torch.distributed", "dist", "distributed_c10d"} else ""
+
+
+def _group_given(call: ast.Call, name: str) -> bool:
+    if keyword(call, "group", "process_group") is not None or any(each.arg is None for each in call.keywords):
+        return True
+    if any(isinstance(each, ast.Starred) for each in call.args):
+        return True
+    positions = {"barrier": 0, "monitored_barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2, "reduce": 3}
+    positions |= {"all_gather_object": 2, "broadcast_object_list": 2, "all_gather_into_tensor": 2, "reduce_scatter": 3}
+    return len(call.args) > positions.get(name, 4)
+
+
+def group_not_forwarded(module: Module, _side: Side) -> Iterator[Place]:
+    """A function takes a group, and a collective in it runs on the default group."""
+    for function in module.functions():
+        given = next((name for name in _GROUP_PARAMETERS if name in parameters(function)), None)
+        if given is None or _takes_other_meaning(function, given):
+            continue
+        for node in own_nodes(function):
+            name = _collective(module, node)
+            if (
+                name
+                and isinstance(node, ast.Call)
+                and not _group_given(node, name)
+                and not _for_none(module, node, given)
+            ):
+                yield Place(module.path, node.lineno, f"`{name}` ignores the parameter `{given}` of `{function.name}`")
+
+
+def _takes_other_meaning(function: Function, name: str) -> bool:
+    """Whether the parameter is annotated as something that is no process group."""
+    found = next((each for each in [*function.args.args, *function.args.kwonlyargs] if each.arg == name), None)
+    annotation = ast.unparse(found.annotation) if found is not None and found.annotation is not None else ""
+    return bool(annotation) and "Group" not in annotation and "Any" not in annotation
+
+
+def _for_none(module: Module, node: ast.AST, name: str) -> bool:
+    """Whether the call stands in a branch that asks for the parameter."""
+    tests = (each.test for each in module.around(node) if isinstance(each, ast.If | ast.IfExp))
+    return any(isinstance(part, ast.Name) and part.id == name for test in tests for part in ast.walk(test))
+
+
+def _is_rank(node: ast.expr) -> bool:
+    name = last_name(node.func) if isinstance(node, ast.Call) else last_name(node)
+    return name in {"rank", "get_rank", "global_rank", "world_rank"}
+
+
+def _rank_test(test: ast.expr) -> bool:
+    """`rank == 0`, `dist.get_rank() != 0`: a comparison of this process's rank with a number."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return False
+    sides = (test.left, test.comparators[0])
+    return any(map(_is_rank, sides)) and any(isinstance(each, ast.Constant) for each in sides)
+
+
+def _collectives_in(module: Module, body: list[ast.stmt]) -> dict[str, ast.Call]:
+    nodes = (node for statement in body for node in [statement, *own_nodes(statement)])
+    return {
+        _collective(module, node): node for node in nodes if isinstance(node, ast.Call) and _collective(module, node)
+    }
+
+
+def rank_branch(module: Module, _side: Side) -> Iterator[Place]:
+    """A collective of the default group that only some ranks reach."""
+    for node in module.nodes(ast.If):
+        if not _rank_test(node.test):
+            continue
+        first, second = _collectives_in(module, node.body), _collectives_in(module, node.orelse)
+        paired = {"gather", "gather_object", "scatter", "scatter_object_list"}
+        for name, call in (*first.items(), *second.items()):
+            if (name in first and name in second) or _group_given(call, name) or (paired & {name} and second):
+                continue
+            yield Place(module.path, call.lineno, f"`{name}` runs under `if {ast.unparse(node.test)}` only")
+
+
+def rank_return(module: Module, _side: Side) -> Iterator[Place]:
+    """`if rank != 0: return` in front of a collective of the default group."""
+    for function in module.functions():
+        leaving: ast.If | None = None
+        for statement in function.body:
+            calls = _collectives_in(module, [statement]).items() if leaving is not None else ()
+            test = ast.unparse(leaving.test) if leaving is not None else ""
+            for name, call in calls:
+                if not _group_given(call, name):
+                    message = f"`{name}` is not reached by ranks that leave at `if {test}`"
+                    yield Place(module.path, call.lineno, message)
+            if isinstance(statement, ast.If) and _leaves(module, statement):
+                leaving = statement
+
+
+def _leaves(module: Module, branch: ast.If) -> bool:
+    """`if rank != 0: return`, without a collective of its own that could be the partner of a later one."""
+    ends = isinstance(branch.body[-1], ast.Return) and not branch.orelse
+    return ends and _rank_test(branch.test) and not _collectives_in(module, branch.body)
+
+
+def rank_assertion(module: Module, _side: Side) -> Iterator[Place]:
+    """An assertion on a value of this rank, just before the ranks meet: one fails, the others wait for ever."""
+    for function in module.functions():
+        for here, after in zip(function.body, function.body[1:], strict=False):
+            names = {node.id for node in ast.walk(here) if isinstance(node, ast.Name)}
+            met = _collectives_in(module, [after])
+            shared = {node.id for call in met.values() for node in ast.walk(call) if isinstance(node, ast.Name)}
+            if isinstance(here, ast.Assert) and met and names & shared - set(module.imported):
+                yield Place(module.path, here.lineno, f"assertion on a rank's own value before `{min(met)}`")
+
+
+def module_group(module: Module, _side: Side) -> Iterator[Place]:
+    """A process group made when a module is imported."""
+    for node in module.nodes(ast.Call):
+        if last_name(node.func) not in _MAKERS or not module.dotted(node.func).startswith(
+            ("torch.distributed", "dist.")
+        ):
+            continue
+        if module.function_of(node) is None and not _main_guard(module, node):
+            yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}` runs at import")
+
+
+def _main_guard(module: Module, node: ast.AST) -> bool:
+    return any(isinstance(each, ast.If) and "__name__" in ast.unparse(each.test) for each in module.around(node))
+
+
+def group_timeout(module: Module, _side: Side) -> Iterator[Place]:
+    """`new_group` without a timeout although other groups of the file have one."""
+    calls = [node for node in module.nodes(ast.Call) if module.dotted(node.func) in _TIMED]
+    timed = [node for node in calls if keyword(node, "timeout") is not None]
+    for node in calls if timed else ():
+        if keyword(node, "timeout") is None and not any(each.arg is None for each in node.keywords):
+            yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}` has no timeout; other groups here have")
+
+
+_TIMED = ("torch.distributed.new_group", "torch.distributed.init_process_group")
+
+
+def update_without_pause(module: Module, _side: Side) -> Iterator[Place]:
+    """The trainer's side of a distributed weight update that does not stop generation meanwhile."""
+    for function in module.functions():
+        owner = module.class_of(function)
+        if owner is None or not function.name.endswith("update_weights_from_distributed"):
+            continue
+        nodes = list(own_nodes(function))
+        meets = any(_collective(module, node) for node in nodes)
+        named = {last_name(node.func) for node in nodes if isinstance(node, ast.Call)}
+        callers = [each for each in owner.body if isinstance(each, Function) and _calls(each, function.name)]
+        paused = any("pause" in name for name in named) or any(_calls(each, "pause") for each in callers)
+        if meets and "bucket" not in function.name and not paused:
+            yield Place(module.path, function.lineno, f"`{function.name}` sends weights while generation goes on")
+
+
+def _calls(function: Function, part: str) -> bool:
+    calls = (node for node in own_nodes(function) if isinstance(node, ast.Call))
+    return any(part in last_name(node.func) for node in calls)
+
+
+RULES = (
+    Rule(
+        id="group-not-forwarded",
+        severity=Severity.HIGH,
+        title="Collective ignores the function's process group",
+        why="It runs on the default group: ranks outside the caller's group are waited for, or their values mixed in.",
+        fix="Pass the group on: `dist.all_reduce(x, group=group)`.",
+        example="def norm(x, group):\n    dist.all_reduce(x)",
+        in_file=group_not_forwarded,
+    ),
+    Rule(
+        id="collective-under-rank",
+        severity=Severity.CRITICAL,
+        title="Collective that only some ranks reach",
+        why="A collective waits for every rank of its group; those that take the other branch never come.",
+        fix="Move the collective out of the branch, or give it a group of just these ranks.",
+        example="if dist.get_rank() == 0:\n    dist.barrier()",
+        in_file=rank_branch,
+    ),
+    Rule(
+        id="return-before-collective",
+        severity=Severity.CRITICAL,
+        title="Some ranks leave before a collective",
+        why="The ranks that stay wait in the collective until the timeout.",
+        fix="Let every rank reach the collective, and branch after it.",
+        example="if rank != 0:\n    return\ndist.barrier()",
+        in_file=rank_return,
+    ),
+    Rule(
+        id="rank-local-assert",
+        severity=Severity.HIGH,
+        title="Assertion on a rank's own value right before a collective",
+        why="Where it fails on one rank only, all others hang, and the reason is lost.",
+        fix="Reduce the condition first, and raise on all ranks.",
+        example="assert count > 0\ndist.all_reduce(count)",
+        in_file=rank_assertion,
+    ),
+    Rule(
+        id="module-level-group",
+        severity=Severity.HIGH,
+        title="Process group made at import",
+        why="Importing the module then needs every rank, in the same order, after initialisation.",
+        fix="Make it in a function that runs after `init_process_group`, and hand it on.",
+        example="GROUP = dist.new_group([0, 1])",
+        in_file=module_group,
+    ),
+    Rule(
+        id="group-without-timeout",
+        severity=Severity.LOW,
+        title="Process group without the timeout that others have",
+        why="A hang in this group shows only after the default timeout, long after the others.",
+        fix="Pass the same `timeout=`.",
+        example="dist.new_group(ranks)  # others: dist.new_group(ranks, timeout=TIMEOUT)",
+        in_file=group_timeout,
+    ),
+    Rule(
+        id="update-without-pause",
+        severity=Severity.HIGH,
+        title="Distributed weight update without pausing generation",
+        why="Requests in flight are sampled from a mixture of two versions, and the broadcast can deadlock with them.",
+        fix="Pause generation before the first broadcast and continue it after the last one.",
+        example="def _update_weights_from_distributed(self, meta):\n    dist.broadcast(p, src=0)",
+        in_file=update_without_pause,
+    ),
+)

@@ -1,0 +1,197 @@
+"""Tensors: empty masks, results that are dropped, values moved to the host in hot loops."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, own_nodes, parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_MASK = re.compile(r"(^|_)mask(s|ed)?($|_)|^m$")
+_HOT = re.compile(r"^(forward|backward|step|optimizer_step)$|(^|_)(train_batch|train_step|training_step|loss_fn)$")
+_PURE = frozenset(
+    [
+        "clamp",
+        "masked_fill",
+        "detach",
+        "unsqueeze",
+        "squeeze",
+        "contiguous",
+        "permute",
+        "expand",
+        "masked_select",
+        "cumsum",
+    ]
+)
+_PURE_TEXT = frozenset(
+    ["strip", "lstrip", "rstrip", "lower", "upper", "removeprefix", "removesuffix", "startswith", "endswith"]
+)
+
+
+def _is_mask(node: ast.expr) -> bool:
+    """`mask`, `loss_mask`, `batch["loss_mask"]`, `~mask`, `mask.float()`."""
+    if isinstance(node, ast.UnaryOp):
+        return _is_mask(node.operand)
+    if isinstance(node, ast.Subscript):
+        key = node.slice
+        return (isinstance(key, ast.Constant) and bool(_MASK.search(str(key.value)))) or _is_mask(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in {"float", "bool", "int", "long", "to", "bfloat16"} and _is_mask(node.func.value)
+    return bool(_MASK.search(last_name(node)))
+
+
+def _count_of_mask(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in {"float", "item"}:
+            return _count_of_mask(node.func.value)
+        return node.func.attr in {"sum", "count_nonzero"} and _is_mask(node.func.value)
+    return False
+
+
+def unguarded_mask_division(module: Module, _side: Side) -> Iterator[Place]:
+    """Division by the number of unmasked tokens, which may be none."""
+    for node in module.nodes(ast.BinOp):
+        if isinstance(node.op, ast.Div) and _count_of_mask(node.right) and not _guarded(module, node):
+            count = ast.unparse(node.right)
+            yield Place(module.path, node.lineno, f"division by `{count}`, which is zero where nothing is unmasked")
+
+
+def _guarded(module: Module, node: ast.BinOp) -> bool:
+    """Whether a condition around or in front of it speaks of the same mask, or the result is cleaned."""
+    names = {part.id for part in ast.walk(node.right) if isinstance(part, ast.Name)}
+    function = module.function_of(node)
+    tests = [each.test for each in module.around(node) if isinstance(each, ast.If | ast.IfExp)]
+    if isinstance(function, Function):
+        checks = (each for each in own_nodes(function) if isinstance(each, ast.If | ast.Assert))
+        tests += [each.test for each in checks if each.lineno < node.lineno]
+    spoken = {part.id for test in tests for part in ast.walk(test) if isinstance(part, ast.Name)}
+    cleaned = any(isinstance(each, ast.Call) and last_name(each.func) == "nan_to_num" for each in module.around(node))
+    return bool(names & spoken) or cleaned
+
+
+def unmasked_numerator(module: Module, _side: Side) -> Iterator[Place]:
+    """`loss.sum() / mask.sum()` of a parameter that nothing has masked."""
+    for node in module.nodes(ast.BinOp):
+        function = module.function_of(node)
+        if not isinstance(node.op, ast.Div) or not isinstance(function, Function):
+            continue
+        denominator = node.right
+        while isinstance(denominator, ast.Call) and last_name(denominator.func) in {"clamp", "clamp_min"}:
+            denominator = denominator.func.value if isinstance(denominator.func, ast.Attribute) else denominator
+            if isinstance(denominator, ast.Call) and last_name(denominator.func) in {"sum", "count_nonzero"}:
+                break
+        summed = _summed_name(node.left)
+        if _count_of_mask(denominator) and summed in parameters(function) and not _reassigned(function, summed):
+            yield Place(module.path, node.lineno, f"`{summed}` is summed whole, and divided by a count of the mask")
+
+
+def _summed_name(node: ast.expr) -> str:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "sum"
+        and not node.args
+    ):
+        return node.func.value.id if isinstance(node.func.value, ast.Name) else ""
+    return ""
+
+
+def _reassigned(function: Function, name: str) -> bool:
+    nodes = (node for node in own_nodes(function) if isinstance(node, ast.Name))
+    return any(node.id == name and isinstance(node.ctx, ast.Store) for node in nodes)
+
+
+def dropped_result(module: Module, _side: Side) -> Iterator[Place]:
+    """A method that returns a new value, called for nothing."""
+    for node in module.nodes(ast.Expr):
+        call = node.value
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        name = call.func.attr
+        pure = name in _PURE_TEXT or (name in _PURE and "torch" in module.text)
+        if pure and not _in_test(module, node):
+            yield Place(module.path, node.lineno, f"the result of `.{name}()` is dropped: nothing happens")
+
+
+def _in_test(module: Module, node: ast.AST) -> bool:
+    """A call that is expected to raise is made for nothing on purpose."""
+    return any(isinstance(each, ast.With) and "raises" in ast.unparse(each.items[0]) for each in module.around(node))
+
+
+def host_sync_in_loop(module: Module, _side: Side) -> Iterator[Place]:
+    """`.item()` in a loop of a function that runs every step."""
+    for node in module.nodes(ast.Call):
+        if not isinstance(node.func, ast.Attribute) or node.func.attr not in {"item", "tolist"} or node.args:
+            continue
+        function = module.function_of(node)
+        if not isinstance(function, Function) or not _HOT.search(function.name) or "torch" not in module.text:
+            continue
+        around = list(module.around(node))
+        loops = [each for each in around[: around.index(function)] if isinstance(each, ast.For | ast.While)]
+        if any(node not in ast.walk(each.iter) for each in loops if isinstance(each, ast.For)):
+            yield Place(module.path, node.lineno, f"`.{node.func.attr}()` in a loop of `{function.name}`")
+
+
+def histogram_end(module: Module, _side: Side) -> Iterator[Place]:
+    """`histc(x, bins=n, max=n - 1)`: the last two values share a bin."""
+    for node in module.nodes(ast.Call):
+        given = {each.arg: ast.unparse(each.value) for each in node.keywords if each.arg}
+        if last_name(node.func) == "histc" and given.get("max") == f"{given.get('bins')} - 1":
+            yield Place(module.path, node.lineno, "bins of `histc` are narrower than one: counts of integers are wrong")
+
+
+RULES = (
+    Rule(
+        id="unguarded-mask-division",
+        severity=Severity.HIGH,
+        title="Division by the count of a mask that may be empty",
+        why="A sequence without trained tokens makes NaN, which spreads to every metric and gradient it meets.",
+        fix="Skip empty sequences, or `.clamp(min=1)` the count.",
+        example="loss = (loss * mask).sum() / mask.count_nonzero()",
+        in_file=unguarded_mask_division,
+    ),
+    Rule(
+        id="unmasked-numerator",
+        severity=Severity.HIGH,
+        title="Masked mean of an unmasked sum",
+        why="Padding and prompt tokens enter the numerator, but not the count.",
+        fix="Sum `torch.where(mask, x, 0.0)`.",
+        example="def mean(x, mask):\n    return x.sum() / mask.sum()",
+        in_file=unmasked_numerator,
+    ),
+    Rule(
+        id="dropped-result",
+        severity=Severity.HIGH,
+        title="Result of a pure method is dropped",
+        why="The method returns a new value and leaves its object as it was, so the line has no effect.",
+        fix="Assign the result, or use the in-place method (`clamp_`).",
+        example="ratio.clamp(max=2.0)",
+        in_file=dropped_result,
+    ),
+    Rule(
+        id="host-sync-in-loop",
+        severity=Severity.MEDIUM,
+        title="GPU-CPU synchronisation in a hot loop",
+        why="Every `.item()` waits for the device; in a loop the device idles once per iteration.",
+        fix="Collect tensors and move them once, after the loop.",
+        example="def train_batch(self, mbs):\n    for mb in mbs:\n        total += loss.item()",
+        in_file=host_sync_in_loop,
+    ),
+    Rule(
+        id="histogram-end",
+        severity=Severity.MEDIUM,
+        title="Histogram of integers with bins narrower than one",
+        why="`bins=n, max=n-1` spreads n values over n-1 units: neighbours fall into one bin.",
+        fix="Use `max=n`, or `torch.bincount(x, minlength=n)`.",
+        example="torch.histc(ids, bins=n, min=0, max=n - 1)",
+        in_file=histogram_end,
+    ),
+)

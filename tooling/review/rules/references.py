@@ -1,0 +1,264 @@
+"""Names across files: imports that lead nowhere, calls that do not fit, attributes that no class has."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.comparison import top_level
+from tooling.review.repository.module import Function, last_name
+from tooling.review.rules.signatures import misfit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.comparison import Comparison
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+
+def unresolved_import(module: Module, side: Side) -> Iterator[Place]:
+    """`from ours.module import name` where there is no such module or name."""
+    for node in module.nodes(ast.ImportFrom):
+        origin = module.absolute(node)
+        if not _is_ours(origin, side) or _is_guarded(module, node):
+            continue
+        for alias in node.names:
+            problem = _missing(side, origin, alias.name)
+            if problem:
+                yield Place(module.path, alias.lineno, problem, side.packages.get(origin, ""))
+    for plain in module.nodes(ast.Import):
+        for alias in plain.names:
+            known = alias.name in side.packages or alias.name in side.folders
+            if _is_ours(alias.name, side) and not known and not _is_guarded(module, plain):
+                yield Place(module.path, alias.lineno, f"there is no module `{alias.name}`")
+
+
+def _is_ours(name: str, side: Side) -> bool:
+    return name.partition(".")[0] in side.roots
+
+
+def _is_guarded(module: Module, node: ast.AST) -> bool:
+    """Whether an ImportError is expected there, or the import is for types only."""
+    for each in module.around(node):
+        if isinstance(each, ast.Try) and any(_catches_imports(handler) for handler in each.handlers):
+            return True
+    return False
+
+
+def _catches_imports(handler: ast.ExceptHandler) -> bool:
+    caught = ast.unparse(handler.type) if handler.type is not None else "Exception"
+    return any(name in caught for name in ("ImportError", "ModuleNotFoundError", "Exception"))
+
+
+def _missing(side: Side, origin: str, name: str) -> str:
+    if origin not in side.packages:
+        return "" if origin in side.folders else f"there is no module `{origin}`"
+    if name == "*" or f"{origin}.{name}" in side.packages or f"{origin}.{name}" in side.folders:
+        return ""
+    target = side.find_module(origin)
+    if target is None or name in bound_names(target) or _is_open(target):
+        return ""
+    return f"`{origin}` has no `{name}`"
+
+
+def bound_names(module: Module) -> set[str]:
+    """Every name that a module may bind at its top level, in whatever branch."""
+    return module.bindings.keys() | {"__doc__", "__file__", "__name__", "__path__", "__all__", "__version__"}
+
+
+def _is_open(module: Module) -> bool:
+    """Whether names may come from elsewhere: `import *`, a module `__getattr__`, `globals()`, generated files."""
+    stars = any(alias.name == "*" for node in module.nodes(ast.ImportFrom) for alias in node.names)
+    return stars or "__getattr__" in top_level(module) or "globals()" in module.text or "sys.modules" in module.text
+
+
+def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
+    """A call of our own function that its signature refuses."""
+    for node in module.nodes(ast.Call):
+        if not isinstance(node.func, ast.Name):
+            continue
+        name = module.imported.get(node.func.id, f"{module.package}.{node.func.id}")
+        target = side.definition(name) if _is_ours(name, side) else None
+        if target is None:
+            continue
+        owner, definition = target
+        problem = misfit(side, owner, definition, node)
+        if problem and not _is_shadowed(module, node, node.func.id) and not _expected_to_fail(module, node):
+            evidence = f"{owner.path}:{definition.lineno}"
+            yield Place(module.path, node.lineno, f"`{node.func.id}(...)`: {problem}", evidence)
+
+
+def _is_shadowed(module: Module, node: ast.AST, name: str) -> bool:
+    scopes = (each for each in module.around(node) if isinstance(each, Function | ast.Lambda))
+    return any(name in module.shadowing[each] for each in scopes)
+
+
+def _expected_to_fail(module: Module, node: ast.AST) -> bool:
+    return any(isinstance(each, ast.With) and "raises" in ast.unparse(each.items[0]) for each in module.around(node))
+
+
+def unknown_attribute(module: Module, side: Side) -> Iterator[Place]:
+    """`config.field` of a parameter that is annotated with our own dataclass, which has no such field."""
+    for function in module.functions():
+        for parameter in [*function.args.args, *function.args.kwonlyargs]:
+            if not isinstance(parameter.annotation, ast.Name) or parameter.arg == "self":
+                continue
+            fields = _attributes(side, module, parameter.annotation.id)
+            if fields is None or _is_retyped(function, parameter.arg):
+                continue
+            for node in _reads(function, parameter.arg):
+                if node.attr not in fields and not node.attr.startswith("__") and not _asked_for(function, node):
+                    message = f"`{parameter.annotation.id}` has no `{node.attr}`"
+                    yield Place(module.path, node.lineno, message)
+
+
+def _reads(function: Function, name: str) -> Iterator[ast.Attribute]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and _is_named(node.value, name):
+            yield node
+
+
+def _is_named(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _is_retyped(function: Function, name: str) -> bool:
+    """Whether the parameter is assigned, or its type asked for: nothing is certain then."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store | ast.Del):
+            return True
+        first = node.args[:1] if isinstance(node, ast.Call) and last_name(node.func) in {"isinstance", "type"} else []
+        if any(_is_named(each, name) for each in first):
+            return True
+    return False
+
+
+def _asked_for(function: Function, node: ast.Attribute) -> bool:
+    """Whether `hasattr(x, "name")` or an assignment of the attribute stands in the function."""
+    for each in ast.walk(function):
+        if isinstance(each, ast.Constant) and each.value == node.attr:
+            return True
+        if isinstance(each, ast.Attribute) and each.attr == node.attr and isinstance(each.ctx, ast.Store):
+            return True
+    return False
+
+
+def _attributes(side: Side, module: Module, name: str, depth: int = 0) -> set[str] | None:
+    """Fields and methods of a dataclass with all its bases; None if any of it is not ours or not plain."""
+    target = side.definition(module.imported.get(name, f"{module.package}.{name}"))
+    owner, found = target if target is not None else (module, None)
+    if not isinstance(found, ast.ClassDef) or depth > 6:
+        return None
+    decorators = [ast.unparse(each) for each in found.decorator_list]
+    if not any(each.startswith(("dataclass", "dataclasses.dataclass")) for each in decorators) or len(decorators) > 1:
+        return None
+    names: set[str] = set()
+    for base in found.bases:
+        inherited = _attributes(side, owner, base.id, depth + 1) if isinstance(base, ast.Name) else None
+        if inherited is None:
+            return None
+        names |= inherited
+    for node in ast.walk(found):
+        if isinstance(node, Function | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+    return None if {"__getattr__", "__getattribute__"} & names else names
+
+
+def registry_target(module: Module, side: Side) -> Iterator[Place]:
+    """A "module:object" of a registry that does not exist."""
+    if not module.path.endswith("registry.py"):
+        return
+    for node in module.nodes(ast.Dict):
+        for value in node.values:
+            if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value.count(":") == 1:
+                origin, name = value.value.split(":")
+                problem = _missing(side, origin, name.partition(".")[0]) if _is_ours(origin, side) else ""
+                if problem:
+                    yield Place(module.path, value.lineno, f"registry entry: {problem}")
+
+
+def unregistered(comparison: Comparison) -> Iterator[Place]:
+    """A new file beside a registry that names all its siblings, and not this one."""
+    for file in comparison.files:
+        folder, _, name = file.path.rpartition("/")
+        registry = comparison.head.module(f"{folder}/registry.py")
+        if file.status != "A" or not name.endswith(".py") or name.startswith("_") or registry is None:
+            continue
+        registered = {
+            node.value.partition(":")[0]
+            for node in registry.nodes(ast.Constant)
+            if isinstance(node.value, str) and ":" in node.value
+        }
+        package = registry.package.rpartition(".")[0]
+        siblings = {path for path in comparison.base.packages if path.rpartition(".")[0] == package}
+        module = comparison.head.module(file.path)
+        own = {path.rpartition(".")[2] for path in siblings & registered}
+        suffixes = {_entry_suffix(registry, each) for each in siblings & registered}
+        made = list(top_level(module)) if module is not None else []
+        looks_like_one = any(suffix and each.endswith(suffix) for suffix in suffixes for each in made)
+        if own and looks_like_one and f"{package}.{name[:-3]}" not in registered:
+            yield Place(file.path, 1, f"is not in {folder}/registry.py, unlike {', '.join(sorted(own)[:3])}")
+
+
+def _entry_suffix(registry: Module, target: str) -> str:
+    """ "_reward" of "areal.reward.gsm8k:gsm8k_reward"."""
+    for node in registry.nodes(ast.Constant):
+        if isinstance(node.value, str) and node.value.startswith(f"{target}:"):
+            name, stem = node.value.partition(":")[2], target.rpartition(".")[2]
+            return name.removeprefix(stem) if name.startswith(stem) else ""
+    return ""
+
+
+RULES = (
+    Rule(
+        id="unresolved-import",
+        severity=Severity.CRITICAL,
+        title="Import of a name of ours that does not exist",
+        why="The module fails to import, at the latest when the function that imports it runs.",
+        fix="Export the name there, or import it from where it is now.",
+        example="from areal.utils.functional import sapo_loss_fn  # not exported",
+        in_file=unresolved_import,
+    ),
+    Rule(
+        id="signature-mismatch",
+        severity=Severity.HIGH,
+        title="Call that does not fit the signature",
+        why="It raises TypeError as soon as it runs.",
+        fix="Pass what the signature takes, or change all callers together.",
+        example="def load(path): ...\nload(path, strict=True)",
+        in_file=signature_mismatch,
+    ),
+    Rule(
+        id="unknown-attribute",
+        severity=Severity.HIGH,
+        title="Attribute that the annotated dataclass does not have",
+        why="It raises AttributeError as soon as it runs; renamed config fields are the usual cause.",
+        fix="Use the field's present name, or add the field.",
+        example="def f(config: PPOConfig):\n    return config.n_sampels",
+        in_file=unknown_attribute,
+    ),
+    Rule(
+        id="registry-target",
+        severity=Severity.CRITICAL,
+        title="Registry entry that leads nowhere",
+        why="The entry is listed, and fails when somebody uses it.",
+        fix="Correct the `module:object`, or remove the entry.",
+        example='REWARDS = {"exact": "areal.reward.exact:gone"}',
+        in_file=registry_target,
+    ),
+    Rule(
+        id="registry-entry-missing",
+        severity=Severity.MEDIUM,
+        title="New component without a registry entry",
+        why="Its siblings are found by a short name and listed in help; this one is not.",
+        fix="Add the entry, with the repository's generator if there is one.",
+        example="areal/reward/new.py defines new_reward; areal/reward/registry.py does not name it",
+        in_change=unregistered,
+    ),
+)

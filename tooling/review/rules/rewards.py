@@ -1,0 +1,116 @@
+"""Reward functions: what is one is told by its parameters, not by its folder."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, own_nodes, parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_PARAMETERS = frozenset({"prompt", "completions", "prompt_ids", "completion_ids"})
+_PARSING = frozenset(
+    ["strip", "split", "findall", "search", "match", "group", "parse", "loads", "lower", "replace", "index"]
+)
+
+
+def rewards_of(module: Module) -> Iterator[Function]:
+    """Functions that take what the reward contract hands over."""
+    for function in module.functions():
+        if len(_PARAMETERS & set(parameters(function))) >= 3 and not _is_stub(function):
+            yield function
+
+
+def _is_stub(function: Function) -> bool:
+    return all(isinstance(each, ast.Pass | ast.Raise | ast.Expr) for each in function.body)
+
+
+def swallows(module: Module, _side: Side) -> Iterator[Place]:
+    """An exception of any kind that becomes a score."""
+    for function in rewards_of(module):
+        for node in own_nodes(function):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            broad = node.type is None or last_name(node.type) in {"Exception", "BaseException"}
+            last = node.body[-1]
+            if broad and isinstance(last, ast.Return) and isinstance(last.value, ast.Constant | ast.UnaryOp):
+                yield Place(module.path, node.lineno, f"any failure of `{function.name}` becomes a score")
+
+
+def unguarded(module: Module, _side: Side) -> Iterator[Place]:
+    """Parsing of what a model wrote, with nothing that handles an answer in no known form."""
+    for function in rewards_of(module):
+        nodes = list(own_nodes(function))
+        if any(isinstance(node, ast.Try) for node in nodes) or not _scores_itself(nodes):
+            continue
+        parsing = [node for node in nodes if _is_parsing(node)]
+        if parsing:
+            yield Place(module.path, function.lineno, f"`{function.name}` parses what a model wrote, unguarded")
+
+
+def _is_parsing(node: ast.AST) -> bool:
+    """`.strip()` and the like; `float(x)`, `int(x)`; `found[0]`."""
+    if isinstance(node, ast.Call):
+        convert = isinstance(node.func, ast.Name) and node.func.id in {"float", "int"} and node.args
+        converted = bool(convert) and not isinstance(node.args[0], ast.Compare | ast.BoolOp)
+        return (isinstance(node.func, ast.Attribute) and node.func.attr in _PARSING) or converted
+    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Constant)
+
+
+def _scores_itself(nodes: list[ast.AST]) -> bool:
+    """Whether it returns numbers that it made, instead of handing on what another function returns."""
+    return any(isinstance(node, ast.Return) and isinstance(node.value, ast.Constant) for node in nodes)
+
+
+def no_number(module: Module, _side: Side) -> Iterator[Place]:
+    """A path that returns text, None or a tuple."""
+    for function in rewards_of(module):
+        for node in own_nodes(function):
+            if isinstance(node, ast.Return) and _is_no_number(node.value):
+                shown = ast.unparse(node.value) if node.value is not None else "nothing"
+                yield Place(module.path, node.lineno, f"`{function.name}` returns {shown} instead of a number")
+
+
+def _is_no_number(value: ast.expr | None) -> bool:
+    if value is None or isinstance(value, ast.List | ast.Dict | ast.Tuple | ast.JoinedStr | ast.Set):
+        return True
+    return isinstance(value, ast.Constant) and not isinstance(value.value, int | float)
+
+
+RULES = (
+    Rule(
+        id="reward-swallows",
+        severity=Severity.MEDIUM,
+        title="Reward turns any failure into a score",
+        why="A bug, a missing dependency or a broken dataset row trains the model on zeros, and nobody sees it.",
+        fix="Catch only what a malformed answer raises; let everything else raise, so that it is counted.",
+        example="def r(prompt, completions, prompt_ids, completion_ids):\n    try:\n        return f()\n    "
+        "except Exception:\n        return 0.0",
+        in_file=swallows,
+    ),
+    Rule(
+        id="reward-unguarded",
+        severity=Severity.MEDIUM,
+        title="Reward can raise on a malformed answer",
+        why="Models write anything: an answer in no known form ends the episode instead of scoring zero.",
+        fix="Handle the answer that cannot be parsed where it is parsed, and score it.",
+        example="def r(prompt, completions, prompt_ids, completion_ids, answer):\n    if completions.strip() == "
+        "answer.strip():\n        return 1\n    return 0",
+        in_file=unguarded,
+    ),
+    Rule(
+        id="reward-no-number",
+        severity=Severity.HIGH,
+        title="Reward returns something that is no number",
+        why="The trainer needs one finite number per sample; it fails far from here.",
+        fix="Return a float on every path.",
+        example="def r(prompt, completions, prompt_ids, completion_ids):\n    return None",
+        in_file=no_number,
+    ),
+)

@@ -1,0 +1,164 @@
+"""Errors that disappear, files that may be half written, names that nobody can trace."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, own_nodes, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.comparison import Comparison
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+FROZEN = ("realhf",)
+"""Packages that were left behind by their successors; a file outside them that imports one mixes two worlds."""
+_STATE = re.compile(r"^_?(save|dump|write|store)_?.*(state|checkpoint|recover|progress|ledger|metadata|info)")
+
+
+def wildcard(module: Module, _side: Side) -> Iterator[Place]:
+    """`from x import *` outside of package roots."""
+    for node in module.nodes(ast.ImportFrom):
+        if any(alias.name == "*" for alias in node.names) and not module.path.endswith("__init__.py"):
+            yield Place(module.path, node.lineno, f"everything of `{module.absolute(node)}` is imported")
+
+
+def frozen_import(module: Module, side: Side) -> Iterator[Place]:
+    """An import of a package that is kept for old code only."""
+    if module.path.partition("/")[0] in FROZEN or not {"areal", "arealite"} & side.roots:
+        return
+    for node in module.nodes(ast.ImportFrom):
+        if module.absolute(node).partition(".")[0] in FROZEN:
+            yield Place(module.path, node.lineno, f"`{module.absolute(node)}` belongs to a frozen package")
+    for plain in module.nodes(ast.Import):
+        for alias in plain.names:
+            if alias.name.partition(".")[0] in FROZEN:
+                yield Place(module.path, plain.lineno, f"`{alias.name}` belongs to a frozen package")
+
+
+def swallowed(module: Module, _side: Side) -> Iterator[Place]:
+    """A broad `except` that does nothing at all."""
+    for handler in module.nodes(ast.ExceptHandler):
+        broad = handler.type is None or last_name(handler.type) in {"Exception", "BaseException"}
+        silent = all(isinstance(each, ast.Pass | ast.Continue) or _is_text(each) for each in handler.body)
+        function = module.function_of(handler)
+        ending = isinstance(function, Function) and function.name in {"__del__", "__exit__", "close", "destroy"}
+        if broad and silent and not ending:
+            yield Place(module.path, handler.lineno, "every error disappears here")
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def torn_state(module: Module, _side: Side) -> Iterator[Place]:
+    """State that is written over the last good copy."""
+    for function in module.functions():
+        if not _STATE.match(function.name):
+            continue
+        calls = [node for node in own_nodes(function) if isinstance(node, ast.Call)]
+        if any(last_name(each.func) in {"replace", "rename", "move", "NamedTemporaryFile"} for each in calls):
+            continue
+        for node in calls:
+            mode = node.args[1] if len(node.args) > 1 else None
+            writing = isinstance(mode, ast.Constant) and str(mode.value).startswith("w")
+            if isinstance(node.func, ast.Name) and node.func.id == "open" and writing:
+                yield Place(module.path, node.lineno, f"`{function.name}` writes over the only copy")
+
+
+def silent_getattr(module: Module, _side: Side) -> Iterator[Place]:
+    """A `__getattr__` that answers None to unknown names."""
+    for function in module.functions():
+        if function.name != "__getattr__" or module.class_of(function) is None or not function.body:
+            continue
+        ends = function.body[-1]
+        none = isinstance(ends, ast.Return) and (
+            ends.value is None or (isinstance(ends.value, ast.Constant) and ends.value.value is None)
+        )
+        if none or (isinstance(ends, ast.If) and not ends.orelse):
+            yield Place(module.path, ends.lineno, "unknown attributes become None")
+
+
+def unreadable(comparison: Comparison) -> Iterator[Place]:
+    """A Python file that cannot be parsed any more."""
+    for file in comparison.files:
+        after = comparison.head.text(file.path) if file.path.endswith(".py") else None
+        if after is None or comparison.head.module(file.path) is not None or "{{" in after or "{%" in after:
+            continue
+        if file.status == "A" or comparison.base.module(file.old_path) is not None:
+            line, reason = _syntax_error(after)
+            if line in file.added or file.status != "A":
+                yield Place(file.path, line, f"no valid Python: {reason}")
+
+
+def _syntax_error(text: str) -> tuple[int, str]:
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        return error.lineno or 1, error.msg
+    except ValueError as error:
+        return 1, str(error)
+    return (1, "") if parse(text) else (1, "cannot be read")
+
+
+RULES = (
+    Rule(
+        id="wildcard-import",
+        severity=Severity.MEDIUM,
+        title="Wildcard import",
+        why="Nobody can tell where a name comes from, and a new name there silently replaces one here.",
+        fix="Import the names that are used.",
+        example="from areal.utils import *",
+        in_file=wildcard,
+    ),
+    Rule(
+        id="frozen-import",
+        severity=Severity.HIGH,
+        title="Import from a frozen package",
+        why="The successor keeps its own statistics, seeds and registries; what one sets, the other does not see.",
+        fix="Import the successor's equivalent.",
+        example="from realhf.base import stats_tracker",
+        in_file=frozen_import,
+    ),
+    Rule(
+        id="swallowed-error",
+        severity=Severity.MEDIUM,
+        title="Broad except that does nothing",
+        why="Bugs, interrupts and full disks look like success; the cause is lost.",
+        fix="Name the exceptions that are expected, and log or count the rest.",
+        example="try:\n    save()\nexcept Exception:\n    pass",
+        in_file=swallowed,
+    ),
+    Rule(
+        id="torn-state",
+        severity=Severity.MEDIUM,
+        title="State written over its only copy",
+        why="A crash while it is written leaves half a file, and no run can be recovered from it.",
+        fix="Write beside it and `os.replace`.",
+        example='def save_state(self):\n    with open(path, "w") as f:\n        json.dump(s, f)',
+        in_file=torn_state,
+    ),
+    Rule(
+        id="silent-getattr",
+        severity=Severity.MEDIUM,
+        title="__getattr__ that returns None for unknown names",
+        why="A misspelt attribute becomes None, and `hasattr` is always true.",
+        fix="End with `raise AttributeError(name)`.",
+        example="class A:\n    def __getattr__(self, name):\n        return None",
+        in_file=silent_getattr,
+    ),
+    Rule(
+        id="unreadable-python",
+        severity=Severity.CRITICAL,
+        title="Python file that cannot be parsed",
+        why="Importing it fails.",
+        fix="Correct the syntax; look for conflict markers.",
+        example="def f(:",
+        in_change=unreadable,
+    ),
+)

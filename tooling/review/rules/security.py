@@ -1,0 +1,187 @@
+"""What lets others in: unsafe deserialisation, shells, open addresses, secrets."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import keyword, last_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.comparison import Comparison
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_LOADERS = frozenset(
+    f"{module}.{name}"
+    for module in ("pickle", "cloudpickle", "dill", "ray.cloudpickle", "marshal")
+    for name in ("loads",)
+)
+_SHELLS = frozenset(f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen"))
+_SECRET = re.compile(
+    r"\b(?:sk-(?:proj-|ant-)?[A-Za-z0-9_-]{32,}|hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|AKIA[0-9A-Z]{16}|"
+    r"xox[bap]-[A-Za-z0-9-]{20,}|glpat-[A-Za-z0-9_-]{20,})\b|-----BEGIN (?:RSA |EC |OPENSSH )?PRIVATE KEY-----"
+)
+_SERVES = frozenset({"run", "bind", "serve", "start_server", "create_server", "TCPSite", "Config", "HTTPServer"})
+
+
+def _is_test(path: str) -> bool:
+    return path.startswith("tests/") or "/tests/" in path or path.rpartition("/")[2].startswith(("test_", "conftest"))
+
+
+def unsafe_loads(module: Module, _side: Side) -> Iterator[Place]:
+    """Bytes that become objects, and so can run code."""
+    for node in module.nodes(ast.Call):
+        name = module.dotted(node.func)
+        if name in _LOADERS and not _is_test(module.path) and not _own_bytes(node):
+            yield Place(module.path, node.lineno, f"`{name}` runs whatever its bytes say")
+
+
+def _own_bytes(call: ast.Call) -> bool:
+    """`pickle.loads(pickle.dumps(x))`: a copy."""
+    return bool(call.args) and isinstance(call.args[0], ast.Call) and last_name(call.args[0].func) == "dumps"
+
+
+def torch_load(module: Module, _side: Side) -> Iterator[Place]:
+    """`torch.load(..., weights_only=False)`."""
+    for node in module.nodes(ast.Call):
+        if module.dotted(node.func) == "torch.load" and not _is_test(module.path):
+            safe = keyword(node, "weights_only")
+            if isinstance(safe, ast.Constant) and safe.value is False:
+                yield Place(module.path, node.lineno, "`torch.load(weights_only=False)` runs code from the file")
+
+
+def yaml_load(module: Module, _side: Side) -> Iterator[Place]:
+    """`yaml.load` with a loader that makes objects."""
+    for node in module.nodes(ast.Call):
+        name = module.dotted(node.func)
+        loader = keyword(node, "Loader") or (node.args[1] if len(node.args) > 1 else None)
+        unsafe = loader is None or last_name(loader) in {"Loader", "UnsafeLoader", "CLoader"}
+        if name == "yaml.unsafe_load" or (name == "yaml.load" and unsafe):
+            yield Place(module.path, node.lineno, f"`{name}` makes objects that the document names")
+
+
+def shell(module: Module, _side: Side) -> Iterator[Place]:
+    """A command line put together from values and given to a shell."""
+    for node in module.nodes(ast.Call):
+        name = module.dotted(node.func)
+        shell_given = keyword(node, "shell")
+        by_shell = name == "os.system" or (
+            name in _SHELLS and isinstance(shell_given, ast.Constant) and shell_given.value is True
+        )
+        if by_shell and node.args and _has_values(node.args[0]) and not _is_test(module.path):
+            yield Place(module.path, node.lineno, f"`{name}` gives values to a shell")
+
+
+def _has_values(command: ast.expr) -> bool:
+    if isinstance(command, ast.JoinedStr):
+        parts = [each.value for each in command.values if isinstance(each, ast.FormattedValue)]
+        return any(not _is_quoted(part) for part in parts)
+    if isinstance(command, ast.BinOp) and isinstance(command.op, ast.Add | ast.Mod):
+        return not (isinstance(command.right, ast.Constant) and isinstance(command.left, ast.Constant))
+    return isinstance(command, ast.Call) and last_name(command.func) in {"format", "join"}
+
+
+def _is_quoted(part: ast.expr) -> bool:
+    return isinstance(part, ast.Call) and last_name(part.func) in {"quote", "join"}
+
+
+def evaluated(module: Module, _side: Side) -> Iterator[Place]:
+    """`eval` or `exec` of something that is no constant."""
+    for node in module.nodes(ast.Call):
+        if not isinstance(node.func, ast.Name) or node.func.id not in {"eval", "exec"} or not node.args:
+            continue
+        if not isinstance(node.args[0], ast.Constant) and node.func.id not in module.imported:
+            yield Place(module.path, node.lineno, f"`{node.func.id}` runs text as code")
+
+
+def open_address(module: Module, _side: Side) -> Iterator[Place]:
+    """A server bound to all interfaces by a literal."""
+    for node in module.nodes(ast.Call):
+        if last_name(node.func) not in _SERVES or _is_test(module.path):
+            continue
+        values = [*node.args, *(each.value for each in node.keywords if each.arg in {"host", "address", "addr"})]
+        flat = [part for value in values for part in (value.elts if isinstance(value, ast.Tuple) else [value])]
+        if any(isinstance(part, ast.Constant) and part.value in {"0.0.0.0", "::"} for part in flat):
+            yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}` listens on all interfaces by a literal")
+
+
+def secret(comparison: Comparison) -> Iterator[Place]:
+    """Something in the form of a credential, in any kind of file."""
+    for file in comparison.files:
+        text = comparison.head.text(file.path) if file.added else None
+        for number, line in enumerate(text.split("\n") if text else (), 1):
+            found = _SECRET.search(line) if number in file.added else None
+            if found and len(set(found[0])) > 10 and "example" not in line.lower():
+                yield Place(file.path, number, f"looks like a credential: `{found[0][:6]}...`")
+
+
+RULES = (
+    Rule(
+        id="unsafe-deserialisation",
+        severity=Severity.HIGH,
+        title="Pickle loaded from bytes",
+        why="Whoever can send the bytes can run code in this process.",
+        fix="Use a typed format (JSON, msgpack, safetensors), or authenticate the bytes before loading.",
+        example="cloudpickle.loads(await request.read())",
+        in_file=unsafe_loads,
+    ),
+    Rule(
+        id="unsafe-torch-load",
+        severity=Severity.MEDIUM,
+        title="torch.load that runs code",
+        why="`weights_only=False` unpickles arbitrary objects of the file.",
+        fix="Use `weights_only=True`, or safetensors.",
+        example="torch.load(path, weights_only=False)",
+        in_file=torch_load,
+    ),
+    Rule(
+        id="unsafe-yaml",
+        severity=Severity.HIGH,
+        title="yaml.load with an unsafe loader",
+        why="A document can name any Python object to be made.",
+        fix="Use `yaml.safe_load`.",
+        example="yaml.load(text, Loader=yaml.Loader)",
+        in_file=yaml_load,
+    ),
+    Rule(
+        id="shell-from-values",
+        severity=Severity.HIGH,
+        title="Values in a shell command",
+        why="A path or name with a space or `;` becomes another command.",
+        fix="Pass a list of arguments without a shell, or `shlex.quote` each value.",
+        example='os.system(f"rm -r {path}")',
+        in_file=shell,
+    ),
+    Rule(
+        id="evaluated-text",
+        severity=Severity.MEDIUM,
+        title="eval or exec of text",
+        why="Text from a config, a dataset or a model runs as code with all rights of this process.",
+        fix="Use `ast.literal_eval`, a table of allowed names, or a sandbox.",
+        example="value = eval(answer)",
+        in_file=evaluated,
+    ),
+    Rule(
+        id="open-address",
+        severity=Severity.HIGH,
+        title="Server bound to all interfaces by a literal",
+        why="On a machine with a public address everybody reaches it, and no option changes that.",
+        fix="Bind the resolved host of the machine, from an option, and require a key.",
+        example='uvicorn.run(app, host="0.0.0.0")',
+        in_file=open_address,
+    ),
+    Rule(
+        id="secret",
+        severity=Severity.CRITICAL,
+        title="Credential in the repository",
+        why="History keeps it for everybody who can read the repository.",
+        fix="Revoke it, and read it from the environment.",
+        example='TOKEN = "hf_..."',
+        in_change=secret,
+    ),
+)

@@ -1,0 +1,99 @@
+"""Tests that cannot fail, and changed code that no changed test names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.comparison import Comparison
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_CHECKING = re.compile(
+    r"^_?(raises|warns|fail|skip|xfail|exit|run|main|launch|spawn|torchrun)|assert|check|expect|verify|test",
+    re.IGNORECASE,
+)
+_TEST = re.compile(r"(^|/)test_[^/]*\.py$|(^|/)[^/]*_test\.py$")
+
+
+def is_test(path: str) -> bool:
+    """Whether a file holds tests."""
+    return bool(_TEST.search(path)) or path.startswith("tests/") or "/tests/" in path
+
+
+def toothless(module: Module, _side: Side) -> Iterator[Place]:
+    """A test in which nothing can fail."""
+    if not _TEST.search(module.path):
+        return
+    for function in module.functions():
+        if function.name.startswith("test_") and module.function_of(function) is None and not _can_fail(function):
+            yield Place(module.path, function.lineno, f"`{function.name}` checks nothing")
+
+
+def _can_fail(function: Function) -> bool:
+    """Whether it asserts, raises, or calls something that says it checks."""
+    if any(re.search(r"skip|xfail", ast.unparse(each)) for each in function.decorator_list):
+        return True
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert | ast.Raise):
+            return True
+        if isinstance(node, ast.Call) and _CHECKING.search(last_name(node.func)):
+            return True
+    return False
+
+
+def untested(comparison: Comparison) -> Iterator[Place]:
+    """A new public function in a module whose functions tests name one by one, in a change without any test."""
+    if any(is_test(file.path) for file in comparison.files):
+        return
+    for file in comparison.files:
+        module = comparison.head.module(file.path) if file.status == "M" else None
+        before = comparison.base.module(file.old_path) if module is not None else None
+        if module is None or before is None:
+            continue
+        old = {name for name in _public_functions(before) if _named_in_tests(comparison, name)}
+        known = _public_functions(before)
+        used = {each.id for each in module.nodes(ast.Name)}
+        new = [name for name in _public_functions(module).keys() - known if name not in used]
+        if len(known) >= 2 and len(old) * 5 >= len(known) * 4:
+            for name in sorted(new):
+                line = _public_functions(module)[name]
+                yield Place(file.path, line, f"no test names `{name}`; those beside it are tested")
+
+
+def _public_functions(module: Module) -> dict[str, int]:
+    functions = (node for node in module.tree.body if isinstance(node, Function))
+    return {node.name: node.lineno for node in functions if not node.name.startswith("_")}
+
+
+def _named_in_tests(comparison: Comparison, name: str) -> bool:
+    return any(is_test(path) for path in comparison.head.grep([name], "*.py"))
+
+
+RULES = (
+    Rule(
+        id="toothless-test",
+        severity=Severity.MEDIUM,
+        title="Test that cannot fail",
+        why="It is counted as coverage, and proves nothing.",
+        fix="Assert what should hold, or expect the exception.",
+        example="def test_load():\n    load()",
+        in_file=toothless,
+    ),
+    Rule(
+        id="untested-symbol",
+        severity=Severity.LOW,
+        title="New public function that no test names",
+        why="Other functions of this module are tested; this one can break unseen.",
+        fix="Add a test that calls it.",
+        example="areal/utils/text.py gains def shorten(); no file below tests/ contains `shorten`",
+        in_change=untested,
+    ),
+)
