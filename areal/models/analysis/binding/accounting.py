@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.models.analysis.binding.expressions import (
     ROTARY_FIELD,
@@ -24,7 +24,7 @@ from areal.models.analysis.records import UnsupportedError
 from areal.models.config_fields import HARMLESS_FIELDS, MUST_BE_OFF, TOKEN_FIELDS, TRAINING_NOISE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from areal.models.analysis.binding.binder import Binder
     from areal.models.analysis.oracle.subject import Subject
@@ -76,7 +76,23 @@ class Accounts:
                 found.append(self._used_field(name, aliases.get(name, ())))
             else:
                 found.append(self._unused_field(name, aliases.get(name, ()), mentioned.get(name.rpartition(".")[2])))
-        return found
+        return found + [self._written_field(name, value, mentioned) for name, value in self._only_written(names)]
+
+    def _only_written(self, names: set[str]) -> list[tuple[str, Any]]:
+        """Fields that the class writes into every config.json though it does not declare them, with their values."""
+        reader = self.binder.reader
+        known = names | {alias for each in self._aliases().values() for alias in each}
+        known |= {"model_type", "architectures", ROTARY_FIELD}
+        written = reader.normal(self.binder.observer.base) or {}
+        return sorted((name, value) for name, value in written.items() if name not in known)
+
+    def _written_field(self, name: str, value: Any, mentioned: Mapping[str, str]) -> FieldUse:
+        """Such a field keeps the value it has, unless nobody reads it."""
+        places = [mentioned[each] for each in (name, *self._aliases().get(name, ())) if each in mentioned]
+        reason = f"read at {places[0]}" if places else "written by its config class; not read by the modeling source"
+        allowed = (value,) if places else ()
+        status: Literal["fixed", "ignored"] = "fixed" if places else "ignored"
+        return FieldUse(name=name, status=status, allowed=allowed, reason=reason, default=value, example=value)
 
     def _used(self) -> set[str]:
         used = {name for each in self.binder.expressions.values() for name in fields_of(each)}

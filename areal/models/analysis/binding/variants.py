@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.analysis.binding.accounting import SKIPPED
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, look_up
-from areal.models.analysis.binding.variations import MISSING
+from areal.models.analysis.binding.variations import MISSING, changed
 from areal.models.analysis.family import Variant
 
 if TYPE_CHECKING:
@@ -29,18 +29,22 @@ def choose(binder: Binder) -> list[Variant]:
     for outcome in ranked:
         name = _name(binder, outcome)
         if name not in chosen and len(chosen) < MOST - MOST_JOINT:
-            chosen[name] = _variant(name, outcome)
+            chosen[name] = _variant(binder, name, outcome)
     joint = [each for each in binder.joint_outcomes if each.kind == "proven" and MISSING not in each.changes.values()]
     joint = [each for each in joint if not set(each.changes) & (binder.restricted.keys() | SKIPPED)]
     joint.sort(key=lambda each: -len(each.changes))
     for number, outcome in enumerate(joint[:MOST_JOINT], 1):
         name = f"many changes {number}"
-        chosen[name] = _variant(name, outcome)
+        chosen[name] = _variant(binder, name, outcome)
     return list(chosen.values())
 
 
-def _variant(name: str, outcome: Outcome) -> Variant:
-    return Variant(name=name, overrides=dict(outcome.changes), parity=outcome.parity, tolerance=outcome.tolerance)
+def _variant(binder: Binder, name: str, outcome: Outcome) -> Variant:
+    """Its overrides are whole fields: an object in which one entry changes is written out."""
+    whole = changed(binder.observer.base, outcome.changes)
+    tops = {key if key in whole else key.partition(".")[0] for key in outcome.changes}
+    overrides = {key: whole[key] for key in sorted(tops, key=list(whole).index)}
+    return Variant(name=name, overrides=overrides, parity=outcome.parity, tolerance=outcome.tolerance)
 
 
 def _main_field(outcome: Outcome) -> str:
