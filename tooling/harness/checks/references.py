@@ -52,6 +52,9 @@ class Judge:
         folder = path.rpartition("/")[0]
         if not self._exists(target, folder):
             yield Finding(path, mention.line, "link", f"{target} does not exist", self.tree.suggestion(target))
+        elif path.endswith("/SKILL.md") and target.startswith(".."):
+            message = f"{target} leads out of the skill's folder, and nowhere from its copies"
+            yield Finding(path, mention.line, "link", message, "write the path from the root, in backticks")
 
     def _span(self, path: str, mention: Mention) -> Iterator[Finding]:
         text = mention.text

@@ -7,11 +7,10 @@ apply a role's own sandbox, so that what an expert may do stands in its text onl
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 from tooling.harness.platforms.records import Platform
-from tooling.harness.platforms.text import instructions
+from tooling.harness.platforms.text import instructions, quoted
 
 if TYPE_CHECKING:
     from tooling.harness.sources.records import Expert
@@ -21,18 +20,13 @@ def render(expert: Expert) -> str:
     """A role file."""
     hints = [(key, value) for key, value in sorted(expert.hints.get("codex", {}).items())]
     rows = [("name", expert.name), ("description", expert.description), *hints]
-    lines = [f"{key} = {_basic(value)}" for key, value in rows]
+    lines = [f"{key} = {quoted(value)}" for key, value in rows]
     return "\n".join([*lines, f"developer_instructions = {_multi_line(instructions(expert))}"]) + "\n"
-
-
-def _basic(value: object) -> str:
-    """A TOML value: JSON writes text, numbers and lists the same way, but leaves DEL as it is."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _multi_line(text: str) -> str:
     """Line breaks stay, so that the file can be read and compared."""
-    escaped = "\n".join(_basic(line)[1:-1].replace('\\"', '"') for line in text.split("\n"))
+    escaped = "\n".join(quoted(line)[1:-1].replace('\\"', '"') for line in text.split("\n"))
     return '"""\n' + escaped.replace('"""', '""\\"') + '"""'
 
 

@@ -26,7 +26,14 @@ def instructions(expert: Expert) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def quoted(value: Any) -> str:
+    """A text, number, list or mapping as JSON, in which only printable characters stand for themselves: TOML and YAML
+    read it as the same value."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in text)
+
+
 def head(values: Sequence[tuple[str, Any]]) -> str:
     """A head of YAML. Each value is written as JSON, which is YAML too: no text can be read as anything else."""
-    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values]
+    lines = [f"{key}: {quoted(value)}" for key, value in values]
     return "---\n" + "\n".join(lines) + "\n---\n"
