@@ -54,6 +54,7 @@ def run_git(root: Path, *arguments: str, allowed: tuple[int, ...] = (0,), given:
     """Standard output of a git command. Raises UsageError with git's own words when it refuses."""
     # `config` runs nothing, and is asked what the repository itself says.
     harmless = [] if arguments[0] == "config" else ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"]
+    harmless += ["-c", "core.quotePath=false"]
     command = ["git", *harmless, *arguments]
     environment = {name: value for name, value in os.environ.items() if name not in _LOCAL}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}

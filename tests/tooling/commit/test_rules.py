@@ -39,6 +39,8 @@ def test_every_type_of_the_project_is_accepted(word):
         "fix: a parameter is renamed for sure only by evidence",
         "test: generated units train together",
         "docs: upgrading dependencies",
+        "fix: reports that cannot be printed, nothing to watch",
+        "feat: checks to run before a release",
         "test(models): tests of the parser",
     ],
 )

@@ -100,6 +100,15 @@ def test_without_a_table_history_decides(repo):
     assert scope["evidence"][0] == "6 earlier commits were looked at"
 
 
+def test_where_the_table_is_silent_history_has_a_say(repo):
+    repo.write("pyproject.toml", TABLE)
+    for number in range(3):
+        repo.write("other/a.py", f"x = {number}\n")
+        repo.commit(f"fix(rest): keep {number}", "other/a.py", "pyproject.toml")
+    stage(repo, "other/b.py", "y = 1\n")
+    assert repo.json("suggest")["scope"]["value"] == "rest"
+
+
 def test_in_a_new_repository_folders_have_a_say(repo):
     stage(repo, "src/runner/loop.py", "x = 1\n")
     scope = repo.json("suggest")["scope"]

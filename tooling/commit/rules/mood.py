@@ -66,10 +66,10 @@ CERTAIN: Final = _words(
 """Verbs whose other forms are nothing else at the beginning of a subject."""
 DETERMINERS: Final = _words(
     """
-    a all an any both each every it its more some support that the these this to
+    a all an any both each every it its more some support the these this
     """
 )
-"""Words that show the one before to be a verb: "fixes the parser", as against "fixed seeds"."""
+"""Words that show the one before to be a verb: "fixes the parser", as against "fixed seeds" and "reports that fail"."""
 
 
 def imperative_of(word: str, following: str = "") -> str | None:

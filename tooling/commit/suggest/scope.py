@@ -27,15 +27,14 @@ WIDE = 0.34
 def guess_scope(
     files: Sequence[ChangedFile], symbols: Sequence[Symbol], settings: Settings, habits: Callable[[], Habits]
 ) -> Guess:
-    """The most likely scope. habits: asked only where there is no table (reading history takes time)."""
+    """The most likely scope. habits: asked only where the table has no answer (reading history takes time)."""
     if not files:
         return Guess("", 0.0, ("nothing is changed",))
-    if settings.scopes:
-        return _by_table(files, symbols, settings)
-    return _by_habit(files, habits())
+    found = _by_table(files, symbols, settings) if settings.scopes else None
+    return found or _by_habit(files, habits())
 
 
-def _by_table(files: Sequence[ChangedFile], symbols: Sequence[Symbol], settings: Settings) -> Guess:
+def _by_table(files: Sequence[ChangedFile], symbols: Sequence[Symbol], settings: Settings) -> Guess | None:
     votes: dict[str, float] = {}
     reasons: dict[str, list[str]] = {}
     silent = 0.0
@@ -54,7 +53,7 @@ def _by_table(files: Sequence[ChangedFile], symbols: Sequence[Symbol], settings:
             silent += share
     ranked = sorted(votes.items(), key=lambda item: (-item[1], item[0]))
     if not ranked:
-        return Guess("", 0.3, ("the table of scopes has none of these paths",))
+        return None
     named_scopes = [item for item in ranked if item[0]] or ranked
     best, share = ranked[0]
     if best == "" and named_scopes[0][1] > 0.25:
