@@ -10,7 +10,7 @@ from tooling.upgrade.cli.arguments import UPGRADE, parse_upgrade, upgrade_parser
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tooling.kit.output import Report
     from tooling.upgrade.operations.context import Context
@@ -148,7 +148,10 @@ def _report(upgrade: Upgrade, arguments: argparse.Namespace) -> Report:
     from tooling.upgrade.report.markdown import markdown
     from tooling.upgrade.report.text import text
 
-    shown = markdown(upgrade.audits) + "\n" if arguments.markdown else text(upgrade.audits, show_info=arguments.info)
+    if arguments.markdown:
+        shown = markdown(upgrade.audits) + "\n"
+    else:
+        shown = text(upgrade.audits, show_info=arguments.info) + "".join(_fixes(upgrade))
     return Report(
         command=f"{UPGRADE} {arguments.command}".strip(),
         problem=upgrade.problem,
@@ -161,3 +164,11 @@ def _report(upgrade: Upgrade, arguments: argparse.Namespace) -> Report:
         text=shown,
         data=fields(upgrade),
     )
+
+
+def _fixes(upgrade: Upgrade) -> Iterator[str]:
+    done, files = upgrade.fixes.done, {finding.path for finding in upgrade.fixes.done}
+    if done:
+        yield f"\nfixed and audited again: {len(done)} places in {len(files)} files\n"
+    for finding, why in upgrade.fixes.left:
+        yield f"not fixed: {finding.path}:{finding.line}: {finding.kind}: {why}\n"

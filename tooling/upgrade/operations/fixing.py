@@ -6,7 +6,7 @@ A file whose edits did not make their findings go, or brought new ones, comes ba
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Severity
@@ -64,7 +64,7 @@ def fix(
     left = [pair for one in fixed.values() for pair in one.left]
     edited = {path: one for path, one in fixed.items() if one.done}
     if not edited:
-        return Fixes(left=tuple(left), after=tuple(audits))
+        return Fixes(left=tuple(left), after=_tried(audits))
     context.report(f"auditing {len(edited)} fixed files again")
     after = _audited_again(context, moves, edited, allowed)
     failed = _worse(audits, after, edited)
@@ -76,7 +76,15 @@ def fix(
     for path, one in edited.items():
         plan.write(path, one.data, reason="follows the new version")
     done = tuple(finding for one in edited.values() for finding in one.done)
-    return Fixes(done, tuple(left), after)
+    return Fixes(done, tuple(left), _tried(after))
+
+
+def _tried(audits: Sequence[Audit]) -> tuple[Audit, ...]:
+    """The audits, in which nothing promises any more that `--fix` does it: what is left, it could not."""
+    return tuple(
+        replace(audit, findings=tuple(replace(finding, fixable=False) for finding in audit.findings))
+        for audit in audits
+    )
 
 
 def _audited_again(
