@@ -61,7 +61,7 @@ class Touched:
 def glob(pattern: str) -> re.Pattern[str]:
     """`**` stands for any folders, also none; `*` and `?` stay within one."""
     text = re.escape(pattern).replace(r"\*\*/", "(?:.*/)?").replace(r"/\*\*", "/.*")
-    return re.compile(text.replace(r"\*\*", ".*").replace(r"\*", "[^/]*").replace(r"\?", "[^/]"))
+    return re.compile(text.replace(r"\*\*", ".*").replace(r"\*", "[^/]*").replace(r"\?", "[^/]"), re.DOTALL)
 
 
 def read_domains(content: bytes, where: str) -> tuple[Domain, ...]:

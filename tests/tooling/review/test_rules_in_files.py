@@ -118,7 +118,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "endless-retry": (
         [
-            "def f(g):\n    while True:\n        try:\n            return g()\n        except Exception:\n            ..."
+            "def f(g):\n    while 1:\n        try:\n            return g()\n        except Exception:\n            g()"
         ],
         [
             "def f(g):\n    while True:\n        try:\n            return g()\n        except Exception:\n"

@@ -83,13 +83,13 @@ class Git:
         return self.text("merge-base", one, other, allowed=(0, 1)).strip() or None
 
     def blobs(self, names: list[str]) -> list[bytes | None]:
-        """Contents of objects by hash or "commit:path"; None for what does not exist."""
-        asked = b"".join(os.fsencode(name) + b"\n" for name in names if "\n" not in name)
+        """Contents of objects by their hashes; None for what does not exist."""
+        asked = "".join(f"{name}\n" for name in names).encode()
         done = subprocess.run(
             ["git", *_QUIET, "cat-file", "--batch"], cwd=self.root, input=asked, capture_output=True, check=False
         )
         answers = _answers(done.stdout)
-        return [None if "\n" in name else next(answers, None) for name in names]
+        return [next(answers, None) for _ in names]
 
 
 def _answers(output: bytes) -> Iterator[bytes | None]:

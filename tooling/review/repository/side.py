@@ -37,9 +37,15 @@ class Side:
         """All files."""
         if self.where == WORK_TREE:
             return frozenset(self.git.listed("ls-files", "-z", "--cached", "--others", "--exclude-standard"))
-        if self.where == INDEX:
-            return frozenset(self.git.listed("ls-files", "-z", "--cached"))
-        return frozenset(self.git.listed("ls-tree", "-r", "-z", "--name-only", "--full-tree", self.where))
+        return frozenset(self._objects)
+
+    @cached_property
+    def _objects(self) -> dict[str, str]:
+        """Path -> hash of its content. Links and submodules have none: what they hold is no content of a file."""
+        staged = self.where == INDEX
+        command = ["ls-files", "-s", "-z"] if staged else ["ls-tree", "-r", "-z", "--full-tree", self.where]
+        rows = (row.partition("\t") for row in self.git.listed(*command))
+        return {path: _hash(head.split(" "), staged) for head, _, path in rows}
 
     def load(self, paths: Iterable[str]) -> None:
         """Read many files at once."""
@@ -47,8 +53,9 @@ class Side:
         if self.where == WORK_TREE:
             contents = [self._on_disk(path) for path in missing]
         else:
-            prefix = "" if self.where == INDEX else self.where
-            contents = self.git.blobs([f"{prefix}:{path}" for path in missing]) if missing else []
+            named = [self._objects[path] for path in missing]
+            read = iter(self.git.blobs([each for each in named if each]))
+            contents = [next(read, None) if each else None for each in named]
         self._texts.update(zip(missing, map(_decoded, contents), strict=True))
 
     def _on_disk(self, path: str) -> bytes | None:
@@ -132,6 +139,11 @@ class Side:
             alias = next(each for each in node.names if (each.asname or each.name) == last)
             return self.definition(f"{module.absolute(node)}.{alias.name}", depth + 1)
         return None
+
+
+def _hash(head: list[str], staged: bool) -> str:
+    regular = head[0].startswith("100")
+    return head[1 if staged else 2] if regular else ""
 
 
 def dotted_path(path: str) -> str:

@@ -57,7 +57,7 @@ def pages_behind(comparison: Comparison) -> Iterator[Place]:
         before, after = (field_names(side.module(path)) for side, path in sides)
         if before and after and set(before) != set(after):
             changed = sorted(set(before) ^ set(after))
-            line = next((after[name] for name in changed if name in after), 1)
+            line = min((after[name] for name in changed if name in after), default=1)
             yield Place(file.path, line, f"{', '.join(changed[:3])}: {sorted(pages)[0]} does not say so")
 
 

@@ -27,12 +27,12 @@ def unresolved_import(module: Module, side: Side) -> Iterator[Place]:
         for alias in node.names:
             problem = _missing(side, origin, alias.name)
             if problem:
-                yield Place(module.path, alias.lineno, problem, side.packages.get(origin, ""))
+                yield Place(module.path, node.lineno, problem, side.packages.get(origin, ""))
     for plain in module.nodes(ast.Import):
         for alias in plain.names:
             known = alias.name in side.packages or alias.name in side.folders
             if _is_ours(alias.name, side) and not known and not _is_guarded(module, plain):
-                yield Place(module.path, alias.lineno, f"there is no module `{alias.name}`")
+                yield Place(module.path, plain.lineno, f"there is no module `{alias.name}`")
 
 
 def _is_ours(name: str, side: Side) -> bool:

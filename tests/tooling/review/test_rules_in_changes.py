@@ -1,0 +1,124 @@
+"""Rules that look at a change as a whole: what should have changed with it."""
+
+from __future__ import annotations
+
+from tooling.review.rules.catalogue import RULES
+
+FUNCTIONS = "def {0}_one(x):\n    return x\n\n\ndef {0}_two(x):\n    return x\n"
+
+
+def test_a_new_component_needs_its_registry_entry(world):
+    registry = 'REWARDS = {\n    "exact": "areal.reward.exact:exact_reward",\n'
+    world.commit(
+        {
+            "areal/__init__.py": "",
+            "areal/reward/__init__.py": "",
+            "areal/reward/exact.py": "def exact_reward():\n    return 1.0\n",
+            "areal/reward/registry.py": registry + "}\n",
+        }
+    )
+    fuzzy = "def fuzzy_reward():\n    return 1.0\n"
+    world.commit({"areal/reward/fuzzy.py": fuzzy, "areal/reward/helpers.py": "def halve(x):\n    return x / 2\n"})
+    assert world.found() == [("registry-entry-missing", "areal/reward/fuzzy.py", 1)]
+    world.commit({"areal/reward/registry.py": registry + '    "fuzzy": "areal.reward.fuzzy:fuzzy_reward",\n}\n'})
+    assert world.found("--base", "HEAD~2") == []
+
+
+def test_fields_that_move_under_a_caller_by_position(world):
+    head = "from dataclasses import dataclass\n\n\n@dataclass\nclass Args:\n"
+    world.commit({"a.py": head + "    x: int\n    y: int\n", "b.py": "from a import Args\n\nargs = Args(1, 2)\n"})
+    world.commit({"a.py": head + "    new: int\n    x: int\n    y: int\n"})
+    assert ("field-moved", "a.py", 5) in world.found()
+    world.commit({"a.py": head + "    new: int\n    x: int\n    y: int\n    z: int = 0\n"})
+    assert world.found() == []
+
+
+def test_a_credential_is_found_in_any_kind_of_file(world):
+    token = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7cF0iL"
+    world.commit({"notes.txt": "nothing\n", "run.sh": f"export TOKEN={token}\n"})
+    (finding,) = world.review().open
+    assert (finding.rule.id, finding.place.path, finding.place.line) == ("secret", "run.sh", 1)
+    assert token not in finding.place.message
+
+
+def test_python_that_cannot_be_parsed(world):
+    world.commit({"a.py": "x = 1\n", "new_syntax.py": "def f[T](x: T) -> T:\n    return x\n\n\ntype A = int\n"})
+    assert world.found() == []
+    world.commit({"a.py": "x = 1\n<<<<<<< HEAD\n"})
+    assert world.found() == [("unreadable-python", "a.py", 2)]
+
+
+def test_a_new_function_among_tested_ones_needs_a_test(world):
+    world.commit({"m.py": FUNCTIONS.format("first"), "tests/test_m.py": "from m import first_one, first_two\n"})
+    world.commit({"m.py": FUNCTIONS.format("first") + "\n\ndef third(x):\n    return x\n"})
+    assert world.found() == [("untested-symbol", "m.py", 9)]
+
+
+def test_a_new_function_among_untested_ones_needs_none(world):
+    world.commit({"m.py": FUNCTIONS.format("first"), "tests/test_m.py": "import m\n"})
+    world.commit({"m.py": FUNCTIONS.format("first") + "\n\ndef third(x):\n    return x\n"})
+    assert world.found() == []
+
+
+def test_a_requirement_changes_with_its_lock(world):
+    project = '[project]\nname = "x"\ndependencies = ["torch>={}"]\n'
+    world.commit({"pyproject.toml": project.format("2.9"), "uv.lock": "one\n"})
+    world.commit({"pyproject.toml": project.format("2.10")})
+    assert world.found() == [("lock-behind", "pyproject.toml", 3)]
+    world.commit({"uv.lock": "two\n"})
+    assert world.found("--base", "HEAD~2") == []
+
+
+def test_a_manifest_without_a_lock_may_change_alone(world):
+    world.commit({"pyproject.toml": '[project]\ndependencies = ["torch"]\n'})
+    world.commit({"pyproject.toml": '[project]\ndependencies = ["numpy"]\n'})
+    assert world.found() == []
+
+
+def test_the_reference_of_options_changes_with_the_options(world):
+    options = "class Options:\n    size: int = 1\n"
+    world.commit({"api/cli_args.py": options, "docs/cli_reference.md": "`size`\n"})
+    world.commit({"api/cli_args.py": options + "    shape: int = 2\n"})
+    assert world.found() == [("pages-behind", "api/cli_args.py", 3)]
+
+
+def test_a_page_changes_with_its_translation(world):
+    world.commit({"docs/en/a.md": "A\n", "docs/zh/a.md": "B\n", "docs/en/alone.md": "A\n"})
+    world.commit({"docs/en/a.md": "A\nB\nC\nD\n", "docs/en/alone.md": "A\nB\nC\nD\n"})
+    assert world.found() == [("translation-behind", "docs/en/a.md", 2)]
+
+
+def test_copies_of_a_skill_change_together(world):
+    copies = {f"{top}/skills/s/SKILL.md": "one\n" for top in (".agents", ".claude")}
+    world.commit(dict(copies))
+    world.commit({".agents/skills/s/SKILL.md": "two\n"})
+    assert world.found() == [("mirror-drift", ".agents/skills/s/SKILL.md", 1)]
+    world.commit(dict.fromkeys(copies, "three\n"))
+    assert world.found() == []
+
+
+def test_documents_that_name_what_was_removed(world):
+    world.commit({"a.py": "class OldThing:\n    pass\n", "docs/a.md": "Use `OldThing`.\n\nOldThing is fine.\n"})
+    world.commit({"a.py": "class NewThing:\n    pass\n"})
+    assert world.found() == [("document-names-gone", "docs/a.md", 1)]
+
+
+def test_documents_stay_true_when_a_symbol_only_moves(world):
+    world.commit({"a.py": "class OldThing:\n    pass\n", "docs/a.md": "Use `OldThing`.\n"})
+    world.commit({"a.py": "x = 1\n", "b.py": "class OldThing:\n    pass\n"})
+    assert world.found() == []
+
+
+def test_a_public_name_goes_with_a_word_of_deprecation_before(world):
+    world.commit({"p/__init__.py": '__all__ = ["load", "save"]\n'})
+    world.commit({"p/__init__.py": '__all__ = ["load"]\n'})
+    assert world.found() == [("removed-export", "p/__init__.py", 1)]
+    world.commit({"p/__init__.py": '__all__ = ["load", "save"]\nOLD = "save is deprecated"\n'})
+    world.commit({"p/__init__.py": '__all__ = ["load"]\n'})
+    assert world.found() == []
+
+
+def test_every_rule_of_a_change_is_tested_here():
+    tested = {"registry-entry-missing", "field-moved", "secret", "unreadable-python", "untested-symbol", "lock-behind"}
+    tested |= {"pages-behind", "translation-behind", "mirror-drift", "document-names-gone", "removed-export"}
+    assert {name for name, rule in RULES.items() if rule.in_change is not None} == tested

@@ -1,0 +1,86 @@
+"""Only what a change adds is reported: moved, known, suppressed and accepted findings are not."""
+
+from __future__ import annotations
+
+import json
+
+BAD = "import yaml\n\n\ndef read(text):\n    return yaml.unsafe_load(text)\n"
+AT = ("unsafe-yaml", "a.py", 5)
+
+
+def test_what_was_there_before_is_not_reported(world):
+    world.commit({"a.py": BAD})
+    assert world.found() == [AT]
+    world.commit({"a.py": "# A comment above moves the line.\n" + BAD + "\n\nx = 1\n"})
+    assert world.found() == []
+
+
+def test_a_second_one_of_the_same_kind_is_reported(world):
+    world.commit({"a.py": BAD})
+    world.commit({"a.py": BAD + "    return yaml.unsafe_load(text)\n"})
+    assert len(world.found()) == 1
+
+
+def test_code_that_moves_to_another_file_is_not_reported(world):
+    world.commit({"a.py": BAD})
+    world.commit({"a.py": "x = 1\n", "b.py": BAD.replace("read", "read_it")})
+    assert world.found() == []
+
+
+def test_a_rename_is_not_reported(world):
+    world.commit({"a.py": BAD})
+    world.git("mv", "a.py", "b.py")
+    world.commit({})
+    assert world.found() == []
+
+
+def test_files_outside_the_change_that_used_what_it_removed(world):
+    world.commit(
+        {
+            "pkg/__init__.py": "",
+            "pkg/a.py": "def load_all(x):\n    return x\n\n\ndef save_all(x):\n    return x\n",
+            "pkg/b.py": "from pkg.a import load_all, save_all\n\nload_all(1)\nsave_all(1)\n",
+        }
+    )
+    world.commit({"pkg/a.py": "def save_all(x, where):\n    return x\n"})
+    assert world.found() == [("unresolved-import", "pkg/b.py", 1), ("signature-mismatch", "pkg/b.py", 4)]
+
+
+def test_a_comment_with_a_reason_suppresses(world):
+    line = "    return yaml.unsafe_load(text)"
+    world.commit({"a.py": BAD.replace(line, f"{line}  # review: ignore[unsafe-yaml] our own constant")})
+    world.commit({"b.py": BAD.replace(line, f"    # review: ignore[unsafe-yaml] our own constant\n{line}")})
+    outcome = world.review("--base", "HEAD~2")
+    assert (outcome.open, {each.suppressed for each in outcome.findings}) == ((), {"our own constant"})
+    assert len(outcome.findings) == 2
+
+
+def test_a_comment_about_another_rule_suppresses_nothing(world):
+    world.commit({"a.py": BAD.replace("(text)\n", "(text)  # review: ignore[secret] our own constant\n")})
+    assert world.found() == [AT]
+
+
+def test_a_short_reason_suppresses_nothing(world):
+    world.commit({"a.py": BAD.replace("(text)\n", "(text)  # review: ignore[unsafe-yaml] ok\n")})
+    assert world.found() == [AT]
+
+
+def test_a_baseline_accepts_what_it_names(world, tmp_path, capsys):
+    from tooling.review.cli.main import main
+
+    world.commit({"a.py": BAD})
+    assert main(["--repo", str(world.root), "--commit", "HEAD", "--as-baseline"]) == 10
+    accepted = tmp_path / "baseline.json"
+    accepted.write_text(capsys.readouterr().out, encoding="utf-8")
+    assert main(["--repo", str(world.root), "--commit", "HEAD", "--baseline", str(accepted), "--json"]) == 0
+    (hidden,) = json.loads(capsys.readouterr().out)["suppressed"]
+    assert (hidden["rule"], hidden["reason"]) == ("unsafe-yaml", "baseline")
+
+
+def test_the_policy_is_that_of_the_base(world):
+    world.commit({"pyproject.toml": '[tool.areal.review]\ndisable = ["secret"]\nexclude = ["old/**"]\n'})
+    off = '[tool.areal.review]\ndisable = ["unsafe-yaml"]\n'
+    world.commit({"a.py": BAD, "old/deep/b.py": BAD, "pyproject.toml": off})
+    outcome = world.review()
+    assert [each.place.path for each in outcome.open] == ["a.py"]
+    assert "old/deep/b.py: excluded by the policy" in outcome.notes
