@@ -62,8 +62,13 @@ def audit_moves(
     context.report(f"judging {sum(len(file.uses) for file in index.files)} uses")
     audits = audit(index, pairs, allowed=allowed, explain=_Explained(context, moves))
     shared = {"sources": opened - started, "usage": indexed - opened}
+    unread = context.unread()
     return tuple(
-        _with_surfaces(context, replace(each, seconds={**shared, **each.seconds}), pair)
+        _with_surfaces(
+            context,
+            replace(each, seconds={**shared, **each.seconds}, unreadable=(*each.unreadable, *unread)),
+            pair,
+        )
         for each, pair in zip(audits, pairs, strict=True)
     )
 

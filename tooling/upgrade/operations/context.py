@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -84,6 +85,26 @@ class Context:
         self.report("reading the repository")
         index = index_repository(self.root, imports, cache=self.cache / "usage")
         return replace(index, files=tuple(file for file in index.files if not is_excluded(file.path, self.policy)))
+
+    def unread(self) -> tuple[str, ...]:
+        """Python files of the repository that an index leaves out because they cannot be read, each with the reason."""
+        from tooling.upgrade.manifests.variants import is_excluded
+        from tooling.upgrade.usage.checkout import MAX_BYTES, Checkout
+
+        found = []
+        for path in Checkout(self.root).paths:
+            if is_excluded(path, self.policy):
+                continue
+            try:
+                if not (self.root / path).is_file():
+                    continue
+                with open(self.root / path, "rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+            except OSError as error:
+                found.append(f"{path}: {error.strerror}")
+            else:
+                found += [f"{path}: larger than {MAX_BYTES} bytes"] if size > MAX_BYTES else []
+        return tuple(found)
 
     def imports(self, distributions: Sequence[str]) -> tuple[str, ...]:
         """Import names of several distributions."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,12 +169,40 @@ def test_a_foreign_repository_needs_no_policy(world):
     assert {each["path"] for each in done["plan"]} == {"Dockerfile", "pyproject.toml", "uv.lock", "upgrade-summary.md"}
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
-def test_a_folder_that_may_not_be_read_is_told(world):
-    (world.root / "shop").chmod(0)
-    done = world.json("impact", "engine==2.0", expect=1)
-    (world.root / "shop").chmod(0o755)
-    assert "shop" in done["where"]
+def as_mere_mortal():
+    """What turns a command into one that permissions hold for, also where tests run as superuser."""
+    if os.geteuid() != 0:
+        return []
+    program = shutil.which("setpriv")
+    if program is None:
+        pytest.skip("the superuser may read everything, and there is no setpriv to give that up")
+    return [program, "--bounding-set=-dac_override,-dac_read_search"]
+
+
+def test_what_may_not_be_read_is_named_and_no_silence(world):
+    (world.root / "shop/app.py").chmod(0)
+    world.write("shop/huge.py", "import engine\n" + "#" * 5_000_000)
+    command = [*as_mere_mortal(), *world.command("impact", "engine==2.0", "--json")]
+    done = subprocess.run(command, cwd=world.root, env=world.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 10, done.stderr
+    (audit,) = fits(json.loads(done.stdout))["audits"]
+    assert audit["unreadable"] == ["shop/app.py: Permission denied", "shop/huge.py: larger than 4000000 bytes"]
+    command = [*as_mere_mortal(), *world.command("engine==2.0", "--fix", "--no-lock")]
+    done = subprocess.run(command, cwd=world.root, env=world.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 10, done.stderr
+    assert "not read: shop/huge.py" in done.stdout
+    world.root.chmod(0)
+    done = subprocess.run(
+        [*as_mere_mortal(), *world.command("impact", "engine==2.0", "--json", "--repo", world.root)],
+        cwd=world.folder,
+        env=world.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    world.root.chmod(0o755)
+    assert done.returncode in {1, 2}
+    assert str(world.root) in fits(json.loads(done.stdout))["where"]
 
 
 def test_help_names_every_option_and_exit_code_and_loads_little(world):
