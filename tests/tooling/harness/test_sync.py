@@ -110,6 +110,16 @@ def test_files_of_others_in_the_platforms_folders_are_kept(project):
     assert project.states() == {}
 
 
+def test_a_copy_under_another_name_belongs_to_whoever_made_it(project):
+    project.run("sync")
+    own = project.write(".claude/skills/mine/SKILL.md", project.read(".claude/skills/greet/SKILL.md"))
+    role = project.write(".codex/agents/mine.toml", project.read(".codex/agents/words.toml"))
+    assert project.run("sync")[0] == 0
+    assert project.states() == {}
+    assert own.exists()
+    assert role.exists()
+
+
 def test_a_file_of_somebody_else_in_the_place_of_a_copy_is_kept_and_named(project):
     project.write(".opencode/agents/words.md", "mine\n")
     code, document = project.run("sync")

@@ -108,8 +108,8 @@ def _records(plan: Plan, platform: Platform) -> Iterator[tuple[str, _Recorded]]:
     for path in _candidates(plan, platform):
         content = plan.read(path)
         stamp = read_stamp(content) if content is not None else None
-        if stamp is None:
-            continue
+        if stamp is None or _name(stamp.source) != _name(path):
+            continue  # somebody else's, or a copy that somebody made of one of ours to begin an own one with
         yield path, _Recorded(stamp.source, stamp.digest, stamp.intact)
         folder, source = PurePosixPath(path).parent, PurePosixPath(stamp.source).parent
         for along, expected in stamp.carried.items():
@@ -118,6 +118,12 @@ def _records(plan: Plan, platform: Platform) -> Iterator[tuple[str, _Recorded]]:
             copied = plan.read(str(folder / along))
             intact = copied is not None and digest(copied) == expected
             yield str(folder / along), _Recorded(str(source / along), expected, intact)
+
+
+def _name(path: str) -> str:
+    """Of the skill or the expert that a file belongs to."""
+    place = PurePosixPath(path)
+    return place.parent.name if place.name == "SKILL.md" else place.stem
 
 
 def _candidates(plan: Plan, platform: Platform) -> Iterator[str]:
