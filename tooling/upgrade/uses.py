@@ -391,5 +391,7 @@ class FileUses:
     """Of the content."""
     uses: tuple[Use, ...]
     guards: tuple[DeadGuard, ...] = ()
+    extensions: tuple[tuple[Derivation, frozenset[str]], ...] = ()
+    """Bases among ours of the repository's classes, and what these have beside: an annotated value may be of them."""
     problem: str = ""
     """Why the file could not be read (syntax of another Python, not text); the audit says so and goes on."""

@@ -104,6 +104,7 @@ def _audited(
         alternatives=surroundings.alternatives,
         starred=surroundings.starred,
         methods=surroundings.methods,
+        extended=surroundings.extended,
     )
     tally = _Tally()
     findings: list[Finding] = []

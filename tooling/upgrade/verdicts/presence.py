@@ -53,13 +53,15 @@ def absences(case: Case) -> Iterator[Problem]:
     kind, replacement = _explained(case, absent)
     if _receiver_changed(case):
         kind, replacement = Verdict.RETURN_CHANGED, None
-    whole = not case.after.found and case.after.closed and case.before.closed
+    own = _may_be_of_an_own_class(case)
+    whole = not case.after.found and case.after.closed and case.before.closed and not own
+    sentence = _sentence(case, kind, absent, replacement.text if replacement else "")
     yield Problem(
         kind=kind,
         severity=sure(Severity.BREAKING, all_members=whole),
         place=case.use.place,
         symbol=case.symbol,
-        message=_sentence(case, kind, absent, replacement.text if replacement else ""),
+        message=f"{sentence}; a class derived from it in this repository has one" if own else sentence,
         raises=exception_of(case, absent),
         confidence=case.confidence,
         old=evidence(case.old, case.before.found[0].symbol) if case.before.found else Evidence(),
@@ -68,6 +70,17 @@ def absences(case: Case) -> Iterator[Problem]:
         fixable=bool(replacement and replacement.certain and kind is not Verdict.RETURN_CHANGED),
         cause=f"{absent.container}.{absent.name}",
     )
+
+
+def _may_be_of_an_own_class(case: Case) -> bool:
+    """Whether the repository derives a class from the receiver's that has the attribute, and the receiver was not made
+    here but is annotated, or handed out: it may be of that class."""
+    target = case.use.target
+    if not isinstance(target, Attribute) or isinstance(target.base, Name | SuperOf | ClientClass | Called):
+        return False
+    if isinstance(target.base, InstanceOf) and isinstance(target.base.base, ClientClass):
+        return False
+    return any(met.receiver and case.context.extended(met.receiver, target.name) for met in case.before.found)
 
 
 def _gone_from_here(case: Case) -> Iterator[Problem]:

@@ -11,12 +11,12 @@ from tooling.upgrade.verdicts.guards import new_side, reachable
 from tooling.upgrade.verdicts.judge import imported_name, problems
 from tooling.upgrade.verdicts.presence import exception_of
 from tooling.upgrade.verdicts.records import Alternatives, JudgeContext
-from tooling.upgrade.verdicts.targets import roots_of
+from tooling.upgrade.verdicts.targets import locate, roots_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tooling.upgrade.uses import ClientMethod, FileUses, Use
+    from tooling.upgrade.uses import ClientMethod, Derivation, FileUses, Use
     from tooling.upgrade.verdicts.records import Comparison
 
 _LAST = 1 << 30
@@ -34,6 +34,7 @@ class Surroundings:
         self._stars: dict[str, set[str]] = defaultdict(set)
         self._imported: dict[str, set[str]] = defaultdict(set)
         self._known: dict[tuple[str, int], Alternatives] = {}
+        self._extensions = [each for file in files for each in file.extensions]
         for file in files:
             for use in file.uses:
                 self._sort_in(file.path, use)
@@ -103,4 +104,18 @@ class Surroundings:
             each.target.name: each.method
             for each in self._overrides[path]
             if line <= each.place.line < after and isinstance(each.target, Attribute) and each.method is not None
+        }
+
+    def extended(self, owner: str, name: str) -> bool:
+        """Whether a class of the repository that derives from this class of an old release has such an attribute."""
+        bases = {base for base, names in self._extensions if name in names}
+        return any(owner in self._lineage(base) for base in bases)
+
+    def _lineage(self, base: Derivation) -> set[str]:
+        """Dotted paths of a base and of its bases, on the old side."""
+        return {
+            ancestor.dotted
+            for pair in self._pairs
+            for met in locate(pair.old, base).found
+            for ancestor in pair.old.bases(met.symbol)[0]
         }

@@ -65,7 +65,18 @@ class Emitter:
                 reached[number] = self._reach(path, number)
             if reached[number]:
                 uses.extend(self._uses(path, row, reached[number]))
-        return FileUses(path=path, digest=digest, uses=tuple(uses), guards=tuple(self._guards(path, bool(uses))))
+        guards = tuple(self._guards(path, bool(uses)))
+        extensions = tuple(self._extensions(path, facts))
+        return FileUses(path=path, digest=digest, uses=tuple(uses), guards=guards, extensions=extensions)
+
+    def _extensions(self, path: str, facts: Facts) -> Iterator[tuple[Derivation, frozenset[str]]]:
+        """What the classes of a file add to packages' classes."""
+        for qualname in facts.classes:
+            lineage = self._link.lineage(OwnClass(path, qualname))
+            if lineage.ours:
+                own = [self._store.facts(each.path).classes[each.qualname] for each in lineage.own]
+                names = frozenset(name for each in own for name in (*each.annotations, *each.attributes, *each.methods))
+                yield from ((base, names) for base in lineage.ours)
 
     def _reach(self, path: str, number: int) -> Alternatives:
         """What a target may be; () if nothing of it is of interest."""
