@@ -21,7 +21,7 @@ def test_git_refuses_a_message_that_does_not_conform_and_keeps_it(repo):
     assert repo.run("hook", "install").returncode == 0
     said = repo.commit("added x", "a.txt", ok=False)
     assert "header-format" in said
-    assert 'git commit -e -F ".git/COMMIT_EDITMSG"' in said
+    assert f"git commit -e -F {repo.root}/.git/COMMIT_EDITMSG" in said
     repo.commit("feat: add x", "a.txt")
     assert "feat: add x" in repo.git("log", "--format=%s")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -118,7 +119,8 @@ def _verdict(failed: list[Checked], checked: list[Checked], arguments: argparse.
     if not arguments.target or _is_file(arguments.target):
         what, fix = "the message does not conform", "put right what is named above"
         if arguments.target and os.path.basename(arguments.target) == "COMMIT_EDITMSG":
-            fix = f'your text is kept: `git commit -e -F "{arguments.target}"`'
+            kept = shlex.quote(os.path.abspath(arguments.target))
+            fix = f"your text is kept: `git commit -e -F {kept}`"
     return NonConformingError(what, fix=fix)
 
 
