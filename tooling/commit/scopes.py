@@ -48,7 +48,12 @@ def _path_pattern(glob: str) -> re.Pattern[str]:
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob.rstrip("/"))
     wild = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     pattern = "".join(wild.get(part) or re.escape(part) for part in parts)
-    return re.compile(f"{pattern}/.*" if folder else f"{pattern}(?:/.*)?", re.DOTALL)
+    if folder:
+        return re.compile(f"{pattern}/.*", re.DOTALL)
+    named = (
+        "*" not in glob.rsplit("/", 1)[-1]
+    )  # "docs/*" is about files of one folder, "docs/en" about all that is in it
+    return re.compile(f"{pattern}(?:/.*)?" if named else pattern, re.DOTALL)
 
 
 @functools.lru_cache(maxsize=256)

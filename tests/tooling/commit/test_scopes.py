@@ -11,7 +11,7 @@ from tooling.kit.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 TABLE = Settings(
-    none=("README.md", "docs/*.md"),
+    none=("README.md", "docs/*.md", "notes/*"),
     scopes={
         "engine": Scope(paths=("src/engine/**",), symbols=("Engine*",)),
         "train": Scope(paths=("src/engine/train",), symbols=("EngineTrainer",)),
@@ -31,11 +31,13 @@ TABLE = Settings(
         ("docs/a.rst", "docs"),
         ("elsewhere/README.md", None),
         ("src/engines/a.py", None),
+        ("notes/a.txt", ""),
+        ("notes/deep/a.txt", None),
     ],
 )
 def test_the_most_specific_row_decides(path, scope):
     row = scope_of_path(TABLE, path)
-    assert (row and row[0]) == scope if row is None else row[0] == scope
+    assert (None if row is None else row[0]) == scope
 
 
 @pytest.mark.parametrize(
