@@ -22,8 +22,15 @@ def checks(report: Mapping[str, Any], plans: FieldPlans) -> dict[str, Any]:
     uses = {use["name"]: use for use in report["fields"]}
     config = {name: value for name, value in report["tiny_config"].items() if _is_telling(name, value, uses)}
     required = {name: config[name] for name in config if _must_be_said(uses.get(name, {}))}
+    for name in (name for name, use in uses.items() if "." in name and _must_be_said(use)):
+        section, _, inner = name.partition(".")
+        required.setdefault(section, {})[inner] = report["tiny_config"][section][inner]
+    depth = plans.by_attribute("num_layers")
+    has_lists = any(isinstance(value, list) for value in required.values())  # one entry per layer
+    if has_lists and depth is not None and depth.name in report["tiny_config"]:
+        required[depth.name] = report["tiny_config"][depth.name]
     never_null = {plan.name for plan in plans if plan.type == "bool" and not plan.use.get("nullable")}
-    small = {name: value for name, value in config.items() if _is_size(name, value, uses) or name in required}
+    small = {name: value for name, value in config.items() if _is_size(name, value, uses)} | required
     return {
         "config": _items(_ordered(config)),
         "variants": [

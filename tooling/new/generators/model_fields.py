@@ -156,7 +156,9 @@ def shared_fields(root: Path) -> dict[str, Any]:
 
 def _is_shared(use: Mapping[str, Any], shared: Mapping[str, Any]) -> bool:
     """Whether the shared tables already say that this field changes nothing, whatever it is."""
-    return use["name"] == "initializer_range" or isinstance(shared.get(use["name"]), str)
+    # Where its class computes it there is no number to take: it is then ignored like others that only training reads.
+    taken = use["name"] == "initializer_range" and use.get("default") is not None
+    return taken or isinstance(shared.get(use["name"]), str)
 
 
 def _canonical_attributes(slots: Mapping[str, Any], uses: list[dict[str, Any]]) -> dict[str, str]:
