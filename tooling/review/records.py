@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -22,6 +23,14 @@ class Severity(IntEnum):
     MEDIUM = 2
     HIGH = 3
     CRITICAL = 4
+
+
+_TESTS = re.compile(r"(^|/)tests?/|(^|/)(test_[^/]*|conftest|[^/]*_test)\.py$")
+
+
+def is_test(path: str) -> bool:
+    """Whether a file is a test, or helps tests."""
+    return bool(_TESTS.search(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,8 @@ class Rule:
     fix: str
     example: str
     """Code or a situation in which it fires."""
+    in_tests: bool = True
+    """Whether it holds in tests too."""
     in_file: Callable[[Module, Side], Iterator[Place]] | None = None
     """Looks at one module of one side; run on both sides, so that only what is new counts."""
     in_change: Callable[[Comparison], Iterator[Place]] | None = None

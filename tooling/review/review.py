@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tooling.review.records import Finding, Place, Rule
+from tooling.review.records import Finding, Place, Rule, is_test
 from tooling.review.rules import references
 from tooling.review.rules.catalogue import RULES
 
@@ -59,7 +59,8 @@ def _elsewhere(comparison: Comparison, policy: Policy, rules: list[Rule]) -> Ite
 def _places(rules: Iterable[Rule], side: Side, path: str) -> list[Finding]:
     module = side.module(path)
     found: dict[tuple[str, int, str], Finding] = {}
-    for rule in rules if module is not None else ():
+    held = [rule for rule in rules if rule.in_tests or not is_test(path)]
+    for rule in held if module is not None else ():
         for place in rule.in_file(module, side) if rule.in_file is not None and module is not None else ():
             key = (rule.id, place.line, place.message)
             if key not in found:

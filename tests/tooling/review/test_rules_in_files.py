@@ -117,9 +117,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "endless-retry": (
-        [
-            "def f(g):\n    while 1:\n        try:\n            return g()\n        except Exception:\n            g()"
-        ],
+        ["def f(g):\n    while 1:\n        try:\n            return g()\n        except Exception:\n            g()"],
         [
             "def f(g):\n    while True:\n        try:\n            return g()\n        except Exception:\n"
             "            raise ValueError from None\n"
@@ -271,3 +269,9 @@ def test_there_are_at_least_thirty_rules_and_each_says_what_why_and_how():
     assert len(RULES) >= 30
     silent = [name for name, rule in RULES.items() if not (rule.title and rule.why and rule.fix and rule.example)]
     assert silent == []
+
+
+def test_what_only_harms_users_is_allowed_in_tests(world):
+    text = CASES["unsafe-deserialisation"][0][0]
+    world.commit({"tests/helper.py": text, "pkg/test_it.py": text, "latest.py": text})
+    assert [path for _, path, _ in world.found()] == ["latest.py"]

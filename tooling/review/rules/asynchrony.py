@@ -153,6 +153,7 @@ RULES = (
         why="It stops every other task of the event loop, health checks and all other episodes included.",
         fix="Use an asynchronous client, or `await asyncio.to_thread(...)`.",
         example="async def run(self):\n    requests.post(url)",
+        in_tests=False,
         in_file=blocking_in_async,
     ),
     Rule(
@@ -162,6 +163,7 @@ RULES = (
         why="All episodes share one event loop; a slow disk stops them together.",
         fix="Use aiofiles, or `await asyncio.to_thread(...)`.",
         example="async def arun_episode(self, engine, data):\n    open(path).read()",
+        in_tests=False,
         in_file=file_in_async,
     ),
     Rule(
@@ -189,6 +191,7 @@ RULES = (
         why="Work that hangs, or waits for what is torn down, makes the whole process hang at its end.",
         fix="`join(timeout=...)`; `shutdown(wait=False, cancel_futures=True)`.",
         example="def destroy(self):\n    self.thread.join()",
+        in_tests=False,
         in_file=unbounded_wait,
     ),
     Rule(

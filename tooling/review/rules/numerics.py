@@ -156,6 +156,7 @@ RULES = (
         why="A sequence without trained tokens makes NaN, which spreads to every metric and gradient it meets.",
         fix="Skip empty sequences, or `.clamp(min=1)` the count.",
         example="loss = (loss * mask).sum() / mask.count_nonzero()",
+        in_tests=False,
         in_file=unguarded_mask_division,
     ),
     Rule(
@@ -165,6 +166,7 @@ RULES = (
         why="Padding and prompt tokens enter the numerator, but not the count.",
         fix="Sum `torch.where(mask, x, 0.0)`.",
         example="def mean(x, mask):\n    return x.sum() / mask.sum()",
+        in_tests=False,
         in_file=unmasked_numerator,
     ),
     Rule(
@@ -183,6 +185,7 @@ RULES = (
         why="Every `.item()` waits for the device; in a loop the device idles once per iteration.",
         fix="Collect tensors and move them once, after the loop.",
         example="def train_batch(self, mbs):\n    for mb in mbs:\n        total += loss.item()",
+        in_tests=False,
         in_file=host_sync_in_loop,
     ),
     Rule(

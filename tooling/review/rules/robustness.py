@@ -30,7 +30,7 @@ def wildcard(module: Module, _side: Side) -> Iterator[Place]:
 
 def frozen_import(module: Module, side: Side) -> Iterator[Place]:
     """An import of a package that is kept for old code only."""
-    if module.path.partition("/")[0] in FROZEN or not {"areal", "arealite"} & side.roots:
+    if module.path.partition("/")[0] in FROZEN or not {"areal", "arealite"} & {*side.roots, *side.folders}:
         return
     for node in module.nodes(ast.ImportFrom):
         if module.absolute(node).partition(".")[0] in FROZEN:
@@ -42,13 +42,16 @@ def frozen_import(module: Module, side: Side) -> Iterator[Place]:
 
 
 def swallowed(module: Module, _side: Side) -> Iterator[Place]:
-    """A broad `except` that does nothing at all."""
+    """A broad `except` that does nothing, around something that is done for its effect: nothing tells that it failed.
+    Trying one way after another to get a value is left alone."""
     for handler in module.nodes(ast.ExceptHandler):
         broad = handler.type is None or last_name(handler.type) in {"Exception", "BaseException"}
         silent = all(isinstance(each, ast.Pass | ast.Continue) or _is_text(each) for each in handler.body)
+        attempt = module.parents[handler]
+        effects = isinstance(attempt, ast.Try) and all(isinstance(each, ast.Expr) for each in attempt.body)
         function = module.function_of(handler)
         ending = isinstance(function, Function) and function.name in {"__del__", "__exit__", "close", "destroy"}
-        if broad and silent and not ending:
+        if broad and silent and effects and not ending:
             yield Place(module.path, handler.lineno, "every error disappears here")
 
 

@@ -29,15 +29,11 @@ _SECRET = re.compile(
 _SERVES = frozenset({"run", "bind", "serve", "start_server", "create_server", "TCPSite", "Config", "HTTPServer"})
 
 
-def _is_test(path: str) -> bool:
-    return path.startswith("tests/") or "/tests/" in path or path.rpartition("/")[2].startswith(("test_", "conftest"))
-
-
 def unsafe_loads(module: Module, _side: Side) -> Iterator[Place]:
     """Bytes that become objects, and so can run code."""
     for node in module.nodes(ast.Call):
         name = module.dotted(node.func)
-        if name in _LOADERS and not _is_test(module.path) and not _own_bytes(node):
+        if name in _LOADERS and not _own_bytes(node):
             yield Place(module.path, node.lineno, f"`{name}` runs whatever its bytes say")
 
 
@@ -49,7 +45,7 @@ def _own_bytes(call: ast.Call) -> bool:
 def torch_load(module: Module, _side: Side) -> Iterator[Place]:
     """`torch.load(..., weights_only=False)`."""
     for node in module.nodes(ast.Call):
-        if module.dotted(node.func) == "torch.load" and not _is_test(module.path):
+        if module.dotted(node.func) == "torch.load":
             safe = keyword(node, "weights_only")
             if isinstance(safe, ast.Constant) and safe.value is False:
                 yield Place(module.path, node.lineno, "`torch.load(weights_only=False)` runs code from the file")
@@ -73,7 +69,7 @@ def shell(module: Module, _side: Side) -> Iterator[Place]:
         by_shell = name == "os.system" or (
             name in _SHELLS and isinstance(shell_given, ast.Constant) and shell_given.value is True
         )
-        if by_shell and node.args and _has_values(node.args[0]) and not _is_test(module.path):
+        if by_shell and node.args and _has_values(node.args[0]):
             yield Place(module.path, node.lineno, f"`{name}` gives values to a shell")
 
 
@@ -102,7 +98,7 @@ def evaluated(module: Module, _side: Side) -> Iterator[Place]:
 def open_address(module: Module, _side: Side) -> Iterator[Place]:
     """A server bound to all interfaces by a literal."""
     for node in module.nodes(ast.Call):
-        if last_name(node.func) not in _SERVES or _is_test(module.path):
+        if last_name(node.func) not in _SERVES:
             continue
         values = [*node.args, *(each.value for each in node.keywords if each.arg in {"host", "address", "addr"})]
         flat = [part for value in values for part in (value.elts if isinstance(value, ast.Tuple) else [value])]
@@ -128,6 +124,7 @@ RULES = (
         why="Whoever can send the bytes can run code in this process.",
         fix="Use a typed format (JSON, msgpack, safetensors), or authenticate the bytes before loading.",
         example="cloudpickle.loads(await request.read())",
+        in_tests=False,
         in_file=unsafe_loads,
     ),
     Rule(
@@ -137,6 +134,7 @@ RULES = (
         why="`weights_only=False` unpickles arbitrary objects of the file.",
         fix="Use `weights_only=True`, or safetensors.",
         example="torch.load(path, weights_only=False)",
+        in_tests=False,
         in_file=torch_load,
     ),
     Rule(
@@ -155,6 +153,7 @@ RULES = (
         why="A path or name with a space or `;` becomes another command.",
         fix="Pass a list of arguments without a shell, or `shlex.quote` each value.",
         example='os.system(f"rm -r {path}")',
+        in_tests=False,
         in_file=shell,
     ),
     Rule(
@@ -164,6 +163,7 @@ RULES = (
         why="Text from a config, a dataset or a model runs as code with all rights of this process.",
         fix="Use `ast.literal_eval`, a table of allowed names, or a sandbox.",
         example="value = eval(answer)",
+        in_tests=False,
         in_file=evaluated,
     ),
     Rule(
@@ -173,6 +173,7 @@ RULES = (
         why="On a machine with a public address everybody reaches it, and no option changes that.",
         fix="Bind the resolved host of the machine, from an option, and require a key.",
         example='uvicorn.run(app, host="0.0.0.0")',
+        in_tests=False,
         in_file=open_address,
     ),
     Rule(

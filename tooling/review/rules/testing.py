@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from tooling.review.records import Place, Rule, Severity
+from tooling.review.records import Place, Rule, Severity, is_test
 from tooling.review.repository.module import Function, last_name
 
 if TYPE_CHECKING:
@@ -21,11 +21,6 @@ _CHECKING = re.compile(
     re.IGNORECASE,
 )
 _TEST = re.compile(r"(^|/)test_[^/]*\.py$|(^|/)[^/]*_test\.py$")
-
-
-def is_test(path: str) -> bool:
-    """Whether a file holds tests."""
-    return bool(_TEST.search(path)) or path.startswith("tests/") or "/tests/" in path
 
 
 def toothless(module: Module, _side: Side) -> Iterator[Place]:
