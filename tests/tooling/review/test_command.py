@@ -41,6 +41,17 @@ def test_what_is_staged_and_what_is_on_disk(world):
     assert world.found("--worktree") == [("unsafe-yaml", "new file.py", 5)]
 
 
+def test_the_first_commit_of_all_can_be_reviewed_before_and_after_it_is_made(tmp_path, capsys):
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "a.py").write_text(BAD, encoding="utf-8")
+    subprocess.run(["git", "add", "a.py"], cwd=tmp_path, check=True)
+    assert main(["--repo", str(tmp_path), "--staged", "--json"]) == 10
+    assert json.loads(capsys.readouterr().out)["findings"][0]["rule"] == "unsafe-yaml"
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    subprocess.run(["git", *identity, "commit", "-q", "-m", "x"], cwd=tmp_path, check=True)
+    assert main(["--repo", str(tmp_path), "--commit", "HEAD", "--json"]) == 10
+
+
 def test_a_bare_repository_can_be_reviewed(world, tmp_path, capsys):
     world.commit({"a.py": BAD})
     world.git("clone", "-q", "--bare", ".", str(tmp_path / "bare"))

@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         prog=PROGRAM,
         usage=f"{PROGRAM} [--base REV] [--head REV] [options]\n"
         f"       {PROGRAM} --staged | --worktree | --commit REV [options]\n       {PROGRAM} explain [RULE]",
-        description="Reviews a change without writing, running or fetching anything: whose code it is, how risky and "
+        description="Reviews a change without writing, running or fetching anything: whose code it is, how risky and\n"
         "why, which bugs rules can prove, and prompts with which an agent goes on. Only what is new is reported.",
         epilog="A finding is suppressed by a comment on its line or the one above:\n"
         "    # review: ignore[RULE] reason of ten characters or more\n"
