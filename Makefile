@@ -8,7 +8,7 @@ help:
 	@echo "make setup   make .venv ready (again: milliseconds)"
 	@echo "make lint    the quick gates only"
 	@echo "make format  rewrite the code in the house style"
-	@echo "make docs    regenerate the reference pages"
+	@echo "make docs    regenerate the reference pages and the checklists of dependencies"
 
 setup:
 	@bash scripts/setup.sh
@@ -28,3 +28,4 @@ format: setup
 docs: setup
 	@.venv/bin/python scripts/generate_reference.py
 	@.venv/bin/python scripts/generate_command_pages.py
+	@.venv/bin/areal-audit --write

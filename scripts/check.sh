@@ -46,12 +46,15 @@ gate() { # gate NAME COMMAND...: the output is shown only when the command fails
 gate ruff-check $bin/ruff check .
 gate ruff-format $bin/ruff format --check .
 gate import-linter $bin/lint-imports
+# The newest message only: a checkout may have no more of the history.
+gate commit-message $bin/areal-commit check HEAD
 gate harness-sync $bin/areal-harness sync --check
 if [ $fast = 0 ]; then
     gate mypy $bin/mypy
     if [ -f scripts/generate_reference.py ]; then gate reference $bin/python scripts/generate_reference.py --check; fi
     gate harness-check $bin/areal-harness check
     gate command-pages $bin/python scripts/generate_command_pages.py --check
+    gate checklists $bin/areal-audit --check
 fi
 
 # Last, and not through `gate`: its closing line with the counts is the last line of a run that passes.
