@@ -34,7 +34,7 @@ def toothless(module: Module, _side: Side) -> Iterator[Place]:
 
 def _can_fail(function: Function) -> bool:
     """Whether it asserts, raises, or calls something that says it checks."""
-    if any(re.search(r"skip|xfail", ast.unparse(each)) for each in function.decorator_list):
+    if any(re.search(r"skip|xfail|fixture", ast.unparse(each)) for each in function.decorator_list):
         return True
     for node in ast.walk(function):
         if isinstance(node, ast.Assert | ast.Raise):
