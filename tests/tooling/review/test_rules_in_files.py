@@ -256,13 +256,9 @@ def test_registry_entries_must_lead_somewhere(world):
 
 
 def test_a_test_must_be_able_to_fail(world):
-    world.commit(
-        {
     fixture = "@pytest.fixture\ndef test_c():\n    return 1\n"
     body = "def test_a():\n    load()\n\n\ndef test_b():\n    assert load()\n\n\n"
     world.commit({"tests/test_a.py": body + fixture})
-        }
-    )
     assert world.found() == [("toothless-test", "tests/test_a.py", 1)]
 
 
