@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ALIBI: Final = "layer.attention.alibi"
 HEADS: Final = "layer.attention.num_heads"
 MOST_VALUES: Final = 3
-"""Of one field that are looked at beside lists over layers."""
+"""Of one field that are looked at beside those of another."""
 
 UNEVEN_HEADS: Final = (16, 12, 6, 3)
 """Numbers of heads whose slopes are no powers of two."""
@@ -61,35 +61,32 @@ def uneven_heads(
             return
 
 
-def list_changes(
+def joined_changes(
     expressions: Mapping[str, Expression], choices: Choices, base: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Changes to look at: another value of a field that is read where layers differ, together with other lists over
-    layers. With that value one list only was seen, and its pattern has many names."""
-    lists = [
-        changes
-        for name in sorted(choices)
-        for changes in choices[name]
-        if isinstance(changes[name], list) and isinstance(look_up(base, name), list)
-    ]
-    for switch, changes in itertools.product(_beside_layers(expressions, choices, base), lists):
-        if not switch.keys() & changes.keys():
-            yield {**changes, **switch}
-
-
-def _beside_layers(
-    expressions: Mapping[str, Expression], choices: Choices, base: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Changes of one field each that were proven, for fields that are read beside layers."""
-    found: list[dict[str, Any]] = []
-    for parts in (list(walk(expressions[slot])) for slot in sorted(expressions)):
-        if not any(isinstance(each, PerLayer) for each in parts):
+    """Changes to look at: other values of two fields that decide the same slot, and of fields that are read where
+    layers differ together with other lists over layers. Behind another value one list only was seen, whose pattern has
+    many names, and the other conditions with one value only."""
+    lists = [name for name in sorted(choices) if isinstance(look_up(base, name), list)]
+    seen: list[dict[str, Any]] = []
+    for expression in (expressions[slot] for slot in sorted(expressions)):
+        parts = list(walk(expression))
+        if not any(isinstance(part, PerLayer | WhenEqual | WhenNull) for part in parts):
             continue
-        for name in sorted({name for each in parts for name in fields_of(each)}):
-            if not isinstance(look_up(base, name), list | dict):
-                values = [dict(each) for each in choices.get(name, ()) if len(each) == 1]
-                found += [each for each in values[:MOST_VALUES] if each not in found]
-    return found
+        names = sorted(fields_of(expression))
+        beside = lists if any(isinstance(part, PerLayer) for part in parts) else []
+        pairs = [*itertools.combinations(names, 2), *itertools.product(names, set(beside) - set(names))]
+        for first, second in pairs:
+            for one, other in itertools.product(_values(choices, first), _values(choices, second)):
+                both = {**one, **other}
+                if not one.keys() & other.keys() and both not in seen:
+                    seen.append(both)
+                    yield both
+
+
+def _values(choices: Choices, name: str) -> list[dict[str, Any]]:
+    """Some changes of a field that were proven; resized lists are no changes of another field."""
+    return [dict(each) for each in choices.get(name, ()) if len(each) == 1][:MOST_VALUES]
 
 
 def _read(expressions: Mapping[str, Expression]) -> set[str]:

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.models.analysis.binding.branches import branch_changes, list_changes, uneven_heads
+from areal.models.analysis.binding.branches import branch_changes, joined_changes, uneven_heads
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, fields_of, look_up, same
 from areal.models.analysis.binding.filling import branches
 from areal.models.analysis.binding.variations import changed, joint
@@ -70,13 +70,13 @@ class Predictions:
 
     def look_around(self) -> None:
         """Where another value of a field leads to another number, other fields are changed beside it: it may be
-        computed from them. So are lists over layers, where another value leads to another choice between layers. Linear
-        biases get uneven numbers of heads."""
+        computed from them. So are two fields that decide the same slot, and lists over layers. Linear biases get uneven
+        numbers of heads."""
         seen: list[dict[str, Any]] = []
         for _ in range(2):  # what is found may lead to further branches
             looks = [*branch_changes(self.binder.expressions, self.binder.choices, self.binder.observations[0].config)]
             looks += uneven_heads(self.binder.expressions, self.binder.observations)
-            looks += list_changes(self.binder.expressions, self.binder.choices, self.binder.observations[0].config)
+            looks += joined_changes(self.binder.expressions, self.binder.choices, self.binder.observations[0].config)
             for changes in (changes for changes in looks if changes not in seen):
                 seen.append(changes)
                 if not self.binder.restricted.keys() & changes.keys():

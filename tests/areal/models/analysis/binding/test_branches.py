@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from areal.models.analysis.binding.branches import branch_changes, list_changes, uneven_heads
+from areal.models.analysis.binding.branches import branch_changes, joined_changes, uneven_heads
 from areal.models.analysis.binding.observations import Observation
 from areal.models.analysis.binding.slots import LayerValues
 from areal.models.analysis.family import AtLeast, Constant, Field, Listed, PerLayer, Product, WhenEqual, WhenNull
@@ -51,8 +51,16 @@ def test_fields_that_are_read_where_layers_differ_are_looked_at_beside_other_lis
     slots = {
         "layer.window": PerLayer(near, WhenEqual("linear", True, far, Constant(8)), far),
         "layer.feed_forward": PerLayer(AtLeast("first"), Constant("moe"), Constant("mlp")),
-        "layer.attention.scale": WhenEqual("eps", 1e-5, Constant(1.0), Constant(0.5)),
     }
-    found = list(list_changes(slots, choices, base))
-    assert found == [{**each, **switch} for switch in ({"first": 1}, {"linear": True}) for each in kinds]
-    assert list(list_changes({"hidden_size": Field("width")}, choices, base)) == []
+    found = list(joined_changes(slots, choices, base))
+    assert found == [{**switch, **each} for switch in ({"first": 1}, {"linear": True}) for each in kinds]
+    assert list(joined_changes({"hidden_size": Field("width")}, choices, base)) == []
+
+
+def test_two_fields_that_decide_the_same_slot_are_looked_at_together():
+    choices = {**CHOICES, "linear": [{"linear": True}]}
+    slots = {"layer.attention.scale": WhenEqual("linear", True, Field("inner"), Product(1.0, (("width", -0.5),)))}
+    found = list(joined_changes(slots, choices, BASE))
+    assert {"linear": True, "width": 128} in found
+    assert {"inner": None, "width": 128} in found
+    assert len(found) == 5
