@@ -128,11 +128,16 @@ def test_choices_inside_choices_of_rotated_layers_become_one_question(tmp_path):
     conditions = [reports.per_layer(reports.multiple(of), table, none) for of in (2, 3)]
     report["slots"]["layer.rotary"] = reports.when_equal("tie_word_embeddings", True, *conditions)
     next(use for use in report["fields"] if use["name"] == "rope_parameters")["unread"] = ["rope_theta"]
+    report["fields"].append(reports.used("plain", "list", default_rule=reports.constant([0, 1]), nullable=True))
+    report["slots"]["layer.norms.input_layernorm.offset"] = reports.per_layer(
+        reports.member("plain"), reports.constant(1.0), reports.constant(0.0)
+    )
     plan = Sandbox.copy_of(ROOT, tmp_path).plan(request("llama", report, tmp_path)).plan
     files = {change.path.rpartition("/")[2]: "".join(change.after.decode().split()) for change in plan.changes}
     assert "rotaryifargs.is_rotated(layer)elseNoneforlayerinrange" in files["model.py"]
     assert "returnlayer%2==0ifself.tie_word_embeddingselselayer%3==0" in files["args.py"]
     assert 'unread=("rope_theta",)' in files["args.py"]
+    assert 'plain=fields.integers("plain",(0,1))' in files["args.py"]
 
 
 def test_nothing_tells_where_the_code_came_from(generated):

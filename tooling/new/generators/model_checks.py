@@ -26,7 +26,7 @@ def checks(report: Mapping[str, Any], plans: FieldPlans) -> dict[str, Any]:
         section, _, inner = name.partition(".")
         required.setdefault(section, {})[inner] = report["tiny_config"][section][inner]
     depth = plans.by_attribute("num_layers")
-    has_lists = any(isinstance(value, list) for value in required.values())  # one entry per layer
+    has_lists = any(plan.per_layer and plan.name in required for plan in plans)  # one entry per layer
     if has_lists and depth is not None and depth.name in report["tiny_config"]:
         required[depth.name] = report["tiny_config"][depth.name]
     never_null = {plan.name for plan in plans if plan.type == "bool" and not plan.use.get("nullable")}

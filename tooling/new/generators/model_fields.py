@@ -201,7 +201,8 @@ def _field_plan(use: Mapping[str, Any], attribute: str, report: Mapping[str, Any
     nodes = list(_nodes_in(*report["slots"].values(), *(other.get("default_rule") for other in report["fields"])))
     listed = [node for node in _conditions(report) if node.get("field") == name and node["kind"] == "listed"]
     allowed = tuple(use.get("allowed") or ())
-    per_layer = kind == "list" and bool(listed or use.get("default_rule"))
+    rule = use.get("default_rule")
+    per_layer = kind == "list" and bool(listed or (rule and not _whole_list(rule)))
     if per_layer and not allowed:
         allowed = _list_values(use, listed)
     if kind == "bool" and use.get("nullable") and use.get("default_rule") is None:
@@ -248,6 +249,12 @@ def _list_values(use: Mapping[str, Any], listed: list[dict[str, Any]]) -> tuple[
         found.update(dict.fromkeys(values or ()))
     found.update(dict.fromkeys(_constants(use.get("default_rule"))))
     return tuple(sorted(found, key=str))
+
+
+def _whole_list(rule: Mapping[str, Any] | None) -> list[Any]:
+    """The list that a field is filled with where it is not one entry per layer."""
+    value = rule["value"] if rule and rule["kind"] == "constant" else None
+    return list(value) if isinstance(value, list | tuple) else []
 
 
 def _constants(node: Any) -> Iterator[Any]:
@@ -323,6 +330,7 @@ def _list_reading(plan: FieldPlan, name: str, owner: str, write: Any, num_layers
         filled = "" if rule is None else f", null={write(rule)}"
         return f"{owner}.numbers_per_layer({name}, {num_layers}{filled})"
     if not plan.per_layer:
+        default = _whole_list(rule) or default
         absent = "" if not default else f", {tuple_literal(default)}"
         # No layer is in a list that is null, which is what the config class means by it too.
         is_needed = plan.use.get("required") and not plan.use.get("nullable")

@@ -275,21 +275,25 @@ class _Learner:
         return config
 
     def _rule(self, name: str, configs: list[dict[str, Any]], causes: set[str]) -> Expression | None:
+        pairs = [(config, normal) for config in configs if (normal := self.reader.normal(config)) is not None]
+        # No layers at all say nothing.
+        pairs = [(config, normal) for config, normal in pairs if look_up(normal, name) != []]
+        layered = bool(pairs) and all(self._is_layered(name, normal) for _, normal in pairs)
+        if layered:
+            self.reader.per_layer.add(name)
         samples: list[Sample] = []
-        for config in configs:
-            normal = self.reader.normal(config)
-            value = None if normal is None else look_up(normal, name)
-            if normal is None or value == []:  # no layers at all
-                continue
-            if isinstance(value, list):
-                self.reader.per_layer.add(name)
-                value = LayerValues(value)
+        for config, normal in pairs:
+            value = look_up(normal, name)
+            value = LayerValues(value) if layered else value
             values = {other: look_up(normal, other) for other in self.reader.names}
             values |= {other: look_up(config, other) for other in self.reader.rewritten if _present(config, other)}
             samples.append(Sample(values, value, len(value) if isinstance(value, LayerValues) else 1))
-        if not samples or len({isinstance(sample.value, LayerValues) for sample in samples}) > 1:
-            return None
-        return fit(name, samples, causes, budget=self.budget)
+        return fit(name, samples, causes, budget=self.budget) if samples else None
+
+    def _is_layered(self, name: str, normal: Mapping[str, Any]) -> bool:
+        """Whether the class fills the field with one entry per layer; other lists are values like all others."""
+        value = look_up(normal, name)
+        return isinstance(value, list) and len(value) == look_up(normal, self.reader.depth_field)
 
 
 @dataclass

@@ -13,8 +13,9 @@ HIDDEN = 64
 LAYERS = 4
 WINDOW = 8
 EPSILON = 2e-3
-LARGEST_EPSILON = 1e-4
-"""Positive numbers up to this one are guards against division by zero, whatever they are called."""
+SMALLEST_EPSILON, LARGEST_EPSILON = 1e-8, 1e-4
+"""Positive numbers between these are what norms add to variances, whatever they are called. Smaller ones guard sums
+against being zero: made visible, they would show in few tokens only."""
 
 INTEGERS: tuple[tuple[str, int], ...] = (
     (r"(nextn_predict|mtp).*", 0),
@@ -156,7 +157,7 @@ def _float(name: str, default: float) -> float | None:
     value: float | None = _first(FLOATS, name)
     if value is None and default == 1.0 and NEUTRAL_FACTOR.fullmatch(name):
         return 1.5
-    if value is None and 0.0 < default <= LARGEST_EPSILON:
+    if value is None and SMALLEST_EPSILON <= default <= LARGEST_EPSILON:
         return EPSILON
     if value == EPSILON and default > 1e-2:
         return None

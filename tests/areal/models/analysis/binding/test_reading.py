@@ -9,6 +9,7 @@ import pytest
 from areal.models.analysis.binding.accounting import SKIPPED
 from areal.models.analysis.binding.reading import learn
 from areal.models.analysis.binding.variations import alternatives, changed
+from areal.models.analysis.family import Constant
 from areal.models.analysis.oracle.subject import resolve
 from areal.models.analysis.oracle.tiny import tiny_config
 
@@ -42,6 +43,13 @@ def test_a_list_over_layers_is_filled_by_the_fields_that_transformers_reads() ->
     assert reader.complete(config)["layer_types"] == ["full_attention"] * 3 + ["sliding_attention"]
     config = changed(config, {"use_sliding_window": False})
     assert reader.complete(config)["layer_types"] == ["full_attention"] * 4
+
+
+def test_a_list_of_layers_that_stands_for_null_is_one_value() -> None:
+    subject = resolve("flint")
+    reader = learn(subject, tiny_config(subject), DEPTH, SKIPPED)
+    assert reader.rules["mlp_only_layers"] == Constant([0, 1])
+    assert reader.per_layer == {"layer_types"}
 
 
 def test_texts_that_the_source_compares_a_field_with_are_tried() -> None:

@@ -35,6 +35,12 @@ def test_parts_that_there_are_none_of_by_default_are_added_and_taken_away_again(
     assert without_parts(found, defaults=defaults, given=given) == found
 
 
+def test_guards_of_sums_stay_as_small_as_they_are():
+    """Made visible, they would show in the few tokens only whose routing weights are small."""
+    config = complete(resolve("ernie4_5_moe"), {})
+    assert (config["moe_norm_min"], config["rms_norm_eps"]) == (1e-12, 2e-3)
+
+
 def test_numbers_that_add_no_weights_stay_off():
     subject = resolve("dots1")
     config = complete(subject, {})
