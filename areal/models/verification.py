@@ -137,6 +137,11 @@ def randomize(model: nn.Module, seed: int) -> None:
             tensor.copy_((scale * noise).to(tensor.dtype))
 
 
+UNSTABLE, MOST_ROUNDING = 0.3, 8.0
+"""From this rounding of transformers, over the tolerance, on a config is unstable; that of ours may be so many times as
+large then."""
+
+
 class Refused(Exception):
     """transformers, or areal, does not take this config."""
 
@@ -208,9 +213,17 @@ def check(model_type: str, config: dict[str, Any], seed: int) -> float:
         ours.save_pretrained(f"{folder}/ours")
         again = AutoModelForCausalLM.from_pretrained(f"{folder}/ours", dtype=torch.float32).eval()
         worst = max(worst, difference(expected_logits(again, documents), expected))
-    if worst > 1 and (rounding := _rounding(model, documents, expected)) > 1:
-        raise Refused(f"transformers' own rounding is {rounding:.1f} times the tolerance")
+    if worst > 1:
+        rounding = _rounding(model, documents, expected)
+        if is_rounding(worst, rounding):
+            raise Refused(f"transformers' own rounding is {rounding:.1f} times the tolerance")
     return worst
+
+
+def is_rounding(worst: float, rounding: float) -> bool:
+    """Whether a difference is what rounding in another order makes of an unstable config. What differs by more than
+    that is wrong, however unstable it is."""
+    return rounding > UNSTABLE and worst <= MOST_ROUNDING * rounding
 
 
 def _rounding(model: Any, documents: list[torch.Tensor], expected: torch.Tensor) -> float:

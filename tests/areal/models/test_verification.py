@@ -6,7 +6,9 @@ import json
 import sys
 
 import pytest
+import torch
 
+from areal import models
 from areal.models import verification
 
 
@@ -64,3 +66,36 @@ def test_a_family_of_which_nothing_loads_is_not_verified(monkeypatch, capsys, tm
     file.write_text(json.dumps({"models": [unknown]}))
     assert run(monkeypatch, "qwen3", "--tiny", str(file), "--json") == 0
     assert json.loads(capsys.readouterr().out)["equal"] == 1
+
+
+SMALL = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "intermediate_size": 16,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize(("factor", "wrong"), [(1.0, False), (1.01, True)])
+def test_weights_that_are_read_as_others_are_wrong(monkeypatch, factor, wrong):
+    read = models.from_pretrained
+
+    def altered(*arguments):
+        model = read(*arguments)
+        with torch.no_grad():
+            model.layers[0].mlp.down_proj.weight.mul_(factor)
+        return model
+
+    monkeypatch.setattr(models, "from_pretrained", altered)
+    assert (verification.check("qwen3", SMALL, seed=3) > 1) is wrong
+
+
+def test_only_small_differences_of_unstable_configs_are_rounding():
+    assert verification.is_rounding(2.5, 0.46)
+    assert not verification.is_rounding(2.5, 0.2), "a stable config"
+    assert not verification.is_rounding(12000.0, 1.2), "far more than rounding"
+    assert not verification.is_rounding(2.5, 0.0), "nothing known of the rounding"
