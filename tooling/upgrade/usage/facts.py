@@ -27,7 +27,7 @@ import marshal
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-SCHEMA = 3
+SCHEMA = 6
 """Part of the cache's key; raised with each change of what facts are."""
 
 UNKNOWN = 0
@@ -103,6 +103,8 @@ class Facts:
     """`__all__` where it is a literal."""
     stars: list[int] = field(default_factory=list)
     """Modules that are star-imported at module level."""
+    mentions: dict[str, dict[tuple[int, int], int]] = field(default_factory=dict)
+    """By function of the module: line and column of each place that reads its name, and its context."""
     problem: str = ""
 
 

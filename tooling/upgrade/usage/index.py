@@ -78,7 +78,7 @@ def _indexed(checkout: Checkout, packages: tuple[str, ...], cache: FactsCache) -
         "total": done - started,
     }
     return UsageIndex(
-        files=tuple(file for file in found if file.uses or file.guards or file.problem),
+        files=tuple(file for file in found if file.uses or file.guards or file.extensions or file.problem),
         looked_at=len(in_scope),
         linked=len(wanted),
         scanned=store.scanned,

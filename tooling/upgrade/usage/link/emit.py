@@ -10,6 +10,7 @@ from tooling.upgrade.usage.conditions import is_decidable, is_decided
 from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, Facts, UseRow
 from tooling.upgrade.usage.link.context import Contexts
 from tooling.upgrade.usage.link.derivations import package_root, touches_private
+from tooling.upgrade.usage.link.guarded import GuardedFunctions
 from tooling.upgrade.usage.link.values import Alternative, Alternatives, Ours, OwnClass, OwnFunction
 from tooling.upgrade.uses import (
     Action,
@@ -50,6 +51,7 @@ class Emitter:
         self._link = link
         self._store = store
         self._contexts = Contexts(link, store)
+        self._guarded = GuardedFunctions(store, self._contexts)
 
     def file(self, path: str) -> FileUses:
         """All uses in a file, sorted by place."""
@@ -202,6 +204,8 @@ class Emitter:
         self, path: str, context: int, guards: tuple[tuple[str, int], ...]
     ) -> tuple[tuple[Condition, ...], tuple[Attempt, ...]]:
         conditions = self._contexts.conditions(path, context)
+        around = self._guarded.conditions(path, self._store.facts(path).contexts[context][3])
+        conditions = (*(one for one in around if one not in conditions), *conditions)
         attempts = self._contexts.attempts(path, context)
         if guards:
             more, tried = self._contexts.bindings(path, guards, attempts)

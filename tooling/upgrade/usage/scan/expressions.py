@@ -36,8 +36,11 @@ class Expressions(Annotations):
     def name(self, node: ast.Name, read: bool) -> int:
         """A bare name. Only imported ones are worth a use: locals cannot fail."""
         value = self.lookup(node.id)
-        if read and value > NONE and self.facts.nodes[value][0] in _IMPORTED:
+        kind = self.facts.nodes[value][0] if value > NONE else ""
+        if read and kind in _IMPORTED:
             self.emit("read", node, value)
+        if kind in ("global", "own"):
+            self.facts.mentions.setdefault(node.id, {})[node.lineno, node.col_offset] = self.context()
         return value
 
     def base(self, node: ast.expr) -> int:
