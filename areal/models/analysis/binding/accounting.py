@@ -126,12 +126,14 @@ class Accounts:
             if name == ROTARY_FIELD or (name.startswith(ROTARY_FIELD + ".") and (name in read or not whole)):
                 raise UnsupportedError("rotary settings that no expression explains", where=name, detail=reason)
         folded = [each for each in folded_fields(self.subject, self.binder.observer.base) if each.size] if used else []
+        default = self._default_rotary()
         return FieldUse(
             name=ROTARY_FIELD,
             status="used" if used else "ignored",
             type="dict",
             nullable=True,
-            default=self._default_rotary(),
+            required=used and not default,
+            default=default,
             aliases=aliases,
             reason="" if used else "no layer has rotary positions",
             example=base,

@@ -256,7 +256,8 @@ def _starts(
         config = {name: value for name, value in (chosen | changes).items() if value is not LEFT_OUT}
         if config not in starts:
             starts.append(config)
-    return starts + [config | listed for config in starts[:1] for listed in _unset_lists(subject, fields, given)]
+    further = [*_unset_lists(subject, fields, given), *_unset_rotary(subject, fields, given)]
+    return starts + [config | each for config in starts[:1] for each in further]
 
 
 def _with_equal_heads(config: Mapping[str, Any], names: Mapping[str, str], heads: int | None) -> dict[str, Any]:
@@ -281,6 +282,15 @@ def _unset_lists(subject: Subject, fields: Mapping[str, Any], given: frozenset[s
             if kinds_of_source:
                 found.append({name: [kinds_of_source[place % len(kinds_of_source)] for place in range(LAYERS)]})
     return found
+
+
+def _unset_rotary(subject: Subject, fields: Mapping[str, Any], given: frozenset[str]) -> list[dict[str, Any]]:
+    """One entry of rope_parameters for each kind of layers, where a class that has kinds says nothing about them."""
+    if "rope_parameters" in given or fields.get("rope_parameters") != {}:
+        return []
+    found = layer_kinds(subject.source_files, "layer_types")
+    entries = {kind: {"rope_type": "default", "rope_theta": 10000.0 * (place + 1)} for place, kind in enumerate(found)}
+    return [{"rope_parameters": entries}] if entries else []
 
 
 def _of_source(subject: Subject) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from areal.models.analysis.records import SubjectError
 TYPES = [
     "afmoe",
     "cohere2",
+    "cohere_compass_text",
     "dbrx",
     "deepseek_v2",
     "deepseek_v3",
