@@ -15,7 +15,7 @@ from areal.models.analysis.binding.filling import branches, filled, filling_rule
 from areal.models.analysis.binding.fitting import explains, fit
 from areal.models.analysis.binding.guessing import first_guesses, value_guess
 from areal.models.analysis.binding.nearby import nearby
-from areal.models.analysis.binding.observations import Observation, Sample, one_cause, same_value
+from areal.models.analysis.binding.observations import Observation, Sample, one_cause, readable, same_value
 from areal.models.analysis.binding.rotary import (
     RotaryFit,
     extra_names,
@@ -116,7 +116,7 @@ class Binder:
         self.expressions[ROTARY_SLOT] = rotary
 
     def _names(self) -> list[str]:
-        return [
+        names = [
             *self.reader.names,
             *(
                 name
@@ -124,6 +124,7 @@ class Binder:
                 if name.startswith(ROTARY_FIELD + ".") and name != SCORE_FACTOR
             ),
         ]
+        return readable(names, self.observations)
 
     def _rotary_fit(self) -> RotaryFit:
         types = {name: tuple(types) for name, types in self.rotary_types.items()}

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from areal.models.analysis.binding.expressions import same
 from areal.models.analysis.binding.slots import ABSENT, LayerValues
+from areal.models.config_fields import TRAINING_NOISE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -53,3 +54,22 @@ def same_value(first: Any, second: Any) -> bool:
     if first is ABSENT or second is ABSENT:
         return first is second
     return same(first, second)
+
+
+def readable(names: Iterable[str], observations: Sequence[Observation]) -> list[str]:
+    """The fields that expressions may read. observations: the base config's first.
+
+    Noise of training (dropout, jitter) counts only once it was seen to change something alone: among many changes at
+    once it would explain anything, and models would go wrong with it.
+    """
+    return [name for name in names if not TRAINING_NOISE.fullmatch(name) or _acts_alone(name, observations)]
+
+
+def _acts_alone(name: str, observations: Sequence[Observation]) -> bool:
+    base = observations[0]
+    return any(
+        not same_value(each.values.get(slot, ABSENT), base.values.get(slot, ABSENT))
+        for each in observations
+        if set(each.changes) == {name}
+        for slot in each.values
+    )
