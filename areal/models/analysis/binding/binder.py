@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.models.analysis.binding.attempts import attempts
 from areal.models.analysis.binding.expressions import ROTARY_FIELD, SCORE_FACTOR, fields_of, look_up, same, walk
 from areal.models.analysis.binding.filling import branches, filled, filling_rules
 from areal.models.analysis.binding.fitting import explains, fit
@@ -157,7 +158,7 @@ class Binder:
     def _look(self, name: str, changes: dict[str, Any], value: Any) -> bool:
         """Looks at one config; whether it was one that builds."""
         outcome = None
-        for attempt in self._attempts(name, changes, value):
+        for attempt in attempts(self.reader, name, changes, value):
             if self.reader.normal(changed(self.observer.base, attempt)) is None:
                 continue
             near = nearby(self.expressions, self.observations[0], attempt)
@@ -199,24 +200,6 @@ class Binder:
             return False
         new = (each for slot, each in self.expressions.items() if each != before.get(slot))
         return any(isinstance(part, Product) and len(part.powers) > 2 for each in new for part in walk(each))
-
-    def _attempts(self, name: str, changes: dict[str, Any], value: Any) -> list[dict[str, Any]]:
-        """The changes, and others that may go with the value where these are refused: lists over layers that were
-        resized with it stay as they are, or are left to the class to fill."""
-        attempts = [changes]
-        if len(changes) > 1:
-            attempts.append({name: value})
-        filled = {other: None for other in self.reader.per_layer & self.reader.rules.keys() if other != name}
-        if filled and all(self.reader.defaults.get(other) is None for other in filled):
-            attempts.append({name: value, **filled})
-        if value is None:
-            # Layers of some kinds cannot do without it: then all layers are of another kind.
-            for other in sorted(self.reader.per_layer - {name}):
-                entries = look_up(self.observer.base, other)
-                if isinstance(entries, list):
-                    kinds = dict.fromkeys(entry for entry in entries if isinstance(entry, str))
-                    attempts += [{name: None, other: [kind] * len(entries)} for kind in kinds]
-        return attempts
 
     def _vary_rotary(self) -> None:
         base = look_up(self.observer.base, ROTARY_FIELD)
@@ -313,8 +296,9 @@ class Binder:
         if slot == ROTARY_SLOT:
             return self._rotary_fit().fit(samples)
         budget = self.observer.budget
-        for single in (True, False):
-            found = fit(slot, samples, self._causes(slot, single=single), budget=budget)
+        alone, together = self._causes(slot, single=True), self._causes(slot, single=False)
+        for names in _distinct(alone, together, together | self._contradicting(slot)):
+            found = fit(slot, samples, names, budget=budget)
             if isinstance(found, Constant) and slot not in self.observations[0].values:
                 # Seen with one value only: a field that has it is the likelier explanation, and will be tested.
                 return value_guess(slot, samples, self._names())
@@ -335,6 +319,17 @@ class Binder:
                 found |= {
                     name for name in self._names() if not same(look_up(each.config, name), look_up(base.config, name))
                 }
+        return found - self.restricted.keys()
+
+    def _contradicting(self, slot: str) -> set[str]:
+        """The two fields that together make the slot what it is not expected to be, if only that of the base config: a
+        bias that a flag brings, but for one kind of projection."""
+        known, found = self.expressions.get(slot), set[str]()
+        if known is None:
+            return found
+        for each in (each for each in self.observations[1:] if len(each.changes) == 2):
+            if not all(self._explains(slot, known, sample) for sample in self._samples(slot, [each])):
+                found |= set(each.changes) & set(self._names())
         return found - self.restricted.keys()
 
     # ----------------------------------------------------------------------------------------------------- restricting
@@ -393,3 +388,7 @@ class Binder:
                 self.observations, self.expressions = before
             else:
                 self.reader.rules[name] = rule
+
+
+def _distinct(*sets: set[str]) -> list[set[str]]:
+    return [each for number, each in enumerate(sets) if each not in sets[:number]]

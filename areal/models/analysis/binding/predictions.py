@@ -106,28 +106,52 @@ class Predictions:
             config = changed(self.binder.observer.base, changes)
             if not changes or self.binder.reader.normal(config) is None:
                 continue
-            outcome = self.binder.observer.look(changes, self.binder.predict)
-            if outcome.kind == "refused":
-                continue
-            self.binder.joint_outcomes.append(outcome)
-            if outcome.kind == "proven" and not outcome.inferred:
-                right += 1
-                self.binder.accept(outcome)
-                continue
-            if outcome.kind == "unsupported":
-                if not outcome.loud:
-                    self._blame(changes)
-                continue
-            if self.binder.accept(outcome):
-                self.binder.settle()
+            predicted = self._look_at_many(changes)
+            if predicted is not None:
                 # What was fitted anew must predict as well.
-                right = min(right, enough - NUM_AFRESH)
+                right = right + 1 if predicted else min(right, enough - NUM_AFRESH)
         if any(outcome.inferred for outcome in self.binder.joint_outcomes[-NUM_AFRESH:]):
             raise UnsupportedError(
                 "values that depend on several config fields at once",
                 where="config",
                 detail=f"configs with many changes are not predicted: {sorted(self.binder.joint_outcomes[-1].changes)}",
             )
+
+    def _look_at_many(self, changes: dict[str, Any]) -> bool | None:
+        """Whether a config was predicted; false where expressions were fitted anew, None where it says nothing."""
+        binder = self.binder
+        outcome = binder.observer.look(changes, binder.predict)
+        if outcome.kind == "refused":
+            return None
+        learned = outcome.kind == "proven" and outcome.inferred and self._learn_from_few(changes)
+        if learned:
+            outcome = binder.observer.look(changes, binder.predict)
+        binder.joint_outcomes.append(outcome)
+        if outcome.kind == "unsupported":
+            if not outcome.loud:
+                self._blame(changes)
+        elif binder.accept(outcome):
+            if outcome.kind == "proven" and not outcome.inferred:
+                return not learned
+            binder.settle()
+            return False
+        return False if learned else None
+
+    def _learn_from_few(self, changes: dict[str, Any]) -> bool:
+        """Whether something was learned from the fewest of the changes that are not predicted either: they say better
+        than many what is the cause."""
+        binder = self.binder
+        few = dict(changes)
+        for name in sorted(changes):
+            fewer = {key: value for key, value in few.items() if key != name}
+            if fewer and binder.reader.normal(changed(binder.observer.base, fewer)) is not None:
+                seen = binder.observer.look(fewer, binder.predict, may_infer=False)
+                few = fewer if seen.kind == "unsupported" else few
+        found = binder.observer.look(few, binder.predict) if len(few) < len(changes) else None
+        if found is None or found.kind != "proven" or not binder.accept(found):
+            return False
+        binder.settle()
+        return True
 
     def _joint_changes(self, generator: random.Random, pinned: Mapping[str, Any]) -> dict[str, Any]:
         """Random changes that the class accepts. pinned: values to be among them, where these were seen to work."""

@@ -19,8 +19,19 @@ MOST_JOINT: Final = 2
 
 def choose(binder: Binder) -> list[Variant]:
     """Flipped flags, other rotary types, nulls, lists, other numbers, in this order, then some of many changes."""
-    proven = [each for each in binder.outcomes if each.kind == "proven" and MISSING not in each.changes.values()]
-    proven = [each for each in proven if not set(each.changes) & (binder.restricted.keys() | SKIPPED)]
+    # Others were proven as well, but no expressions explain them: families refuse them.
+    explained = [dict(each.changes) for each in binder.observations]
+    proven, joint = (
+        [
+            each
+            for each in outcomes
+            if each.kind == "proven"
+            and dict(each.changes) in explained
+            and MISSING not in each.changes.values()
+            and not set(each.changes) & (binder.restricted.keys() | SKIPPED)
+        ]
+        for outcomes in (binder.outcomes, binder.joint_outcomes)
+    )
     # Rotary settings may be proven and yet refused, since no expression says what they change.
     rotary = [changes[ROTARY_FIELD] for changes in binder.choices.get(ROTARY_FIELD, ())]
     proven = [each for each in proven if ROTARY_FIELD not in each.changes or each.changes[ROTARY_FIELD] in rotary]
@@ -30,8 +41,6 @@ def choose(binder: Binder) -> list[Variant]:
         name = _name(binder, outcome)
         if name not in chosen and len(chosen) < MOST - MOST_JOINT:
             chosen[name] = _variant(binder, name, outcome)
-    joint = [each for each in binder.joint_outcomes if each.kind == "proven" and MISSING not in each.changes.values()]
-    joint = [each for each in joint if not set(each.changes) & (binder.restricted.keys() | SKIPPED)]
     joint.sort(key=lambda each: -len(each.changes))
     for number, outcome in enumerate(joint[:MOST_JOINT], 1):
         name = f"many changes {number}"
