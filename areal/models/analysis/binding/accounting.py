@@ -16,7 +16,7 @@ from areal.models.analysis.binding.expressions import (
     walk,
 )
 from areal.models.analysis.binding.folded import folded_fields
-from areal.models.analysis.binding.older import unread_spellings
+from areal.models.analysis.binding.older import OLDER_ROTARY, unread_spellings
 from areal.models.analysis.binding.rotary import PARTIAL, THETA, filled_with_theta, is_layered, thetas_of
 from areal.models.analysis.binding.variations import MISSING, changed
 from areal.models.analysis.family import FieldUse, Listed, WhenEqual
@@ -82,7 +82,7 @@ class Accounts:
         """Fields that the class writes into every config.json though it does not declare them, with their values."""
         reader = self.binder.reader
         known = names | {alias for each in self._aliases().values() for alias in each}
-        known |= {"model_type", "architectures", ROTARY_FIELD}
+        known |= {"model_type", "architectures", ROTARY_FIELD, *OLDER_ROTARY}
         written = reader.normal(self.binder.observer.base) or {}
         return sorted((name, value) for name, value in written.items() if name not in known)
 

@@ -112,6 +112,9 @@ def _layer_slots(layer: LayerSpec, rotaries: tuple[RotarySpec, ...]) -> dict[str
         for path in ("layer.attention.", "layer.feed_forward."):
             if not any(slots.get(path + part) for part in parts):
                 slots.pop(path + name, None)
+    if isinstance(layer.attention, LatentAttentionSpec) and layer.attention.query_rank is None:
+        # Nor is there a norm of compressed queries where none are compressed, whatever an expression says.
+        slots = {name: value for name, value in slots.items() if not name.startswith("layer.attention.query_norm")}
     rotary = None if layer.rotary is None else rotaries[layer.rotary]
     slots["layer.rotary"] = rotary and {"theta": rotary.theta, "type": rotary.type, "parameters": rotary.parameters}
     if rotary is not None:
@@ -182,6 +185,8 @@ def _record(kind: type, path: str, read: Callable[[str], Any], leave_out: tuple[
             continue
         if each.name in _MEANINGLESS_WITHOUT and not any(values[name] for name in _MEANINGLESS_WITHOUT[each.name]):
             values[each.name] = each.default
+        elif kind is LatentAttentionSpec and each.name == "query_norm" and values["query_rank"] is None:
+            values[each.name] = None
         elif each.name not in nested:
             values[each.name] = _typed(read(slot), str(each.type), slot)
         elif nested[each.name].optional and not read(slot):

@@ -10,6 +10,7 @@ from areal.models.analysis.spec import (
     ArchitectureSpec,
     AttentionSpec,
     HeadTransformSpec,
+    LatentAttentionSpec,
     LayerSpec,
     MlpSpec,
     MoeSpec,
@@ -72,3 +73,14 @@ def test_what_shared_experts_are_multiplied_by_is_no_slot_without_them():
     slots = {slot: Constant(values[1] if isinstance(values, tuple) else values) for slot, values in found.items()}
     del slots["layer.feed_forward.shared_scale"]
     assert predict(slots, {}).layers[0].feed_forward == alone
+
+
+def test_a_norm_of_compressed_queries_is_no_slot_where_none_are_compressed():
+    sizes = {"num_heads": 2, "kv_rank": 8, "nope_dim": 8, "rope_dim": 4, "value_dim": 8, "scale": 0.3, "kv_norm": RMS}
+    compressed = LatentAttentionSpec(query_rank=8, query_norm=RMS, **sizes)
+    whole = LatentAttentionSpec(query_rank=None, query_norm=None, **sizes)
+    found, plain = slots_of(spec(compressed)), slots_of(spec(whole))
+    assert found["layer.attention.query_norm"] == (True, True)
+    assert not any(name.startswith("layer.attention.query_norm") for name in plain)
+    slots = {name: Constant(values[0] if isinstance(values, tuple) else values) for name, values in found.items()}
+    assert predict(slots | {"layer.attention.query_rank": Constant(None)}, {}) == spec(whole)
