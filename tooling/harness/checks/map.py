@@ -31,8 +31,8 @@ def map_findings(path: str, text: str, tree: FileTree) -> Iterator[Finding]:
             yield Finding(path, line, "map", f"{folder}/ does not exist", tree.suggestion(folder))
     shown = {folder.rpartition("/")[0] for folder in entries}
     for folder in sorted(tree.folders - entries.keys()):
-        parent = folder.rpartition("/")[0]
-        if parent in shown:
+        parent, _, name = folder.rpartition("/")
+        if parent in shown and name != "__pycache__":
             line = entries.get(parent, min(entries.values()))
             yield Finding(path, line, "map", f"{folder}/ is not on the map", "add its line, with what it is for")
 

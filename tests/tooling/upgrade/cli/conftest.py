@@ -131,6 +131,12 @@ def write_wheel(folder, name, version, files, requires=(), *, record=True):
     return path
 
 
+def _empty(folder: Path) -> Path:
+    """An index without packages."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 class World:
     """The project, the wheels, and an environment that knows nothing else."""
 
@@ -150,7 +156,8 @@ class World:
             "UV_NO_CONFIG": "1",
             "UV_CACHE_DIR": str(folder / "uv"),
             "UV_FIND_LINKS": str(self.wheels),
-            "UV_NO_INDEX": "1",
+            "UV_NO_INDEX": "1",  # for our own reading; uv itself does not know it
+            "UV_DEFAULT_INDEX": _empty(self.wheels.parent / "no-index").as_uri(),
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_CONFIG_GLOBAL": os.devnull,
             "PYTHONPATH": str(ROOT),

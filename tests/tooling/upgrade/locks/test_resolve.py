@@ -46,7 +46,13 @@ def wheels(tmp_path_factory):
 
 @pytest.fixture
 def resolve(tmp_path, wheels):
-    environment = {"UV_FIND_LINKS": str(wheels), "UV_NO_INDEX": "1", "UV_CACHE_DIR": str(tmp_path / "cache")}
+    index = tmp_path / "no-index"  # empty: uv has no variable that switches indexes off
+    index.mkdir()
+    environment = {
+        "UV_FIND_LINKS": str(wheels),
+        "UV_DEFAULT_INDEX": index.as_uri(),
+        "UV_CACHE_DIR": str(tmp_path / "cache"),
+    }
     root = tmp_path / "repository"
     root.mkdir()
 
