@@ -140,6 +140,18 @@ def test_choices_inside_choices_of_rotated_layers_become_one_question(tmp_path):
     assert 'plain=fields.integers("plain",(0,1))' in files["args.py"]
 
 
+def test_variants_that_are_left_out_are_not_reloaded_either(tmp_path):
+    report = reports.llama()
+    report["variants"] = [
+        {"name": name, "overrides": {"attention_bias": flag, "vocab_size": 64}, "parity": 1e-6, "tolerance": 5e-5}
+        for name, flag in (("null", None), ("biased", True))
+    ]
+    plan = Sandbox.copy_of(ROOT, tmp_path).plan(request("llama", report, tmp_path)).plan
+    (test,) = [change.after.decode() for change in plan.changes if change.path.endswith("test_llama.py")]
+    assert '"null"' not in test
+    assert test.count('"biased"') == 2
+
+
 def test_nothing_tells_where_the_code_came_from(generated):
     for path in generated[0].root.rglob("*.py"):
         if path.parent.name in FAMILIES or path.stem.removeprefix("test_") in FAMILIES:

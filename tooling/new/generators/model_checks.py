@@ -30,16 +30,19 @@ def checks(report: Mapping[str, Any], plans: FieldPlans) -> dict[str, Any]:
     if has_lists and depth is not None and depth.name in report["tiny_config"]:
         required[depth.name] = report["tiny_config"][depth.name]
     never_null = {plan.name for plan in plans if plan.type == "bool" and not plan.use.get("nullable")}
+    variants = [
+        variant
+        for variant in report["variants"]
+        if not any(value is None and name in never_null for name, value in variant["overrides"].items())
+    ]
     small = {name: value for name, value in config.items() if _is_size(name, value, uses)} | required
     return {
         "config": _items(_ordered(config)),
         "variants": [
-            [literal(one_line(variant["name"], 60)), literal(dict(variant["overrides"]))]
-            for variant in report["variants"]
-            if not any(value is None and name in never_null for name, value in variant["overrides"].items())
+            [literal(one_line(variant["name"], 60)), literal(dict(variant["overrides"]))] for variant in variants
         ],
         "small": _items(_ordered(small)),
-        "reloaded": [literal(name) for name in ("tiny", *_most_changed(report["variants"]))],
+        "reloaded": [literal(name) for name in ("tiny", *_most_changed(variants))],
         "defaults": literal({"model_type": report["model_type"], **required}),
         "refused": _refused(config, plans),
         "recorded": bool(report.get("reference")),

@@ -82,6 +82,7 @@ class Accounts:
         """Fields that the class writes into every config.json though it does not declare them, with their values."""
         reader = self.binder.reader
         known = names | {alias for each in self._aliases().values() for alias in each}
+        known |= {name.partition(".")[0] for name in names}
         known |= {"model_type", "architectures", ROTARY_FIELD, *OLDER_ROTARY}
         written = reader.normal(self.binder.observer.base) or {}
         return sorted((name, value) for name, value in written.items() if name not in known)
