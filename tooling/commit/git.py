@@ -40,6 +40,20 @@ class ChangedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Sides:
+    """What is compared: two commits by their hashes, or the index with HEAD."""
+
+    before: str = "HEAD"
+    after: str = ""
+    """"" for the index."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The sides as `git diff` wants them."""
+        return (self.before, self.after) if self.after else ("--cached",)
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """One commit of a range; `files` only where they were asked for."""
 
@@ -97,15 +111,16 @@ def path_setting(root: Path, name: str) -> str:
     return os.fsdecode(run_git(root, "config", "--includes", "--type=path", "--get", name, allowed=(0, 1))).strip("\n")
 
 
-def staged_files(root: Path) -> list[ChangedFile]:
-    """What `git commit` would record now, compared with HEAD (in a new repository, with nothing)."""
-    output = run_git(root, "diff", "--cached", "--raw", "--numstat", "-z", "-M", *DIFF)
+def changed_files(root: Path, sides: Sides) -> list[ChangedFile]:
+    """What differs between two sides (in a new repository, between nothing and the index)."""
+    output = run_git(root, "diff", "--raw", "--numstat", "-z", "-M", *DIFF, *sides.named, "--")
     return list(_files(output.decode(errors="surrogateescape").split("\0")))
 
 
-def staged_hunks(root: Path) -> bytes:
-    """The unified diff of the index without context."""
-    return run_git(root, "diff", "--cached", "-U0", "-M", "--src-prefix=a/", "--dst-prefix=b/", *DIFF)
+def hunks(root: Path, sides: Sides) -> bytes:
+    """The unified diff of two sides without context."""
+    prefixes = ("--src-prefix=a/", "--dst-prefix=b/")
+    return run_git(root, "diff", "-U0", "-M", *prefixes, *DIFF, *sides.named, "--")
 
 
 def blob(root: Path, name: str) -> bytes | None:

@@ -1,4 +1,5 @@
-"""What a commit would change: the files of the index, and the symbols of Python files that its lines belong to."""
+"""What a commit would change: the files of the index (or what differs between two commits, when they are to become
+one), and the symbols of Python files that its lines belong to."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from tooling.commit.git import blob, staged_files, staged_hunks
+from tooling.commit.git import Sides, blob, changed_files, hunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from tooling.commit.git import ChangedFile
 
+_INDEX: Final = Sides()
 MAX_FILES: Final = 60
 """Python files that are parsed, longest changes first: more say nothing new about a commit."""
 MAX_BYTES: Final = 2_000_000
@@ -49,19 +51,19 @@ class Staged:
     symbols: tuple[Symbol, ...] = field(default=())
 
 
-def read_staged(root: Path) -> Staged:
-    """The index against HEAD. Files that do not parse have no symbols."""
-    files = staged_files(root)
+def read_staged(root: Path, sides: Sides = _INDEX) -> Staged:
+    """The index against HEAD, unless other sides are named. Files that do not parse have no symbols."""
+    files = changed_files(root, sides)
     python = [each for each in files if each.path.endswith(".py") and each.status in "AMDR"]
     python = sorted(python, key=lambda each: (-each.churn, each.path))[:MAX_FILES]
-    hunks = _hunks(staged_hunks(root)) if python else {}
-    symbols = [symbol for each in python for symbol in _symbols(root, each, hunks.get(each.path, []))]
+    lines = _hunks(hunks(root, sides)) if python else {}
+    symbols = [symbol for each in python for symbol in _symbols(root, sides, each, lines.get(each.path, []))]
     return Staged(tuple(files), tuple(symbols))
 
 
-def _symbols(root: Path, changed: ChangedFile, hunks: list[tuple[range, range]]) -> Iterator[Symbol]:
-    old = _definitions(blob(root, f"HEAD:{changed.before or changed.path}")) if changed.status != "A" else {}
-    new = _definitions(blob(root, f":{changed.path}")) if changed.status != "D" else {}
+def _symbols(root: Path, sides: Sides, changed: ChangedFile, hunks: list[tuple[range, range]]) -> Iterator[Symbol]:
+    old = _definitions(blob(root, f"{sides.before}:{changed.before or changed.path}")) if changed.status != "A" else {}
+    new = _definitions(blob(root, f"{sides.after}:{changed.path}")) if changed.status != "D" else {}
     for name, lines in new.items():
         touched = sum(_common(lines, after) or _inside(before, after, lines) for before, after in hunks)
         if name not in old:
