@@ -59,8 +59,12 @@ class Rotary:
         """dim: dimensions to rotate; an odd number is rounded up, as the reference implementations do.
 
         query_growth: queries are multiplied by 1 + query_growth * log(1 + floor(position / growth_length)), so that
-        attention stays sharp over long documents (Llama 4, Ministral 3). Raises ModelError for such a length below 1.
+        attention stays sharp over long documents (Llama 4, Ministral 3). Raises ModelError for such a length below 1,
+        and for YaRN in an odd number of dimensions: its ramp then has fewer entries than there are frequencies, and
+        what the reference implementation makes of that is an accident.
         """
+        if args.rotary_type == "yarn" and dim % 2:
+            raise ModelError(f"rotary type 'yarn' turns {dim} dimensions of a head, expected an even number")
         if query_growth and (growth_length is None or growth_length < 1):
             raise ModelError(f"queries grow every {growth_length} positions, expected a number of at least 1")
         self._growth, self._growth_length = query_growth, growth_length or 1

@@ -188,6 +188,13 @@ def test_queries_without_growth_are_left_as_they_are():
         Rotary(RotaryArgs(), 4, query_growth=0.1, growth_length=0)
 
 
+def test_yarn_in_an_odd_number_of_dimensions_is_refused_and_others_are_rounded_up():
+    yarn = {"rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+    with pytest.raises(ModelError, match="turns 3 dimensions of a head, expected an even number"):
+        Rotary(RotaryArgs(rotary_type="yarn", parameters=yarn), 3)
+    assert Rotary(RotaryArgs(rotary_type="default", parameters={"rope_theta": 10000.0}), 3).dim == 4
+
+
 def test_types_and_lists_that_do_not_fit_are_refused():
     with pytest.raises(ModelError, match="'dynamic' is not implemented"):
         Rotary(arguments({"rope_type": "dynamic", "factor": 2.0}), 8)(torch.arange(3), torch.float32)
