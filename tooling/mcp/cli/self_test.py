@@ -1,0 +1,100 @@
+"""`areal-mcp --self-test`: starts a server as a client does, and holds its answers to those of the commands."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from jsonschema import Draft202012Validator
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+from tooling.kit.output import Report
+from tooling.kit.repository import find_repository
+from tooling.mcp.cli.arguments import PROGRAM
+from tooling.mcp.tools.call import make_call
+from tooling.mcp.tools.schemas import output_schema
+from tooling.mcp.tools.table import offered
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tooling.mcp.tools.records import Tool
+
+WRONG: Final = 10
+_LONGEST: Final = 300
+"""Seconds that a tool may say it takes, to be called here."""
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """A row per question, and whether the answer was right."""
+    root = find_repository(arguments.repo).root.resolve()
+    rows = anyio.run(_asked, root, arguments.allow_writes)
+    wrong = [row for row in rows if not row["right"]]
+    text = "".join(f"{'ok   ' if row['right'] else 'WRONG'}  {row['what']}: {row['message']}\n" for row in rows)
+    return Report(
+        command=f"{PROGRAM} --self-test",
+        exit_code=WRONG if wrong else 0,
+        changing=False,
+        text=f"{text}{len(rows)} questions, {len(wrong)} answered wrongly\n",
+        data={"results": rows},
+    )
+
+
+async def _asked(root: Path, writes: bool) -> list[dict[str, Any]]:
+    options = ["--allow-writes"] if writes else []
+    server = StdioServerParameters(
+        command=sys.executable, args=["-P", "-m", "tooling.mcp", f"--repo={root}", *options], cwd=root
+    )
+    offer, rows = offered(writes=writes), list[dict[str, Any]]()
+    async with Client(server) as client:
+        listed = [tool.name for tool in (await client.list_tools()).tools]
+        rows.append(_row("tools", listed == list(offer.tools), f"{len(listed)} listed"))
+        resources = (await client.list_resources()).resources
+        read = [await client.read_resource(one.uri) for one in resources]
+        rows.append(_row("pages", all(one.contents for one in read), f"{len(read)} read"))
+        prompts = (await client.list_prompts()).prompts
+        rows.append(_row("prompts", True, f"{len(prompts)} listed"))
+        for tool in _callable(offer.tools):
+            started = time.monotonic()
+            result = await client.call_tool(tool.name, dict(tool.example))
+            seconds = time.monotonic() - started
+            rows.append(await anyio.to_thread.run_sync(_compared, tool, root, result.structured_content, seconds))
+    return rows
+
+
+def _callable(tools: dict[str, Tool]) -> Iterator[Tool]:
+    """Those that read, need no network, and have an example or need no arguments."""
+    for tool in tools.values():
+        if not (tool.writes or tool.network or tool.seconds > _LONGEST) and (tool.example or not tool.needed):
+            yield tool
+
+
+def _compared(tool: Tool, root: Path, answer: Any, seconds: float) -> dict[str, Any]:
+    """The same command by hand: seconds apart, the object has to be the same."""
+    call = make_call(tool, tool.example, root)
+    module, _, function = tool.main.partition(":")
+    program = f"import sys; from {module} import {function} as run; sys.exit(run(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *call.words],
+        cwd=root,
+        input=call.input.encode(),
+        capture_output=True,
+        check=False,
+    )
+    problems = [error.message for error in Draft202012Validator(output_schema(tool)).iter_errors(answer)]
+    same = json.loads(done.stdout) == answer
+    message = f"exit code {answer['exit_code']}, {seconds:.2f} s"
+    if problems:
+        return _row(tool.name, False, f"{message}; not as its schema says: {problems[0]}")
+    return _row(tool.name, same, message if same else f"{message}; `{tool.program}` itself answers differently")
+
+
+def _row(what: str, right: bool, message: str) -> dict[str, Any]:
+    return {"what": what, "right": right, "message": message}

@@ -1,0 +1,1 @@
+"""Commands as child processes. Knows nothing of the protocol."""

@@ -1,0 +1,72 @@
+"""What runs in the child process: one command, for as long as whoever started it lives.
+
+    python -P -m tooling.mcp.running.child < pipe
+
+The pipe's first line says what to run; after that it is a lifeline. When its other end closes, because the call was
+cancelled or because the server died in whatever way, the command gets what Ctrl-C sends, time to roll back, and is
+then killed together with everything it started.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GRACE_SECONDS: Final = 5.0
+"""For rolling back; a command needs a fraction of it."""
+
+
+def main() -> int:
+    """Run the command of the first line; its exit code."""
+    lifeline = os.dup(0)  # not inherited by what the command starts
+    order = _order(lifeline)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    sys.stdin = io.TextIOWrapper(io.BytesIO(order["input"].encode("utf-8", "surrogatepass")), encoding="utf-8")
+    sys.argv = [order["program"], *order["words"]]
+    # A server that was started in the background would hand down that Ctrl-C is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
+    module, _, function = order["main"].partition(":")
+    run: Callable[[list[str]], int] = getattr(importlib.import_module(module), function)
+    return run(order["words"])
+
+
+def _order(lifeline: int) -> dict[str, Any]:
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        part = os.read(lifeline, 1 << 16)
+        if not part:
+            raise SystemExit("the pipe was closed before it said what to run")
+        line += part
+    order: dict[str, Any] = json.loads(line)
+    return order
+
+
+def _watch(lifeline: int) -> None:
+    while os.read(lifeline, 1024):
+        pass
+    if sys.platform == "win32":
+        import _thread
+
+        _thread.interrupt_main()
+        time.sleep(GRACE_SECONDS)
+        os._exit(130)
+    os.killpg(0, signal.SIGINT)
+    time.sleep(GRACE_SECONDS)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

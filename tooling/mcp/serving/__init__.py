@@ -1,0 +1,1 @@
+"""The protocol: only `server` and what starts it load the SDK."""

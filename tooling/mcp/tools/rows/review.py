@@ -1,0 +1,56 @@
+"""Tools of `areal-review`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tooling.mcp.tools.parameters import option, switch, word
+from tooling.mcp.tools.records import NAME, Check, Tool
+
+_REVIEW: Final = "tooling.review.cli.main:main"
+
+TOOLS: Final[tuple[Tool, ...]] = (
+    Tool(
+        name="review",
+        title="Review a change",
+        help="Reviews a branch, a commit or what is staged: risk with reasons, bugs that rules can prove, and passes "
+        "with prompts for experts. Default: HEAD against main. Fetches and runs nothing.",
+        program="areal-review",
+        main=_REVIEW,
+        parameters=(
+            option("base", "--base", "Compare with what this and head share (default: main).", check=Check.REVISION),
+            option("head", "--head", "Default: HEAD.", check=Check.REVISION),
+            switch("staged", "--staged", "What the next commit would hold."),
+            switch("worktree", "--worktree", "What differs on disk, new files included."),
+            option("commit", "--commit", "One commit against its parent.", check=Check.REVISION),
+            switch("quick", "--quick", "Only the analysis: no rules."),
+            option(
+                "fail_on",
+                "--fail-on",
+                "Lowest severity that makes the exit code 10.",
+                choices=("low", "medium", "high", "critical", "never"),
+            ),
+            option("baseline", "--baseline", "File with accepted findings.", check=Check.INSIDE),
+        ),
+        fields={
+            "CHANGE_ANALYSIS_REPORT": "object",
+            "findings": "array",
+            "suppressed": "array",
+            "not_reviewed": "array",
+        },
+        verdicts={10: "there are findings at or above fail_on"},
+        seconds=300,
+        example={"commit": "HEAD"},
+    ),
+    Tool(
+        name="review_rules",
+        title="Rules of the review",
+        help="What a rule looks for, why, and how to fix what it finds; without a rule, all of them.",
+        program="areal-review",
+        main=_REVIEW,
+        words=("explain",),
+        parameters=(word("rule", NAME, "Id of a rule, as in a finding."),),
+        fields={"rules": "array", "rule": "object"},
+        seconds=60,
+    ),
+)
