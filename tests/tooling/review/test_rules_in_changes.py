@@ -118,7 +118,54 @@ def test_a_public_name_goes_with_a_word_of_deprecation_before(world):
     assert world.found() == []
 
 
+def test_a_new_config_field_needs_a_default(world):
+    head = "from dataclasses import dataclass\n\n\n@dataclass\nclass RunConfig:\n    a: int\n"
+    world.commit({"a.py": head, "b.py": head.replace("RunConfig", "Point")})
+    world.commit({"a.py": head + "    b: int\n", "b.py": head.replace("RunConfig", "Point") + "    b: int\n"})
+    assert world.found() == [("required-field-added", "a.py", 7)]
+    world.commit({"a.py": head + "    b: int = 1\n"})
+    assert world.found("--base", "HEAD~2", "--head", "HEAD") == []
+
+
+def test_a_renamed_config_field_is_no_new_one(world):
+    head = "from dataclasses import dataclass\n\n\n@dataclass\nclass RunConfig:\n"
+    world.commit({"a.py": head + "    size: int\n"})
+    world.commit({"a.py": head + "    length: int\n"})
+    assert world.found() == []
+
+
+def test_a_heavy_package_that_all_others_import_late(world):
+    late = "def f():\n    import vllm\n\n    return vllm\n"
+    world.commit({f"pkg/m{number}.py": late for number in range(3)} | {"pkg/__init__.py": ""})
+    world.commit({"pkg/new.py": "import vllm\n", "pkg/light.py": "import json\n", "tests/test_new.py": "import vllm\n"})
+    assert world.found() == [("heavy-import", "pkg/new.py", 1)]
+    world.commit({"pkg/second.py": "import vllm\n"})
+    assert world.found() == []  # one that imports it early: there is no such habit
+
+
+def test_a_dependency_moves_with_its_checklist(world):
+    world.commit({"constraints.txt": "torch==2.9.0\n", "skills/up/checklists/torch.md": "audited 2.9.0\n"})
+    world.commit({"constraints.txt": "torch==2.10.0\n"})
+    assert world.found() == [("checklist-behind", "constraints.txt", 1)]
+    world.commit({"skills/up/checklists/torch.md": "audited 2.10.0\n"})
+    assert world.found("--base", "HEAD~2") == []
+
+
+def test_addresses_and_homes_of_one_place(world):
+    text = 'A = "http://10.1.2.3:8000/v1"\nB = "/home/alice/models/x"\n'
+    fine = 'A = "http://127.0.0.1:80"\nB = "/home/user/models"\n# http://10.1.2.3:80\nC = "http://example.com"\n'
+    world.commit(
+        {"a.py": text, "b.py": fine, "tests/test_a.py": text, "docs/a.md": text, "c.yaml": "path: /home/bob/x\n"}
+    )
+    assert world.found() == [
+        ("fixed-endpoint", "a.py", 1),
+        ("fixed-endpoint", "a.py", 2),
+        ("fixed-endpoint", "c.yaml", 1),
+    ]
+
+
 def test_every_rule_of_a_change_is_tested_here():
     tested = {"registry-entry-missing", "field-moved", "secret", "unreadable-python", "untested-symbol", "lock-behind"}
-    tested |= {"pages-behind", "translation-behind", "mirror-drift", "document-names-gone", "removed-export"}
+    tested |= {"checklist-behind", "fixed-endpoint", "heavy-import", "required-field-added", "pages-behind"}
+    tested |= {"translation-behind", "mirror-drift", "document-names-gone", "removed-export"}
     assert {name for name, rule in RULES.items() if rule.in_change is not None} == tested

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
 
 from tooling.review.rules.catalogue import RULES
@@ -257,13 +260,16 @@ def test_registry_entries_must_lead_somewhere(world):
 
 def test_a_test_must_be_able_to_fail(world):
     fixture = "@pytest.fixture\ndef test_c():\n    return 1\n"
-    body = "def test_a():\n    load()\n\n\ndef test_b():\n    assert load()\n\n\n"
+    body = (
+        "import pytest\nfrom m import load\n\n\ndef test_a():\n    load()\n\n\ndef test_b():\n    assert load()\n\n\n"
+    )
     world.commit({"tests/test_a.py": body + fixture})
-    assert world.found() == [("toothless-test", "tests/test_a.py", 1)]
+    assert world.found() == [("toothless-test", "tests/test_a.py", 5)]
 
 
 def test_every_rule_of_one_file_is_tested_here():
-    elsewhere = {"registry-target", "toothless-test"}
+    other_page = runpy.run_path(str(Path(__file__).with_name("test_rules_of_meaning.py")))["CASES"]
+    elsewhere = {"registry-target", "toothless-test", *other_page}
     assert {name for name, rule in RULES.items() if rule.in_file is not None} == set(CASES) | elsewhere
 
 

@@ -97,8 +97,10 @@ def _raw(outcome: Outcome, arguments: argparse.Namespace) -> str | None:
     """Output in a form of its own, instead of a report."""
     from tooling.kit.version import version
     from tooling.review.baseline import baseline
-    from tooling.review.report.machine import github, sarif
+    from tooling.review.report.machine import github, rdjson, sarif
 
+    if arguments.rdjson:
+        return json.dumps(rdjson(outcome), indent=1) + "\n"
     if arguments.sarif:
         return json.dumps(sarif(outcome, tool_version=version()), indent=1) + "\n"
     if arguments.as_baseline:
@@ -141,6 +143,8 @@ def _comparison(git: Git, arguments: argparse.Namespace) -> Comparison:
 
     if (arguments.staged or arguments.worktree) and git.bare:
         raise UsageError("a bare repository has no work tree", where=f"--repo {arguments.repo}", fix="name a commit")
+    if arguments.pr:
+        return _requested(git, arguments)
     if arguments.staged:
         return made.staged(git)
     if arguments.worktree:
@@ -148,6 +152,17 @@ def _comparison(git: Git, arguments: argparse.Namespace) -> Comparison:
     if arguments.commit:
         return made.commit_alone(git, arguments.commit)
     return made.between(git, arguments.base or _default_base(git), arguments.head or "HEAD")
+
+
+def _requested(git: Git, arguments: argparse.Namespace) -> Comparison:
+    from tooling.review.repository.comparison import between
+    from tooling.review.repository.pull_request import fetch
+
+    request = fetch(git, arguments.pr, remote=arguments.remote or "", base=arguments.base or "")
+    comparison = between(git, request.base, request.head)
+    chosen = "" if request.told else " (the remote's default branch: `gh` told no other)"
+    comparison.title = f"pull request {request.number} onto {request.base_name}{chosen}"
+    return comparison
 
 
 def _default_base(git: Git) -> str:

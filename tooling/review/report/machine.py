@@ -1,4 +1,4 @@
-"""For code review platforms: SARIF 2.1.0 and the annotations of GitHub's workflow commands."""
+"""For code review platforms: SARIF 2.1.0, reviewdog's rdjson, and the annotations of GitHub's workflow commands."""
 
 from __future__ import annotations
 
@@ -62,6 +62,24 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
         kind = "external" if finding.suppressed == "baseline" else "inSource"
         result["suppressions"] = [{"kind": kind, "justification": finding.suppressed}]
     return result
+
+
+def rdjson(outcome: Outcome) -> dict[str, Any]:
+    """reviewdog's DiagnosticResult; findings that are suppressed stay out, since it has no word for them."""
+    source = {"name": "areal-review"}
+    return {"source": source, "diagnostics": [_diagnostic(each) for each in outcome.open]}
+
+
+def _diagnostic(finding: Finding) -> dict[str, Any]:
+    severities = {"error": "ERROR", "warning": "WARNING", "note": "INFO"}
+    path = finding.place.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    start = {"line": max(1, finding.place.line)}
+    return {
+        "message": f"{finding.place.message}. {finding.rule.why} {finding.rule.fix}",
+        "location": {"path": path, "range": {"start": start}},
+        "severity": severities[LEVELS[finding.rule.severity]],
+        "code": {"value": finding.rule.id},
+    }
 
 
 def github(outcome: Outcome) -> str:

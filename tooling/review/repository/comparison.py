@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -43,8 +43,6 @@ class Comparison:
     files: tuple[ChangedFile, ...]
     title: str
     """ "main..topic", for people."""
-    notes: list[str] = field(default_factory=list)
-    """What was not looked at, and why."""
 
     @cached_property
     def by_path(self) -> dict[str, ChangedFile]:

@@ -1,5 +1,6 @@
 """Reading git without running anything that a repository may have configured: no hooks, filters, external diffs or
-monitors. Arguments are lists; a revision is resolved to a hash once, and only hashes reach other commands.
+monitors. Arguments are lists; a revision is resolved to a hash once, and only hashes reach other commands. Only
+`remote` and `fetch` leave this machine, and only --pr calls them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
+_OF_A_REPOSITORY = frozenset(
+    f"GIT_{name}"
+    for name in ("DIR", "WORK_TREE", "INDEX_FILE", "OBJECT_DIRECTORY", "COMMON_DIR", "NAMESPACE", "PREFIX")
+)
+"""Variables that would send a command to another repository than the one that was named."""
+REMOTE_SECONDS = 300
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
 
@@ -54,6 +61,47 @@ class Git:
                 fix="name a repository with --repo, and revisions that it has",
             )
         return done.stdout
+
+    def remote(self, *arguments: str) -> str:
+        """Standard output of a command that talks to a remote, as its user would: with their ssh and credentials.
+        Raises UsageError when the remote cannot be reached."""
+        environment = {key: value for key, value in os.environ.items() if key not in _OF_A_REPOSITORY}
+        environment |= {
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ASKPASS": environment.get("GIT_ASKPASS", "true"),
+            "LC_ALL": "C",
+        }
+        environment.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
+        try:
+            done = subprocess.run(
+                ["git", *_QUIET, "-c", "protocol.ext.allow=never", *arguments],
+                cwd=self.root,
+                env=environment,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                timeout=REMOTE_SECONDS,
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise UsageError("the `git` program was not found", fix="install git") from error
+        except subprocess.TimeoutExpired as error:
+            message = f"the remote did not answer within {REMOTE_SECONDS} s"
+            raise UsageError(
+                message, where=f"git {arguments[0]}", fix="try again, or fetch by hand and use --head"
+            ) from error
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            raise UsageError(
+                f"`git {arguments[0]}` failed: {next((each for each in said if 'fatal' in each), 'no reason given')}",
+                where=os.fspath(self.folder),
+                fix="check the network, the remote (`git remote -v`) and your access; --head REV needs neither",
+            )
+        return done.stdout.decode("utf-8", "surrogateescape")
+
+    def fetch(self, remote: str, refspecs: list[str]) -> None:
+        """Objects and refs, and nothing else: no tags, no submodules, no FETCH_HEAD, no housekeeping."""
+        quiet = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--no-auto-maintenance")
+        self.remote("fetch", *quiet, "--", remote, *refspecs)
 
     def text(self, *arguments: str, allowed: tuple[int, ...] = (0,)) -> str:
         """Standard output as text; bytes that are none survive as surrogates."""

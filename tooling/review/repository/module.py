@@ -179,14 +179,31 @@ class Module:
         return ".".join([self.imported.get(node.id, node.id), *reversed(parts)])
 
 
-def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+def own_nodes(function: ast.AST) -> list[ast.AST]:
     """The nodes of a body without those of functions and classes defined in it."""
-    waiting = list(ast.iter_child_nodes(function))
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, Function | ast.Lambda | ast.ClassDef):
-            waiting.extend(ast.iter_child_nodes(node))
+    # Two dozen rules walk each function: the tree itself keeps what the first of them found.
+    found: list[ast.AST] | None = getattr(function, "own_nodes", None)
+    if found is None:
+        found = []
+        waiting = _children(function)
+        while waiting:
+            node = waiting.pop()
+            found.append(node)
+            if not isinstance(node, Function | ast.Lambda | ast.ClassDef):
+                waiting.extend(_children(node))
+        function.own_nodes = found  # type: ignore[attr-defined]  # nodes of ast take any attribute
+    return found
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    children: list[ast.AST] = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            children += [each for each in value if isinstance(each, ast.AST)]
+        elif isinstance(value, ast.AST) and not isinstance(value, _SHARED):
+            children.append(value)
+    return children
 
 
 def keyword(call: ast.Call, *names: str) -> ast.expr | None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tooling.review.repository.comparison import ChangedFile, Comparison
 
 _LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "constraints.txt", "requirements.lock")
+_PIN = re.compile(r"^\s*(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*(?P<version>[=<>!~][^;#]*)")
+_VERSION = re.compile(r"\b\d+\.\d+(\.\d+)?\b")
 _MIRRORS = (".agents", ".claude", ".opencode", ".codex")
 
 
@@ -30,6 +32,39 @@ def lock_behind(comparison: Comparison) -> Iterator[Place]:
         if before != after and locks and not any(lock in comparison.by_path for lock in locks):
             changed = sorted(str(each) for each in before ^ after)
             yield Place(file.path, min(file.added | file.removed), f"{changed[0]!r} changed, {locks[0]} did not")
+
+
+def checklist_behind(comparison: Comparison) -> Iterator[Place]:
+    """A requirement moved, and the checklist of that package stayed."""
+    lists = {PurePosixPath(path).stem: path for path in comparison.head.paths if "/checklists/" in path}
+    for file in comparison.files:
+        name = PurePosixPath(file.path).name
+        if file.status != "M" or not (name == "pyproject.toml" or name in _LOCKS) or not lists:
+            continue
+        before, after = (_pins(side.text(path), name) for side, path in _sides(comparison, file))
+        for package in sorted(set(before) & set(after) & set(lists)):
+            behind = lists[package] not in comparison.by_path
+            if before[package] != after[package] and behind and _names_version(comparison, lists[package]):
+                message = f"{package} moved, {lists[package]} did not"
+                yield Place(file.path, _line_of(comparison, file, package), message, f"{lists[package]}:1")
+
+
+def _pins(text: str | None, name: str) -> dict[str, str]:
+    """Package -> version that is asked for."""
+    lines = _requirements(text) if name == "pyproject.toml" else (text or "").splitlines()
+    found = (_PIN.match(line) for line in lines)
+    return {each["name"].lower().replace("_", "-"): each["version"].strip() for each in found if each}
+
+
+def _names_version(comparison: Comparison, path: str) -> bool:
+    """Whether a checklist says what version it is about."""
+    return bool(_VERSION.search(comparison.head.text(path) or ""))
+
+
+def _line_of(comparison: Comparison, file: ChangedFile, package: str) -> int:
+    lines = (comparison.head.text(file.path) or "").split("\n")
+    hits = (number for number in sorted(file.added) if package in lines[number - 1].lower().replace("_", "-"))
+    return next(hits, min(file.added, default=1))
 
 
 def _sides(comparison: Comparison, file: ChangedFile) -> tuple[tuple[Any, str], tuple[Any, str]]:
@@ -133,6 +168,15 @@ RULES = (
         fix="Resolve again (areal-upgrade-deps here), and commit the lock.",
         example="pyproject.toml: torch>=2.9 -> torch>=2.10; uv.lock unchanged",
         in_change=lock_behind,
+    ),
+    Rule(
+        id="checklist-behind",
+        severity=Severity.LOW,
+        title="Dependency moved without its checklist",
+        why="The checklist says what was looked at, in which version; after the move it is about another one.",
+        fix="Look at the list's items in the new version (areal-audit --write here), and commit the list.",
+        example="constraints.txt: torch==2.9 -> torch==2.10; checklists/torch.md unchanged",
+        in_change=checklist_behind,
     ),
     Rule(
         id="pages-behind",

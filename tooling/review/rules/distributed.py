@@ -39,7 +39,7 @@ _GROUP_PARAMETERS = ("group", "process_group", "pg")
 _MAKERS = frozenset({"init_process_group", "new_group", "init_device_mesh", "new_subgroups"})
 
 
-def _collective(module: Module, node: ast.AST) -> str:
+def collective(module: Module, node: ast.AST) -> str:
     """Name of the collective that a call runs; "" for other calls."""
     if not isinstance(node, ast.Call):
         return ""
@@ -48,7 +48,8 @@ def _collective(module: Module, node: ast.AST) -> str:
     return last if last in COLLECTIVES and owner in {"torch.distributed", "dist", "distributed_c10d"} else ""
 
 
-def _group_given(call: ast.Call, name: str) -> bool:
+def group_given(call: ast.Call, name: str) -> bool:
+    """Whether a call of a collective says its group."""
     if keyword(call, "group", "process_group") is not None or any(each.arg is None for each in call.keywords):
         return True
     if any(isinstance(each, ast.Starred) for each in call.args):
@@ -61,18 +62,23 @@ def _group_given(call: ast.Call, name: str) -> bool:
 def group_not_forwarded(module: Module, _side: Side) -> Iterator[Place]:
     """A function takes a group, and a collective in it runs on the default group."""
     for function in module.functions():
-        given = next((name for name in _GROUP_PARAMETERS if name in parameters(function)), None)
-        if given is None or _takes_other_meaning(function, given):
-            continue
+        given = group_parameter(function)
         for node in own_nodes(function):
-            name = _collective(module, node)
+            name = collective(module, node) if given else ""
             if (
                 name
+                and given
                 and isinstance(node, ast.Call)
-                and not _group_given(node, name)
-                and not _for_none(module, node, given)
+                and not group_given(node, name)
+                and not for_none(module, node, given)
             ):
                 yield Place(module.path, node.lineno, f"`{name}` ignores the parameter `{given}` of `{function.name}`")
+
+
+def group_parameter(function: Function) -> str:
+    """The parameter that is a process group; "" if there is none."""
+    given = next((name for name in _GROUP_PARAMETERS if name in parameters(function)), "")
+    return "" if given and _takes_other_meaning(function, given) else given
 
 
 def _takes_other_meaning(function: Function, name: str) -> bool:
@@ -82,7 +88,7 @@ def _takes_other_meaning(function: Function, name: str) -> bool:
     return bool(annotation) and "Group" not in annotation and "Any" not in annotation
 
 
-def _for_none(module: Module, node: ast.AST, name: str) -> bool:
+def for_none(module: Module, node: ast.AST, name: str) -> bool:
     """Whether the call stands in a branch that asks for the parameter."""
     tests = (each.test for each in module.around(node) if isinstance(each, ast.If | ast.IfExp))
     return any(isinstance(part, ast.Name) and part.id == name for test in tests for part in ast.walk(test))
@@ -103,9 +109,7 @@ def _rank_test(test: ast.expr) -> bool:
 
 def _collectives_in(module: Module, body: list[ast.stmt]) -> dict[str, ast.Call]:
     nodes = (node for statement in body for node in [statement, *own_nodes(statement)])
-    return {
-        _collective(module, node): node for node in nodes if isinstance(node, ast.Call) and _collective(module, node)
-    }
+    return {collective(module, node): node for node in nodes if isinstance(node, ast.Call) and collective(module, node)}
 
 
 def rank_branch(module: Module, _side: Side) -> Iterator[Place]:
@@ -116,7 +120,7 @@ def rank_branch(module: Module, _side: Side) -> Iterator[Place]:
         first, second = _collectives_in(module, node.body), _collectives_in(module, node.orelse)
         paired = {"gather", "gather_object", "scatter", "scatter_object_list"}
         for name, call in (*first.items(), *second.items()):
-            if (name in first and name in second) or _group_given(call, name) or (paired & {name} and second):
+            if (name in first and name in second) or group_given(call, name) or (paired & {name} and second):
                 continue
             yield Place(module.path, call.lineno, f"`{name}` runs under `if {ast.unparse(node.test)}` only")
 
@@ -129,7 +133,7 @@ def rank_return(module: Module, _side: Side) -> Iterator[Place]:
             calls = _collectives_in(module, [statement]).items() if leaving is not None else ()
             test = ast.unparse(leaving.test) if leaving is not None else ""
             for name, call in calls:
-                if not _group_given(call, name):
+                if not group_given(call, name):
                     message = f"`{name}` is not reached by ranks that leave at `if {test}`"
                     yield Place(module.path, call.lineno, message)
             if isinstance(statement, ast.If) and _leaves(module, statement):
@@ -187,7 +191,7 @@ def update_without_pause(module: Module, _side: Side) -> Iterator[Place]:
         if owner is None or not function.name.endswith("update_weights_from_distributed"):
             continue
         nodes = list(own_nodes(function))
-        meets = any(_collective(module, node) for node in nodes)
+        meets = any(collective(module, node) for node in nodes)
         named = {last_name(node.func) for node in nodes if isinstance(node, ast.Call)}
         callers = [each for each in owner.body if isinstance(each, Function) and _calls(each, function.name)]
         paused = any("pause" in name for name in named) or any(_calls(each, "pause") for each in callers)

@@ -77,17 +77,26 @@ def _is_open(module: Module) -> bool:
 def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
     """A call of our own function that its signature refuses."""
     for node in module.nodes(ast.Call):
-        if not isinstance(node.func, ast.Name):
-            continue
-        name = module.imported.get(node.func.id, f"{module.package}.{node.func.id}")
+        name = _called(module, node.func)
         target = side.definition(name) if _is_ours(name, side) else None
         if target is None:
             continue
         owner, definition = target
         problem = misfit(side, owner, definition, node)
-        if problem and not _is_shadowed(module, node, node.func.id) and not _expected_to_fail(module, node):
+        root = ast.unparse(node.func).partition(".")[0]
+        if problem and not _is_shadowed(module, node, root) and not _expected_to_fail(module, node):
             evidence = f"{owner.path}:{definition.lineno}"
-            yield Place(module.path, node.lineno, f"`{node.func.id}(...)`: {problem}", evidence)
+            yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}(...)`: {problem}", evidence)
+
+
+def _called(module: Module, func: ast.expr) -> str:
+    """Dotted name of what is called: "areal.utils.load" of `load(...)`, and of `utils.load(...)`."""
+    if isinstance(func, ast.Name):
+        return module.imported.get(func.id, f"{module.package}.{func.id}")
+    root = func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    return module.dotted(func) if isinstance(root, ast.Name) and root.id in module.imported else ""
 
 
 def _is_shadowed(module: Module, node: ast.AST, name: str) -> bool:

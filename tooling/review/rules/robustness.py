@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity
@@ -87,6 +88,79 @@ def silent_getattr(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, ends.lineno, "unknown attributes become None")
 
 
+def reraised(module: Module, _side: Side) -> Iterator[Place]:
+    """`__exit__` that raises what it was told: the traceback starts anew, and the cleaning up behind it is skipped."""
+    for function in module.functions():
+        names = [each.arg for each in function.args.args]
+        if function.name not in {"__exit__", "__aexit__"} or len(names) < 3:
+            continue
+        for node in own_nodes(function):
+            if isinstance(node, ast.Raise) and node.exc is not None and last_name(node.exc) == names[2]:
+                yield Place(module.path, node.lineno, f"`{function.name}` raises the exception that is under way")
+
+
+def dead_assignment(module: Module, _side: Side) -> Iterator[Place]:
+    """A computed value that the next statement replaces."""
+    for kind in (ast.Module, *Function.__args__, ast.If, ast.For, ast.While, ast.With):
+        for node in module.nodes(kind):
+            for body in (node.body, getattr(node, "orelse", [])):
+                for one, other in pairwise(body):
+                    name = _replaced(one, other)
+                    if name:
+                        yield Place(module.path, one.lineno, f"`{name}` is replaced before anybody reads it")
+
+
+def _replaced(one: ast.stmt, other: ast.stmt) -> str:
+    if not isinstance(one, ast.Assign) or not isinstance(other, ast.Assign):
+        return ""
+    if len(one.targets) != 1 or len(other.targets) != 1 or not isinstance(one.targets[0], ast.Name):
+        return ""
+    name = one.targets[0].id
+    same = isinstance(other.targets[0], ast.Name) and other.targets[0].id == name and name.strip("_")
+    read = any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(other.value))
+    # A first call may be there for its effect; a plain value for the reader.
+    computed = isinstance(one.value, ast.BinOp | ast.Subscript | ast.Attribute | ast.Compare | ast.BoolOp | ast.Call)
+    effect = (
+        isinstance(one.value, ast.Call) and isinstance(other.value, ast.Call) and _same_call(one.value, other.value)
+    )
+    return name if same and not read and computed and not effect else ""
+
+
+def _same_call(one: ast.Call, other: ast.Call) -> bool:
+    """`x = next(rows)` twice is a way to skip."""
+    return ast.unparse(one.func) == ast.unparse(other.func)
+
+
+def open_socket(module: Module, _side: Side) -> Iterator[Place]:
+    """A socket of a function that only closes it where nothing went wrong, or never."""
+    for function in module.functions():
+        for node in own_nodes(function):
+            made = isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+            if not made or module.dotted(node.value.func) != "socket.socket":  # type: ignore[attr-defined]  # an Assign
+                continue
+            target = node.targets[0]  # type: ignore[attr-defined]  # an Assign
+            if isinstance(target, ast.Name) and not _is_kept(function, target.id):
+                yield Place(module.path, node.lineno, f"nothing closes `{target.id}`")  # type: ignore[attr-defined]  # an Assign
+
+
+def _is_kept(function: Function, name: str) -> bool:
+    """Whether it is closed, or handed to somebody."""
+    for node in own_nodes(function):
+        if isinstance(node, ast.Attribute) and node.attr in {"close", "detach"} and last_name(node.value) == name:
+            return True
+        inside = isinstance(node, ast.Return | ast.Yield | ast.withitem | ast.Assign | ast.Call)
+        values = [node.value] if isinstance(node, ast.Return | ast.Yield | ast.Assign) else []
+        values += [*node.args, *(each.value for each in node.keywords)] if isinstance(node, ast.Call) else []
+        values += [node.context_expr] if isinstance(node, ast.withitem) else []
+        for value in values if inside else ():
+            parts = (
+                [value, *(value.elts if isinstance(value, ast.Tuple | ast.List) else [])] if value is not None else []
+            )
+            if any(isinstance(part, ast.Name) and part.id == name for part in parts):
+                return True
+    return False
+
+
 def unreadable(comparison: Comparison) -> Iterator[Place]:
     """A Python file that cannot be parsed any more."""
     for file in comparison.files:
@@ -154,6 +228,33 @@ RULES = (
         fix="End with `raise AttributeError(name)`.",
         example="class A:\n    def __getattr__(self, name):\n        return None",
         in_file=silent_getattr,
+    ),
+    Rule(
+        id="exit-raises-again",
+        severity=Severity.MEDIUM,
+        title="__exit__ raises the exception that is under way",
+        why="Returning a false value passes it on by itself; raised again it hides its origin and skips the rest.",
+        fix="Clean up, and return None.",
+        example="def __exit__(self, kind, error, trace):\n    if error:\n        raise error",
+        in_file=reraised,
+    ),
+    Rule(
+        id="dead-assignment",
+        severity=Severity.MEDIUM,
+        title="Value replaced before it is read",
+        why="One of the two lines is a mistake: what the first computed is lost.",
+        fix="Remove the first, or use it in the second.",
+        example="weight = mask / mask.sum()\nweight = advantages",
+        in_file=dead_assignment,
+    ),
+    Rule(
+        id="socket-left-open",
+        severity=Severity.MEDIUM,
+        title="Socket that nobody closes",
+        why="The port stays taken until the object is collected, and file descriptors run out.",
+        fix="`with socket.socket(...) as s:`.",
+        example='s = socket.socket()\ns.bind(("", 0))\nport = s.getsockname()[1]',
+        in_file=open_socket,
     ),
     Rule(
         id="unreadable-python",

@@ -6,8 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import keyword, last_name
+from tooling.review.records import Place, Rule, Severity, is_test
+from tooling.review.repository.module import Function, keyword, last_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,16 @@ _SECRET = re.compile(
     r"\b(?:sk-(?:proj-|ant-)?[A-Za-z0-9_-]{32,}|hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|AKIA[0-9A-Z]{16}|"
     r"xox[bap]-[A-Za-z0-9-]{20,}|glpat-[A-Za-z0-9_-]{20,})\b|-----BEGIN (?:RSA |EC |OPENSSH )?PRIVATE KEY-----"
 )
+_SHIPPED = (".py", ".yaml", ".yml", ".toml", ".sh")
+_ENDPOINT = re.compile(
+    r"(?:https?|tcp|ws|nfs|etcd)://(?:\d{1,3}\.){3}\d{1,3}\b[^\s\"')]*|"
+    r"[\"'= ](?:/home/[a-z][\w.-]*|/Users/[A-Za-z][\w.-]*)/[^\s\"']+"
+)
+_HARMLESS = re.compile(
+    r"//(127\.|0\.0\.0\.0|1\.2\.3\.4|192\.0\.2\.|198\.51\.100\.|203\.0\.113\.|8\.8\.8\.8)|/(user|username|me|ubuntu|runner|you)/"
+)
+_KEY = re.compile(r"auth|api_key|admin_key|verify_key|require_|check_key|token_dep", re.IGNORECASE)
+_OPEN_ROUTE = re.compile(r"health|ping|ready|metrics|version|root|login|docs")
 _SERVES = frozenset({"run", "bind", "serve", "start_server", "create_server", "TCPSite", "Config", "HTTPServer"})
 
 
@@ -106,6 +116,46 @@ def open_address(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}` listens on all interfaces by a literal")
 
 
+def fixed_endpoint(comparison: Comparison) -> Iterator[Place]:
+    """An address of somebody's network, or a folder of somebody's home, in code or a configuration that ships."""
+    for file in comparison.files:
+        if not file.added or is_test(file.path) or not file.path.endswith(_SHIPPED):
+            continue
+        lines = (comparison.head.text(file.path) or "").split("\n")
+        for number in sorted(file.added):
+            line = lines[number - 1] if number <= len(lines) else ""
+            found = _ENDPOINT.search(line)
+            if found and not line.lstrip().startswith(("#", "//")) and not _HARMLESS.search(found[0]):
+                yield Place(file.path, number, f"`{found[0][:60]}` is of one network or one person")
+
+
+def route_without_key(module: Module, _side: Side) -> Iterator[Place]:
+    """A handler that asks for no key, among handlers that do."""
+    handlers = [(each, verb) for each in module.functions() for verb in _verbs(each)]
+    guarded = {each for each, _ in handlers if _asks_for_key(each)}
+    if len(guarded) < 3 or len(guarded) * 3 < len(handlers) * 2:
+        return
+    for each, verb in handlers:
+        if each not in guarded and verb != "get" and not _OPEN_ROUTE.search(each.name):
+            yield Place(module.path, each.lineno, f"`{each.name}` asks for no key; {len(guarded)} others here do")
+
+
+def _verbs(function: Function) -> list[str]:
+    calls = [each for each in function.decorator_list if isinstance(each, ast.Call)]
+    return [last_name(each.func) for each in calls if last_name(each.func) in {"get", "post", "put", "delete", "patch"}]
+
+
+def _asks_for_key(function: Function) -> bool:
+    words = [
+        ast.unparse(each)
+        for each in (*function.args.defaults, *function.args.kw_defaults, *function.decorator_list)
+        if each
+    ]
+    words += [last_name(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)]
+    words += [ast.unparse(each.annotation) for each in function.args.args if each.annotation is not None]
+    return any(_KEY.search(each) for each in words)
+
+
 def secret(comparison: Comparison) -> Iterator[Place]:
     """Something in the form of a credential, in any kind of file."""
     for file in comparison.files:
@@ -175,6 +225,25 @@ RULES = (
         example='uvicorn.run(app, host="0.0.0.0")',
         in_tests=False,
         in_file=open_address,
+    ),
+    Rule(
+        id="fixed-endpoint",
+        severity=Severity.MEDIUM,
+        title="Address or home folder of one place",
+        why="Elsewhere it cannot be reached, or somebody else answers there.",
+        fix="Take it from an option or the environment, with a default that works anywhere.",
+        example='BASE = "http://10.12.0.7:8000/v1"',
+        in_change=fixed_endpoint,
+    ),
+    Rule(
+        id="route-without-key",
+        severity=Severity.HIGH,
+        title="Route that asks for no key",
+        why="The other routes of this server do; whoever reaches the port can call this one.",
+        fix="Ask for the same key.",
+        example='@app.post("/stop")\nasync def stop(): ...  # the others call require_admin_key(request)',
+        in_tests=False,
+        in_file=route_without_key,
     ),
     Rule(
         id="secret",

@@ -27,6 +27,15 @@ class Shape:
 def misfit(side: Side, owner: Module, definition: Function | ast.ClassDef, call: ast.Call) -> str:
     """Why the call cannot work; "" if it can, or if that is not certain."""
     shape = _shape_of_class(side, owner, definition) if isinstance(definition, ast.ClassDef) else _shape(definition)
+    return _fits(shape, call) if shape is not None else ""
+
+
+def misfit_of_method(method: Function, call: ast.Call) -> str:
+    """The same for `self.method(...)`."""
+    return _fits(_shape(method, bound=True), call) if not method.decorator_list else ""
+
+
+def _fits(shape: Shape | None, call: ast.Call) -> str:
     if shape is None or any(isinstance(each, ast.Starred) for each in call.args):
         return ""
     if any(each.arg is None for each in call.keywords):

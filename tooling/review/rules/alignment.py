@@ -1,0 +1,124 @@
+"""Values and the tokens they are about: shifts by one that are forgotten, done twice, or run across rows."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, own_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_TOKENS = re.compile(r"(^|_)(input_ids|labels|tokens|input_tokens)$")
+_LOSS_MASK = re.compile(r"(^|_)(loss|response|completion|action)_mask$")
+
+
+def roll_without_dims(module: Module, _side: Side) -> Iterator[Place]:
+    """`torch.roll(x, -1)` of a batch: the last token of a row becomes the first of the row before."""
+    for node in module.nodes(ast.Call):
+        if not isinstance(node.func, ast.Attribute) or node.func.attr != "roll" or "torch" not in module.text:
+            continue
+        owner = module.dotted(node.func)
+        if owner.startswith(("numpy", "np.")):
+            continue
+        shifted = node.args[1:] if owner == "torch.roll" else node.args
+        given = {each.arg for each in node.keywords}
+        if None not in given and "dims" not in given and len(shifted) < 2 and _two_dimensional(module, node):
+            yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}` without `dims` rolls across rows")
+
+
+def _two_dimensional(module: Module, call: ast.Call) -> bool:
+    """Whether the function shows that what is rolled has rows: `x[:, ...]`, `x.shape[1]`, `x.size(1)`."""
+    function = module.function_of(call)
+    rolled = call.args[0] if module.dotted(call.func) == "torch.roll" and call.args else call.func
+    rolled = rolled.value if isinstance(rolled, ast.Attribute) and rolled is call.func else rolled
+    name = ast.unparse(rolled)
+    for node in own_nodes(function) if isinstance(function, Function) else ():
+        if not isinstance(node, ast.Subscript):
+            continue
+        sliced = isinstance(node.slice, ast.Tuple) and isinstance(node.slice.elts[0], ast.Slice)
+        second = isinstance(node.slice, ast.Constant) and node.slice.value == 1
+        of = ast.unparse(node.value)
+        if (sliced and of == name) or (second and of == f"{name}.shape"):
+            return True
+    return False
+
+
+def mask_not_shifted(module: Module, _side: Side) -> Iterator[Place]:
+    """Labels rolled by one, and the mask of the same batch used as it came."""
+    for function in module.functions():
+        nodes = list(own_nodes(function))
+        rolls = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) == "roll"]
+        bases = {base for each in rolls for base in _rolled(each, _TOKENS)}
+        if not bases or any(_mentions_mask(each) for each in rolls):
+            continue
+        read = {_item(node, _LOSS_MASK): node for node in nodes if _item(node, _LOSS_MASK)}
+        sliced = any(isinstance(each, ast.Subscript) and _is_mask_slice(each) for each in nodes)
+        for base, node in read.items():
+            if base in bases and not sliced and isinstance(node, ast.expr) and _weighs(module, function, node):
+                message = f"`{ast.unparse(node)}` is used as it came, the tokens of `{base}` are rolled by one"
+                yield Place(module.path, node.lineno, message, f"{module.path}:{rolls[0].lineno}")
+
+
+def _rolled(call: ast.Call, pattern: re.Pattern[str]) -> Iterator[str]:
+    """Bases of the items that a roll by minus one is of: "data" of `torch.roll(data["input_ids"], shifts=-1)`."""
+    if "-1" in {ast.unparse(each) for each in (*call.args, *(pair.value for pair in call.keywords))}:
+        yield from filter(None, (_item(node, pattern) for node in ast.walk(call)))
+
+
+def _item(node: ast.AST, pattern: re.Pattern[str]) -> str:
+    """ "data" of `data["loss_mask"]`; "" of everything else."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.ctx, ast.Load):
+        return ast.unparse(node.value) if pattern.search(str(node.slice.value)) else ""
+    return ""
+
+
+def _mentions_mask(call: ast.Call) -> bool:
+    return "mask" in ast.unparse(call)
+
+
+def _is_mask_slice(node: ast.Subscript) -> bool:
+    return "mask" in ast.unparse(node.value) and any(isinstance(each, ast.Slice) for each in ast.walk(node.slice))
+
+
+def _weighs(module: Module, function: Function, node: ast.expr) -> bool:
+    """Whether the mask, or the name that it gets, is multiplied with something or selects from it."""
+    parent = module.parents.get(node)
+    names = {ast.unparse(node)}
+    while isinstance(parent, ast.Attribute | ast.Call):
+        parent = module.parents.get(parent)
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
+        names.add(parent.targets[0].id)
+    for each in own_nodes(function):
+        product = isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult)
+        if product and names & {ast.unparse(each.left), ast.unparse(each.right)}:  # type: ignore[attr-defined]  # a BinOp
+            return True
+    return False
+
+
+RULES = (
+    Rule(
+        id="roll-across-rows",
+        severity=Severity.HIGH,
+        title="Roll of a batch without a dimension",
+        why="Without `dims` the tensor is flattened: the first token of each row lands at the end of the row before.",
+        fix="Say the dimension: `torch.roll(x, shifts=-1, dims=-1)`.",
+        example="labels = torch.roll(input_ids, shifts=-1)  # input_ids is [batch, length]",
+        in_file=roll_without_dims,
+    ),
+    Rule(
+        id="mask-not-shifted",
+        severity=Severity.HIGH,
+        title="Labels are shifted, their mask is not",
+        why="Every value is weighed by its neighbour's mask: a prompt token is trained on, an answer token is not.",
+        fix="Shift the mask with the labels, once, in one place.",
+        example='labels = torch.roll(data["input_ids"], -1, dims=-1)\nloss = (nll(labels) * data["loss_mask"]).sum()',
+        in_file=mask_not_shifted,
+    ),
+)

@@ -1,0 +1,121 @@
+"""Imports that cost or demand too much where they stand."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity, is_test
+from tooling.review.repository.comparison import top_level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.comparison import Comparison
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+HEAVY = frozenset(
+    [
+        "datasets",
+        "deepspeed",
+        "flash_attn",
+        "jax",
+        "megatron",
+        "ray",
+        "sglang",
+        "tensorflow",
+        "torch",
+        "transformers",
+        "vllm",
+    ]
+)
+"""Packages whose import takes seconds, or that are there only where they can run."""
+_ENOUGH = 3
+"""Files that import a package late, before one that does not is an outlier."""
+
+
+def heavy_root(module: Module, side: Side) -> Iterator[Place]:
+    """A package that loads its parts on demand, and a heavy package at once."""
+    if not module.path.endswith("__init__.py") or "__getattr__" not in top_level(module):
+        return
+    for node, name in _at_import(module):
+        if name in HEAVY and name not in side.roots:
+            yield Place(module.path, node.lineno, f"`{name}` is loaded with the package; its other parts on demand")
+
+
+def heavy_outlier(comparison: Comparison) -> Iterator[Place]:
+    """A heavy package imported with the module, when all other files of the repository import it late or guarded."""
+    suspects = [
+        (file.path, node, name)
+        for file in comparison.files
+        if (module := comparison.head.module(file.path)) is not None and not is_test(file.path)
+        for node, name in _at_import(module)
+        if name in HEAVY and node.lineno in file.added and name not in comparison.head.roots
+    ]
+    for path, node, name in suspects:
+        late = _late(comparison.base, name, path)
+        if len(late) >= _ENOUGH:
+            message = f"`{name}` is imported with the module; all {len(late)} other files import it late or guarded"
+            yield Place(path, node.lineno, message, late[0])
+
+
+def _late(side: Side, name: str, besides: str) -> list[str]:
+    """The files that import a package late; none if one of the package's folder does not."""
+    top = besides.partition("/")[0]
+    paths = [path for path in side.grep([name], "*.py") if path != besides and path.partition("/")[0] == top]
+    side.load(paths)
+    found: list[str] = []
+    for path in paths:
+        module = None if is_test(path) else side.module(path)
+        if module is None or not any(_imports(node, name) for node in _all(module)):
+            continue
+        if any(each == name for _, each in _at_import(module)):
+            return []
+        found.append(path)
+    return found
+
+
+def _imports(node: ast.Import | ast.ImportFrom, name: str) -> bool:
+    return name in set(_packages(node))
+
+
+def _all(module: Module) -> Iterator[ast.Import | ast.ImportFrom]:
+    yield from module.nodes(ast.Import)
+    yield from module.nodes(ast.ImportFrom)
+
+
+def _packages(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name.partition(".")[0] for alias in node.names)
+    elif not node.level and node.module:
+        yield node.module.partition(".")[0]
+
+
+def _at_import(module: Module) -> Iterator[tuple[ast.Import | ast.ImportFrom, str]]:
+    """Imports that run when the module is imported, and must not fail."""
+    for node in _all(module):
+        if all(isinstance(each, ast.Module | ast.With) for each in module.around(node)):
+            yield from ((node, name) for name in _packages(node))
+
+
+RULES = (
+    Rule(
+        id="heavy-package-root",
+        severity=Severity.MEDIUM,
+        title="Heavy import in a package that loads on demand",
+        why="Every import of the package, also that of a command's --help, now waits seconds for it.",
+        fix="Import it in the function that needs it, or behind the package's `__getattr__`.",
+        example="areal/__init__.py: def __getattr__(name): ...; import torch",
+        in_file=heavy_root,
+    ),
+    Rule(
+        id="heavy-import",
+        severity=Severity.MEDIUM,
+        title="Heavy import at the top of a module, unlike everywhere else",
+        why="Where the package is not installed, everything that imports this module fails; elsewhere it waits for it.",
+        fix="Import it inside the function that needs it, as the other files do.",
+        example="import vllm  # all other files: def start(): import vllm",
+        in_change=heavy_outlier,
+    ),
+)

@@ -1,0 +1,226 @@
+"""Names inside one file and one class: what is bound nowhere, attributes that nobody sets, methods called wrongly."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, own_nodes
+from tooling.review.rules.signatures import misfit_of_method
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_ALWAYS = frozenset(dir(builtins)) | {
+    "__file__",
+    "__class__",
+    "__path__",
+    "__annotations__",
+    "__builtins__",
+    "WindowsError",
+}
+_NOTEBOOK = frozenset({"display", "get_ipython", "reveal_type"})
+_PLAIN_BASES = frozenset({"object", "ABC", "abc.ABC", "Generic", "typing.Generic"})
+_OBJECT = frozenset(dir(object)) | {"__dict__", "__name__", "__qualname__", "__slots__"}
+
+
+def undefined_name(module: Module, _side: Side) -> Iterator[Place]:
+    """A name that nothing in the file binds, in whatever scope."""
+    if any(alias.name == "*" for node in module.nodes(ast.ImportFrom) for alias in node.names):
+        return
+    if "globals()" in module.text or "exec(" in module.text:
+        return
+    known = _bound(module)
+    seen: set[str] = set()
+    for node in module.nodes(ast.Name):
+        unknown = isinstance(node.ctx, ast.Load) and node.id not in known and node.id not in seen
+        if unknown and not _is_annotation(module, node) and not _is_expected(module, node):
+            seen.add(node.id)
+            yield Place(module.path, node.lineno, f"nothing in this file defines `{node.id}`")
+
+
+def _bound(module: Module) -> set[str]:
+    names = {*_ALWAYS, *_NOTEBOOK, *module.bindings}
+    names |= {each.arg for each in module.nodes(ast.arg)}
+    names |= {each.name for each in module.nodes(ast.ExceptHandler) if each.name}
+    names |= {each.name for each in module.nodes(ast.MatchAs) if each.name}
+    names |= {each.name for each in module.nodes(ast.MatchStar) if each.name}
+    names |= {each.rest for each in module.nodes(ast.MatchMapping) if each.rest}
+    names |= {name for each in module.nodes(ast.Global) for name in each.names}
+    return names
+
+
+def _is_annotation(module: Module, node: ast.Name) -> bool:
+    """Annotations are seldom evaluated, and type parameters of Python 3.12 were taken out before parsing."""
+    child: ast.AST = node
+    for parent in module.around(node):
+        if isinstance(parent, ast.arg | ast.AnnAssign) and parent.annotation is child:
+            return True
+        if isinstance(parent, Function) and parent.returns is child:
+            return True
+        if isinstance(parent, ast.ClassDef) and child in parent.bases:
+            return True
+        child = parent
+    return False
+
+
+def _is_expected(module: Module, node: ast.AST) -> bool:
+    """`try: unicode except NameError: ...`"""
+    tries = (each for each in module.around(node) if isinstance(each, ast.Try))
+    return any("NameError" in ast.unparse(handler.type) for each in tries for handler in each.handlers if handler.type)
+
+
+def unknown_self(module: Module, side: Side) -> Iterator[Place]:
+    """`self.name` in a class that, with all its bases, has no such thing."""
+    for owner in module.nodes(ast.ClassDef):
+        methods = [each for each in owner.body if isinstance(each, Function) and _takes_self(each)]
+        reads = [node for method in methods for node in _self_reads(method)]
+        names = _members(side, module, owner) if reads else None
+        missing = [node for node in reads if names is not None and node.attr not in names]
+        if missing and not _is_extended(side, owner.name):
+            for node in missing:
+                if not _asked_for(module, node):
+                    message = f"`{owner.name}` sets no `self.{node.attr}`, and no base of it does"
+                    yield Place(module.path, node.lineno, message)
+
+
+def _takes_self(method: Function) -> bool:
+    static = any(last_name(each) in {"staticmethod", "classmethod"} for each in method.decorator_list)
+    return not static and bool(method.args.args) and method.args.args[0].arg == "self"
+
+
+def _self_reads(method: Function) -> Iterator[ast.Attribute]:
+    attributes = (node for node in ast.walk(method) if isinstance(node, ast.Attribute))
+    yield from (node for node in attributes if _is_self_read(node))
+
+
+def _is_self_read(node: ast.expr) -> bool:
+    named = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name)
+    return named and node.value.id == "self"  # type: ignore[attr-defined]  # an Attribute of a Name
+
+
+def _members(side: Side, module: Module, owner: ast.ClassDef, depth: int = 0) -> set[str] | None:
+    """Everything that the class and its bases may have; None where that is not certain."""
+    decorators = {ast.unparse(each).partition("(")[0] for each in owner.decorator_list}
+    if depth > 6 or owner.keywords or decorators - {"dataclass", "dataclasses.dataclass", "final"}:
+        return None
+    names = set(_OBJECT)
+    for base in owner.bases:
+        name = ast.unparse(base).partition("[")[0]
+        if name in _PLAIN_BASES:
+            continue
+        target = side.definition(module.imported.get(name, f"{module.package}.{name}"))
+        inherited = (
+            _members(side, target[0], target[1], depth + 1)
+            if target is not None and isinstance(target[1], ast.ClassDef)
+            else None
+        )
+        if inherited is None:
+            return None
+        names |= inherited
+    for node in ast.walk(owner):
+        if isinstance(node, Function | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            names |= {alias.asname or alias.name for alias in node.names}
+    # Somebody else in the file may set it: `engine.version = 1`.
+    names |= {node.attr for node in module.nodes(ast.Attribute) if isinstance(node.ctx, ast.Store)}
+    open_ended = {"__getattr__", "__getattribute__", "__setattr__"} & (names - _OBJECT) or _sets_by_name(owner)
+    return None if open_ended else names
+
+
+def _sets_by_name(owner: ast.ClassDef) -> bool:
+    """Whether attributes come from elsewhere: `setattr(self, ...)`, `self.__dict__.update(...)`, `vars(self)`."""
+    for node in ast.walk(owner):
+        if isinstance(node, ast.Name) and node.id in {"setattr", "vars"}:
+            return True
+        if isinstance(node, ast.Attribute) and node.attr == "__dict__":
+            return True
+    return False
+
+
+def _is_extended(side: Side, name: str) -> bool:
+    """Whether another class builds on it: a mixin takes from the classes that it is mixed into."""
+    for path in side.grep([name], "*.py"):
+        module = side.module(path)
+        for node in module.nodes(ast.ClassDef) if module is not None else ():
+            bases = (part for base in node.bases for part in ast.walk(base) if isinstance(part, ast.expr))
+            if name in map(last_name, bases):
+                return True
+        if module is not None and f"setattr({name}" in module.text:
+            return True
+    return False
+
+
+def _asked_for(module: Module, node: ast.Attribute) -> bool:
+    """Whether the name stands somewhere as text (`hasattr(self, "name")`), or its absence is expected."""
+    if any(each.value == node.attr for each in module.nodes(ast.Constant)):
+        return True
+    tries = (each for each in module.around(node) if isinstance(each, ast.Try))
+    return any("AttributeError" in ast.unparse(each.type) for one in tries for each in one.handlers if each.type)
+
+
+def method_mismatch(module: Module, _side: Side) -> Iterator[Place]:
+    """`self.method(...)` that the method of the same class refuses."""
+    for owner in module.nodes(ast.ClassDef):
+        made: dict[str, list[Function]] = {}
+        for each in owner.body:
+            if isinstance(each, Function):
+                made.setdefault(each.name, []).append(each)
+        for method in (each for found in made.values() for each in found if _takes_self(each)):
+            for node in own_nodes(method):
+                if not isinstance(node, ast.Call) or not _is_self_read(node.func):
+                    continue
+                target = made.get(last_name(node.func), [])
+                problem = misfit_of_method(target[0], node) if len(target) == 1 and not _is_stub(target[0]) else ""
+                if problem and not _is_replaced(owner, last_name(node.func)):
+                    evidence = f"{module.path}:{target[0].lineno}"
+                    yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}(...)`: {problem}", evidence)
+
+
+def _is_stub(function: Function) -> bool:
+    return all(isinstance(each, ast.Pass | ast.Raise | ast.Expr) for each in function.body)
+
+
+def _is_replaced(owner: ast.ClassDef, name: str) -> bool:
+    """Whether an attribute of the same name is set: `self.step = jit(self.step)`."""
+    stores = (node for node in ast.walk(owner) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    return any(node.attr == name for node in stores)
+
+
+RULES = (
+    Rule(
+        id="undefined-name",
+        severity=Severity.HIGH,
+        title="Name that nothing defines",
+        why="It raises NameError as soon as the line runs, which in an error path may be long after release.",
+        fix="Import or define it, or correct its spelling.",
+        example="def f(x):\n    return torch.tensor(x)  # torch is not imported",
+        in_file=undefined_name,
+    ),
+    Rule(
+        id="unknown-self-attribute",
+        severity=Severity.HIGH,
+        title="Attribute of self that nobody sets",
+        why="It raises AttributeError as soon as the line runs.",
+        fix="Set it in `__init__`, or use its present name.",
+        example="class A:\n    def __init__(self):\n        self.size = 1\n    def f(self):\n        return self.sise",
+        in_file=unknown_self,
+    ),
+    Rule(
+        id="method-mismatch",
+        severity=Severity.HIGH,
+        title="Call of an own method that does not fit",
+        why="It raises TypeError as soon as it runs.",
+        fix="Pass what the method takes, or change all callers together.",
+        example="class A:\n    def load(self, path): ...\n    def f(self):\n        self.load(path, strict=True)",
+        in_file=method_mismatch,
+    ),
+)

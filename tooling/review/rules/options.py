@@ -1,0 +1,94 @@
+"""Options that users write: choices that nobody checks, fields that break every configuration there is."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity, is_test
+from tooling.review.repository.module import Function, keyword, last_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.comparison import Comparison
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_CONFIG = re.compile(r"(Config|Args|Arguments|Options|Params)$")
+
+
+def unchecked_choice(module: Module, _side: Side) -> Iterator[Place]:
+    """A field with a list of choices that the class's own validation leaves out."""
+    for owner in module.nodes(ast.ClassDef):
+        limited = {name: node for node in owner.body if (name := _limited(node))}
+        checks = [each for each in owner.body if isinstance(each, Function) and each.name == "__post_init__"]
+        said = {part.attr for each in checks for part in ast.walk(each) if isinstance(part, ast.Attribute)}
+        said |= {str(part.value) for each in checks for part in ast.walk(each) if isinstance(part, ast.Constant)}
+        generic = any(last_name(part.func) == "fields" for each in checks for part in _calls(each))
+        for name, node in limited.items() if set(limited) & said and not generic else ():
+            if name not in said:
+                message = f"`{owner.name}.{name}` lists its choices, and `__post_init__` does not check them"
+                yield Place(module.path, node.lineno, message)
+
+
+def _calls(function: Function) -> Iterator[ast.Call]:
+    yield from (node for node in ast.walk(function) if isinstance(node, ast.Call))
+
+
+def _limited(node: ast.stmt) -> str:
+    """Name of a field with `metadata={"choices": [...]}`."""
+    if not isinstance(node, ast.AnnAssign) or not isinstance(node.value, ast.Call):
+        return ""
+    metadata = keyword(node.value, "metadata")
+    keys = [each.value for each in metadata.keys if isinstance(each, ast.Constant)] if _is_dict(metadata) else []  # type: ignore[union-attr]  # a Dict
+    return last_name(node.target) if "choices" in keys else ""
+
+
+def _is_dict(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Dict)
+
+
+def required_field(comparison: Comparison) -> Iterator[Place]:
+    """A field without a default in a config class that people configure already."""
+    for file in comparison.files:
+        before, after = comparison.base.module(file.old_path), comparison.head.module(file.path)
+        if before is None or after is None or file.status == "A" or is_test(file.path):
+            continue
+        old = {node.name: _fields(node) for node in before.nodes(ast.ClassDef) if _CONFIG.search(node.name)}
+        for node in after.nodes(ast.ClassDef):
+            known = old.get(node.name)
+            for name, each in _fields(node).items() if known else ():
+                renamed = set(known or ()) - set(_fields(node))
+                if each.value is None and name not in (known or ()) and not renamed:
+                    yield Place(file.path, each.lineno, f"`{node.name}.{name}` is new, and has no default")
+
+
+def _fields(owner: ast.ClassDef) -> dict[str, ast.AnnAssign]:
+    if not any("dataclass" in ast.unparse(each) or "define" in ast.unparse(each) for each in owner.decorator_list):
+        return {}
+    found = (each for each in owner.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name))
+    return {last_name(each.target): each for each in found if "ClassVar" not in ast.unparse(each.annotation)}
+
+
+RULES = (
+    Rule(
+        id="unchecked-choice",
+        severity=Severity.MEDIUM,
+        title="Choices that are listed and not checked",
+        why="A misspelt value passes, and selects the last branch, or none, deep in a run.",
+        fix="Check it in `__post_init__` beside the others: name the field, the value and what is allowed.",
+        example='mode: str = field(metadata={"choices": ["a", "b"]})  # __post_init__ checks the other fields only',
+        in_file=unchecked_choice,
+    ),
+    Rule(
+        id="required-field-added",
+        severity=Severity.MEDIUM,
+        title="New config field without a default",
+        why="Every configuration and caller that exists now fails until it names the field.",
+        fix="Give it the default that keeps the present behaviour, or mark the commit as breaking.",
+        example="class TrainConfig: ...\n    rollout_id: str  # new, no default",
+        in_change=required_field,
+    ),
+)

@@ -1,0 +1,115 @@
+"""Which ranks a number or a barrier is about: the whole job, or the group that the code around it talks to."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, last_name, own_nodes
+from tooling.review.rules.distributed import collective, for_none, group_given, group_parameter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_ASKED = {"torch.distributed.get_rank": "get_rank", "torch.distributed.get_world_size": "get_world_size"}
+_PLACING = (ast.Mod, ast.Mult, ast.FloorDiv)
+
+
+def default_group_rank(module: Module, _side: Side) -> Iterator[Place]:
+    """A rank or size of the whole job, in a function that is about one group."""
+    for function in module.functions():
+        given = group_parameter(function)
+        calls = [node for node in own_nodes(function) if isinstance(node, ast.Call)] if given else []
+        asked = [(node, _ASKED[module.dotted(node.func)]) for node in calls if module.dotted(node.func) in _ASKED]
+        of_the_group = {name for node, name in asked if node.args or node.keywords}
+        for node, name in asked:
+            # A rank of the whole job is right as `src` of a collective, and where both are asked for.
+            plain = not node.args and not node.keywords and name not in of_the_group
+            meant = plain and (name == "get_world_size" or _places(module, function, node))
+            if meant and not for_none(module, node, given):
+                message = f"`{name}()` is that of the whole job, `{function.name}` is about `{given}`"
+                yield Place(module.path, node.lineno, message)
+
+
+def _places(module: Module, function: Function, call: ast.Call) -> bool:
+    """Whether a rank says where something is: `parts[rank]`, `rank * size`."""
+    parent = module.parents.get(call)
+    if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
+        name = parent.targets[0].id
+        uses = [node for node in own_nodes(function) if isinstance(node, ast.Name) and node.id == name]
+        return any(_is_place(module.parents.get(node), node) for node in uses)
+    return _is_place(parent, call)
+
+
+def _is_place(parent: ast.AST | None, node: ast.AST) -> bool:
+    if isinstance(parent, ast.BinOp):
+        return isinstance(parent.op, _PLACING)
+    return isinstance(parent, ast.Subscript) and parent.slice is node
+
+
+def barrier_of_all(module: Module, _side: Side) -> Iterator[Place]:
+    """`dist.barrier()` in a class whose other barriers name their group."""
+    for owner in module.nodes(ast.ClassDef):
+        methods = [each for each in owner.body if isinstance(each, Function)]
+        calls = [node for each in methods for node in own_nodes(each) if collective(module, node) == "barrier"]
+        named = [node for node in calls if isinstance(node, ast.Call) and group_given(node, "barrier")]
+        for node in calls if named else ():
+            if isinstance(node, ast.Call) and node not in named:
+                message = f"`barrier` waits for every rank of the job; others of `{owner.name}` name their group"
+                yield Place(module.path, node.lineno, message, f"{module.path}:{named[0].lineno}")
+
+
+def sampler_without_epoch(module: Module, side: Side) -> Iterator[Place]:
+    """A DistributedSampler whose epoch nobody sets."""
+    for node in module.nodes(ast.Call):
+        if last_name(node.func) != "DistributedSampler" or _shuffles_not(node) or "set_epoch" in module.text:
+            continue
+        if module.class_of(module.function_of(node) or node) is None and not _loops_over_epochs(module):
+            continue
+        if not side.grep(["set_epoch"], "*.py"):
+            yield Place(module.path, node.lineno, "nobody calls `set_epoch`: every epoch has the same order")
+
+
+def _shuffles_not(call: ast.Call) -> bool:
+    values = [each.value for each in call.keywords if each.arg == "shuffle"]
+    return any(isinstance(each, ast.Constant) and each.value is False for each in values)
+
+
+def _loops_over_epochs(module: Module) -> bool:
+    return any("epoch" in ast.unparse(each.target) for each in module.nodes(ast.For))
+
+
+RULES = (
+    Rule(
+        id="default-group-rank",
+        severity=Severity.HIGH,
+        title="Rank or size of the whole job where one group is meant",
+        why="With more than one group the number is larger than the group: an index, share or mean comes out wrong.",
+        fix="Ask the group: `dist.get_rank(group)`, `dist.get_world_size(group)`.",
+        example="def mean(x, group):\n    dist.all_reduce(x, group=group)\n    return x / dist.get_world_size()",
+        in_file=default_group_rank,
+    ),
+    Rule(
+        id="barrier-of-all-ranks",
+        severity=Severity.MEDIUM,
+        title="Barrier without the group that others name",
+        why="It waits for ranks outside this engine's group, and on the default backend: a hang, or a stray context.",
+        fix="Pass the same group: `dist.barrier(group=self.cpu_group)`.",
+        example="class Engine:\n    def save(self):\n        dist.barrier(group=self.group)\n        dist.barrier()",
+        in_file=barrier_of_all,
+    ),
+    Rule(
+        id="sampler-without-epoch",
+        severity=Severity.MEDIUM,
+        title="DistributedSampler whose epoch is never set",
+        why="It shuffles by seed and epoch: without `set_epoch` all epochs see the data in one order.",
+        fix="Call `sampler.set_epoch(epoch)` at the start of each epoch.",
+        example="for epoch in range(n):\n    for batch in DataLoader(d, sampler=DistributedSampler(d)): ...",
+        in_tests=False,
+        in_file=sampler_without_epoch,
+    ),
+)

@@ -1,0 +1,85 @@
+"""Seeds: numbers that another process or another day would not give again, and imports that reseed a program."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import last_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_SEEDING = frozenset({"seed", "manual_seed", "manual_seed_all", "set_seed", "seed_everything", "default_rng", "Random"})
+_GLOBAL = frozenset(
+    ["random.seed", "numpy.random.seed", "torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all"]
+)
+_SEED = re.compile(r"(^|_)seed$")
+_SALTED = frozenset({"hash", "id"})
+
+
+def unstable_seed(module: Module, _side: Side) -> Iterator[Place]:
+    """A seed from `hash(...)`, whose value is another one in each process, or from `id(...)`."""
+    for value in _seeds(module):
+        for node in ast.walk(value):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or _of_number(node):
+                continue
+            if node.func.id in _SALTED - module.bindings.keys():
+                yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` is another number in every process")
+
+
+def _of_number(call: ast.Call) -> bool:
+    """Hashes of numbers, and of tuples of numbers, are the same everywhere."""
+    parts = [part for each in call.args for part in (each.elts if isinstance(each, ast.Tuple) else [each])]
+    return bool(parts) and all(isinstance(each, ast.Constant) and isinstance(each.value, int) for each in parts)
+
+
+def _seeds(module: Module) -> Iterator[ast.expr]:
+    for call in module.nodes(ast.Call):
+        if last_name(call.func) in _SEEDING:
+            yield from call.args
+        yield from (each.value for each in call.keywords if each.arg and _SEED.search(each.arg))
+    for node in module.nodes(ast.Assign):
+        if any(_SEED.search(last_name(target)) for target in node.targets):
+            yield node.value
+
+
+def seeded_at_import(module: Module, _side: Side) -> Iterator[Place]:
+    """A generator of the whole process that is seeded because a module was imported."""
+    guarded = any(isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) for node in module.tree.body)
+    if guarded or not any(True for _ in module.functions()):
+        return  # a script
+    for statement in module.tree.body:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            name = module.dotted(statement.value.func)
+            if name in _GLOBAL:
+                yield Place(module.path, statement.lineno, f"`{name}` runs when this module is imported")
+
+
+RULES = (
+    Rule(
+        id="unstable-seed",
+        severity=Severity.HIGH,
+        title="Seed that differs between processes",
+        why="Python salts hashes of text per process: ranks disagree, and no run can be repeated.",
+        fix="Hash with `hashlib` or `zlib.crc32`, or derive the seed from numbers.",
+        example="random.seed(hash(name) % 2**32)",
+        in_tests=False,
+        in_file=unstable_seed,
+    ),
+    Rule(
+        id="seeded-at-import",
+        severity=Severity.MEDIUM,
+        title="Importing a module seeds the process",
+        why="Whoever imports it gets the same numbers again in the middle of a run, and their own seed is gone.",
+        fix="Use a generator of its own, or seed in the program's entry.",
+        example="torch.manual_seed(0)  # at the top level of a library module",
+        in_tests=False,
+        in_file=seeded_at_import,
+    ),
+)

@@ -1,0 +1,232 @@
+"""What an episode hands on, and what belongs together in a batch: rows shared by a group, versions, groups, pairs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.module import Function, keyword, last_name, own_nodes, parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tooling.review.repository.module import Module
+    from tooling.review.repository.side import Side
+
+_ROW = frozenset({"data", "row", "example", "sample", "task", "item", "input_data", "batch"})
+_CHANGING = frozenset({"pop", "update", "setdefault", "clear", "popitem"})
+_IN_PLACE = re.compile(r"^[a-z]\w*[a-z]_$")
+_MADE_PER_STEP = re.compile(r"loss|reward|advantage")
+_UPDATES = re.compile(r"^_?update_weights(_\w+)?$")
+_SIZE = re.compile(r"group_size|n_samples|num_generations|samples_per_prompt|rollout_n")
+
+
+def mutated_row(module: Module, _side: Side) -> Iterator[Place]:
+    """An episode that changes its dataset row; a loss that changes the batch it reads."""
+    for function in module.functions():
+        named = [name for name in parameters(function) if name in _ROW]
+        nodes = list(own_nodes(function)) if named else []
+        for name in named:
+            if any(isinstance(node, ast.Name) and node.id == name and _is_bound(node) for node in nodes):
+                continue  # a copy, most of the time
+            if function.name.endswith("run_episode"):
+                yield from _changed_keys(module, function, nodes, name)
+            elif _MADE_PER_STEP.search(function.name):
+                yield from _changed_tensors(module, function, nodes, name)
+
+
+def _is_bound(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store | ast.Del)
+
+
+def _changed_keys(module: Module, function: Function, nodes: list[ast.AST], name: str) -> Iterator[Place]:
+    for node in nodes:
+        changed = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and _is(node.value, name)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            changed = node.func.attr in _CHANGING and _is(node.func.value, name)
+        if changed:
+            message = f"`{function.name}` changes `{name}`, which all samples of the group share"
+            yield Place(module.path, getattr(node, "lineno", 1), message)
+
+
+def _changed_tensors(module: Module, function: Function, nodes: list[ast.AST], name: str) -> Iterator[Place]:
+    for node in nodes:
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        target = node.func.value
+        held = isinstance(target, ast.Subscript) and _is(target.value, name) and isinstance(target.slice, ast.Constant)
+        if held and _IN_PLACE.match(node.func.attr) and not _is_stored(nodes, target):
+            message = f"`.{node.func.attr}()` changes `{ast.unparse(target)}` for whoever reads the batch next"
+            yield Place(module.path, node.lineno, message)
+
+
+def _is_stored(nodes: list[ast.AST], target: ast.expr) -> bool:
+    """Whether the function put the tensor there itself."""
+    text = ast.unparse(target)
+    stores = (node for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store))
+    return any(ast.unparse(node) == text for node in stores)
+
+
+def _is(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def without_versions(module: Module, _side: Side) -> Iterator[Place]:
+    """A trajectory with log-probabilities and no versions, in a repository whose trajectories have them."""
+    for function in module.nodes(ast.AsyncFunctionDef):
+        owner = module.class_of(function)
+        if owner is None or not owner.name.endswith("Workflow"):
+            continue
+        for node in own_nodes(function):
+            keys = _keys(node)
+            later = {each for other in own_nodes(function) for each in _stored_keys(other)}
+            if keys >= {"input_ids", "loss_mask", "logprobs"} and "versions" not in keys | later:
+                message = f"`{owner.name}.{function.name}` returns log-probabilities without `versions`"
+                yield Place(module.path, getattr(node, "lineno", 1), message)
+
+
+def _keys(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Dict):
+        if None in node.keys:
+            return set()
+        return {str(each.value) for each in node.keys if isinstance(each, ast.Constant)}
+    if isinstance(node, ast.Call) and _is(node.func, "dict") and all(each.arg for each in node.keywords):
+        return {str(each.arg) for each in node.keywords}
+    return set()
+
+
+def _stored_keys(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.slice, ast.Constant):
+        return {str(node.slice.value)}
+    return set()
+
+
+def version_not_set(module: Module, _side: Side) -> Iterator[Place]:
+    """One of several ways to update weights, and the only one that leaves the version as it was."""
+    for owner in module.nodes(ast.ClassDef):
+        ways = [each for each in owner.body if isinstance(each, Function) and _UPDATES.match(each.name)]
+        called = {each.name: _called(each) for each in ways}
+        setting = {name for name, calls in called.items() if "set_version" in calls}
+        for way in ways:
+            calls = called[way.name]
+            others = any(way.name in calls_of for name, calls_of in called.items() if name != way.name)
+            stub = len(calls) < 2
+            if len(setting) >= 2 and way.name not in setting and not calls & setting and not others and not stub:
+                message = f"`{way.name}` sets no version; {', '.join(sorted(setting)[:2])} do"
+                yield Place(module.path, way.lineno, message)
+
+
+def _called(function: Function) -> set[str]:
+    return {last_name(node.func) for node in own_nodes(function) if isinstance(node, ast.Call)}
+
+
+def order_lost(module: Module, _side: Side) -> Iterator[Place]:
+    """Rows that are shuffled, filtered or sorted one by one, and then taken in groups by their position."""
+    for function in module.functions():
+        mixed: dict[str, int] = {}
+        for node in sorted(_located(own_nodes(function)), key=lambda each: each.lineno):
+            for name in _mixed(node):
+                mixed[name] = node.lineno
+            for name, line in list(mixed.items()):
+                if node.lineno > line and _by_position(node, name):
+                    message = f"`{name}` is mixed row by row, and then taken in groups by position"
+                    yield Place(module.path, node.lineno, message, f"{module.path}:{line}")
+                    del mixed[name]
+
+
+def _located(nodes: Iterable[ast.AST]) -> list[ast.stmt | ast.expr]:
+    return [node for node in nodes if isinstance(node, ast.stmt | ast.expr)]
+
+
+def _mixed(node: ast.AST) -> Iterator[str]:
+    """Names that lose their order here: `random.shuffle(x)`, `x = x[torch.randperm(n)]`, `x = sorted(x)`."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and last_name(node.value.func) == "shuffle":
+        yield from (each.id for each in node.value.args[:1] if isinstance(each, ast.Name))
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        value = node.value
+        by_chance = isinstance(value, ast.Subscript) and "randperm" in ast.unparse(value.slice)
+        in_order = isinstance(value, ast.Call) and _is(value.func, "sorted") and keyword(value, "key") is not None
+        if by_chance or (in_order and _is(value.args[0], node.targets[0].id)):  # type: ignore[attr-defined]  # a Call
+            yield node.targets[0].id
+
+
+def _by_position(node: ast.AST, name: str) -> bool:
+    """`x.view(-1, group_size)`, `x[::2]`, `x[i : i + group_size]`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"view", "reshape"}:
+        return _is(node.func.value, name) and any(_SIZE.search(ast.unparse(each)) for each in node.args)
+    if isinstance(node, ast.Subscript) and _is(node.value, name) and isinstance(node.slice, ast.Slice):
+        by_two = isinstance(node.slice.step, ast.Constant) and node.slice.step.value == 2
+        return by_two or bool(node.slice.upper is not None and _SIZE.search(ast.unparse(node.slice.upper)))
+    return False
+
+
+def equal_halves(module: Module, _side: Side) -> Iterator[Place]:
+    """`chosen = x[::2]` and `rejected = x[::2]`: both halves of the pairs are the same one."""
+    for function in module.functions():
+        halves: dict[str, ast.Assign] = {}
+        for node in own_nodes(function):
+            if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.value, ast.Subscript):
+                continue
+            target = last_name(node.targets[0])
+            if re.search(r"chosen|rejected|pos_|neg_|win|lose", target) and isinstance(node.value.slice, ast.Slice):
+                halves[target] = node
+        for name, node in halves.items():
+            twin = halves.get(name.replace("rejected", "chosen")) if "rejected" in name else None
+            if twin is not None and ast.unparse(twin.value) == ast.unparse(node.value):
+                yield Place(module.path, node.lineno, f"`{name}` is the same half as `{last_name(twin.targets[0])}`")
+
+
+RULES = (
+    Rule(
+        id="shared-row-changed",
+        severity=Severity.MEDIUM,
+        title="Shared row or batch is changed",
+        why="All samples of a group get one row, and several losses one batch: the next one reads what this one left.",
+        fix="Copy it first (`data = dict(data)`), or use an operation that returns a new tensor.",
+        example='async def arun_episode(self, engine, data):\n    data["prompt"] = clean(data["prompt"])',
+        in_tests=False,
+        in_file=mutated_row,
+    ),
+    Rule(
+        id="trajectory-without-versions",
+        severity=Severity.HIGH,
+        title="Trajectory without versions",
+        why="Staleness is counted by the version of each token; without it old tokens cannot be told from new ones.",
+        fix="Record the version of every token, -1 for those nobody sampled.",
+        example='class W(RolloutWorkflow): ... return {"input_ids": i, "loss_mask": m, "logprobs": p}',
+        in_tests=False,
+        in_file=without_versions,
+    ),
+    Rule(
+        id="version-not-set",
+        severity=Severity.HIGH,
+        title="Weights updated without a new version",
+        why="Tokens sampled after the update are recorded as the old version's: the staleness bound no longer holds.",
+        fix="Set the version where the weights change, as the other ways to update do.",
+        example="update_weights_from_disk and _from_distributed call set_version; update_weights_from_tensor does not",
+        in_tests=False,
+        in_file=version_not_set,
+    ),
+    Rule(
+        id="group-order-lost",
+        severity=Severity.HIGH,
+        title="Rows mixed before they are taken in groups",
+        why="Answers to one prompt, or the halves of a pair, are told by their position: after mixing, groups are of "
+        "strangers, and advantages mean nothing.",
+        fix="Mix groups as a whole, or group by an id.",
+        example="x = x[torch.randperm(len(x))]\nrewards = x.view(-1, group_size)",
+        in_tests=False,
+        in_file=order_lost,
+    ),
+    Rule(
+        id="pair-halves-equal",
+        severity=Severity.HIGH,
+        title="Both halves of a pair are the same",
+        why="Chosen and rejected are the same rows: the loss is constant.",
+        fix="Take every second row from 0 and from 1.",
+        example="chosen = x[::2]\nrejected = x[::2]",
+        in_file=equal_halves,
+    ),
+)
