@@ -1,0 +1,33 @@
+"""`areal-pr restore`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tooling.kit.output import Report
+from tooling.kit.repository import find_repository
+from tooling.pull_request.cli.wishes import recovered, recovery_fields, shown
+from tooling.pull_request.create import restore
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Bring the branch back."""
+    repository = find_repository(arguments.repo)
+    steps, found, recovery = restore(repository, arguments.id, dry_run=arguments.dry_run, wait_seconds=arguments.wait)
+    return Report(
+        command="areal-pr restore",
+        dry_run=arguments.dry_run,
+        changing=False,
+        text=shown(steps, details=arguments.dry_run) or f"the branch is {found.id} already",
+        warnings=recovered(recovery),
+        data={
+            "branch": found.branch,
+            "id": found.id,
+            "commit": found.commit,
+            "steps": [each.fields() for each in steps],
+            "recovery": recovery_fields(recovery),
+        },
+    )

@@ -1,0 +1,93 @@
+"""`areal-pr status`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tooling.kit.errors import ToolError
+from tooling.kit.output import Report, aligned
+from tooling.kit.repository import find_repository
+from tooling.pull_request import service
+from tooling.pull_request.git import Git
+from tooling.pull_request.history.commits import commits_since
+from tooling.pull_request.move import moving
+from tooling.pull_request.move.backups import backups
+from tooling.pull_request.situation import Wishes, current_branch, refuse_changes, refuse_operations, target_offline
+
+if TYPE_CHECKING:
+    import argparse
+
+    from tooling.pull_request.situation import Branch, Target
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Look, and change nothing."""
+    git = Git(find_repository(arguments.repo))
+    branch = current_branch(git)
+    data: dict[str, Any] = {"branch": branch.name, "tip": branch.tip, "ready": True}
+    rows, steps = [("branch", f"{branch.name} at {branch.tip[:12]}")], list[str]()
+    interrupted = moving.pending(git.repository)
+    data["interrupted"] = interrupted is not None
+    if interrupted is not None:
+        rows.append(("interrupted", "an earlier run stopped while the branch moved"))
+        steps.append("run `areal-pr create`, which goes on, or `areal-pr restore`, which takes it back")
+    _obstacles(git, data, rows)
+    _distances(git, branch, Wishes(base=arguments.base, remote=arguments.remote), data, rows, arguments)
+    kept = backups(git, branch.name)
+    data["backups"] = [each.id for each in kept]
+    rows.append(("backups", f"{len(kept)}, newest {kept[0].id}" if kept else "none"))
+    return Report(command="areal-pr status", changing=False, text=aligned(rows), next_steps=tuple(steps), data=data)
+
+
+def _obstacles(git: Git, data: dict[str, Any], rows: list[tuple[str, str]]) -> None:
+    """What `create` would refuse."""
+    data["obstacles"] = []
+    for look in (lambda: refuse_operations(git.repository), lambda: refuse_changes(git, refuse_untracked=False)):
+        try:
+            found = look()
+        except ToolError as error:
+            data["ready"] = False
+            data["obstacles"].append({"error": error.message, "fix": error.fix})
+            rows.append(("obstacle", str(error)))
+        else:
+            rows += [("note", each) for each in found or ()]
+
+
+def _distances(
+    git: Git,
+    branch: Branch,
+    wishes: Wishes,
+    data: dict[str, Any],
+    rows: list[tuple[str, str]],
+    arguments: argparse.Namespace,
+) -> None:
+    """Next to base, remote and pull request, by what was fetched last."""
+    try:
+        goal = target_offline(git, branch, wishes)
+    except ToolError as error:
+        data["ready"] = False
+        data["obstacles"].append({"error": error.message, "fix": error.fix})
+        rows.append(("obstacle", str(error)))
+        return
+    ahead = len(commits_since(git, goal.base_tip, branch.tip))
+    behind = len(commits_since(git, branch.tip, goal.base_tip))
+    data |= {"base": f"{goal.base_remote}/{goal.base}", "ahead": ahead, "behind": behind}
+    rows.append(("base", f"{goal.base_remote}/{goal.base}: {ahead} commits ahead, {behind} behind, as fetched last"))
+    state = _remote_state(git, branch, goal)
+    data["remote"] = {"name": goal.remote, "commit": goal.theirs or None, "state": state}
+    rows.append(("remote", f"{goal.remote}: {state}"))
+    if not arguments.offline:
+        answer = service.look_up(git.root, branch, goal)
+        open_ = answer.existing
+        data["pull_request"] = {"number": open_.number, "url": open_.url, "draft": open_.draft} if open_ else None
+        rows.append(("request", open_.url if open_ else answer.why or "none is open"))
+
+
+def _remote_state(git: Git, branch: Branch, goal: Target) -> str:
+    if not goal.theirs:
+        return "not pushed yet"
+    if goal.theirs == branch.tip:
+        return "the same"
+    if git.contains(branch.tip, goal.theirs):
+        return "behind this branch"
+    return "ahead of this branch" if git.contains(goal.theirs, branch.tip) else "different: history was rewritten"

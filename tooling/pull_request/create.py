@@ -1,0 +1,335 @@
+"""A plan made, shown and carried out. `observe` hears of every change before it happens, so that a test can kill the
+process there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tooling.kit.change.lock import repository_lock
+from tooling.kit.errors import ConflictError, ToolError, UsageError
+from tooling.pull_request import service
+from tooling.pull_request.body.facts import measure
+from tooling.pull_request.body.template import fill, find_template, untouched
+from tooling.pull_request.errors import RemoteError
+from tooling.pull_request.git import Git
+from tooling.pull_request.history.outcome import propose
+from tooling.pull_request.move import backups, moving
+from tooling.pull_request.move.record import Record, state_folder
+from tooling.pull_request.plan import Plan, Step, backup_step, fetch_step, move_step, push_of, push_step
+from tooling.pull_request.remote import fetch, once_here, refuse_strangers, without_secrets
+from tooling.pull_request.situation import (
+    Branch,
+    Target,
+    Wishes,
+    current_branch,
+    refuse_changes,
+    refuse_moved,
+    refuse_operations,
+    target,
+    target_offline,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tooling.kit.repository import Repository
+    from tooling.pull_request.history.outcome import Proposal
+    from tooling.pull_request.move.moving import Recovery
+
+    Observe = Callable[[str], None]
+    Consent = Callable[[Plan], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """Files with facts that are not in the repository."""
+
+    tests: Path | None = None
+    audit: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What came of a run."""
+
+    plan: Plan
+    url: str = ""
+    next_steps: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    recovery: Recovery | None = None
+
+
+class ConsentError(UsageError):
+    """History on the remote would be replaced, and nobody said yes."""
+
+    code = "consent"
+
+
+def ignore(step: str) -> None:
+    """The observer of everyday use."""
+
+
+@contextlib.contextmanager
+def at_work(repository: Repository, *, dry_run: bool, wait_seconds: float) -> Iterator[tuple[Git, Recovery | None]]:
+    """Git, alone in this work tree, with what an interrupted run left put right; in a dry run git that writes nothing
+    that stays."""
+    if dry_run:
+        if moving.pending(repository) is not None:
+            raise ConflictError(
+                "an earlier run was interrupted while the branch moved",
+                where=os.fspath(repository.root),
+                fix="run it without --dry-run: it first ends or takes back what was begun; or `areal-pr restore`",
+            )
+        with Git.rehearsing(repository) as git:
+            yield git, None
+        return
+    with repository_lock(repository, wait_seconds=wait_seconds):
+        git = Git(repository)
+        yield git, moving.recover(git)
+
+
+def make_plan(git: Git, wishes: Wishes, reports: Reports, *, rehearsal: bool) -> tuple[Plan, list[str]]:
+    """Everything up to the first change of the branch, and warnings. Raises what forbids to go on."""
+    refuse_operations(git.repository)
+    branch = current_branch(git)
+    warnings = refuse_changes(git, refuse_untracked=wishes.refuse_untracked)
+    goal = target(git, branch, wishes)
+    _fetch(git, branch, goal, rehearsal=rehearsal)
+    kept = [each.commit for each in backups.backups(git, branch.name)]
+    if goal.theirs:
+        known = (*once_here(git, branch.reference, branch.tip), *kept)
+        refuse_strangers(git, branch.name, goal.remote, goal.theirs, known)
+    proposal = propose(git, branch.tip, goal, wishes)
+    body = body_text(git, proposal, goal, reports)
+    answer = service.look_up(git.root, branch, goal)
+    return _planned(git, branch, goal, proposal, answer, body, wishes), warnings
+
+
+def body_offline(git: Git, wishes: Wishes, reports: Reports) -> tuple[Proposal, str]:
+    """Title and text by what was fetched last."""
+    branch = current_branch(git)
+    goal = target_offline(git, branch, wishes)
+    proposal = propose(git, branch.tip, goal, wishes)
+    return proposal, body_text(git, proposal, goal, reports)
+
+
+def body_text(git: Git, proposal: Proposal, goal: Target, reports: Reports) -> str:
+    """The text of the pull request."""
+    facts = measure(git, proposal, base_tip=goal.base_tip, test_report=reports.tests, audit=reports.audit)
+    return fill(find_template(git, goal.base_tip, proposal.after), facts)
+
+
+def create(
+    repository: Repository,
+    wishes: Wishes,
+    reports: Reports,
+    *,
+    dry_run: bool,
+    consent: Consent,
+    wait_seconds: float = 10.0,
+    observe: Observe = ignore,
+) -> Done:
+    """Plan, ask where it has to be asked, and do it."""
+    with at_work(repository, dry_run=dry_run, wait_seconds=wait_seconds) as (git, recovery):
+        observe("fetch")
+        plan, warnings = make_plan(git, wishes, reports, rehearsal=dry_run)
+        if dry_run:
+            return Done(plan=plan, warnings=tuple(warnings))
+        if not consent(plan):
+            raise ConsentError(
+                f"commits that {plan.target.remote} has would be replaced, and nobody agreed",
+                where=f"{plan.target.remote}/{plan.branch.name}",
+                fix="look at --dry-run, then add --yes; nothing was changed",
+            )
+        _rewrite(git, plan, observe)
+        _push(git, plan, observe)
+        observe("pull request")
+        url, steps = _publish(git, plan, wishes)
+        observe("end")
+        return Done(plan=plan, url=url, next_steps=steps, warnings=tuple(warnings), recovery=recovery)
+
+
+def restore(
+    repository: Repository, wanted: str, *, dry_run: bool, wait_seconds: float = 10.0, observe: Observe = ignore
+) -> tuple[tuple[Step, ...], backups.Backup, Recovery | None]:
+    """Bring the branch that is checked out back to a backup; what it is now is kept as another one."""
+    with at_work(repository, dry_run=dry_run, wait_seconds=wait_seconds) as (git, recovery):
+        refuse_operations(repository)
+        branch = current_branch(git)
+        refuse_changes(git, refuse_untracked=False)
+        found = backups.find(git, wanted, branch)
+        if found.commit == branch.tip:
+            return (), found, recovery
+        fresh = backups.reserve(branch)
+        what = f"back to {found.id}"
+        steps = (backup_step(branch, fresh), move_step(branch, branch.tip, found.commit, fresh, what))
+        if not dry_run:
+            observe("backup")
+            backups.write(git, fresh)
+            moving.move(git, _record(branch, found.commit, fresh), observe)
+            observe("end")
+        return steps, found, recovery
+
+
+def _fetch(git: Git, branch: Branch, goal: Target, *, rehearsal: bool) -> None:
+    mine = (branch.name,) if goal.theirs else ()
+    wanted = (goal.theirs,) if goal.theirs else ()
+    if goal.remote == goal.base_remote:
+        names = tuple(dict.fromkeys((goal.base, *mine)))
+        fetch(git, goal.remote, names, (goal.base_tip, *wanted), rehearsal=rehearsal)
+        return
+    fetch(git, goal.base_remote, (goal.base,), (goal.base_tip,), rehearsal=rehearsal)
+    if mine:
+        fetch(git, goal.remote, mine, wanted, rehearsal=rehearsal)
+
+
+def _planned(
+    git: Git, branch: Branch, goal: Target, proposal: Proposal, answer: service.Answer, body: str, wishes: Wishes
+) -> Plan:
+    existing = answer.existing
+    if existing is not None and existing.base != goal.base and not wishes.base:
+        fix = f"add --base {existing.base}, or --base {goal.base} to change it"
+        raise UsageError(f"#{existing.number} is open against {existing.base!r}", where="--base", fix=fix)
+    backup = backups.reserve(branch) if proposal.rewritten else None
+    extends = not goal.theirs or git.contains(proposal.after, goal.theirs)
+    push = push_of(branch, goal, proposal, extends=extends)
+    steps = [fetch_step(goal, (goal.base,))]
+    if backup is not None:
+        what = f"{len(proposal.commits)} commits become one" if proposal.joined else "its commits are replayed"
+        where = f" on {goal.base_remote}/{goal.base}" if wishes.rebase else ""
+        moved = move_step(branch, proposal.before, proposal.after, backup, what + where)
+        steps += [backup_step(branch, backup), moved]
+    if push is not None and wishes.push:
+        steps.append(push_step(push, goal.theirs))
+    plan = Plan(
+        branch=branch,
+        target=goal,
+        proposal=proposal,
+        answer=answer,
+        backup=backup,
+        push=push,
+        pushing=wishes.push,
+        body=body,
+        steps=tuple(steps),
+    )
+    step = _service_step(plan, wishes) if wishes.push else None
+    return replace(plan, steps=(*steps, step)) if step is not None else plan
+
+
+def _service_step(plan: Plan, wishes: Wishes) -> Step | None:
+    existing = plan.answer.existing
+    words = _service_words(plan, wishes)
+    if existing is not None:
+        if not words:
+            return None
+        effect, undo = f"#{existing.number} has the new title, base or text", "the service keeps earlier texts"
+    else:
+        kind = "draft" if wishes.draft else "pull request"
+        effect = f"a {kind} against {plan.target.base}: {plan.proposal.title}"
+        undo = "gh pr close NUMBER"
+    if not plan.answer.usable:
+        effect, undo = f"the text is kept for a pull request by hand ({plan.answer.why})", "none needed"
+    return Step(
+        name="pull-request",
+        effect=effect,
+        requires="the branch is pushed",
+        undo=undo,
+        command=service.shown(words) if plan.answer.usable else "",
+    )
+
+
+def _service_words(plan: Plan, wishes: Wishes) -> list[str]:
+    """Arguments for gh; empty where an open pull request stays as it is."""
+    existing, goal, title = plan.answer.existing, plan.target, plan.proposal.title
+    if existing is None:
+        return service.create_words(plan.branch, goal, title, draft=wishes.draft)
+    new_title = title if wishes.title and title != existing.title else ""
+    base = goal.base if existing.base != goal.base else ""
+    body = _replaces_body(plan, wishes)
+    if not (new_title or base or body):
+        return []
+    return service.edit_words(existing.number, goal, title=new_title, body=body, base=base)
+
+
+def _replaces_body(plan: Plan, wishes: Wishes) -> bool:
+    """A text that somebody edited is kept, unless asked otherwise."""
+    existing = plan.answer.existing
+    if existing is None or existing.body.replace("\r\n", "\n").strip() == plan.body.strip():
+        return False
+    return wishes.replace_body or not existing.body.strip() or untouched(existing.body)
+
+
+def _rewrite(git: Git, plan: Plan, observe: Observe) -> None:
+    if plan.backup is None:
+        return
+    refuse_moved(git, plan.branch)
+    observe("backup")
+    backups.write(git, plan.backup)
+    moving.move(git, _record(plan.branch, plan.proposal.after, plan.backup), observe)
+
+
+def _record(branch: Branch, after: str, backup: backups.Backup) -> Record:
+    return Record(reference=branch.reference, before=branch.tip, after=after, backup=backup.id)
+
+
+def _push(git: Git, plan: Plan, observe: Observe) -> None:
+    push = plan.push
+    if push is None or not plan.pushing:
+        return
+    observe("push")
+    done = git.attempt(*push.words(), hooks=True)
+    if done.status != 0:
+        raise _refused(plan, without_secrets(f"{_rejections(done.output)} {done.complaint}".strip()))
+    observe("upstream")
+    name = plan.branch.name
+    if not git.setting(f"branch.{name}.merge"):
+        # So that `git pull` and `git status` know the remote branch.
+        git.attempt("config", f"branch.{name}.remote", push.remote)
+        git.attempt("config", f"branch.{name}.merge", plan.branch.reference)
+
+
+def _rejections(output: bytes) -> str:
+    lines = output.decode(errors="replace").splitlines()
+    return "; ".join(line.split("\t")[-1] for line in lines if line.startswith("!"))
+
+
+def _refused(plan: Plan, said: str) -> ToolError:
+    where = f"{plan.target.remote}/{plan.branch.name}"
+    way_back = f"; `areal-pr restore {plan.backup.id}` takes your branch back" if plan.backup else ""
+    if "stale info" in said or "fetch first" in said or "non-fast-forward" in said:
+        what = "somebody pushed to it meanwhile; nothing there was replaced"
+        return ConflictError(what, where=where, fix=f"run it again, it says what is new there{way_back}")
+    fix = f"put right what it says and run it again: only the rest is done{way_back}"
+    return RemoteError(f"the push was refused: {said}", where=where, fix=fix)
+
+
+def _publish(git: Git, plan: Plan, wishes: Wishes) -> tuple[str, tuple[str, ...]]:
+    """The address of the pull request, and what is left to do."""
+    existing = plan.answer.existing
+    if not plan.pushing:
+        return "", (shlex.join(["git", *plan.push.words()]),) if plan.push is not None else ()
+    if not plan.answer.usable:
+        place = _keep_body(git, plan)
+        return "", service.by_hand(plan.branch, plan.target, plan.proposal.title, place, draft=wishes.draft)
+    words = _service_words(plan, wishes)
+    url = service.perform(git.root, words, plan.body) if words else ""
+    steps = list[str]()
+    if existing is not None and not words and existing.body.replace("\r\n", "\n").strip() != plan.body.strip():
+        steps.append(f"#{existing.number} has a text that somebody edited; it was kept (--replace-body replaces it)")
+    return (existing.url if existing is not None else url), tuple(steps)
+
+
+def _keep_body(git: Git, plan: Plan) -> Path:
+    """The text beside git's own files: nothing of it is ever committed."""
+    folder = state_folder(git.repository)
+    folder.mkdir(exist_ok=True)
+    place = folder / "body.md"
+    fresh = folder / f"body.md.{os.getpid()}"
+    fresh.write_text(plan.body, encoding="utf-8", errors="replace")
+    os.replace(fresh, place)
+    return place

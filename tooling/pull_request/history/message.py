@@ -1,0 +1,166 @@
+"""The message of the commit that a branch becomes.
+
+Type and scope are those that `areal-commit suggest` finds in the diff; the words are the authors': the subject of the
+commit that fits best, and what every commit said. Nothing is made up, and no placeholder reaches a remote.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import TYPE_CHECKING, Final
+
+from tooling.commit.git import Sides
+from tooling.commit.history import habits_of
+from tooling.commit.message import parse
+from tooling.commit.rules import problems
+from tooling.commit.settings import read_settings
+from tooling.commit.staged import read_staged
+from tooling.commit.suggest.kind import guess_type
+from tooling.commit.suggest.scope import guess_scope
+from tooling.commit.suggest.skeleton import skeleton
+from tooling.pull_request.errors import TitleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tooling.commit.message import Message
+    from tooling.commit.rules import Problem
+    from tooling.commit.settings import Settings
+    from tooling.pull_request.history.commits import Commit
+
+_CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_RANK: Final = ("feat", "fix", "perf", "refactor", "revert", "docs", "build", "ci", "test", "style", "gov", "chore")
+_NOISE: Final = re.compile(r"(?:fixup|squash|amend)! +")
+_LISTED: Final = 30
+"""Commits that a message lists."""
+_COAUTHOR: Final = "Co-authored-by"
+
+
+def conforms(header: str, root: Path) -> bool:
+    """Whether a header may stay as it is, and the words below it with it."""
+    return not _errors(header, read_settings(root))
+
+
+def _errors(header: str, settings: Settings) -> list[Problem]:
+    found = problems(parse(header), settings, final=True)
+    return [each for each in found if each.severity == "error"]
+
+
+def checked_title(title: str, root: Path) -> str:
+    """A title that was given. Raises TitleError that says what is wrong with it."""
+    header = " ".join(_CONTROL.sub(" ", title).split())
+    wrong = _errors(header, read_settings(root))
+    if wrong:
+        said = "; ".join(each.message for each in wrong)
+        raise TitleError(f"the title does not conform: {said}", where=f"--title {header!r}", fix=wrong[0].fix)
+    return header
+
+
+def with_header(text: str, header: str) -> str:
+    """A message under another header."""
+    _, _, rest = text.strip().partition("\n")
+    return f"{header}\n{rest}"
+
+
+def joined_message(root: Path, commits: Sequence[Commit], before: str, after: str, title: str) -> str:
+    """One message for all commits. before, after: the sides of the change; title: the header, if one was given."""
+    settings = read_settings(root)
+    parsed = [parse(_clean(each.message)) for each in commits]
+    header = title or _header(root, settings, parsed, before, after)
+    breaking = [each for each in parsed if each.breaking]
+    if breaking and not parse(header).breaking and len(header) < settings.header_length:
+        header = re.sub(r"^([^:]*): ", r"\1!: ", header, count=1)
+    alone = len(commits) == 1
+    body = _texts(commits[0], parsed[0], settings) if alone else _list_of(commits, settings, header)
+    footers = list(dict.fromkeys([*_footers(parsed), *coauthors(commits)]))
+    parts = [header, *body, *(["\n".join(footers)] if footers else [])]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def coauthors(commits: Sequence[Commit]) -> list[str]:
+    """A line for everybody but the author of the joined commit, in the order of their first commits."""
+    first = author_of(commits).person
+    people = {each.person[1].casefold(): each.person for each in commits}
+    people.pop(first[1].casefold(), None)
+    return [f"{_COAUTHOR}: {_CONTROL.sub('', name)} <{address}>" for name, address in people.values()]
+
+
+def author_of(commits: Sequence[Commit]) -> Commit:
+    """Who wrote most of the commits (the first of them, where that is open): name and date of their latest one."""
+    count: dict[str, list[Commit]] = {}
+    for each in commits:
+        count.setdefault(each.person[1].casefold(), []).append(each)
+    return max(count.values(), key=len)[-1]
+
+
+def _header(root: Path, settings: Settings, parsed: Sequence[Message], before: str, after: str) -> str:
+    staged = read_staged(root, Sides(before, after))
+    kind = guess_type(staged.files, staged.symbols, settings.types).value
+    scope = guess_scope(staged.files, staged.symbols, settings, lambda: habits_of(root, before)).value
+    best = _best(parsed, settings, kind)
+    if best is not None:
+        kind = best.type.lower()
+        scope = best.scope or scope
+        subject = best.subject
+    else:
+        made = skeleton(kind, scope, staged, settings).split("\n", 1)[0]
+        subject = parse(made).subject or made
+    head = f"{kind}({scope})" if scope else kind
+    marked = "!" if any(each.breaking for each in parsed) else ""
+    room = settings.header_length - len(head) - len(marked) - 2
+    header = f"{head}{marked}: {textwrap.shorten(subject, max(room, 12), placeholder=' ...')}"
+    return header if not _errors(header, settings) else f"{_plain(settings)}: update {len(staged.files)} files"
+
+
+def _plain(settings: Settings) -> str:
+    return "chore" if "chore" in settings.types else settings.types[0]
+
+
+def conforms_to(message: Message, settings: Settings) -> bool:
+    """Whether the header of a message is a conventional one, and right."""
+    return message.kind == "conventional" and not _errors(message.header, settings)
+
+
+def _best(parsed: Sequence[Message], settings: Settings, suggested: str) -> Message | None:
+    """The commit that speaks for all: of the suggested type if there is one, else of the weightiest; the first of
+    several."""
+    right = [each for each in parsed if conforms_to(each, settings)]
+    rank = {name: number for number, name in enumerate((suggested, *_RANK))}
+    return min(right, key=lambda each: rank.get(each.type.lower(), len(rank)), default=None)
+
+
+def _list_of(commits: Sequence[Commit], settings: Settings, header: str) -> list[str]:
+    """One item per commit; a fixup belongs to another commit and says nothing, and the header is said already."""
+    told = [each for each in commits if not _NOISE.match(each.subject) and each.subject != header]
+    subjects = list(dict.fromkeys(_clean(each.subject).strip() for each in told))
+    shown = [line for subject in subjects[:_LISTED] for line in _item(subject, settings.body_width)]
+    if len(subjects) > _LISTED:
+        shown.append(f"- and {len(subjects) - _LISTED} more commits")
+    return ["\n".join(shown)] if shown else []
+
+
+def _item(text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _texts(commit: Commit, message: Message, settings: Settings) -> list[str]:
+    """What a message says between header and footers; a header that gave way to another is part of it."""
+    text = "\n".join(line for _, line in message.body).strip("\n")
+    gone = "" if conforms_to(message, settings) else _clean(commit.subject).strip()
+    return [part for part in (gone, text) if part]
+
+
+def _footers(parsed: Sequence[Message]) -> Iterator[str]:
+    """Every footer once; the breaking ones first, as the specification shows them."""
+    found = [footer for message in parsed for footer in message.footers]
+    for footer in sorted(found, key=lambda each: not each.breaking):
+        value = "\n  ".join(line.strip() for line in footer.value.split("\n") if line.strip())
+        yield f"{footer.token} {value}" if value.startswith("#") else f"{footer.token}: {value}"
+
+
+def _clean(text: str) -> str:
+    return _CONTROL.sub(" ", text.replace("\r\n", "\n"))

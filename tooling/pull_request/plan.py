@@ -1,0 +1,149 @@
+"""The steps of a run, each with what it needs, what it does and how it is taken back. Making a plan changes nothing."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from tooling.pull_request.history.outcome import Proposal
+    from tooling.pull_request.move.backups import Backup
+    from tooling.pull_request.service import Answer
+    from tooling.pull_request.situation import Branch, Target
+
+Name = Literal["fetch", "backup", "move", "push", "pull-request"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One of them."""
+
+    name: Name
+    effect: str
+    requires: str
+    """What is looked at again right before; if it does not hold, the step is not done."""
+    undo: str
+    command: str = ""
+    """What it amounts to, for people."""
+
+    def fields(self) -> dict[str, Any]:
+        """For JSON."""
+        return {each: getattr(self, each) for each in ("name", "effect", "requires", "undo", "command")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """What is to be pushed."""
+
+    remote: str
+    reference: str
+    commit: str
+    expected: str
+    """What the remote has to have for history to be replaced there; "" where nothing is replaced."""
+
+    def words(self) -> list[str]:
+        """Arguments for git."""
+        lease = [f"--force-with-lease={self.reference}:{self.expected}"] if self.expected else []
+        return ["push", "--porcelain", *lease, "--", self.remote, f"{self.commit}:{self.reference}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A whole run."""
+
+    branch: Branch
+    target: Target
+    proposal: Proposal
+    answer: Answer
+    backup: Backup | None
+    push: Push | None
+    """What the remote lacks."""
+    pushing: bool
+    """Whether it is to be pushed in this run."""
+    body: str
+    steps: tuple[Step, ...]
+
+    @property
+    def replaces_published(self) -> bool:
+        """Whether commits on the remote are replaced: that needs consent."""
+        return self.pushing and self.push is not None and bool(self.push.expected)
+
+    def fields(self) -> dict[str, Any]:
+        """For JSON."""
+        existing = self.answer.existing
+        return {
+            "branch": self.branch.name,
+            "base": f"{self.target.base_remote}/{self.target.base}",
+            "base_commit": self.target.base_tip,
+            "remote": self.target.remote,
+            "before": self.proposal.before,
+            "after": self.proposal.after,
+            "rewritten": self.proposal.rewritten,
+            "replaces_published": self.replaces_published,
+            "commits": [{"hash": each.hash, "subject": each.subject} for each in self.proposal.commits],
+            "title": self.proposal.title,
+            "message": self.proposal.message,
+            "body": self.body,
+            "backup": self.backup.id if self.backup else None,
+            "existing": {"number": existing.number, "url": existing.url} if existing else None,
+            "steps": [each.fields() for each in self.steps],
+        }
+
+
+def push_of(branch: Branch, target: Target, proposal: Proposal, *, extends: bool) -> Push | None:
+    """What has to be pushed; None where the remote has it. extends: the remote's commits stay."""
+    if target.theirs == proposal.after:
+        return None
+    return Push(
+        remote=target.remote,
+        reference=branch.reference,
+        commit=proposal.after,
+        expected="" if extends or not target.theirs else target.theirs,
+    )
+
+
+def fetch_step(target: Target, names: tuple[str, ...]) -> Step:
+    """Already done when the plan is shown, except in a dry run."""
+    return Step(
+        name="fetch",
+        effect=f"{target.base_remote}/{target.base} is {target.base_tip[:12]} here too",
+        requires="the remote can be reached",
+        undo="none needed: only what is known of the remote changes",
+        command=shlex.join(["git", "fetch", "--no-tags", target.base_remote, *names]),
+    )
+
+
+def backup_step(branch: Branch, backup: Backup) -> Step:
+    """Before the branch moves."""
+    return Step(
+        name="backup",
+        effect=f"{branch.name} is kept as {backup.id} ({branch.tip[:12]})",
+        requires="the reference is not there yet",
+        undo=shlex.join(["git", "update-ref", "-d", backup.reference]),
+        command=shlex.join(["git", "update-ref", backup.reference, branch.tip]),
+    )
+
+
+def move_step(branch: Branch, before: str, after: str, backup: Backup, what: str) -> Step:
+    """Branch, index and work tree."""
+    return Step(
+        name="move",
+        effect=f"{what}; {branch.name} goes from {before[:12]} to {after[:12]}, with index and work tree",
+        requires=f"{branch.name} is at {before[:12]}, nothing is uncommitted, no file is in the way",
+        undo=f"areal-pr restore {backup.id}",
+        command=shlex.join(["git", "update-ref", branch.reference, after, before]),
+    )
+
+
+def push_step(push: Push, theirs: str) -> Step:
+    """On the remote."""
+    replaced = f", instead of {theirs[:12]}" if push.expected else ""
+    undo = [f"--force-with-lease={push.reference}:{push.commit}", push.remote, f"{theirs}:{push.reference}"]
+    return Step(
+        name="push",
+        effect=f"{push.remote} has {push.commit[:12]} as {push.reference.removeprefix('refs/heads/')}{replaced}",
+        requires=f"the remote branch is {theirs[:12]}" if theirs else "the remote has no such branch",
+        undo=shlex.join(["git", "push", *undo]),
+        command=shlex.join(["git", *push.words()]),
+    )

@@ -1,0 +1,236 @@
+"""Where the work stands: branch, base, remote, and what forbids to begin. Only looks; GitPython reads the
+settings of remotes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tooling.kit.errors import ConflictError, UsageError
+from tooling.kit.suggest import did_you_mean
+from tooling.pull_request.remote import ask, require_base, without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tooling.kit.repository import Repository
+    from tooling.pull_request.git import Git
+    from tooling.pull_request.remote import Offer
+
+HEADS: Final = "refs/heads/"
+_USUAL: Final = ("main", "master")
+PROTECTED: Final = frozenset(_USUAL)
+"""Never proposed from, whatever the base is."""
+_SHOWN: Final = 10
+_OPERATIONS: Final = {
+    "rebase-merge": ("a rebase", "git rebase --continue` or `git rebase --abort"),
+    "rebase-apply": ("a rebase or `git am`", "git rebase --abort` or `git am --abort"),
+    "MERGE_HEAD": ("a merge", "git merge --continue` or `git merge --abort"),
+    "CHERRY_PICK_HEAD": ("a cherry-pick", "git cherry-pick --continue` or `git cherry-pick --abort"),
+    "REVERT_HEAD": ("a revert", "git revert --continue` or `git revert --abort"),
+    "sequencer": ("a series of picks", "git cherry-pick --abort` or `git revert --abort"),
+    "BISECT_LOG": ("a bisection", "git bisect reset"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the caller asks for."""
+
+    base: str = ""
+    """Branch of the remote, "REMOTE/BRANCH" where it lies on another one; "" for the remote's default."""
+    remote: str = ""
+    """Where to push to; "" for the one that the branch is set up with."""
+    title: str = ""
+    draft: bool = False
+    squash: bool = True
+    rebase: bool = True
+    push: bool = True
+    replace_body: bool = False
+    refuse_untracked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """What is checked out."""
+
+    name: str
+    tip: str
+    """Hash of its newest commit."""
+
+    @property
+    def reference(self) -> str:
+        """The full name, which nothing else can be mistaken for."""
+        return f"{HEADS}{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where the branch goes, and what it is compared with."""
+
+    remote: str
+    base_remote: str
+    base: str
+    base_tip: str
+    theirs: str
+    """What the branch is on the remote; "" where it is not there."""
+    url: str
+    base_url: str
+
+
+def current_branch(git: Git) -> Branch:
+    """Raises UsageError where no branch is checked out."""
+    reference = git.line("symbolic-ref", "--quiet", "HEAD", allowed=(0, 1))
+    if not reference:
+        fix = "`git switch -c NAME` makes one of where you are"
+        raise UsageError("no branch is checked out", where="HEAD", fix=fix)
+    tip = git.commit(reference)
+    if not reference.startswith(HEADS):
+        raise UsageError("what is checked out is no branch", where=reference, fix="`git switch BRANCH`")
+    if tip is None:
+        raise UsageError("there are no commits yet", where=reference, fix="commit something first")
+    return Branch(name=reference.removeprefix(HEADS), tip=tip)
+
+
+def refuse_operations(repository: Repository) -> None:
+    """Raise UsageError while a rebase, merge or the like is in progress."""
+    for name, (what, way_out) in _OPERATIONS.items():
+        if os.path.lexists(repository.git_dir / name):
+            raise UsageError(f"{what} is in progress", where=os.fspath(repository.root), fix=f"end it: `{way_out}`")
+
+
+def refuse_changes(git: Git, *, refuse_untracked: bool) -> list[str]:
+    """Raise UsageError for work that is not committed. Returns what is worth a warning: files git does not know."""
+    changed, untracked = _status(git)
+    if changed:
+        raise UsageError(
+            f"there is work that is not committed: {_named(changed)}",
+            where=os.fspath(git.root),
+            fix="commit it, or put it aside with `git stash`",
+        )
+    if untracked and refuse_untracked:
+        fix = "`git add` and commit them, or name them in .git/info/exclude"
+        raise UsageError(f"files that git does not know: {_named(untracked)}", where="--untracked refuse", fix=fix)
+    return [f"not part of the pull request, since git does not know them: {_named(untracked)}"] if untracked else []
+
+
+def _status(git: Git) -> tuple[list[str], list[str]]:
+    """Changed files (staged or not, submodules with other commits too), and untracked ones."""
+    fields = iter(git.listed("status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=dirty"))
+    changed, untracked = list[str](), list[str]()
+    for field in fields:
+        state, path = field[:2], field[3:]
+        if "R" in state or "C" in state:
+            next(fields, "")
+        (untracked if state == "??" else changed).append(path)
+    return changed, untracked
+
+
+def target(git: Git, branch: Branch, wishes: Wishes) -> Target:
+    """Where everything is to go. Asks the remotes; raises UsageError for what they do not have."""
+    addresses = remotes(git.repository)
+    remote = _remote(git, branch, wishes.remote, addresses)
+    base_remote, named = _base(wishes.base, remote, addresses)
+    offer = ask(git, remote)
+    base_offer = offer if base_remote == remote else ask(git, base_remote)
+    base = named or base_offer.default or _default_here(git, base_remote)
+    if not base:
+        raise UsageError("the remote does not say which branch is its default", where=remote, fix="name it: --base")
+    _refuse_protected(branch, base, remote == base_remote, base_offer)
+    return Target(
+        remote=remote,
+        base_remote=base_remote,
+        base=base,
+        base_tip=require_base(base_offer, base),
+        theirs=offer.heads.get(branch.name, ""),
+        url=addresses[remote],
+        base_url=addresses[base_remote],
+    )
+
+
+def target_offline(git: Git, branch: Branch, wishes: Wishes) -> Target:
+    """The same from what was fetched last: nothing is asked."""
+    addresses = remotes(git.repository)
+    remote = _remote(git, branch, wishes.remote, addresses)
+    base_remote, named = _base(wishes.base, remote, addresses)
+    base = named or _default_here(git, base_remote)
+    tip = git.commit(f"refs/remotes/{base_remote}/{base}") if base else None
+    if tip is None:
+        what = f"the branch {base!r} of" if base else "the default branch of"
+        fix = f"`git fetch {base_remote}`, or name another: --base"
+        raise UsageError(f"{what} the remote {base_remote!r} was never fetched", where="--base", fix=fix)
+    theirs = git.commit(f"refs/remotes/{remote}/{branch.name}") or ""
+    return Target(
+        remote=remote,
+        base_remote=base_remote,
+        base=base,
+        base_tip=tip,
+        theirs=theirs,
+        url=addresses[remote],
+        base_url=addresses[base_remote],
+    )
+
+
+def remotes(repository: Repository) -> dict[str, str]:
+    """Name -> address, without names and passwords in it."""
+    with repository.git() as repo:
+        return {each.name: without_secrets(next(iter(each.urls), "")) for each in repo.remotes}
+
+
+def _remote(git: Git, branch: Branch, named: str, known: Mapping[str, str]) -> str:
+    if named:
+        if named not in known:
+            fix = did_you_mean(named, known) or f"one of {', '.join(known) or 'none'}: `git remote -v`"
+            raise UsageError(f"there is no remote {named!r}", where="--remote", fix=fix)
+        return named
+    if not known:
+        raise UsageError("there is no remote", where=os.fspath(git.root), fix="`git remote add origin URL`")
+    asked = (f"branch.{branch.name}.pushRemote", "remote.pushDefault", f"branch.{branch.name}.remote")
+    chosen = (git.setting(each) for each in asked)
+    found = next((each for each in chosen if each in known), "origin" if "origin" in known else "")
+    if found:
+        return found
+    if len(known) > 1:
+        raise UsageError(f"there are several remotes: {', '.join(known)}", where="--remote", fix="name one: --remote")
+    return next(iter(known))
+
+
+def _base(named: str, remote: str, known: Mapping[str, str]) -> tuple[str, str]:
+    """Remote and branch of the base: "upstream/main" where `upstream` is a remote, "main" of the remote otherwise."""
+    lead, _, rest = named.partition("/")
+    return (lead, rest) if rest and lead in known else (remote, named)
+
+
+def _default_here(git: Git, remote: str) -> str:
+    """The default branch by what was fetched; the usual names where that was never asked."""
+    head = f"refs/remotes/{remote}/HEAD"
+    found = git.line("symbolic-ref", "--quiet", head, allowed=(0, 1, 128))
+    if found:
+        return found.removeprefix(f"refs/remotes/{remote}/")
+    return next((each for each in _USUAL if git.commit(f"refs/remotes/{remote}/{each}")), "")
+
+
+def _refuse_protected(branch: Branch, base: str, same_remote: bool, offer: Offer) -> None:
+    is_base = branch.name == base and same_remote
+    if is_base or branch.name in PROTECTED or (same_remote and branch.name == offer.default):
+        what = "the base itself" if is_base else "a branch that others build on"
+        raise UsageError(
+            f"{branch.name!r} is {what}", where="HEAD", fix="`git switch -c NAME` takes your commits along"
+        )
+
+
+def _named(paths: list[str]) -> str:
+    shown = ", ".join(repr(path) if not path.isprintable() else path for path in paths[:_SHOWN])
+    return shown + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
+
+
+def refuse_moved(git: Git, branch: Branch) -> None:
+    """Raise ConflictError when the branch is not what it was when the plan was made."""
+    now = git.commit(branch.reference)
+    if now != branch.tip:
+        raise ConflictError(
+            f"the branch moved meanwhile, from {branch.tip[:12]} to {(now or 'nothing')[:12]}",
+            where=branch.name,
+            fix="run it again",
+        )
