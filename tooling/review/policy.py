@@ -5,6 +5,7 @@
     disable = ["reward-unguarded"]       # rules that do not hold here
     exclude = ["templates/**"]           # files that rules do not read
     domains = "tooling/domains.toml"     # its own table of domains
+    frozen = ["oldpackage"]              # packages that new code must not import
     baseline = ".areal/review.json"      # findings that were accepted
     fail_on = "high"
 
@@ -27,7 +28,17 @@ if TYPE_CHECKING:
 
     from tooling.review.repository.side import Side
 
-_KNOWN = {"base": str, "disable": list, "exclude": list, "domains": str, "baseline": str, "fail_on": str}
+FROZEN = frozenset({"realhf"})
+"""Where nothing is said: the one package of this field's repositories that its successor left behind."""
+_KNOWN = {
+    "base": str,
+    "disable": list,
+    "exclude": list,
+    "domains": str,
+    "frozen": list,
+    "baseline": str,
+    "fail_on": str,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +49,7 @@ class Policy:
     disable: frozenset[str] = frozenset()
     exclude: tuple[re.Pattern[str], ...] = ()
     domains: tuple[Domain, ...] = ()
+    frozen: frozenset[str] = FROZEN
     baseline: str = ""
     fail_on: str = "high"
 
@@ -65,6 +77,7 @@ def read_policy(side: Side) -> Policy:
         disable=frozenset(table.get("disable", ())),
         exclude=tuple(glob(each) for each in table.get("exclude", ())),
         domains=read_domains(content.encode(), named) if content is not None else built_in(),
+        frozen=frozenset(table.get("frozen", FROZEN)),
         baseline=table.get("baseline", ""),
         fail_on=table.get("fail_on", "high"),
     )

@@ -26,6 +26,7 @@ MIN_REASON = 10
 
 def find(comparison: Comparison, policy: Policy, accepted: Collection[str] = ()) -> tuple[Finding, ...]:
     """New findings, the worst first. accepted: fingerprints of a baseline."""
+    comparison.base.frozen = comparison.head.frozen = policy.frozen
     found = [*_in_files(comparison, policy), *_in_change(comparison, policy)]
     found.sort(key=lambda each: (-each.rule.severity, each.place.path, each.place.line, each.rule.id))
     return tuple(_judged(comparison, _numbered(found), accepted))

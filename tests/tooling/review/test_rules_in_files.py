@@ -207,7 +207,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["import uvicorn\ndef f(app, host):\n    uvicorn.run(app, host=host)\n"],
     ),
     "wildcard-import": (["from os.path import *\n"], ["from os.path import join\n"]),
-    "frozen-import": (["from realhf.base import stats_tracker\n"], ["from areal import functional\n"]),
     "swallowed-error": (
         ["def f(g):\n    try:\n        g()\n    except Exception:\n        pass\n"],
         ["def f(g):\n    try:\n        g()\n    except KeyError:\n        pass\n"],
@@ -249,6 +248,14 @@ def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(world, rule):
     assert found == {path for path in files if path.startswith("bad_")}
 
 
+def test_a_package_that_the_policy_freezes_is_left_alone(world):
+    world.commit({"pyproject.toml": '[tool.areal.review]\nfrozen = ["old"]\n'})
+    world.commit(
+        {"new/a.py": "from old.base import network\n", "old/b.py": "import old.base\n", "c.py": "import older\n"}
+    )
+    assert world.found() == [("frozen-import", "new/a.py", 1)]
+
+
 def test_registry_entries_must_lead_somewhere(world):
     world.commit(dict(CONTEXT))
     entry = 'REWARDS = {{"exact": "areal.reward.exact:{}"}}\n'
@@ -269,7 +276,7 @@ def test_a_test_must_be_able_to_fail(world):
 
 def test_every_rule_of_one_file_is_tested_here():
     other_page = runpy.run_path(str(Path(__file__).with_name("test_rules_of_meaning.py")))["CASES"]
-    elsewhere = {"registry-target", "toothless-test", *other_page}
+    elsewhere = {"registry-target", "frozen-import", "toothless-test", *other_page}
     assert {name for name, rule in RULES.items() if rule.in_file is not None} == set(CASES) | elsewhere
 
 

@@ -27,6 +27,8 @@ class Side:
 
     git: Git
     where: str
+    frozen: frozenset[str] = frozenset()
+    """Packages that the policy keeps for old code only."""
     _texts: dict[str, str | None] = field(default_factory=dict)
     _modules: dict[str, Module | None] = field(default_factory=dict)
     _parsed: dict[tuple[str, str], Module | None] = field(default_factory=dict)

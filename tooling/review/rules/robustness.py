@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tooling.review.repository.module import Module
     from tooling.review.repository.side import Side
 
-FROZEN = ("realhf",)
-"""Packages that were left behind by their successors; a file outside them that imports one mixes two worlds."""
 _STATE = re.compile(r"^_?(save|dump|write|store)_?.*(state|checkpoint|recover|progress|ledger|metadata|info)")
 
 
@@ -30,15 +28,15 @@ def wildcard(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def frozen_import(module: Module, side: Side) -> Iterator[Place]:
-    """An import of a package that is kept for old code only."""
-    if module.path.partition("/")[0] in FROZEN or not {"areal", "arealite"} & {*side.roots, *side.folders}:
+    """An import of a package that the policy keeps for old code only."""
+    if module.path.partition("/")[0] in side.frozen:
         return
     for node in module.nodes(ast.ImportFrom):
-        if module.absolute(node).partition(".")[0] in FROZEN:
+        if module.absolute(node).partition(".")[0] in side.frozen:
             yield Place(module.path, node.lineno, f"`{module.absolute(node)}` belongs to a frozen package")
     for plain in module.nodes(ast.Import):
         for alias in plain.names:
-            if alias.name.partition(".")[0] in FROZEN:
+            if alias.name.partition(".")[0] in side.frozen:
                 yield Place(module.path, plain.lineno, f"`{alias.name}` belongs to a frozen package")
 
 
