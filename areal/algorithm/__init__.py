@@ -13,8 +13,8 @@ may hold anything, NaN included; every mean divides by counts of the *whole* ste
 micro-batches add up.
 
 Read in this order: catalog (names, defaults, formulas), presets, spec (what may be combined), aggregate, surrogates,
-corrections, kl, objective (composition), advantages, gae. Beside them: critic, sft, preference, reward_shaping,
-packing, metrics.
+corrections, kl, objective (composition), advantages, gae. Beside them: critic, sft, preference_spec and preference,
+reward_shaping, packing, metrics.
 
 Importing this package does not import torch; `get_objective` does when it is called.
 """

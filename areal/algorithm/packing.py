@@ -63,13 +63,16 @@ def collate(trajectories: Sequence[Trajectory], *, pad_token: int = 0) -> Padded
 
 
 def select(batch: PaddedBatch, indices: Sequence[int] | Tensor) -> PaddedBatch:
-    """The given rows in the given order, trimmed to the longest of them; optional fields stay present or absent."""
+    """The given rows in the given order, trimmed to the longest of them; optional fields stay present or absent.
+
+    The result has the type of `batch`: rows that would split or turn round a pair raise ValueError.
+    """
     rows = torch.as_tensor(indices, dtype=torch.int64, device=batch.lengths.device)
     if rows.numel() == 0:
         raise DataError("select: no rows given; a batch has at least one sequence")
     width = int(batch.lengths[rows].max())
     changes = {}
-    for item in fields(PaddedBatch):
+    for item in fields(batch):
         value = getattr(batch, item.name)
         if value is not None:
             changes[item.name] = value[rows, :width] if item.name in _PER_TOKEN else value[rows]
@@ -136,6 +139,12 @@ def micro_batches(lengths: Sequence[int] | Tensor, max_tokens: int) -> list[list
     balanced = _least_loaded(rest, lengths, len(fitted))
     heaviest = [max((sum(lengths[i] for i in part) for part in parts), default=0) for parts in (fitted, balanced)]
     return sorted(sorted(part) for part in [*alone, *(balanced if heaviest[1] < heaviest[0] else fitted)])
+
+
+def units(batch: PaddedBatch) -> list[list[int]]:
+    """Row indices that no part may separate or reorder: single rows, or the pairs of a `PairedBatch`."""
+    size, number = batch.rows_per_unit, batch.lengths.shape[0]
+    return [list(range(first, first + size)) for first in range(0, number, size)]
 
 
 def split_groups(groups: Tensor | Sequence[int], parts: int) -> list[list[int]]:

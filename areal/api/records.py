@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -152,6 +152,9 @@ class PaddedBatch:
     float tensors are float32, id tensors int64 unless said otherwise; padding has loss_mask 0.
     """
 
+    rows_per_unit: ClassVar[int] = 1
+    """This many consecutive rows belong together: whatever divides a batch keeps them in one part, in their order."""
+
     tokens: Tensor
     """int64 [S, L]."""
     lengths: Tensor
@@ -180,6 +183,33 @@ class PaddedBatch:
     """float32 [S, L]."""
     returns: Tensor | None = None
     """float32 [S, L], regression targets of the critic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedBatch(PaddedBatch):
+    """Preference pairs: row 2k is the preferred answer of pair k, row 2k + 1 the other one, and nothing else exists.
+
+    A part of a batch is a batch of the same type, so that a pair which was split or turned round is an error where it
+    happened instead of a loss over strangers. `groups` is the number of the pair, `rewards` is 1 on the preferred
+    answer and 0 on the other.
+    """
+
+    rows_per_unit: ClassVar[int] = 2
+
+    reference: Tensor | None = None
+    """float64 [S], log-probability of the whole answer under the reference model; None for losses without one."""
+    margins: Tensor | None = None
+    """float32 [S], by how much the first answer is better, the same on both rows; None when nobody said."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless the rows are pairs."""
+        number = self.groups.shape[0]
+        wanted = [1.0, 0.0] * (number // 2)
+        if number % 2 or self.rewards.tolist() != wanted or not bool((self.groups[::2] == self.groups[1::2]).all()):
+            raise ValueError(
+                f"pairs were split or reordered: rows have pairs {self.groups.tolist()[:8]} and preferences "
+                f"{self.rewards.tolist()[:8]}, expected each pair twice in a row, first 1, then 0"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

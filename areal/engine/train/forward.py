@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from areal.algorithm.packing import micro_batches, select
+from areal.algorithm.packing import micro_batches, select, units
 from areal.api import EngineError
 from areal.engine.train.head import TokenScores, score_dtype, score_tokens
 from areal.engine.train.layout import TokenLayout, lay_out
@@ -88,7 +88,7 @@ def token_scores(
     When no token is predicted (all masked, or one-token sequences), the model is not run at all.
     """
     predicted_SL = predicted_tokens(batch, only_masked=only_masked)
-    layout = lay_out(batch, predicted_SL, length_limit=_length_limit(model))
+    layout = lay_out(batch, predicted_SL, length_limit=length_limit_of(model))
     if layout is None:
         return PredictedScores(None, predicted_SL, 0)
     run: Any = model.hidden
@@ -107,13 +107,13 @@ def token_scores(
 def token_values(critic: nn.Module, batch: PaddedBatch, *, only_masked: bool) -> PredictedValues:
     """Critic values of the states *before* the predicted tokens of one micro-batch."""
     predicted_SL = predicted_tokens(batch, only_masked=only_masked)
-    layout = lay_out(batch, predicted_SL, length_limit=_length_limit(critic))
+    layout = lay_out(batch, predicted_SL, length_limit=length_limit_of(critic))
     if layout is None:
         return PredictedValues(None, predicted_SL, 0)
     return PredictedValues(_predicting_states(critic, layout), predicted_SL, layout.tokens.shape[0])
 
 
-def _length_limit(model: Any) -> int | None:
+def length_limit_of(model: Any) -> int | None:
     limit: int | None = model.length_limit
     return limit
 
@@ -139,7 +139,7 @@ def run_in_micro_batches(
     """
     tried: list[int] = []
     while True:
-        parts = _cut(batch, budget)
+        parts = cut_rows(batch, budget)
         failure = _run_parts(batch, parts, work)
         if failure is None:
             return len(parts)
@@ -184,22 +184,23 @@ def _predicting_states(run: Callable[..., Tensor], layout: TokenLayout) -> Tenso
     return states_T.index_select(0, layout.source)
 
 
-def _cut(batch: PaddedBatch, budget: int) -> list[list[int]]:
+def cut_rows(batch: PaddedBatch, budget: int) -> list[list[int]]:
     """Row indices of micro-batches of at most `budget` tokens, in which rows of a group are together if they fit.
 
-    Only together they share what they have in common. The budget counts every row as if it were alone.
+    Only together they share what they have in common. The budget counts every row as if it were alone. Rows of a unit
+    (`areal.algorithm.packing.units`) are never separated: one that is too long has a micro-batch of its own.
     """
-    lengths = batch.lengths.tolist()
-    groups: dict[int, list[int]] = {}
-    for row, group in enumerate(batch.groups.tolist()):
-        groups.setdefault(group, []).append(row)
-    units = [
-        [rows[place] for place in part]
-        for rows in groups.values()
-        for part in micro_batches([lengths[row] for row in rows], budget)
+    lengths, groups = batch.lengths.tolist(), batch.groups.tolist()
+    members: dict[int, list[list[int]]] = {}
+    for unit in units(batch):
+        members.setdefault(groups[unit[0]], []).append(unit)
+    pieces = [
+        [row for place in part for row in found[place]]
+        for found in members.values()
+        for part in micro_batches([sum(lengths[row] for row in unit) for unit in found], budget)
     ]
-    parts = micro_batches([sum(lengths[row] for row in unit) for unit in units], budget)
-    return sorted(sorted(row for index in part for row in units[index]) for part in parts)
+    parts = micro_batches([sum(lengths[row] for row in piece) for piece in pieces], budget)
+    return sorted(sorted(row for index in part for row in pieces[index]) for part in parts)
 
 
 def _run_parts(

@@ -1,130 +1,13 @@
-"""Preference, reward-model, critic and SFT losses, and reward shaping."""
+"""Critic and SFT losses, and reward shaping."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from areal.algorithm import critic, preference, reward_shaping, sft
+from areal.algorithm import critic, reward_shaping, sft
 from areal.algorithm.aggregate import count
-from areal.api import ConfigError, DataError
-
-# Two pairs (total log-ratio, number of tokens) of chosen and rejected, consistent with all golden preference values.
-CHOSEN = [(1.0, 5), (0.4, 4)]
-REJECTED = [(-0.5, 6), (0.1, 6)]
-PAIRS = torch.tensor([[0, 2], [3, 1]])
-
-
-def _pairs_batch() -> dict[str, torch.Tensor]:
-    """Rows in the order chosen 0, rejected 1, rejected 0, chosen 1, after a 2-token prompt; the reference varies."""
-    rows = [CHOSEN[0], REJECTED[1], REJECTED[0], CHOSEN[1]]
-    mask = torch.zeros(4, 8, dtype=torch.float64)
-    logp_ref = -torch.rand(4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 1
-    logp = logp_ref.clone()
-    for row, (total, length) in enumerate(rows):
-        mask[row, 2 : 2 + length] = 1
-        logp[row, 2 : 2 + length] += total / length
-    return {"logp": logp, "logp_ref": logp_ref, "mask": mask, "pairs": PAIRS}
-
-
-@pytest.mark.parametrize(
-    ("entry", "kind", "options"),
-    [
-        ("dpo(.1)", "dpo", {}),
-        ("cdpo(.1,.1)", "cdpo", {}),
-        ("ipo norm", "ipo", {}),
-        ("ipo sum", "ipo", {"length_normalised": False}),
-    ],
-)
-def test_preference_losses_equal_the_golden_values_pair_by_pair(golden, entry, kind, options):
-    batch = _pairs_batch()
-
-    single = [
-        preference.preference_loss(kind, **{**batch, "pairs": batch["pairs"][index : index + 1]}, **options).loss.item()
-        for index in range(2)
-    ]
-    both = preference.preference_loss(kind, **batch, **options).loss.item()
-
-    assert single == pytest.approx(golden[entry].tolist(), abs=1e-8)
-    assert both == pytest.approx(golden[entry].mean().item(), abs=1e-8)
-
-
-def test_bradley_terry_equals_the_golden_values(golden):
-    scores = torch.tensor([2.0, 0.3, 1.0, -0.4], dtype=torch.float64)
-
-    losses = preference.bradley_terry(scores[PAIRS[:, 0]], scores[PAIRS[:, 1]])
-    mean = preference.bradley_terry_loss(scores, pairs=PAIRS)
-
-    torch.testing.assert_close(losses, golden["bt"], atol=1e-8, rtol=0)
-    assert mean.loss.item() == pytest.approx(golden["bt"].mean().item())
-    assert mean.metrics["accuracy"] == 0.5
-
-
-def test_pairs_split_over_ranks_add_up_to_the_loss_and_gradient_of_one_rank():
-    batch = _pairs_batch()
-    whole = batch["logp"].clone().requires_grad_()
-    preference.preference_loss("dpo", **{**batch, "logp": whole}).loss.backward()
-    parts = batch["logp"].clone().requires_grad_()
-
-    total = torch.zeros((), dtype=torch.float64)
-    for rows in ([0, 2], [3, 1]):
-        local = {name: batch[name][rows] for name in ("logp_ref", "mask")}
-        total = (
-            total
-            + preference.preference_loss("dpo", parts[rows], **local, pairs=torch.tensor([[0, 1]]), num_pairs=2).loss
-        )
-    total.backward()
-
-    torch.testing.assert_close(parts.grad, whole.grad)
-
-
-def test_dpo_does_not_overflow_and_swapped_rows_prefer_the_other_answer():
-    extreme = preference.dpo(torch.tensor([-1e5]), torch.tensor([1e5]))
-    batch = _pairs_batch()
-    swapped = preference.preference_loss("dpo", **{**batch, "pairs": batch["pairs"].flip(1)})
-
-    assert torch.isfinite(extreme).all()
-    assert swapped.metrics["accuracy"] == 0
-    assert swapped.loss > preference.preference_loss("dpo", **batch).loss
-
-
-def test_long_answers_in_float32_keep_the_sign_of_a_small_margin():
-    length = 4096
-    logp = torch.full((2, length), -7.3)
-    logp[0, 0] += 0.001
-
-    output = preference.preference_loss(
-        "dpo", logp, logp_ref=torch.zeros(2, length), mask=torch.ones(2, length), pairs=torch.tensor([[0, 1]])
-    )
-
-    assert output.metrics["accuracy"] == 1
-    assert output.metrics["margin"].item() == pytest.approx(1e-4, rel=1e-2)
-
-
-def test_wrong_pairs_and_settings_are_refused():
-    batch = _pairs_batch()
-
-    with pytest.raises(DataError, match=r"outside 0\.\.3"):
-        preference.preference_loss("dpo", **{**batch, "pairs": torch.tensor([[0, 4]])})
-    with pytest.raises(DataError, match="with itself"):
-        preference.preference_loss("dpo", **{**batch, "pairs": torch.tensor([[1, 1]])})
-    with pytest.raises(ConfigError, match="did you mean 'cdpo'"):
-        preference.preference_loss("ccdpo", **batch)
-    with pytest.raises(ConfigError, match="use 'cdpo'"):
-        preference.preference_loss("ipo", **batch, label_smoothing=0.1)
-    with pytest.raises(ConfigError, match="beta is 0"):
-        preference.preference_loss("dpo", **batch, beta=0)
-
-
-def test_no_pairs_give_a_zero_that_is_connected_to_the_graph():
-    batch = _pairs_batch()
-    logp = batch["logp"].requires_grad_()
-
-    preference.preference_loss(
-        "dpo", **{**batch, "logp": logp, "pairs": torch.zeros(0, 2, dtype=torch.int64)}
-    ).loss.backward()
-
-    assert torch.equal(logp.grad, torch.zeros_like(logp))
+from areal.api import ConfigError
 
 
 def test_the_overlong_penalty_equals_the_golden_values_and_mutates_nothing(golden):
