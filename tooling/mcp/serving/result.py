@@ -26,7 +26,7 @@ _ROWS: Final = 8
 """Of a list."""
 _ROW: Final = 240
 _TIMED_OUT: Final = 124
-_SKIPPED: Final = frozenset({"ok", "command", "exit_code", "error", "code", "where", "fix", "dry_run", "truncated"})
+_SKIPPED: Final = frozenset({"ok", "command", "exit_code", "error", "code", "where", "fix", "dry_run"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,17 @@ class Answer:
 
 def answer_of(tool: Tool, finished: Finished, *, most: int, seconds: float) -> Answer:
     """The answer of a command that has ended. `most`: characters of the object as JSON."""
-    document = _document(finished) or _failure(tool, finished, seconds)
-    document = shortened(document, most)
-    failed = document["exit_code"] != 0 and document["exit_code"] not in tool.verdicts
-    return Answer(document, _text(tool, document, finished.stderr if failed else ""), failed)
+    whole = _document(finished) or _failure(tool, finished, seconds)
+    failed = whole["exit_code"] != 0 and whole["exit_code"] not in tool.verdicts
+    document = shortened(whole, most)
+    text = _text(tool, whole, finished.stderr if failed else "", cut=len(document.get("truncated", ())))
+    return Answer(document, text, failed)
 
 
 def refusal_of(tool: Tool, error: ToolError) -> Answer:
     """The answer of a call that was not carried out."""
     document = _envelope(tool.program, error.exit_code, error.code, error.message, error.where, error.fix)
-    return Answer(document, _text(tool, document, ""), failed=True)
+    return Answer(document, _text(tool, document, "", cut=0), failed=True)
 
 
 def _document(finished: Finished) -> dict[str, Any] | None:
@@ -97,7 +98,7 @@ def _envelope(command: str, status: int, code: str, message: str, where: str, fi
     }
 
 
-def _text(tool: Tool, document: dict[str, Any], stderr: str) -> str:
+def _text(tool: Tool, document: dict[str, Any], stderr: str, *, cut: int) -> str:
     """The object in short, for clients that show text only."""
     status = document["exit_code"]
     meaning = "" if status == 0 else f": {tool.verdicts[status]}" if status in tool.verdicts else ": failed"
@@ -108,13 +109,13 @@ def _text(tool: Tool, document: dict[str, Any], stderr: str) -> str:
     for name, value in document.items():
         if name not in _SKIPPED and value not in ([], {}, None, ""):
             lines += _shown(name, value)
-    if document.get("truncated"):
-        lines.append(f"cut to fit, in {len(document['truncated'])} places: see truncated")
+    if cut:
+        lines.append(f"the structured content was cut to fit, in {cut} places or more: see its `truncated`")
     if stderr.strip():
         lines += ["standard error, its end:", stderr.strip()[-_TEXT // 2 :]]
     text = printable("\n".join(lines))
-    cut = "\n... the structured content has all of it"
-    return text if len(text) <= _TEXT else text[: _TEXT - len(cut)] + cut
+    more = "\n... more in the structured content"
+    return text if len(text) <= _TEXT else text[: _TEXT - len(more)] + more
 
 
 def _shown(name: str, value: Any) -> list[str]:

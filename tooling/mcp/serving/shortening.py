@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-_NAMED: Final = 50
+_NAMED: Final = 20
 """Most cuts that are named; the last entry counts the others."""
+_PATH: Final = 100
 
 
 def shortened(document: dict[str, Any], most: int) -> dict[str, Any]:
@@ -30,17 +31,21 @@ def shortened(document: dict[str, Any], most: int) -> dict[str, Any]:
 
 
 def _cut(value: Any, path: str, limit: int, cuts: list[dict[str, Any]]) -> Any:
-    """A list may have as many entries as a text has characters, divided by 16: entries are longer."""
+    """Of an object, as many entries stay as of a text characters; of a list fewer, since entries are longer."""
     if isinstance(value, str) and len(value) > limit:
-        cuts.append({"path": path, "kept": limit, "of": len(value)})
+        cuts.append({"path": path[:_PATH], "kept": limit, "of": len(value)})
         return f"{value[:limit]}... [{len(value) - limit} more characters]"
     if isinstance(value, list):
         kept = max(1, limit // 16)
         if len(value) > kept:
-            cuts.append({"path": path, "kept": kept, "of": len(value)})
+            cuts.append({"path": path[:_PATH], "kept": kept, "of": len(value)})
         return [_cut(item, f"{path}[{number}]", limit, cuts) for number, item in enumerate(value[:kept])]
     if isinstance(value, dict):
-        return {key: _cut(item, f"{path}.{key}", limit, cuts) for key, item in value.items()}
+        kept = limit
+        if len(value) > kept:
+            cuts.append({"path": path[:_PATH], "kept": kept, "of": len(value)})
+        names = list(value)[:kept]
+        return {name: _cut(value[name], f"{path}.{name}", limit, cuts) for name in names}
     return value
 
 

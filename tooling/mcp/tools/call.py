@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tooling.kit.errors import UsageError
 from tooling.kit.suggest import did_you_mean
-from tooling.mcp.tools.records import Check, Parameter, Passing
+from tooling.mcp.tools.records import FORMS, Check, Parameter, Passing
 from tooling.mcp.tools.schemas import input_schema
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _validate(tool: Tool, arguments: Mapping[str, Any]) -> None:
     for name in arguments:
         if name not in known:
             fix = did_you_mean(name, known) or (f"it takes {', '.join(known)}" if known else "it takes none")
-            raise UsageError(f"{tool.name} takes no argument {_short(name)}", where=_short(name), fix=fix)
+            raise UsageError(f"{tool.name} takes no argument {_short(name)}", where=name[:_SHOWN], fix=fix)
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
 
@@ -91,13 +91,15 @@ def _refused(tool: Tool, error: ValidationError) -> UsageError:
         "maxLength": f"give at most {wanted} characters",
         "maxItems": f"give at most {wanted} items",
         "minItems": "give at least one item",
-        "pattern": f"{parameter.help if parameter else ''} It has to match {wanted}",
+        "pattern": f"write {FORMS.get(str(wanted), 'what this is')}: {parameter.help if parameter else ''}",
     }
     fix = fixes.get(str(error.validator), f"see the input schema of {tool.name}")
     return UsageError(f"{_short(error.instance)} cannot be used", where=where, fix=fix)
 
 
 def _check(parameter: Parameter, value: Any, root: Path) -> None:
+    if value == "--":  # argparse takes it for the end of options even in --option=--
+        raise UsageError("'--' cannot be used", where=parameter.name, fix=parameter.help)
     if parameter.check is Check.NONE:
         return
     try:

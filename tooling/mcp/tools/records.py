@@ -15,6 +15,12 @@ NO_OPTION: Final = r"^[^-\s][^\n\r\x00]*$(?!\n)"
 """A word that no parser takes for an option."""
 REQUIREMENT: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+_-]+(@[A-Za-z0-9_-]+)?$(?!\n)"
 """PACKAGE==VERSION[@VARIANT]."""
+FORMS: Final = {
+    NAME: "letters, digits and . _ -, not a dash first",
+    NO_OPTION: "one line that does not begin with a dash or a space",
+    REQUIREMENT: "PACKAGE==VERSION or PACKAGE==VERSION@VARIANT",
+}
+"""Patterns in words."""
 WORD_LENGTH: Final = 1_000
 TEXT_LENGTH: Final = 100_000
 ITEMS: Final = 100

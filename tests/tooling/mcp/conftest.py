@@ -1,0 +1,85 @@
+"""A copy of this repository with a git history of its own, and a client of the SDK that speaks with a real server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from tooling.kit.repository import find_repository
+from tooling.mcp.running.descendants import descendants
+
+ROOT = Path(__file__).resolve().parents[3]
+LEFT_OUT = ("docs/reference/", "tests/areal/", "tests/golden/", "tests/tooling/")
+SLEEPY = '"""Sleeps."""\n\nimport time\n\n\nasync def arun_episode() -> None:\n    time.sleep(1)\n'
+
+
+def run_git(root, *words):
+    identity = ["-c", "user.name=Tester", "-c", "user.email=tester@example.com", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *identity, *words], cwd=root, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def git():
+    return run_git
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory):
+    """Two commits; the second one holds a bug that the review finds."""
+    root = tmp_path_factory.mktemp("mcp") / "areal"
+    for path in find_repository(ROOT).files():
+        if not path.startswith(LEFT_OUT):
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, root / path)
+    run_git(root.parent, "init", "-q", "-b", "main", str(root))
+    run_git(root, "add", "-A")
+    run_git(root, "commit", "-q", "-m", "chore: everything")
+    (root / "areal/workflow/sleepy.py").write_text(SLEEPY, encoding="utf-8")
+    run_git(root, "add", "-A")
+    run_git(root, "commit", "-q", "-m", "feat(workflow): sleep")
+    return root
+
+
+@pytest.fixture
+def copy(original, tmp_path):
+    """One that a test may write to."""
+    root = tmp_path / "areal"
+    shutil.copytree(original, root, symlinks=True)
+    return root
+
+
+@pytest.fixture(scope="session")
+def connected():
+    """connected(root, *options): a client of a server that serves `root`."""
+
+    @asynccontextmanager
+    async def connect(root, *options, mode="auto", stderr=sys.__stderr__, environment=None):
+        words = ["-P", "-m", "tooling.mcp", f"--repo={root}", *options]
+        server = StdioServerParameters(command=sys.executable, args=words, cwd=root, env=environment)
+        async with Client(stdio_client(server, errlog=stderr), mode=mode) as client:
+            yield client
+
+    return connect
+
+
+@pytest.fixture(scope="session")
+def gone():
+    """Waits until of the processes that this test has started only so many are left; whether that came true."""
+
+    async def wait(left, seconds=10.0):
+        with anyio.move_on_after(seconds):
+            while len(descendants(os.getpid())) > left:
+                await anyio.sleep(0.05)
+        return len(descendants(os.getpid())) <= left
+
+    return wait
