@@ -1,0 +1,1 @@
+"""The verdicts: how each section of a translation stands to its source."""
