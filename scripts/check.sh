@@ -43,12 +43,29 @@ gate() { # gate NAME COMMAND...: the output is shown only when the command fails
     rm -f "$log"
 }
 
+# What a shallow checkout has of the history is judged, and the rest is named. AREAL_BASE is what a branch is compared
+# with, where the build server knows it: "origin/main".
+since=$(sed -n 's/^since = "\([0-9a-f]*\)"$/\1/p' pyproject.toml)
+messages="$since..HEAD"
+if ! git merge-base --is-ancestor "$since" HEAD 2>/dev/null; then
+    messages=HEAD
+    echo "note: this checkout does not reach back to ${since:0:12}; of the messages only the newest is checked"
+fi
+reviewed=(--commit HEAD)
+if [ -n "${AREAL_BASE:-}" ]; then
+    reviewed=(--base "$AREAL_BASE")
+elif ! git rev-parse --quiet --verify HEAD^ >/dev/null; then
+    reviewed=(--worktree)
+    echo "note: this checkout has one commit, so there is no change of it to review; what is not committed is"
+fi
+
 gate ruff-check $bin/ruff check .
 gate ruff-format $bin/ruff format --check .
 gate import-linter $bin/lint-imports
-# The newest message only: a checkout may have no more of the history.
-gate commit-message $bin/areal-commit check HEAD
+gate commit-messages $bin/areal-commit check "$messages"
+gate review $bin/areal-review "${reviewed[@]}"
 gate harness-sync $bin/areal-harness sync --check
+gate translations $bin/areal-docs zh-check --check --no-history
 if [ $fast = 0 ]; then
     gate mypy $bin/mypy
     if [ -f scripts/generate_reference.py ]; then gate reference $bin/python scripts/generate_reference.py --check; fi
