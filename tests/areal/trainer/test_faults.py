@@ -198,22 +198,6 @@ def wait_for_steps(directory: Path, count: int, process: subprocess.Popen) -> No
 
 
 @pytest.mark.slow
-def test_kill_9_at_any_step_and_resume_gives_the_parameters_of_an_uninterrupted_run(tmp_path):
-    straight, _ = runs.train(runs.tiny(tmp_path / "straight", total_train_steps=8))
-    config = runs.tiny(tmp_path / "killed", total_train_steps=8, checkpoint__every_steps=1)
-    for kill_after in (1, 4):
-        process = start(config, tmp_path)
-        wait_for_steps(tmp_path / "killed", kill_after, process)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    summary, _ = runs.train(config)
-    assert summary["finished"]
-    weights = [Path(item["checkpoint"], "model.safetensors").read_bytes() for item in (straight, summary)]
-    assert weights[0] == weights[1]
-    assert list(read_metrics(tmp_path / "killed" / "metrics.jsonl")) == list(range(1, 9))
-
-
-@pytest.mark.slow
 def test_sigterm_saves_and_exits_143_without_orphans(tmp_path):
     config = runs.tiny(tmp_path / "run", total_train_steps=100_000)
     process = start(config, tmp_path)

@@ -15,6 +15,11 @@ from areal.infra.checkpoint.store import CheckpointStore
 _HERE = Path(__file__).parent
 
 
+@pytest.mark.fault(
+    row=2,
+    injected="SIGKILL at each Python-level file operation of a save, also in the middle of every write",
+    seen="the old or the new checkpoint, complete; leftovers removed",
+)
 def test_kill_9_at_any_file_operation_of_a_save_leaves_the_old_or_the_new_checkpoint_complete(tmp_path):
     done = subprocess.run(
         [sys.executable, str(_HERE / "kill_during_save.py"), str(tmp_path)],
@@ -35,6 +40,48 @@ def test_kill_9_at_any_file_operation_of_a_save_leaves_the_old_or_the_new_checkp
 
 
 @pytest.fixture(scope="module")
+def syscall_report(tmp_path_factory):
+    command = [sys.executable, str(_HERE / "save_under_faults.py"), str(tmp_path_factory.mktemp("syscalls"))]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    if report["unsupported"]:
+        pytest.skip(report["unsupported"])
+    # The calls that make a save what it is: a folder of its own, flushed before it is renamed, then the old one goes.
+    calls = report["SIGKILL"]["calls"]
+    assert calls[0] == "mkdir"
+    assert {"openat", "write", "fsync"} <= set(calls[: calls.index("rename")])
+    assert calls[-1] == "rmdir"
+    return report
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.fault(
+    row=2,
+    injected="SIGKILL at each of the file-changing system calls of a save, by ptrace",
+    seen="up to the rename the previous checkpoint loads, from then on the new one; leftovers are removed and named",
+)
+def test_kill_9_at_any_system_call_of_a_save_leaves_the_old_or_the_new_checkpoint(syscall_report):
+    steps = syscall_report["SIGKILL"]["steps"]
+    assert len(steps) == len(syscall_report["SIGKILL"]["calls"]) + 1 > 20
+    assert steps == sorted(steps)
+    assert set(steps) == {2, 3}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.fault(
+    row=3,
+    injected="each file-changing system call of a save fails in turn with ENOSPC, then with EIO, by ptrace",
+    seen="a CheckpointError that names the folder, or a warning when only the removal of an old checkpoint failed; the "
+    "previous checkpoint loads and the next save works",
+)
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
+def test_a_disk_that_refuses_any_system_call_of_a_save_costs_at_most_that_save(syscall_report, error):
+    assert len(syscall_report[error]["steps"]) == len(syscall_report[error]["calls"]) + 1 > 20
+    assert set(syscall_report[error]["steps"]) == {2, 3}
+
+
+@pytest.fixture(scope="module")
 def disk_report(tmp_path_factory):
     command = [sys.executable, str(_HERE / "full_disk.py"), str(tmp_path_factory.mktemp("disk"))]
     # In a mount namespace of its own, so that nothing stays mounted whatever happens; where that is not permitted
@@ -46,6 +93,11 @@ def disk_report(tmp_path_factory):
     return json.loads(done.stdout)
 
 
+@pytest.mark.fault(
+    row=3,
+    injected="a save onto a real 4 MB file system that is full, then read-only",
+    seen="a CheckpointError that says what to do; older checkpoints intact; the next save works once there is room",
+)
 def test_a_real_full_disk_is_reported_and_leaves_older_checkpoints_intact(disk_report):
     if not disk_report["mounted"]:
         pytest.skip("mounting a small file system is not permitted here")
