@@ -7,6 +7,9 @@ unknown_scope = "error"              # or "warning", "allow": a scope that the t
 since = "f7b4396"                    # older commits are not judged when a range is checked
 none = ["README.md", "LICENSE"]      # paths that have no scope on purpose
 
+[tool.areal.commit.accepted]         # published commits that break a rule: hash, or its first 12 digits, and why
+0123456789ab = "published before the rules were"
+
 [tool.areal.commit.scopes]
 models = { paths = ["areal/models/**"], symbols = ["ModelSpec"], aliases = ["model"] }
 ci = { paths = [".ci/**"] }
@@ -14,6 +17,7 @@ ci = { paths = [".ci/**"] }
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECTION: Final = "pyproject.toml: [tool.areal.commit]"
+MIN_REASON: Final = 10
+"""Characters of a reason for accepting a commit; less says nothing."""
 TYPES: Final = {
     "feat": "something users can do now and could not before",
     "fix": "something that was wrong",
@@ -65,6 +71,7 @@ class Settings:
     unknown_scope: str = "warning"
     since: str = ""
     none: tuple[str, ...] = ()
+    accepted: Mapping[str, str] = field(default_factory=dict)
     scopes: Mapping[str, Scope] = field(default_factory=dict)
 
     def canonical(self, word: str) -> str | None:
@@ -100,6 +107,8 @@ def read_settings(root: Path) -> Settings:
             given[name] = _text(section[name], name)
     if given.get("unknown_scope", "warning") not in {"allow", "warning", "error"}:
         raise UsageError("`unknown_scope` has no such value", where=SECTION, fix='use "error", "warning" or "allow"')
+    if "accepted" in section:
+        given["accepted"] = _accepted(section["accepted"])
     if "scopes" in section:
         given["scopes"] = _scopes(section["scopes"])
     return Settings(**given)
@@ -116,6 +125,18 @@ def _section(root: Path) -> Mapping[str, Any]:
         table = table.get(key, {})
         if not isinstance(table, dict):
             raise UsageError("expected a table", where=SECTION, fix=f"write `{key}` as a table")
+    return dict(table)
+
+
+def _accepted(table: Any) -> dict[str, str]:
+    where = f"{SECTION[:-1]}.accepted]"
+    if not isinstance(table, dict):
+        raise UsageError("`accepted` is no table", where=where, fix='write hash = "why"')
+    for commit, reason in table.items():
+        if not re.fullmatch(r"[0-9a-f]{12,64}", commit):
+            raise UsageError(f"{commit!r} is no hash", where=where, fix="write 12 digits of it or more")
+        if not isinstance(reason, str) or len(reason.strip()) < MIN_REASON:
+            raise UsageError("says no reason", where=f"{where} {commit}", fix=f"say why, in {MIN_REASON} characters")
     return dict(table)
 
 

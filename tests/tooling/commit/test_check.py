@@ -87,6 +87,24 @@ def test_commits_older_than_the_rules_are_counted_and_not_judged(repo):
     assert repo.run("check", "HEAD~2..HEAD", "--all").returncode == 10
 
 
+def test_a_published_commit_can_be_accepted_with_a_reason(repo):
+    repo.commit("fix: one")
+    repo.commit("nonsense")
+    wrong = repo.git("rev-parse", "HEAD").strip()
+    repo.write("pyproject.toml", f'[tool.areal.commit.accepted]\n{wrong[:12]} = "published by mistake"\n')
+    repo.commit("fix: x")
+    report = repo.json("check", "HEAD~2..HEAD")
+    assert (report["exit_code"], report["checked"], report["exempt"]) == (0, 1, 1)
+    assert repo.run("check", "HEAD~2..HEAD", "--all").returncode == 10
+
+
+@pytest.mark.parametrize("line", ['0123456789ab = "no"', 'HEAD = "published by mistake"', "0123456789ab = 1"])
+def test_accepting_takes_a_hash_and_a_reason(repo, line):
+    repo.write("pyproject.toml", f"[tool.areal.commit.accepted]\n{line}\n")
+    repo.commit("fix: x")
+    assert repo.json("check", "HEAD")["exit_code"] == 2
+
+
 @pytest.mark.parametrize("target", ["nowhere", "nowhere..HEAD", "--output=stolen..x", "-x..y"])
 def test_what_is_neither_a_file_nor_a_revision_is_refused(repo, target):
     repo.commit("fix: x")

@@ -73,7 +73,9 @@ def _check(command: argparse.ArgumentParser) -> None:
     what.add_argument("target", nargs="?", metavar="FILE | BASE..HEAD", help="what to check")
     what.add_argument("--message", metavar="TEXT", help="the message itself")
     command.add_argument("--strict", action="store_true", help="warnings count as errors")
-    command.add_argument("--all", action="store_true", help="also commits older than the `since` of the settings")
+    command.add_argument(
+        "--all", action="store_true", help="also commits that the settings exempt: `since`, `accepted`"
+    )
 
 
 def _suggest(command: argparse.ArgumentParser) -> None:

@@ -91,7 +91,7 @@ def _message(name: str, text: str, settings: Settings) -> Checked:
 
 
 def _range(root: Path, target: str, settings: Settings, *, everything: bool) -> tuple[list[Checked], int]:
-    """The commits of a range, oldest first, and how many of them are older than the rules."""
+    """The commits of a range, oldest first, and how many of them are exempt: older than the rules, or accepted."""
     from tooling.commit.git import commits, knows
 
     alone = ".." not in target
@@ -104,6 +104,8 @@ def _range(root: Path, target: str, settings: Settings, *, everything: bool) -> 
     if settings.since and not everything and knows(root, settings.since):
         judged = {each.hash for each in commits(root, target, since=settings.since)}
         kept = [each for each in found if each.hash in judged]
+    if not everything:
+        kept = [each for each in kept if not each.hash.startswith(tuple(settings.accepted))]
     checked = []
     for each in reversed(kept):
         message = parse(each.message, merge=len(each.parents) > 1)
@@ -132,7 +134,7 @@ def _text(checked: Sequence[Checked], exempt: int) -> str:
             lines += [f"  {_line(problem)}" for problem in each.problems]
     wrong = sum(bool(each.problems) for each in checked)
     if len(checked) != 1 or exempt:
-        older = f", {exempt} older than the rules" if exempt else ""
+        older = f", {exempt} exempt" if exempt else ""
         lines.append(f"{len(checked)} commits checked, {wrong} with findings{older}")
     return "\n".join(lines)
 
