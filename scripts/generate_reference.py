@@ -1,4 +1,5 @@
-"""Write the reference pages that are made from code: every configuration key, and every command's help.
+"""Write the reference pages that are made from code: every configuration key, every command's help,
+every rule of the review.
 
     python scripts/generate_reference.py           # write docs/reference/
     python scripts/generate_reference.py --check   # exit 1 when a page differs from the code (CI)
@@ -27,8 +28,13 @@ def pages() -> dict[Path, str]:
     os.environ["COLUMNS"] = HELP_COLUMNS
     sys.path.insert(0, str(ROOT))
     from areal.trainer.configuration import reference
+    from tooling.review.report import reference as rules
 
-    return {FOLDER / "config.md": NOTICE + reference.markdown(), FOLDER / "cli.md": NOTICE + command_line()}
+    return {
+        FOLDER / "config.md": NOTICE + reference.markdown(),
+        FOLDER / "cli.md": NOTICE + command_line(),
+        FOLDER / "review.md": NOTICE + rules.markdown(),
+    }
 
 
 def command_line() -> str:

@@ -25,6 +25,8 @@ class Severity(IntEnum):
     CRITICAL = 4
 
 
+MIN_REASON = 10
+"""Characters of a reason for suppressing a finding; less says nothing."""
 _TESTS = re.compile(r"(^|/)tests?/|(^|/)(test_[^/]*|conftest|[^/]*_test)\.py$")
 
 

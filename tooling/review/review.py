@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tooling.review.records import Finding, Place, Rule, is_test
+from tooling.review.records import MIN_REASON, Finding, Place, Rule, is_test
 from tooling.review.rules import references
 from tooling.review.rules.catalogue import RULES
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tooling.review.repository.side import Side
 
 _IGNORE = re.compile(r"#\s*review:\s*ignore\[(?P<rules>[\w, -]+)\]\s*[:-]*\s*(?P<reason>.*)")
-MIN_REASON = 10
-"""Characters of a reason; less says nothing."""
 
 
 def find(comparison: Comparison, policy: Policy, accepted: Collection[str] = ()) -> tuple[Finding, ...]:

@@ -12,6 +12,7 @@ import pytest
 
 from tooling.review.cli.main import main
 from tooling.review.rules.catalogue import RULES
+from tooling.review.rules.concerns import CONCERNS
 
 BAD = "import yaml\n\n\ndef read(text):\n    return yaml.unsafe_load(text)\n"
 
@@ -58,6 +59,17 @@ def test_a_bare_repository_can_be_reviewed(world, tmp_path, capsys):
     assert main(["--repo", str(tmp_path / "bare"), "--commit", "main", "--json"]) == 10
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert (finding["path"], finding["line"], finding["severity"]) == ("a.py", 5, "HIGH")
+
+
+def test_a_clone_that_lacks_contents_is_reviewed_without_them(world):
+    world.commit({"large.bin": "data " * 100, "old name.py": "x = 1\n"})
+    world.git("mv", "old name.py", "new name.py")
+    world.commit({"large.bin": "other " * 100, "a.py": BAD})
+    blob = world.git("rev-parse", "HEAD:large.bin").strip()
+    (world.root / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    outcome = world.review()
+    assert [each.rule.id for each in outcome.open] == ["unsafe-yaml"]
+    assert outcome.notes == ("large.bin: its content is not in this clone",)
 
 
 @pytest.mark.parametrize(("threshold", "code"), [("high", 10), ("critical", 0), ("low", 10), ("never", 0)])
@@ -157,6 +169,20 @@ def test_explain_says_what_a_rule_looks_for(capsys):
     assert json.loads(capsys.readouterr().out)["fix"] == "did you mean 'unsafe-yaml'?"
     assert main(["explain", "--json"]) == 0
     assert {each["id"] for each in json.loads(capsys.readouterr().out)["rules"]} == set(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_explain_is_complete_for_every_rule(rule, capsys):
+    assert main(["explain", rule, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["rule"]
+    assert all(said[key] for key in ("id", "severity", "family", "why", "fix", "example", "reads", "concerns"))
+    assert said["suppress"].startswith(f"# review: ignore[{rule}] ")
+
+
+def test_every_concern_is_served_and_every_rule_serves_one():
+    served = [rule for rules in CONCERNS.values() for rule in rules]
+    assert all(CONCERNS.values())
+    assert set(served) == set(RULES)
 
 
 def test_a_change_of_a_thousand_lines_takes_seconds(world):

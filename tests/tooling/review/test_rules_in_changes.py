@@ -127,6 +127,13 @@ def test_a_new_config_field_needs_a_default(world):
     assert world.found("--base", "HEAD~2", "--head", "HEAD") == []
 
 
+def test_a_new_config_field_that_all_callers_name_breaks_nobody(world):
+    head = "from dataclasses import dataclass\n\n\n@dataclass\nclass RunConfig:\n    a: int\n"
+    world.commit({"a.py": head, "b.py": "from a import RunConfig\n\nRunConfig(a=1)\n"})
+    world.commit({"a.py": head + "    b: int\n", "b.py": "from a import RunConfig\n\nRunConfig(a=1, b=2)\n"})
+    assert world.found() == []
+
+
 def test_a_renamed_config_field_is_no_new_one(world):
     head = "from dataclasses import dataclass\n\n\n@dataclass\nclass RunConfig:\n"
     world.commit({"a.py": head + "    size: int\n"})

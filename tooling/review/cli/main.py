@@ -180,7 +180,7 @@ def _default_base(git: Git) -> str:
 
 def _unread(comparison: Comparison, policy: Policy) -> tuple[str, ...]:
     """What no rule looked at, with the reason."""
-    notes: list[str] = []
+    notes = [f"{path}: its content is not in this clone" for path in comparison.absent]
     for file in comparison.files:
         if file.status == "D":
             continue
@@ -195,23 +195,16 @@ def _unread(comparison: Comparison, policy: Policy) -> tuple[str, ...]:
 
 def explain(words: Sequence[str]) -> Report:
     """What a rule looks for; all rules without a name."""
-    from dataclasses import fields
+    from tooling.review.report import reference
+    from tooling.review.rules.catalogue import RULES
 
-    from tooling.review.rules.catalogue import FAMILIES, RULES
-
+    command = f"{PROGRAM} explain"
     if not words:
-        rows = [
-            (rule.id, rule.severity.name, f"{name}: {rule.title}") for name, all_ in FAMILIES.items() for rule in all_
-        ]
-        data = {"rules": [{"id": row[0], "severity": row[1], "title": row[2]} for row in rows]}
-        return Report(command=f"{PROGRAM} explain", changing=False, text=aligned(rows) + "\n", data=data)
+        rows = [reference.row(rule) for rule in RULES.values()]
+        lines = aligned([(each["id"], each["severity"], f"{each['family']}: {each['title']}") for each in rows])
+        return Report(command=command, changing=False, text=lines + "\n", data={"rules": rows})
     rule = RULES.get(words[0])
     if rule is None:
-        fix = did_you_mean(words[0], RULES) or f"`{PROGRAM} explain` lists all"
+        fix = did_you_mean(words[0], RULES) or f"`{command}` lists all"
         raise UsageError(f"no rule {words[0]!r}", where="explain", fix=fix)
-    said = {each.name: getattr(rule, each.name) for each in fields(rule) if not each.name.startswith("in_")}
-    example = "\n".join(f"    {line}" for line in rule.example.splitlines())
-    text = f"{rule.id} ({rule.severity.name}): {rule.title}\n{rule.why}\nfix: {rule.fix}\nexample:\n{example}\n"
-    return Report(
-        command=f"{PROGRAM} explain", changing=False, text=text, data={"rule": {**said, "severity": rule.severity.name}}
-    )
+    return Report(command=command, changing=False, text=reference.text(rule), data={"rule": reference.fields(rule)})

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tooling.review.repository.git import Git
 
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--find-renames", "--ignore-submodules=dirty")
+_RAW = ("--raw", "--no-abbrev", "-z")
 _HUNK = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
@@ -43,6 +44,8 @@ class Comparison:
     files: tuple[ChangedFile, ...]
     title: str
     """ "main..topic", for people."""
+    absent: tuple[str, ...] = ()
+    """Changed files whose content this repository does not hold: a partial clone."""
 
     @cached_property
     def by_path(self) -> dict[str, ChangedFile]:
@@ -173,8 +176,7 @@ def work_tree(git: Git) -> Comparison:
 
 
 def _compared(git: Git, start: str, tip: str, arguments: list[str], title: str) -> Comparison:
-    raw = git.listed(*_DIFF, "--raw", "--no-abbrev", "-z", *arguments, "--")
-    patch = git.run(*_DIFF, "-U0", *arguments, "--", folder=git.root)
+    raw, patch, absent = _diff(git, arguments)
     sections = _sections(patch)
     files: list[ChangedFile] = []
     entries = iter(raw)
@@ -187,10 +189,29 @@ def _compared(git: Git, start: str, tip: str, arguments: list[str], title: str) 
             added = next(sections, (frozenset(), frozenset()))[0]
         files.append(ChangedFile(new, old, status, added, removed))
     base = Side(git, start)
-    comparison = Comparison(base, Side(git, tip, _parsed=base._parsed), tuple(files), title)
+    comparison = Comparison(base, Side(git, tip, _parsed=base._parsed), tuple(files), title, absent)
     comparison.base.load(each.old_path for each in files if each.status != "A")
     comparison.head.load(each.path for each in files if each.status != "D")
     return comparison
+
+
+def _diff(git: Git, arguments: list[str]) -> tuple[list[str], bytes, tuple[str, ...]]:
+    """Changed files as git lists them, the patch, and the files that neither can be about."""
+    try:
+        raw = git.listed(*_DIFF, *_RAW, *arguments, "--")
+        return raw, git.run(*_DIFF, "-U0", *arguments, "--", folder=git.root), ()
+    except UsageError:
+        # Renames cannot be told without the contents, nor patches written: leave out what is not here.
+        plain = [each for each in _DIFF if each != "--find-renames"] + ["--no-renames"]
+        raw = git.listed(*plain, *_RAW, *arguments, "--")
+        entries = list(zip(raw[::2], raw[1::2], strict=True))
+        absent = git.absent([name for entry, _ in entries for name in entry.split(" ")[2:4]])
+        missing = tuple(path for entry, path in entries if absent & set(entry.split(" ")[2:4]))
+        if not missing:
+            raise
+        without = [":(top)", *(f":(top,literal,exclude){path}" for path in missing)]
+        kept = [part for entry, path in entries if path not in missing for part in (entry, path)]
+        return kept, git.run(*plain, "-U0", *arguments, "--", *without, folder=git.root), missing
 
 
 def _sections(patch: bytes) -> Iterator[tuple[frozenset[int], frozenset[int]]]:

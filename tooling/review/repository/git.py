@@ -130,6 +130,19 @@ class Git:
         """Where two commits parted; None when they share nothing."""
         return self.text("merge-base", one, other, allowed=(0, 1)).strip() or None
 
+    def absent(self, names: list[str]) -> set[str]:
+        """Those objects that this repository names and does not hold."""
+        asked = "".join(f"{name}\n" for name in names if set(name) != {"0"}).encode()
+        done = subprocess.run(
+            ["git", *_QUIET, "cat-file", "--batch-check"],
+            cwd=self.root,
+            input=asked,
+            env={**os.environ, "GIT_NO_LAZY_FETCH": "1"},
+            capture_output=True,
+            check=False,
+        )
+        return {line.split(" ")[0] for line in done.stdout.decode().splitlines() if line.endswith(" missing")}
+
     def blobs(self, names: list[str]) -> list[bytes | None]:
         """Contents of objects by their hashes; None for what does not exist."""
         asked = "".join(f"{name}\n" for name in names).encode()

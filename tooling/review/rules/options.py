@@ -59,10 +59,23 @@ def required_field(comparison: Comparison) -> Iterator[Place]:
         old = {node.name: _fields(node) for node in before.nodes(ast.ClassDef) if _CONFIG.search(node.name)}
         for node in after.nodes(ast.ClassDef):
             known = old.get(node.name)
-            for name, each in _fields(node).items() if known else ():
-                renamed = set(known or ()) - set(_fields(node))
-                if each.value is None and name not in (known or ()) and not renamed:
+            renamed = set(known or ()) - set(_fields(node))
+            for name, each in _fields(node).items() if known and not renamed else ():
+                new = each.value is None and name not in (known or ())
+                if new and not _all_callers_follow(comparison, node.name, name):
                     yield Place(file.path, each.lineno, f"`{node.name}.{name}` is new, and has no default")
+
+
+def _all_callers_follow(comparison: Comparison, owner: str, field: str) -> bool:
+    """Whether the class is made by calls here, and each of them names the new field."""
+    calls = [
+        call
+        for path in comparison.head.grep([owner], "*.py")
+        if (module := comparison.head.module(path)) is not None
+        for call in module.nodes(ast.Call)
+        if last_name(call.func) == owner
+    ]
+    return bool(calls) and all(keyword(call, field) is not None for call in calls)
 
 
 def _fields(owner: ast.ClassDef) -> dict[str, ast.AnnAssign]:

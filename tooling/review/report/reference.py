@@ -1,0 +1,85 @@
+"""The rules for people who look one up: lines for a terminal, one rule in full, and the reference page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tooling.review.records import MIN_REASON
+from tooling.review.rules.catalogue import FAMILIES, RULES, family_of
+from tooling.review.rules.concerns import CONCERNS
+
+if TYPE_CHECKING:
+    from tooling.review.records import Rule
+
+
+def row(rule: Rule) -> dict[str, Any]:
+    """One rule of the list."""
+    return {"id": rule.id, "family": family_of(rule.id), "severity": rule.severity.name, "title": rule.title}
+
+
+def fields(rule: Rule) -> dict[str, Any]:
+    """Everything about one rule, for programs."""
+    return row(rule) | {
+        "why": rule.why,
+        "fix": rule.fix,
+        "example": rule.example,
+        "reads": _reads(rule),
+        "in_tests": rule.in_tests,
+        "concerns": concerns_of(rule.id),
+        "suppress": suppression(rule.id),
+    }
+
+
+def text(rule: Rule) -> str:
+    """The same for people."""
+    example = "\n".join(f"    {line}" for line in rule.example.splitlines())
+    lines = [
+        f"{rule.id} ({rule.severity.name}, {family_of(rule.id)}): {rule.title}",
+        f"why: {rule.why}",
+        f"fix: {rule.fix}",
+        f"reads: {_reads(rule)}{'' if rule.in_tests else ', not in tests'}",
+        f"finds, for example:\n{example}",
+        f"suppress: {suppression(rule.id)}",
+        f'switch off: disable = ["{rule.id}"] in [tool.areal.review] of pyproject.toml',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def suppression(name: str) -> str:
+    """The comment that suppresses a finding."""
+    return f"# review: ignore[{name}] REASON (on the line or alone above it; {MIN_REASON} characters or more)"
+
+
+def concerns_of(name: str) -> list[str]:
+    """What a rule serves."""
+    return [concern for concern, rules in CONCERNS.items() if name in rules]
+
+
+def _reads(rule: Rule) -> str:
+    return "each changed file, on both sides" if rule.in_file is not None else "the change as a whole"
+
+
+def markdown() -> str:
+    """The reference page: concerns with their rules, then every rule."""
+    parts = [
+        "# Rules of areal-review",
+        "",
+        f"{len(RULES)} rules; [how they come to a verdict](../review.md). `areal-review explain RULE` says the same.",
+        "",
+        "## What is looked for",
+        "",
+        "| concern | rules |",
+        "| --- | --- |",
+    ]
+    parts += [f"| {concern} | {', '.join(map(_link, rules))} |" for concern, rules in CONCERNS.items()]
+    for family, rules in FAMILIES.items():
+        parts += ["", f"## {family}"]
+        for rule in rules:
+            parts += ["", f"### {rule.id}", "", f"**{rule.severity.name}.** {rule.title}. {rule.why}"]
+            parts += [f"Instead: {rule.fix}" + ("" if rule.in_tests else " Tests are left alone.")]
+            parts += ["", "```text", *rule.example.splitlines(), "```"]
+    return "\n".join(parts) + "\n"
+
+
+def _link(name: str) -> str:
+    return f"[{name}](#{name})"
