@@ -1,13 +1,16 @@
 """What `areal-review` finds in the history of public repositories: known bugs where they came in, and noise elsewhere.
 
     python benchmarks/review_history.py CASES.json MIRROR [--clean 100] [--json]
+    python benchmarks/review_history.py CASES.json MIRROR --name X --scores SCORES.json [--judged JUDGED.json] \\
+        [--write-docs]
 
 CASES.json is a list of {id, rule, buggy: {commit, path, findings}, fixed: {commit}, introduced: {commit, path, lines,
 parent}}; MIRROR is a git folder, bare or not, that has these commits; cases whose commits it lacks are skipped and
 named. A case is found if the review of the commit that brought the bug in reports something near the buggy line of the
 same file (or, where the line is of the whole file, in that file). Clean commits are the latest whose changed lines no
-later fix replaced: everything reported there is counted as a false alarm, per 1,000 changed lines, although some of it
-will be real.
+later fix touched: everything reported there is counted as a false alarm, per 1,000 changed lines, but for what
+JUDGED.json ({"COMMIT PATH:LINE RULE": "right" | "wrong"}) says is right. SCORES.json keeps the outcome under the name
+X; --write-docs writes all that it keeps as the table of docs/review.md.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+import review_tables
 
 NEAR = 3
 """Lines between a finding and the place of the case."""
@@ -40,7 +45,10 @@ def review(mirror: Path, commit: str) -> tuple[dict[str, Any], float]:
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=Path(__file__).resolve().parent.parent
     )
-    return json.loads(done.stdout), time.perf_counter() - started
+    report = json.loads(done.stdout)
+    if "findings" not in report:
+        raise SystemExit(f"{commit}: {report.get('error')}")
+    return report, time.perf_counter() - started
 
 
 def judge(case: dict[str, Any], mirror: Path) -> tuple[str, list[str]]:
@@ -72,17 +80,19 @@ def clean_commits(mirror: Path, count: int) -> list[str]:
     return clean
 
 
-def noise(mirror: Path, commits: list[str]) -> dict[str, Any]:
-    """False alarms on clean commits."""
+def noise(mirror: Path, commits: list[str], judged: dict[str, str]) -> dict[str, Any]:
+    """False alarms on clean commits. judged: findings that somebody read."""
     rules: Counter[str] = Counter()
     at: list[str] = []
-    alarms, lines, seconds = [], 0, []
+    alarms, lines, seconds, right = [], 0, [], 0
     for commit in commits:
         report, took = review(mirror, commit)
         seconds.append(took)
         lines += report["CHANGE_ANALYSIS_REPORT"]["added"] + report["CHANGE_ANALYSIS_REPORT"]["removed"]
         alarms.append(len(report["findings"]))
         rules.update(each["rule"] for each in report["findings"])
+        keys = [f"{commit[:9]} {each['path']}:{each['line']} {each['rule']}" for each in report["findings"]]
+        right += sum(judged.get(key) == "right" for key in keys)
         at += [
             f"{commit[:9]} {each['path']}:{each['line']} {each['rule']}: {each['message']}"
             for each in report["findings"]
@@ -91,8 +101,9 @@ def noise(mirror: Path, commits: list[str]) -> dict[str, Any]:
         "commits": len(commits),
         "changed_lines": lines,
         "alarms": sum(alarms),
+        "right": right,
         "commits_with_alarms": sum(map(bool, alarms)),
-        "per_1000_lines": round(1000 * sum(alarms) / max(1, lines), 2),
+        "per_1000_lines": round(1000 * (sum(alarms) - right) / max(1, lines), 2),
         "rules": dict(rules.most_common()),
         "median_seconds": round(statistics.median(seconds), 2) if seconds else None,
         "slowest_seconds": round(max(seconds, default=0), 2),
@@ -107,14 +118,26 @@ def main() -> int:
     parser.add_argument("mirror", type=Path)
     parser.add_argument("--clean", type=int, default=100, help="number of clean commits (default: 100)")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--judged", type=Path, metavar="FILE", help="findings on clean commits that were read")
+    parser.add_argument("--scores", type=Path, metavar="FILE", help="keep the outcome there, with those of other runs")
+    parser.add_argument("--name", default="", help="of the repository, in --scores (default: the mirror's folder)")
+    parser.add_argument("--write-docs", action="store_true", help="write what --scores holds into docs/review.md")
     arguments = parser.parse_args()
+    if arguments.write_docs and not arguments.scores:
+        parser.error("--write-docs writes what --scores holds: name that file too")
     if not git(arguments.mirror, "rev-parse", "--git-dir"):
         print(f"skipped: {arguments.mirror} is no git repository")
         return 0
     cases = json.loads(arguments.cases.read_text(encoding="utf-8"))
     judged = {case["id"]: (case["rule"], *judge(case, arguments.mirror)) for case in cases}
-    quiet = noise(arguments.mirror, clean_commits(arguments.mirror, arguments.clean))
+    read = json.loads(arguments.judged.read_text(encoding="utf-8")) if arguments.judged else {}
+    quiet = noise(arguments.mirror, clean_commits(arguments.mirror, arguments.clean), read)
     verdicts = Counter(verdict for _, verdict, _ in judged.values())
+    if arguments.scores:
+        score = {"found": verdicts["found"], "cases": verdicts["found"] + verdicts["missed"], **quiet}
+        scores = review_tables.keep(arguments.scores, arguments.name or arguments.mirror.name, score)
+        if arguments.write_docs:
+            review_tables.write_docs(scores)
     if arguments.json:
         print(json.dumps({"cases": judged, "verdicts": verdicts, "clean": quiet}, indent=1))
         return 0
