@@ -19,6 +19,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from tooling.mcp.running.descendants import Descendant, descendants
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,10 +39,14 @@ def main() -> int:
     sys.argv = [order["program"], *order["words"]]
     # A server that was started in the background would hand down that Ctrl-C is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
+    below: list[Descendant] = []
+    threading.Thread(target=_watch, args=(lifeline, below), daemon=True).start()
     module, _, function = order["main"].partition(":")
     run: Callable[[list[str]], int] = getattr(importlib.import_module(module), function)
-    return run(order["words"])
+    try:
+        return run(order["words"])
+    finally:
+        _end_others(below)
 
 
 def _order(lifeline: int) -> dict[str, Any]:
@@ -54,9 +60,10 @@ def _order(lifeline: int) -> dict[str, Any]:
     return order
 
 
-def _watch(lifeline: int) -> None:
+def _watch(lifeline: int, below: list[Descendant]) -> None:
     while os.read(lifeline, 1024):
         pass
+    below += descendants(os.getpid())  # some may lose their parent before they are looked for again
     if sys.platform == "win32":
         import _thread
 
@@ -66,6 +73,15 @@ def _watch(lifeline: int) -> None:
     os.killpg(0, signal.SIGINT)
     time.sleep(GRACE_SECONDS)
     os.killpg(0, signal.SIGKILL)
+
+
+def _end_others(below: list[Descendant]) -> None:
+    """What the command has started does not outlive it."""
+    for each in [*below, *descendants(os.getpid())]:
+        each.kill()
+    if sys.platform != "win32" and os.getpgrp() == os.getpid():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
 
 
 if __name__ == "__main__":

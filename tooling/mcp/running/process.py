@@ -110,7 +110,8 @@ async def run(order: Order, limits: Limits, *, on_line: Callable[[str], Awaitabl
 async def _tell(process: Process, order: Order) -> None:
     said = {"program": order.program, "main": order.main, "words": list(order.words), "input": order.input}
     assert process.stdin is not None
-    await process.stdin.send(json.dumps(said).encode() + b"\n")
+    with contextlib.suppress(anyio.BrokenResourceError):  # it has ended already; its standard error says why
+        await process.stdin.send(json.dumps(said).encode() + b"\n")
 
 
 async def _listen(process: Process, most: int, heard: _Heard, on_line: Callable[[str], Awaitable[None]]) -> None:
