@@ -118,6 +118,24 @@ def test_a_public_name_goes_with_a_word_of_deprecation_before(world):
     assert world.found() == []
 
 
+def test_a_new_config_field_is_documented_where_the_others_are(world):
+    said = "class RunConfig:\n    a: int = 1\n    '''Steps.'''\n    b: int = 2\n    '''Seconds.'''\n"
+    world.commit({"a.py": said, "b.py": said.replace("    '''Seconds.'''\n", "")})
+    world.commit(
+        {"a.py": said + "    c: int = 3\n    d: PartConfig = 4\n", "b.py": said + "    d: int = 4\n    '''D.'''\n"}
+    )
+    assert world.found() == []
+    world.commit({"a.py": said + "    d: PartConfig = 4\n    e: int = 5\n    '''E.'''\n    c: int = 3\n"})
+    assert world.found("--base", "HEAD~2") == [("undocumented-field", "a.py", 9)]
+
+
+def test_documents_for_most_fields_do_not_accuse_the_rest(world):
+    text = "class RunConfig:\n    a: int = 1\n    b: int = 2\n    c: int = 3\n"
+    world.commit({"a.py": text})
+    world.commit({"a.py": text.replace("1\n", "1\n    '''A.'''\n").replace("2\n", "2\n    '''B.'''\n")})
+    assert world.found() == []
+
+
 def test_a_new_config_field_needs_a_default(world):
     head = "from dataclasses import dataclass\n\n\n@dataclass\nclass RunConfig:\n    a: int\n"
     world.commit({"a.py": head, "b.py": head.replace("RunConfig", "Point")})
@@ -173,6 +191,13 @@ def test_addresses_and_homes_of_one_place(world):
 
 def test_every_rule_of_a_change_is_tested_here():
     tested = {"registry-entry-missing", "field-moved", "secret", "unreadable-python", "untested-symbol", "lock-behind"}
-    tested |= {"checklist-behind", "fixed-endpoint", "heavy-import", "required-field-added", "pages-behind"}
+    tested |= {
+        "undocumented-field",
+        "checklist-behind",
+        "fixed-endpoint",
+        "heavy-import",
+        "required-field-added",
+        "pages-behind",
+    }
     tested |= {"translation-behind", "mirror-drift", "document-names-gone", "removed-export"}
     assert {name for name, rule in RULES.items() if rule.in_change is not None} == tested

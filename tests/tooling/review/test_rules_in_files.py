@@ -175,10 +175,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["import omegaconf\n@dataclass\nclass C:\n    mode: Literal['a'] = 'a'\n"],
         ["@dataclass\nclass C:\n    mode: Literal['a'] = 'a'\n"],
     ),
-    "undocumented-field": (
-        ["class RunConfig:\n    a: int = 1\n    '''Steps.'''\n    b: int = 2\n    '''Seconds.'''\n    c: int = 3\n"],
-        ["class RunConfig:\n    a: int = 1\n    b: int = 2\n    c: int = 3\n"],
-    ),
     "unsafe-deserialisation": (
         ["import cloudpickle\ndef f(data):\n    return cloudpickle.loads(data)\n"],
         ["import pickle\ndef f(x):\n    return pickle.loads(pickle.dumps(x))\n"],
@@ -201,7 +197,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "import os, shlex\ndef f(p):\n    os.system(f'rm {shlex.quote(p)}')\n",
         ],
     ),
-    "evaluated-text": (["def f(t):\n    return eval(t)\n"], ["def f(model):\n    return model.eval()\n"]),
+    "evaluated-text": (
+        ["def f(t):\n    return eval(t)\n"],
+        [
+            "def f(model):\n    return model.eval()\n",
+            "import inspect\ndef patch(g):\n    exec(inspect.getsource(g).replace('1', '2'))\n",
+            "def run(program):\n    reliability_guard()\n    exec(program)\n",
+        ],
+    ),
     "open-address": (
         ["import uvicorn\ndef f(app):\n    uvicorn.run(app, host='0.0.0.0')\n"],
         ["import uvicorn\ndef f(app, host):\n    uvicorn.run(app, host=host)\n"],
@@ -270,7 +273,8 @@ def test_a_test_must_be_able_to_fail(world):
     body = (
         "import pytest\nfrom m import load\n\n\ndef test_a():\n    load()\n\n\ndef test_b():\n    assert load()\n\n\n"
     )
-    world.commit({"tests/test_a.py": body + fixture})
+    accepted = "def test_an_empty_text_is_accepted():\n    load()\n\n\n"
+    world.commit({"tests/test_a.py": body + accepted + fixture})
     assert world.found() == [("toothless-test", "tests/test_a.py", 5)]
 
 

@@ -186,6 +186,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "heavy-package-root": ([], []),
+    "main-only-name": ([], []),
     "sampler-without-epoch": (
         ["def f(d, n):\n    s = DistributedSampler(d)\n    for epoch in range(n):\n        print(epoch, s)\n"],
         [
@@ -241,6 +242,13 @@ def test_a_package_that_loads_on_demand_stays_light(world):
     world.commit({"areal/__init__.py": lazy, "areal/a.py": "import torch\n", "other/__init__.py": ""})
     world.commit({"areal/__init__.py": "import torch\n\n" + lazy, "other/__init__.py": "import torch\n"})
     assert world.found() == [("heavy-package-root", "areal/__init__.py", 1)]
+
+
+def test_functions_that_others_import_use_no_names_of_the_main_program(world):
+    program = "def train():\n    return config.lr\n\n\nif __name__ == '__main__':\n    config = parse()\n    train()\n"
+    program = "from options import parse\n\n\n" + program
+    world.commit({"run.py": program, "script.py": program, "user.py": "from run import train\n\ntrain()\n"})
+    assert world.found() == [("main-only-name", "run.py", 5)]
 
 
 def test_rules_of_this_page_are_rules_of_one_file():

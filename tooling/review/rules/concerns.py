@@ -53,6 +53,7 @@ CONCERNS: Final[dict[str, tuple[str, ...]]] = {
         "unresolved-import",
         "signature-mismatch",
         "undefined-name",
+        "main-only-name",
         "unknown-self-attribute",
         "method-mismatch",
         "unreadable-python",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.module import Function, last_name, own_nodes
+from tooling.review.rules.fields import field_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,16 +147,23 @@ def _is_new(comparison: Comparison, path: str, line: int) -> bool:
     return path in comparison.by_path and line in comparison.by_path[path].added
 
 
-def undocumented_field(module: Module, _side: Side) -> Iterator[Place]:
-    """A config field without a docstring in a class where the others have one."""
-    for node in module.nodes(ast.ClassDef):
-        fields = _fields(node) if node.name.endswith("Config") else []
-        bare = [each for each in fields if not _documented(node, each)]
-        if len(fields) >= 3 and len(bare) * 2 < len(fields):
-            for each in bare:
-                yield Place(
-                    module.path, each.lineno, f"`{node.name}.{ast.unparse(each.target)}` says nothing of itself"
-                )
+def undocumented_field(comparison: Comparison) -> Iterator[Place]:
+    """A new config field without a docstring in a class where the others have one."""
+    for file in comparison.files:
+        module = comparison.head.module(file.path)
+        known = field_names(comparison.base.module(file.old_path) if file.status != "A" else None)
+        for node in module.nodes(ast.ClassDef) if module is not None else ():
+            fields = _fields(node) if node.name.endswith("Config") else []
+            bare = [each for each in fields if not _documented(node, each)]
+            for each in bare if len(fields) >= 3 and len(bare) * 2 < len(fields) else ():
+                name = f"{node.name}.{ast.unparse(each.target)}"
+                if name not in known and not _is_section(each):
+                    yield Place(file.path, each.lineno, f"`{name}` says nothing of itself")
+
+
+def _is_section(each: ast.AnnAssign) -> bool:
+    """Whether the field is a config of its own, whose class says what it is for."""
+    return any(part.endswith("Config") for part in re.findall(r"\w+", ast.unparse(each.annotation)))
 
 
 def _documented(node: ast.ClassDef, each: ast.AnnAssign) -> bool:
@@ -217,6 +226,6 @@ RULES = (
         why="Users read the fields of a config as its manual; all others of this class are described.",
         fix="Follow it with a string: unit, range, effect.",
         example='class RunConfig:\n    a: int = 1\n    """Steps."""\n    b: int = 2\n    """s."""\n    c: int = 3',
-        in_file=undocumented_field,
+        in_change=undocumented_field,
     ),
 )

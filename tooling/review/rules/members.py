@@ -75,6 +75,36 @@ def _is_expected(module: Module, node: ast.AST) -> bool:
     return any("NameError" in ast.unparse(handler.type) for each in tries for handler in each.handlers if handler.type)
 
 
+def main_only_name(module: Module, side: Side) -> Iterator[Place]:
+    """A name that only `if __name__ == "__main__":` binds, in a function of a module that others import."""
+    mains = [node for node in module.tree.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)]
+    inside = {node for main in mains for node in ast.walk(main)}
+    if not inside:
+        return
+    outside = {name for name, binders in module.bindings.items() if any(each not in inside for each in binders)}
+    outside |= {each.arg for each in module.nodes(ast.arg)} | _ALWAYS
+    own = {name for name, binders in module.bindings.items() if all(each in inside for each in binders)} - outside
+    reads = [
+        node
+        for node in module.nodes(ast.Name)
+        if isinstance(node.ctx, ast.Load) and node.id in own and node not in inside and module.function_of(node)
+    ]
+    if reads and _is_imported(side, module):
+        for name in sorted({node.id for node in reads}):
+            first = min((node for node in reads if node.id == name), key=lambda node: node.lineno)
+            yield Place(module.path, first.lineno, f"`{name}` exists only when this file is run as a program")
+
+
+def _is_imported(side: Side, module: Module) -> bool:
+    """Whether another file imports from the module."""
+    for path in side.grep([module.package.rpartition(".")[2]], "*.py"):
+        other = side.module(path) if path != module.path else None
+        for name in other.imported.values() if other is not None else ():
+            if f"{name}.".startswith(f"{module.package}."):
+                return True
+    return False
+
+
 def unknown_self(module: Module, side: Side) -> Iterator[Place]:
     """`self.name` in a class that, with all its bases, has no such thing."""
     for owner in module.nodes(ast.ClassDef):
@@ -204,6 +234,15 @@ RULES = (
         fix="Import or define it, or correct its spelling.",
         example="def f(x):\n    return torch.tensor(x)  # torch is not imported",
         in_file=undefined_name,
+    ),
+    Rule(
+        id="main-only-name",
+        severity=Severity.HIGH,
+        title="Function uses a name of the main program",
+        why="The name exists when the file is run, and not when it is imported: NameError in everybody else's hands.",
+        fix="Pass it to the function.",
+        example="def train():\n    return config.lr\nif __name__ == '__main__':\n    config = parse()\n    train()",
+        in_file=main_only_name,
     ),
     Rule(
         id="unknown-self-attribute",

@@ -36,6 +36,7 @@ _HARMLESS = re.compile(
 )
 _KEY = re.compile(r"auth|api_key|admin_key|verify_key|require_|check_key|token_dep", re.IGNORECASE)
 _OPEN_ROUTE = re.compile(r"health|ping|ready|metrics|version|root|login|docs")
+_FENCE = re.compile(r"^getsource(lines)?$|sandbox|reliability_guard|restrict")
 _SERVES = frozenset({"run", "bind", "serve", "start_server", "create_server", "TCPSite", "Config", "HTTPServer"})
 
 
@@ -101,8 +102,16 @@ def evaluated(module: Module, _side: Side) -> Iterator[Place]:
     for node in module.nodes(ast.Call):
         if not isinstance(node.func, ast.Name) or node.func.id not in {"eval", "exec"} or not node.args:
             continue
-        if not isinstance(node.args[0], ast.Constant) and node.func.id not in module.imported:
+        known = isinstance(node.args[0], ast.Constant) or node.func.id in module.imported
+        if not known and not _own_source(module, node):
             yield Place(module.path, node.lineno, f"`{node.func.id}` runs text as code")
+
+
+def _own_source(module: Module, node: ast.AST) -> bool:
+    """Whether what runs is the source of a function of this program, as patches rewrite it, or is fenced in."""
+    function = module.function_of(node)
+    calls = (last_name(each.func) for each in ast.walk(function or module.tree) if isinstance(each, ast.Call))
+    return any(_FENCE.search(each) for each in calls)
 
 
 def open_address(module: Module, _side: Side) -> Iterator[Place]:
@@ -232,7 +241,7 @@ RULES = (
         title="Address or home folder of one place",
         why="Elsewhere it cannot be reached, or somebody else answers there.",
         fix="Take it from an option or the environment, with a default that works anywhere.",
-        example='BASE = "http://10.12.0.7:8000/v1"',
+        example='BASE = "http://10.12.0.7:8000/v1"',  # review: ignore[fixed-endpoint] what the rule is about
         in_change=fixed_endpoint,
     ),
     Rule(
