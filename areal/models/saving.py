@@ -38,8 +38,15 @@ def save_pretrained(model: nn.Module, path: str | Path, *, max_shard_bytes: int 
 
     Raises CheckpointError when the folder holds something that is not a checkpoint, or cannot be written.
     """
-    args: Any = model.args
-    tensors = get_spec(args.model_type).state_dict_adapter(args).to_hf(model.state_dict())
+    holder: Any = model
+    save_tensors(holder.args, model.state_dict(), path, max_shard_bytes=max_shard_bytes)
+
+
+def save_tensors(
+    args: Any, state_dict: Mapping[str, Tensor], path: str | Path, *, max_shard_bytes: int | None = None
+) -> None:
+    """`save_pretrained` for a model that is not in one piece: its arguments, and all its tensors by our names."""
+    tensors = get_spec(args.model_type).state_dict_adapter(args).to_hf(state_dict)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     config = {**args.to_hf_config(), "dtype": dtype}

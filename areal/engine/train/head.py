@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    Measure = Callable[[Tensor, Tensor, float, bool], tuple[Tensor, ...]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenScores:
@@ -42,20 +44,19 @@ def score_tokens(
     temperature: float,
     chunk: int,
     with_distribution: bool,
+    measure: Measure | None = None,
 ) -> TokenScores:
     """Score targets_N (int64) under softmax(project(hidden_NH) / temperature).
 
     with_distribution: also entropy and mean_logp, which costs about three more passes over the logits.
+    measure: takes the place of `measure_tokens` where `project` gives other logits than those of the whole vocabulary.
 
     Peak memory of logits: chunk * V in the forward pass, about 2 * chunk * V in the backward pass, for any N. The
     result at a token does not depend on `chunk` beyond rounding in the projection. Differentiable in all outputs.
     """
 
     def score(hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        if with_distribution:
-            statistics: tuple[Tensor, ...] = _Statistics.apply(project(hidden), targets, temperature)
-            return statistics
-        return (_LogProbability.apply(project(hidden), targets, temperature),)
+        return (measure or measure_tokens)(project(hidden), targets, temperature, with_distribution)
 
     pieces = list(zip(hidden_NH.split(chunk), targets_N.split(chunk), strict=True))
     # A single slice may keep its logits: that is the same peak, without the second projection.
@@ -66,6 +67,16 @@ def score_tokens(
     columns = [torch.cat(column) for column in zip(*scored, strict=True)]
     logp, entropy, mean_logp = columns if with_distribution else (columns[0], None, None)
     return TokenScores(logp=logp, entropy=entropy, mean_logp=mean_logp)
+
+
+def measure_tokens(
+    logits_NV: Tensor, targets_N: Tensor, temperature: float, with_distribution: bool
+) -> tuple[Tensor, ...]:
+    """(log p(target),), or with_distribution (log p(target), entropy, mean log p), of softmax(logits / temperature)."""
+    if with_distribution:
+        statistics: tuple[Tensor, ...] = _Statistics.apply(logits_NV, targets_N, temperature)
+        return statistics
+    return (_LogProbability.apply(logits_NV, targets_N, temperature),)
 
 
 def score_dtype(dtype: torch.dtype) -> torch.dtype:

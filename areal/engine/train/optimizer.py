@@ -45,8 +45,8 @@ class MasterAdamW:
             parameter.data = parameter.data.to(dtype)
             if not small:
                 self._masters[name] = parameter
-        matrices = [master for name, master in self._masters.items() if _is_matrix(name, master)]
-        vectors = [master for name, master in self._masters.items() if not _is_matrix(name, master)]
+        matrices = [master for name, master in self._masters.items() if is_matrix(name, master)]
+        vectors = [master for name, master in self._masters.items() if not is_matrix(name, master)]
         groups = [
             {"params": matrices, "weight_decay": config.weight_decay},
             {"params": vectors, "weight_decay": 0.0},
@@ -123,7 +123,7 @@ class MasterAdamW:
         return [master.grad for master in self._masters.values() if master.grad is not None]
 
 
-def _is_matrix(name: str, parameter: Tensor) -> bool:
+def is_matrix(name: str, parameter: Tensor) -> bool:
     """Whether weight decay applies; biases of stacked experts and norms with a weight per head are only vectors."""
     owner = name.split(".")[-2:-1]
     return parameter.ndim >= 2 and not name.endswith("bias") and not any(part.endswith("norm") for part in owner)

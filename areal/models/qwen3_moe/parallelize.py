@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from areal.models.parallel import Shard, single_device
+from areal.models.parallel import Shard, shard_model
 
 if TYPE_CHECKING:
     from areal.models.parallel import ParallelPlan
@@ -28,5 +28,5 @@ TENSOR_PARALLEL: Final[dict[str, Shard]] = {
 
 
 def parallelize(model: Qwen3MoeModel, plan: ParallelPlan | None = None) -> Qwen3MoeModel:
-    """Apply `plan` to `model` in place and return it. Raises ModelError for a plan that splits anything."""
-    return single_device(model, plan)
+    """Apply `plan` to `model` in place and return it. Raises ModelError for a plan that the model does not fit."""
+    return shard_model(model, plan, TENSOR_PARALLEL)

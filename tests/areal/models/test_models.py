@@ -13,7 +13,7 @@ import torch
 from areal.api import ModelError
 from areal.models import from_config, from_pretrained
 from areal.models.initialization import initialize
-from areal.models.parallel import ParallelPlan
+from areal.models.parallel import ParallelDims, ParallelPlan
 from areal.models.registry import get_spec
 from areal.models.value_head import ValueModel
 
@@ -126,8 +126,8 @@ def test_a_plan_that_splits_nothing_leaves_the_model_alone_and_others_are_refuse
         parallelize = get_spec(config["model_type"]).parallelize
         assert parallelize(model, None) is model
         assert parallelize(model, ParallelPlan()) is model
-        with pytest.raises(ModelError, match="the plan asks for tensor=2, pipeline=10"):
-            parallelize(model, ParallelPlan(tensor=2, pipeline=10))
+        with pytest.raises(ModelError, match="the plan asks for pp=10 tp=2 without meshes"):
+            parallelize(model, ParallelPlan(dims=ParallelDims(tp=2, pp=10)))
 
 
 @pytest.mark.parametrize("model_type", CONFIGS)

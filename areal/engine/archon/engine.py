@@ -1,0 +1,305 @@
+"""The training engine over many processes. Implements `areal.api.TrainEngine`; results are those of one process.
+
+Every rank makes an engine around the same model and calls the same methods with the same, whole batch: the engine
+divides the rows, and what it returns is about all of them. So a loss function's denominators are those of the whole
+step without anybody communicating them, and a trainer's loop runs unchanged on every rank.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from areal.api import EngineError, NumericsError, TrainStats
+from areal.engine.archon.optimizer import ShardedAdamW, agree
+from areal.engine.archon.packing import divide_rows, micro_batches_of
+from areal.engine.archon.passes import Scoring, SequentialPasses
+from areal.engine.archon.state import EngineState
+from areal.engine.archon.totals import Totals
+from areal.engine.train.forward import place, to_device
+from areal.engine.train.head import score_dtype
+from areal.engine.train.schedule import learning_rate
+from areal.models.parallel.meshes import build_meshes
+from areal.models.parallel.plan import ParallelPlan
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from areal.api import LossFunction, PaddedBatch
+    from areal.engine.archon.config import ArchonConfig
+    from areal.engine.archon.scoring import Scored
+    from areal.engine.train.config import TrainEngineConfig
+
+_logger = getLogger(__name__)
+
+
+class ArchonEngine:
+    """One trained model, actor or critic, over all processes of the group.
+
+    with connected() as device:
+        engine = ArchonEngine(from_pretrained(path), config=TrainEngineConfig(lr=1e-4), archon=ArchonConfig(...))
+        stats = engine.train_batch(batch, loss_fn)      # on every rank, with the same batch
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        config: TrainEngineConfig,
+        archon: ArchonConfig,
+        total_steps: int | None = None,
+        is_critic: bool = False,
+    ) -> None:
+        """Take over `model`, which has the same parameters on every rank, and keep this rank's part of it.
+
+        Raises ConfigError when the number of processes is not that of `archon.parallel`, ModelError when the model does
+        not divide, and what `TrainingEngine` raises.
+        """
+        self.config, self.archon, self.is_critic = config, archon, is_critic
+        self.device = next(model.parameters()).device
+        if is_critic == hasattr(model, "project"):
+            raise EngineError(
+                f"is_critic={is_critic} does not fit {type(model).__name__}: a critic is an "
+                f"areal.models.value_head.ValueModel around a decoder, an actor is the decoder itself"
+            )
+        self._total_steps = total_steps
+        learning_rate(config, config.warmup_steps, total_steps)
+        self._dims = archon.parallel.resolved(dist.get_world_size())
+        self._meshes = build_meshes(self._dims, self.device.type)
+        self._dtype: torch.dtype = getattr(torch, config.dtype)
+        # For bfloat16 the parameters stay float32: they are the master weights, and FSDP2 rounds what it gathers.
+        model.to(torch.float64 if self._dtype == torch.float64 else torch.float32)
+        plan = ParallelPlan(
+            dims=self._dims,
+            meshes=self._meshes,
+            sequence_parallel=archon.sequence_parallel,
+            activation_checkpointing=config.gradient_checkpointing,
+            compile=archon.compile,
+            param_dtype="bfloat16" if self._dtype == torch.bfloat16 else None,
+            reshard_after_forward=archon.reshard_after_forward,
+        )
+        self._passes = SequentialPasses(model, plan, self._meshes, config, is_critic=is_critic)
+        self._optimizer = ShardedAdamW(
+            self._passes.model, config, self._meshes, partial_over_tp=self._passes.partial_over_tp
+        )
+        self._state = EngineState(self._passes.model, self._optimizer, self._meshes, dtype=self._dtype)
+        self._version = 0
+        self._calls = 0
+        self._skipped_in_row = 0
+        self._skipped_total = 0
+        self._offending_rows: tuple[int, ...] = ()
+
+    @property
+    def model(self) -> nn.Module:
+        """This rank's part of the live model."""
+        return self._passes.model
+
+    @property
+    def version(self) -> int:
+        """Number of weight versions published so far."""
+        return self._version
+
+    @property
+    def num_steps(self) -> int:
+        """Calls of `train_batch` so far, skipped steps included; the learning rate is a function of it."""
+        return self._calls
+
+    @property
+    def num_skipped_steps(self) -> int:
+        """Steps skipped for non-finite gradients since the run began."""
+        return self._skipped_total
+
+    @property
+    def offending_rows(self) -> tuple[int, ...]:
+        """Rows of the last skipped batch whose own gradient or loss was not finite."""
+        return self._offending_rows
+
+    def set_version(self, version: int) -> None:
+        """Record the version that the next published weights have. Raises EngineError when it would go back."""
+        if version < self._version:
+            raise EngineError(f"version {version} is older than the current {self._version}; versions only grow")
+        self._version = version
+
+    @torch.no_grad()
+    def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
+        """See `TrainEngine.forward_logp`; the whole result, on every rank."""
+        if self.is_critic:
+            raise EngineError(
+                "forward_logp needs a language model head and this engine trains a critic; use forward_values"
+            )
+        scoring = Scoring(temperature=temperature, with_distribution=False, only_masked=only_masked)
+        return self._forward(batch, scoring, lambda scored: scored.scores.logp if scored.scores else None)
+
+    @torch.no_grad()
+    def forward_values(self, batch: PaddedBatch) -> Tensor:
+        """See `TrainEngine.forward_values`; the whole result, on every rank."""
+        if not self.is_critic:
+            raise EngineError(
+                "forward_values needs a value head; build the engine around a ValueModel with is_critic=True"
+            )
+        scoring = Scoring(temperature=1.0, with_distribution=False, only_masked=False)
+        return self._forward(batch, scoring, lambda scored: scored.values)
+
+    def train_batch(
+        self,
+        batch: PaddedBatch,
+        loss_fn: LossFunction,
+        *,
+        temperature: float = 1.0,
+        with_entropy: bool = False,
+        smoothing: float = 0.0,
+    ) -> TrainStats:
+        """See `TrainingEngine.train_batch`; the same numbers, on every rank.
+
+        All ranks skip a step when a gradient or the loss is not finite on any of them. "model_tokens_count" counts
+        tokens once, however many ranks share them.
+        """
+        if not (0 <= smoothing < 1 and temperature > 0):
+            raise EngineError(f"expected 0 <= smoothing < 1 and temperature > 0, got {smoothing} and {temperature}")
+        if self.is_critic and (with_entropy or smoothing):
+            raise EngineError("a critic has no distribution over tokens: with_entropy and smoothing must stay off")
+        batch = to_device(batch, self.device)
+        scoring = Scoring(
+            temperature=temperature,
+            with_distribution=with_entropy or smoothing > 0,
+            only_masked=True,
+            with_entropy=with_entropy,
+            smoothing=smoothing,
+        )
+        divided = self._divide(batch)
+        totals = self._backward(batch, divided, loss_fn, scoring)
+        gradient_norm = self._optimizer.gradient_norm() if totals.num_predicted else 0.0
+        rate = learning_rate(self.config, self._calls, self._total_steps)
+        stepped = math.isfinite(agree(totals.loss, self.device)) and math.isfinite(gradient_norm)
+        self._calls += 1
+        metrics = dict(totals.metrics)
+        if stepped:
+            if totals.num_predicted:
+                self._optimizer.step(rate, gradient_norm)
+            self._skipped_in_row = 0
+        else:
+            self._offending_rows = self._find_offending_rows(batch, divided, loss_fn, scoring)
+            metrics["nonfinite_sequences_count"] = float(len(self._offending_rows))
+            self._record_skip(batch, totals.loss, gradient_norm)
+        self._optimizer.zero_grad()
+        return TrainStats(
+            loss=totals.loss,
+            grad_norm=gradient_norm,
+            learning_rate=rate,
+            stepped=stepped,
+            num_micro_batches=totals.num_micro_batches,
+            metrics=metrics,
+        )
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Native parameter names to whole tensors in the engine's dtype, on every rank; gathered one by one.
+
+        Unlike those of `TrainingEngine` they are copies. `areal.engine.archon.state.EngineState.stream` hands them out
+        without holding all of them.
+        """
+        return dict(self._state.stream())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Whole tensors, in the form of `TrainingEngine.state_dict`, which can load it and the other way round.
+
+        For models that one host cannot hold, see `areal.engine.archon.checkpoint`.
+        """
+        return self._state.whole_state() | self.counters()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`, of an engine with any arrangement of ranks."""
+        self._state.load_whole_state(state)
+        self.set_counters(state)
+
+    def counters(self) -> dict[str, int]:
+        """Where the run is: the part of the state that is the same on every rank."""
+        return {
+            "version": self._version,
+            "num_steps": self._calls,
+            "skipped_in_row": self._skipped_in_row,
+            "skipped_total": self._skipped_total,
+        }
+
+    def set_counters(self, counters: Mapping[str, int]) -> None:
+        """Inverse of `counters`."""
+        self._version = counters["version"]
+        self._calls = counters["num_steps"]
+        self._skipped_in_row = counters["skipped_in_row"]
+        self._skipped_total = counters["skipped_total"]
+
+    def save_pretrained(self, path: Path) -> None:
+        """Write a Hugging Face checkpoint folder from the shards, replacing an existing one at once. Returns on every
+        rank when it is there; rank 0 writes it.
+
+        A critic is written as its backbone, plus value_head.safetensors with the head.
+        """
+        self._state.save_pretrained(path, is_critic=self.is_critic)
+
+    def _divide(self, batch: PaddedBatch) -> list[list[int]]:
+        return divide_rows(batch, self._meshes.data.size(), keep_groups=self.archon.keep_groups)
+
+    def _forward(self, batch: PaddedBatch, scoring: Scoring, read: Any) -> Tensor:
+        """[S, L] of what `read` takes from the scores of all rows."""
+        moved = to_device(batch, self.device)
+        budget = self.config.max_tokens_per_micro_batch
+        micro = micro_batches_of(moved, self._divide(moved), self._meshes.data_rank, budget)
+        result_SL = torch.zeros(batch.tokens.shape, dtype=score_dtype(self._dtype), device=self.device)
+
+        def keep(rows: list[int], predicted_SL: Tensor, scored: Scored) -> None:
+            values_SL = place(read(scored), predicted_SL, dtype=result_SL.dtype)
+            result_SL[torch.tensor(rows, device=self.device), : values_SL.shape[1]] = values_SL
+
+        self._passes.forward(moved, micro, scoring, keep)
+        # Each row is on one data rank, and 0 on the others.
+        dist.all_reduce(result_SL, group=self._meshes.group("data"))
+        self._passes.share(result_SL)
+        return result_SL.to(batch.tokens.device)
+
+    def _backward(
+        self, batch: PaddedBatch, divided: list[list[int]], loss_fn: LossFunction, scoring: Scoring
+    ) -> Totals:
+        """Gradients of all rows; totals are those of all ranks."""
+        self._optimizer.zero_grad()
+        budget = self.config.max_tokens_per_micro_batch
+        micro = micro_batches_of(batch, divided, self._meshes.data_rank, budget)
+        totals = Totals()
+        self._passes.backward(batch, micro, loss_fn, scoring, totals)
+        self._optimizer.sum_partial()
+        return self._passes.all_totals(totals)
+
+    def _find_offending_rows(
+        self, batch: PaddedBatch, divided: list[list[int]], loss_fn: LossFunction, scoring: Scoring
+    ) -> tuple[int, ...]:
+        """Run each sequence on its own; costs a pass per row, in a case that should be rare."""
+        owner = {row: rank for rank, rows in enumerate(divided) for row in rows}
+        found: list[int] = []
+        for row in range(batch.lengths.shape[0]):
+            alone = [[row] if owner[row] == rank else [] for rank in range(len(divided))]
+            totals = self._backward(batch, alone, loss_fn, scoring)
+            finite = math.isfinite(agree(totals.loss, self.device)) and math.isfinite(self._optimizer.gradient_norm())
+            found += [] if finite else [row]
+        return tuple(found)
+
+    def _record_skip(self, batch: PaddedBatch, loss: float, gradient_norm: float) -> None:
+        self._skipped_in_row += 1
+        self._skipped_total += 1
+        rows = self._offending_rows
+        groups = [int(batch.groups[row]) for row in rows]
+        culprits = f"rows {list(rows)} of prompt groups {groups}" if rows else "no single row"
+        message = (
+            f"optimizer step {self._calls - 1} skipped on all ranks ({self._skipped_in_row} in a row): loss {loss}, "
+            f"gradient norm {gradient_norm}; caused by {culprits}"
+        )
+        _logger.warning("%s", message)
+        if self._skipped_in_row > self.config.max_skipped_steps:
+            raise NumericsError(
+                f"{message}. max_skipped_steps is {self.config.max_skipped_steps}: lower lr, check the data of "
+                f"those rows, or use dtype float32"
+            )

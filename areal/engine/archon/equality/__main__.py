@@ -1,0 +1,74 @@
+"""Compare many processes with one, and print the table: loss, gradients and parameters after two optimizer steps.
+
+examples:
+  python -m areal.engine.archon.equality                          # 2 and 4 gloo processes, float64
+  python -m areal.engine.archon.equality --world-size 4 --only mixture
+  python -m areal.engine.archon.equality --write docs/parallel.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from areal.api import ArealError
+from areal.engine.archon.equality.comparison import TOLERANCES
+from areal.engine.archon.equality.launch import run_processes
+from areal.engine.archon.equality.table import markdown, replaced
+from areal.utils.atomic import atomic_write
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit code: 0 all equal, 1 a case differs or fails, 2 wrong arguments."""
+    options = _parser().parse_args(argv)
+    try:
+        results = _results(options)
+        table = markdown(results)
+        if options.write is not None and not options.dry_run:
+            atomic_write(options.write, replaced(options.write.read_text(encoding="utf-8"), table))
+    except (ArealError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code if isinstance(error, ArealError) else 2
+    failed = [result for result in results if not result.get("equal", True)]
+    if options.json:
+        sys.stdout.write(json.dumps({"ok": not failed, "results": results}) + "\n")
+    else:
+        sys.stdout.write(table + "\n")
+    for result in failed:
+        sys.stderr.write(f"{result['case']}: {result.get('error') or result['differences']}\n")
+    return 1 if failed else 0
+
+
+def _results(options: argparse.Namespace) -> list[dict[str, Any]]:
+    arguments = [f"--dtype={options.dtype}", f"--only={options.only}", *(["--quick"] if options.quick else [])]
+    results: list[dict[str, Any]] = []
+    for world_size in options.world_size or (2, 4):
+        results += run_processes(
+            "areal.engine.archon.equality.worker", world_size, arguments, timeout_seconds=options.timeout
+        )
+    return results
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m areal.engine.archon.equality",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="exit codes: 0 all equal, 1 a case differs or fails, 2 wrong arguments",
+    )
+    parser.add_argument("--world-size", type=int, action="append", help="number of processes; repeatable (2 and 4)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name has this in it")
+    parser.add_argument("--quick", action="store_true", help="the cases that every run of the tests has")
+    parser.add_argument("--dtype", choices=tuple(TOLERANCES), default="float64", help="of parameters and arithmetic")
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="for one number of processes")
+    parser.add_argument("--write", type=Path, metavar="PAGE.md", help="put the table between the markers of this page")
+    parser.add_argument("--dry-run", action="store_true", help="leave the page of --write as it is")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,149 @@
+"""What is compared: families, arrangements of ranks, and the batch, small enough for a processor and full of traps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from areal.models.parallel.dims import ParallelDims
+
+Kind = Literal["dense", "tied", "mixture", "latent"]
+
+_SHARED: Final = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    # Larger than real models use, so that distributions are far from uniform and mistakes show.
+    "initializer_range": 0.3,
+    "tie_word_embeddings": False,
+}
+_MIXTURE: Final = {"num_experts_per_tok": 2, "moe_intermediate_size": 8, "norm_topk_prob": True}
+CONFIGS: Final[dict[str, dict[str, Any]]] = {
+    "dense": {**_SHARED, "model_type": "qwen3", "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
+    "tied": {
+        **_SHARED,
+        "model_type": "qwen2",
+        "intermediate_size": 48,
+        "num_key_value_heads": 1,
+        "tie_word_embeddings": True,
+    },
+    "mixture": {
+        **_SHARED,
+        **_MIXTURE,
+        "model_type": "qwen3_moe",
+        "intermediate_size": 48,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "num_experts": 4,
+    },
+    "latent": {
+        **_SHARED,
+        **_MIXTURE,
+        "model_type": "deepseek_v3",
+        "intermediate_size": 48,
+        "num_key_value_heads": 4,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 12,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 12,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "n_group": 2,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.5,
+    },
+}
+"""Content of config.json. dense: query and key norms, grouped heads; tied: biases, tied embeddings, one key-value head;
+mixture: experts in every layer; latent: MLA, sigmoid router with groups, a shared expert, a dense layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One comparison with one process."""
+
+    kind: Kind
+    dims: ParallelDims
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of `ArchonConfig` and `TrainEngineConfig`."""
+    is_critic: bool = False
+    few_rows: bool = False
+    """Fewer groups than ranks, so that some ranks have nothing to compute."""
+    tier: Literal["quick", "full"] = "full"
+    """quick: in every run of the tests."""
+
+    @property
+    def name(self) -> str:
+        """E.g. "mixture dp_shard=2 tp=2 sequence_parallel"."""
+        options = [name if value is True else f"{name}={value}" for name, value in self.options.items()]
+        extra = [*options, *(["critic"] if self.is_critic else []), *(["idle ranks"] if self.few_rows else [])]
+        return " ".join([self.kind, self.dims.describe(), *extra])
+
+
+def cases(world_size: int, *, quick: bool = False) -> list[Case]:
+    """Cases for this number of processes."""
+    fitting = [case for case in _CASES if case.dims.world_size == world_size]
+    return [case for case in fitting if case.tier == "quick" or not quick]
+
+
+def _case(kind: Kind, *, quick: bool = False, options: dict[str, Any] | None = None, **rest: Any) -> Case:
+    known = {name: rest.pop(name) for name in ("is_critic", "few_rows") if name in rest}
+    tier: Literal["quick", "full"] = "quick" if quick else "full"
+    return Case(kind=kind, dims=ParallelDims(**rest), options=options or {}, tier=tier, **known)
+
+
+_CASES: Final[list[Case]] = [
+    # Two processes: every dimension alone.
+    _case("dense", dp_shard=2, quick=True),
+    _case("dense", dp_shard=2, few_rows=True, quick=True),
+    _case("dense", dp_replicate=2, quick=True),
+    _case("dense", tp=2, quick=True),
+    _case("dense", tp=2, options={"sequence_parallel": True}, quick=True),
+    _case("dense", cp=2, quick=True),
+    _case("tied", dp_shard=2),
+    _case("tied", tp=2, quick=True),
+    _case("tied", tp=2, options={"sequence_parallel": True}),
+    _case("tied", cp=2),
+    _case("mixture", dp_shard=2),
+    _case("mixture", tp=2),
+    _case("mixture", cp=2),
+    _case("mixture", dp_shard=2, ep=2, quick=True),
+    _case("mixture", dp_shard=2, ep=2, few_rows=True),
+    _case("mixture", tp=2, ep=2),
+    _case("mixture", cp=2, ep=2),
+    _case("latent", dp_shard=2),
+    _case("latent", tp=2),
+    _case("latent", tp=2, options={"sequence_parallel": True}),
+    _case("latent", cp=2),
+    _case("latent", dp_shard=2, ep=2),
+    _case("dense", dp_shard=2, is_critic=True),
+    _case("dense", tp=2, options={"sequence_parallel": True}, is_critic=True),
+    _case("dense", dp_shard=2, options={"gradient_checkpointing": True}),
+    _case("mixture", dp_shard=2, ep=2, options={"gradient_checkpointing": True}),
+    _case("dense", dp_shard=2, options={"keep_groups": False, "reshard_after_forward": False}),
+    # Four processes: the pairs that matter, and all together.
+    _case("dense", dp_shard=2, tp=2, quick=True),
+    _case("dense", dp_shard=2, tp=2, options={"sequence_parallel": True, "gradient_checkpointing": True}),
+    _case("dense", dp_shard=4, few_rows=True),
+    _case("dense", dp_replicate=2, dp_shard=2),
+    _case("dense", dp_replicate=2, tp=2),
+    _case("dense", dp_shard=2, cp=2),
+    _case("dense", cp=2, tp=2, quick=True),
+    _case("dense", tp=4),
+    _case("dense", cp=4),
+    _case("tied", dp_shard=2, tp=2),
+    _case("tied", cp=2, tp=2, options={"sequence_parallel": True}),
+    _case("mixture", dp_shard=4, ep=2),
+    _case("mixture", dp_shard=2, tp=2, ep=2, etp=2, quick=True),
+    _case("mixture", dp_shard=2, tp=2, ep=4),
+    _case("mixture", dp_shard=2, cp=2, ep=4),
+    _case("mixture", dp_replicate=2, dp_shard=2, ep=2),
+    _case("mixture", cp=2, tp=2, ep=4, options={"sequence_parallel": True}),
+    _case("latent", dp_shard=2, tp=2),
+    _case("latent", dp_shard=2, tp=2, ep=4, options={"gradient_checkpointing": True}),
+    _case("latent", cp=2, tp=2),
+    _case("dense", dp_shard=2, tp=2, is_critic=True),
+]

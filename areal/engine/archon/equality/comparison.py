@@ -1,0 +1,147 @@
+"""One case: the same steps by one process and by all, and the largest difference of everything that comes out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from areal.api import LossOutput, PaddedBatch
+from areal.engine.archon.config import ArchonConfig
+from areal.engine.archon.engine import ArchonEngine
+from areal.engine.archon.equality.cases import CONFIGS
+from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train.engine import TrainingEngine
+from areal.models import from_config
+from areal.models.value_head import ValueModel
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from areal.api import LossFunction
+    from areal.engine.archon.equality.cases import Case
+
+STEPS: Final = 2
+TEMPERATURE: Final = 0.8
+_ARCHON_FIELDS: Final = frozenset(item.name for item in fields(ArchonConfig))
+TOLERANCES: Final = {"float64": 1e-9, "float32": 2e-5}
+"""Largest difference of any value: loss, gradient norm, log-probabilities, gradients, parameters after the steps."""
+
+
+def compare(case: Case, *, dtype: str = "float64") -> dict[str, Any]:
+    """Differences by what was compared, the seconds it took, and whether all are within the tolerance."""
+    started = time.perf_counter()
+    options: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1, "max_grad_norm": 0.5, "adam_eps": 1e-3, "device": "cpu"}
+    options |= {"dtype": dtype, "max_tokens_per_micro_batch": 24, "logprob_chunk_size": 7}
+    options |= {name: value for name, value in case.options.items() if name not in _ARCHON_FIELDS}
+    config = TrainEngineConfig(**options)
+    archon = ArchonConfig(
+        parallel=case.dims, **{name: value for name, value in case.options.items() if name in _ARCHON_FIELDS}
+    )
+    single = TrainingEngine(_model(case), config=config, is_critic=case.is_critic)
+    many = ArchonEngine(_model(case), config=config, archon=archon, is_critic=case.is_critic)
+    batch = make_batch(few_rows=case.few_rows)
+    differences = _steps(case, single, many, batch)
+    tolerance = TOLERANCES[dtype]
+    return {
+        "case": case.name,
+        "kind": case.kind,
+        "world_size": case.dims.world_size,
+        "differences": differences,
+        "tolerance": tolerance,
+        "equal": all(value <= tolerance for value in differences.values()),
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+
+
+def make_batch(*, few_rows: bool = False) -> PaddedBatch:
+    """Groups that share prompts, lengths from 1 to 17, rows without a trained token, unequal groups."""
+    lengths, prompts, groups = [9, 14, 11, 1, 7, 5, 17, 6], [6, 6, 6, 1, 3, 3, 4, 6], [0, 0, 0, 1, 2, 2, 3, 4]
+    if few_rows:
+        lengths, prompts, groups = [8, 10], [3, 3], [0, 0]
+    generator = torch.Generator().manual_seed(0)
+    rows, width = len(lengths), max(lengths)
+    columns, sizes, starts = torch.arange(width), torch.tensor(lengths), torch.tensor(prompts)
+    tokens = torch.randint(0, 64, (rows, width), generator=generator)
+    for row, group in enumerate(groups):
+        tokens[row, : prompts[row]] = tokens[groups.index(group), : prompts[row]]
+    mask = ((columns >= starts[:, None]) & (columns < sizes[:, None])).float()
+    return PaddedBatch(
+        tokens=tokens,
+        lengths=sizes,
+        loss_mask=mask,
+        logp_behave=torch.zeros(rows, width),
+        versions=torch.where(mask > 0, 0, -1),
+        turn_ids=torch.where(mask > 0, 0, -1),
+        rewards=torch.randn(rows, generator=generator),
+        groups=torch.tensor(groups),
+        truncated=torch.zeros(rows, dtype=torch.bool),
+        advantages=torch.randn(rows, width, generator=generator),
+        returns=torch.randn(rows, width, generator=generator),
+    )
+
+
+def loss_of(batch: PaddedBatch) -> LossFunction:
+    """A policy loss with entropy (of values: a squared error), with the denominators of the whole batch."""
+    total = batch.loss_mask.sum().clamp_min(1.0)
+
+    def loss_fn(scores: Tensor, entropy: Tensor | None, part: PaddedBatch, /) -> LossOutput:
+        assert part.advantages is not None
+        loss = -(part.advantages * scores * part.loss_mask).sum() / total
+        if entropy is None:
+            loss = loss + (scores.square() * part.loss_mask).sum() / total
+        else:
+            loss = loss - 0.3 * (entropy * part.loss_mask).sum() / total
+        metrics = {"score": (scores * part.loss_mask).sum().detach() / total, "length_max": part.lengths.max()}
+        return LossOutput(loss=loss, metrics=metrics)
+
+    return loss_fn
+
+
+def _model(case: Case) -> nn.Module:
+    model = from_config(CONFIGS[case.kind], dtype=torch.float64, seed=3)
+    if not case.is_critic:
+        return model
+    critic = ValueModel(model)
+    torch.nn.init.normal_(critic.head.weight, std=0.5, generator=torch.Generator().manual_seed(1))
+    return critic
+
+
+def _steps(case: Case, single: TrainingEngine, many: ArchonEngine, batch: PaddedBatch) -> dict[str, float]:
+    found: dict[str, float] = {}
+
+    def note(what: str, one: Any, other: Any) -> None:
+        difference = (torch.as_tensor(one, dtype=torch.float64) - torch.as_tensor(other, dtype=torch.float64)).abs()
+        worst = float(difference.max()) if difference.numel() else 0.0
+        # NaN is a difference, never an equality.
+        found[what] = max(found.get(what, 0.0), worst if worst == worst else float("inf"))  # noqa: PLR0124
+
+    for step in range(STEPS):
+        if case.is_critic:
+            note("scores", single.forward_values(batch), many.forward_values(batch))
+        else:
+            scores = [engine.forward_logp(batch, temperature=TEMPERATURE) for engine in (single, many)]
+            note("scores", *scores)
+        results = [
+            engine.train_batch(batch, loss_of(batch), temperature=TEMPERATURE, with_entropy=not case.is_critic)
+            for engine in (single, many)
+        ]
+        note("loss", results[0].loss, results[1].loss)
+        note("gradient norm", results[0].grad_norm, results[1].grad_norm)
+        metrics = [{name: item for name, item in result.metrics.items() if "tokens" not in name} for result in results]
+        assert metrics[0].keys() == metrics[1].keys(), (metrics[0].keys(), metrics[1].keys())
+        for name in metrics[0]:
+            note("metrics", metrics[0][name], metrics[1][name])
+        states = [engine.state_dict() for engine in (single, many)]
+        if step == 0:
+            # The first moment after one step is the gradient, times 1 - beta1.
+            moments = [state["optimizer"]["moments"] for state in states]
+            assert moments[0].keys() == moments[1].keys(), moments[0].keys() ^ moments[1].keys()
+            for name, moment in moments[0].items():
+                if moment or moments[1][name]:
+                    note("gradients", moment["exp_avg"] / 0.1, moments[1][name]["exp_avg"] / 0.1)
+        for name, parameter in states[0]["parameters"].items():
+            note("parameters", parameter, states[1]["parameters"][name])
+    return found

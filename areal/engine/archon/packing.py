@@ -1,0 +1,44 @@
+"""Which rows of a batch each data rank computes, in which micro-batches. Every rank finds the same answer by itself.
+
+All ranks run the same number of micro-batches, since they communicate in each: one that has fewer runs blank ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from areal.algorithm.packing import select
+from areal.engine.train.forward import cut_rows
+
+if TYPE_CHECKING:
+    from areal.api import PaddedBatch
+
+
+def divide_rows(batch: PaddedBatch, parts: int, *, keep_groups: bool) -> list[list[int]]:
+    """Row indices of every rank, ascending: longest first, each to the rank with the fewest tokens so far.
+
+    keep_groups: rows of a group stay together. Ties go to the lower rank and to the earlier row or group; ranks beyond
+    the number of groups or rows get none.
+    """
+    lengths = batch.lengths.tolist()
+    units: dict[int, list[int]] = {}
+    for row, group in enumerate(batch.groups.tolist()):
+        units.setdefault(group if keep_groups else row, []).append(row)
+    loads = [(sum(lengths[row] for row in rows), rows) for rows in units.values()]
+    divided: list[list[int]] = [[] for _ in range(parts)]
+    tokens = [0] * parts
+    for load, rows in sorted(loads, key=lambda item: (-item[0], item[1][0])):
+        rank = min(range(parts), key=tokens.__getitem__)
+        divided[rank] += rows
+        tokens[rank] += load
+    return [sorted(rows) for rows in divided]
+
+
+def micro_batches_of(batch: PaddedBatch, divided: list[list[int]], rank: int, budget: int) -> list[list[int]]:
+    """Row indices of each micro-batch of `rank`, [] for a blank one; as many as the busiest rank has."""
+    cuts = [
+        [[rows[index] for index in part] for part in cut_rows(select(batch, rows), budget)] if rows else []
+        for rows in divided
+    ]
+    most = max(map(len, cuts))
+    return cuts[rank] + [[] for _ in range(most - len(cuts[rank]))]

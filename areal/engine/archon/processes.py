@@ -1,0 +1,53 @@
+"""The process of a rank: its device and its connection to the others, from the environment that torchrun sets."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import torch
+import torch.distributed as dist
+
+from areal.api import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_VARIABLES: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+TIMEOUT_SECONDS: Final = 1800.0
+"""How long a rank waits for the others before it gives up."""
+
+
+@contextmanager
+def connected(device: str = "auto", *, timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[torch.device]:
+    """This process as one of a group, on its device: accelerators talk through NCCL, CPUs through gloo.
+
+    device: "auto" takes the accelerator of LOCAL_RANK when there is one. Raises ConfigError outside of torchrun.
+    """
+    missing = [name for name in _VARIABLES if name not in os.environ]
+    if missing:
+        raise ConfigError(
+            f"{', '.join(missing)} not set: this is no process of a group; start the program with "
+            f"`torchrun --nproc-per-node N ...`"
+        )
+    chosen = _device(device)
+    if chosen.type != "cpu":
+        torch.accelerator.set_device_index(chosen.index)
+    backend = "gloo" if chosen.type == "cpu" else None
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+    try:
+        yield chosen
+    finally:
+        dist.destroy_process_group()
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        name = accelerator.type if accelerator is not None else "cpu"
+    if name == "cpu":
+        return torch.device("cpu")
+    kind = torch.device(name).type
+    return torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))

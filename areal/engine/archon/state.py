@@ -1,0 +1,150 @@
+"""State of a sharded engine as whole tensors: weights for rollouts, checkpoints of one file, Hugging Face folders.
+
+Tensors are gathered one at a time, by all ranks together. `areal.engine.archon.checkpoint` saves shards instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed as dist
+
+from areal.api import EngineError
+from areal.engine.archon.gather import shard_of, whole, whole_of_shard
+from areal.engine.archon.optimizer import local_data
+from areal.engine.train.optimizer import check_names
+from areal.models.parallel.data import give_back
+from areal.utils.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from areal.engine.archon.optimizer import ShardedAdamW
+    from areal.models.parallel.meshes import Meshes
+
+STATE_SCHEMA: Final = 1
+"""That of `TrainingEngine.state_dict`."""
+
+
+class EngineState:
+    """Reads and writes the parameters and moments of an engine."""
+
+    def __init__(self, model: nn.Module, optimizer: ShardedAdamW, meshes: Meshes, *, dtype: torch.dtype) -> None:
+        """dtype: that of the weights that are handed out; the shards are float32 where it is smaller."""
+        self._model = model
+        self._optimizer = optimizer
+        self._meshes = meshes
+        self._dtype = dtype
+        self._has_masters = torch.finfo(dtype).bits < 32
+
+    def stream(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and whole tensors in the order of the model, on every rank; each has to take all of them."""
+        give_back(self._model)
+        for name, tensor in self._model.state_dict().items():
+            yield name, self._published(name, whole(tensor))
+
+    def whole_state(self) -> dict[str, Any]:
+        """What `TrainingEngine.state_dict` has beside its counters, as copies in host memory, on every rank."""
+        parameters = {name: tensor.to("cpu", copy=True) for name, tensor in self.stream()}
+        moments: dict[str, dict[str, Tensor]] = {}
+        masters: dict[str, Tensor] = {}
+        for name, parameter in self._optimizer.parameters.items():
+            found = self._optimizer.moments(name)
+            moments[name] = {
+                key: (value if key == "step" else whole_of_shard(value, parameter)).to("cpu", copy=True)
+                for key, value in found.items()
+            }
+            if self._has_masters:
+                masters[name] = whole(parameter).to("cpu", copy=True)
+        return {
+            "schema": STATE_SCHEMA,
+            "parameters": parameters,
+            "optimizer": {"moments": moments, "masters": masters},
+        }
+
+    @torch.no_grad()
+    def load_whole_state(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `whole_state`: each rank takes its parts. Raises EngineError when it belongs to another model."""
+        if state.get("schema") != STATE_SCHEMA:
+            raise EngineError(
+                f"engine state has schema {state.get('schema')!r}, this program reads {STATE_SCHEMA}; use the "
+                f"version of areal that wrote it"
+            )
+        give_back(self._model)
+        own, optimizer = self._model.state_dict(), state["optimizer"]
+        check_names("parameters", state["parameters"], set(own))
+        check_names("optimizer state", optimizer["moments"], set(self._optimizer.parameters))
+        expected = set(self._optimizer.parameters) if self._has_masters else set()
+        check_names("master weights (they exist only when dtype is bfloat16)", optimizer["masters"], expected)
+        for name, tensor in own.items():
+            stored = state["parameters"][name]
+            if stored.shape != tensor.shape:
+                raise EngineError(
+                    f"parameter {name} is {tuple(stored.shape)} in the state and {tuple(tensor.shape)} in the model; "
+                    f"use the configuration the state was saved with"
+                )
+        for name, tensor in own.items():
+            stored = optimizer["masters"].get(name, state["parameters"][name])
+            local_data(tensor).copy_(shard_of(stored.to(tensor.device, tensor.dtype), tensor))
+        for name, parameter in self._optimizer.parameters.items():
+            moments = optimizer["moments"][name]
+            self._optimizer.set_moments(
+                name,
+                {
+                    key: (value if key == "step" else shard_of(value.to(parameter.device), parameter)).to(
+                        parameter.device, copy=True
+                    )
+                    for key, value in moments.items()
+                },
+            )
+        self._optimizer.zero_grad()
+
+    def save_pretrained(self, path: Path, *, is_critic: bool) -> None:
+        """See `ArchonEngine.save_pretrained`."""
+        from areal.models.saving import save_tensors
+
+        model: Any = self._model
+        args = model.args
+        tensors: dict[str, Tensor] = {}
+        head: dict[str, Tensor] = {}
+        for name, tensor in self.stream():
+            kind, _, rest = name.partition(".")
+            if dist.get_rank() != 0:
+                continue
+            if is_critic and kind == "head":
+                head[rest] = tensor.cpu().contiguous()
+            else:
+                tensors[rest if is_critic else name] = tensor.to("cpu", copy=True)
+        failure = _on_first_rank(lambda: _write(save_tensors, args, tensors, head, path))
+        if failure is not None:
+            raise failure
+
+    def _published(self, name: str, tensor: Tensor) -> Tensor:
+        """In the engine's dtype; buffers keep theirs."""
+        if self._has_masters and name in self._optimizer.parameters:
+            return tensor.to(self._dtype)
+        return tensor
+
+
+def _write(save: Any, args: Any, tensors: Mapping[str, Tensor], head: Mapping[str, Tensor], path: Path) -> None:
+    save(args, tensors, path)
+    if head:
+        from safetensors.torch import save as serialize
+
+        atomic_write(path / "value_head.safetensors", serialize(dict(head)))
+
+
+def _on_first_rank(work: Any) -> Exception | None:
+    """Run `work` on rank 0; every rank gets its error."""
+    outcome: list[Exception | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - raised again, on all ranks
+            outcome[0] = error
+    dist.broadcast_object_list(outcome, src=0)
+    return outcome[0]

@@ -1,0 +1,217 @@
+"""Tensor parallelism: matrices split by heads and features as a family's table says.
+
+A *region* is the attention or the feed-forward layer of a block. Hidden states enter it replicated; inside, every value
+is a term of a sum over the ranks, and so is every gradient of a parameter that is not split; at its end the terms are
+summed. So one rule covers norms of single heads, routers, compressing projections of latent attention and gates: their
+gradients are partial, and summed once per step (`Sharding.partial_over_tp`). With sequence parallelism a rank keeps its
+piece of the tokens between regions, and what works on pieces has partial gradients as well.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import nn
+from torch.distributed.tensor import Shard as ShardPlacement
+from torch.distributed.tensor import distribute_tensor
+from torch.nn import functional
+
+from areal.models.blocks.attention import SelfAttention
+from areal.models.blocks.moe import Experts
+from areal.models.parallel import collectives
+from areal.models.parallel.local import adopt, local_part
+from areal.models.parallel.table import Shard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+DIMENSION: Final = {Shard.COLUMN: 0, Shard.ROW: 1, Shard.EXPERT_COLUMN: 1, Shard.EXPERT_ROW: 2}
+"""Of a parameter, which one is split."""
+REGIONS: Final = ("self_attn", "mlp")
+VOCABULARY_MODULES: Final = ("embed_tokens", "lm_head")
+TERMS: Final = ("bias", "down_bias")
+"""Parameters that are added to what ranks sum up: only one of them may."""
+
+
+def apply_tensor_parallel(
+    model: Any, mesh: DeviceMesh, table: Mapping[str, Shard], *, sequence_parallel: bool, leave_experts: bool
+) -> frozenset[str]:
+    """Split `model` (a DecoderModel, or some of its layers) in place; the names of parameters whose gradients are
+    partial afterwards. `areal.models.parallel.checks` has found that everything divides.
+
+    leave_experts: they are split by number instead, and not looked at here.
+    """
+    group = mesh.get_group()
+    vocabulary = splits_vocabulary(model.args.vocab_size, group.size(), table)
+    skipped = {id(module) for layer in _layers(model) for module in _whole_key_values(layer.self_attn, group.size())}
+    split: set[str] = set()
+    for module_name, module in model.named_modules():
+        if id(module) in skipped or (not vocabulary and module_name in VOCABULARY_MODULES):
+            continue
+        if isinstance(module, Experts) and leave_experts:
+            split |= {f"{module_name}.{name}" for name, _ in module.named_parameters()}
+            continue
+        splits = dict(splits_of(module_name, module, table))
+        _split_parameters(module, splits, mesh)
+        split |= {f"{module_name}.{name}" for name in splits}
+    regions = _Boundaries(group, sequence_parallel=sequence_parallel)
+    for layer in _layers(model):
+        _split_heads(layer.self_attn, group)
+        for name in REGIONS:
+            adopt(layer.get_submodule(name), forward=regions.around)
+    _split_vocabulary(model, regions, vocabulary=vocabulary)
+    whole = [name for name, _ in model.named_parameters() if name not in split]
+    return frozenset(name for name in whole if _is_partial(name, sequence_parallel, vocabulary=vocabulary))
+
+
+def splits_vocabulary(vocab_size: int, size: int, table: Mapping[str, Shard]) -> bool:
+    """Whether each rank has a share of the vocabulary; where it does not divide, every rank has all of it."""
+    return "embed_tokens" in table and vocab_size % size == 0
+
+
+class _Boundaries:
+    """How hidden states come into regions and out of them."""
+
+    def __init__(self, group: ProcessGroup, *, sequence_parallel: bool) -> None:
+        self.group = group
+        self.sequence_parallel = sequence_parallel
+
+    def enter(self, hidden: Tensor) -> Tensor:
+        """What flows between regions -> replicated."""
+        if self.sequence_parallel:
+            return collectives.enter_gathered(hidden, self.group)
+        return collectives.enter(hidden, self.group)
+
+    def leave(self, partial: Tensor) -> Tensor:
+        """Partial -> what flows between regions."""
+        if self.sequence_parallel:
+            return collectives.leave_scattered(partial, self.group)
+        return collectives.leave(partial, self.group)
+
+    def around(self, inner: Callable[..., Tensor], module: nn.Module, hidden: Tensor, *rest: Any) -> Tensor:
+        """A region's forward."""
+        return self.leave(inner(module, self.enter(hidden), *rest))
+
+    def piece_of_output(self, inner: Callable[..., Tensor], module: nn.Module, *inputs: Tensor) -> Tensor:
+        """Forward of a module that is computed as a whole by every rank, before the first region."""
+        whole = inner(module, *inputs)
+        return collectives.take_piece(whole, self.group) if self.sequence_parallel else whole
+
+    def embed(self, inner: Callable[..., Tensor], module: nn.Embedding, tokens: Tensor) -> Tensor:
+        """Embedding of tokens of which each rank knows its share of the vocabulary."""
+        weight = module.weight
+        rows = tokens - self.group.rank() * weight.shape[0]
+        known = (rows >= 0) & (rows < weight.shape[0])
+        found = functional.embedding(rows.clamp(0, weight.shape[0] - 1), weight)
+        return self.leave(found.masked_fill(~known[:, None], 0))
+
+
+def _layers(model: Any) -> Iterator[Any]:
+    layers = model.layers
+    return iter(layers.values() if isinstance(layers, nn.ModuleDict) else layers)
+
+
+def splits_of(module_name: str, module: nn.Module, table: Mapping[str, Shard]) -> Iterator[tuple[str, Shard]]:
+    """Own parameters of a module that the table splits; it names parameters, or the module for all of them."""
+    for name, parameter in module.named_parameters(recurse=False):
+        for pattern, shard in table.items():
+            if any(fnmatch.fnmatchcase(owner, pattern) for owner in (module_name, f"{module_name}.{name}")):
+                # The bias of a ROW matrix belongs to the sum, not to one of its terms.
+                if parameter.ndim > DIMENSION[shard]:
+                    yield name, shard
+                break
+
+
+def _split_parameters(module: nn.Module, splits: Mapping[str, Shard], mesh: DeviceMesh) -> None:
+    if not splits:
+        return
+    reads: dict[str, Callable[[Tensor], Tensor | None]] = {}
+    for name, shard in splits.items():
+        parameter = module.get_parameter(name)
+        placement = ShardPlacement(DIMENSION[shard])
+        distributed = distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=None)
+        module.register_parameter(name, nn.Parameter(distributed, requires_grad=parameter.requires_grad))
+        reads[name] = local_part
+    if Shard.ROW in splits.values() or Shard.EXPERT_ROW in splits.values():
+        reads |= dict.fromkeys(TERMS, on_first(mesh))
+    terms = [name for name in TERMS if name in reads and name not in splits]
+    adopt(module, reads={name: reads[name] for name in splits}, mesh=mesh)
+    adopt(module, reads={name: reads[name] for name in terms if module._parameters.get(name) is not None})
+
+
+def on_first(mesh: DeviceMesh) -> Callable[[Tensor], Tensor | None]:
+    """Reads a term that every rank has, and that has to be in the sum once."""
+    is_first = mesh.get_local_rank() == 0
+    return lambda parameter: local_part(parameter) if is_first else None
+
+
+def _split_heads(attention: nn.Module, group: ProcessGroup) -> None:
+    """What the table does not say: keys and values of fewer heads than ranks, and norms over heads."""
+    if not isinstance(attention, SelfAttention):
+        return
+    size, rank = group.size(), group.rank()
+    num_kv_heads = number_of_key_value_heads(attention)
+    kept = (rank * num_kv_heads // size, max(1, num_kv_heads // size))
+    for module in _whole_key_values(attention, size):
+        width = module.out_features // num_kv_heads
+        adopt(module, reads=dict.fromkeys(("weight", "bias"), _reading_rows(kept[0] * width, width)))
+    heads = attention.num_heads // size
+    norms: tuple[tuple[Any, tuple[int, int]], ...] = (
+        (attention.q_norm, (rank * heads, heads)),
+        (attention.k_norm, kept),
+    )
+    for norm, (first, number) in norms:
+        if norm is None:
+            continue
+        if attention.full_width_norms:
+            adopt(norm, forward=_over_all_heads(group))
+        elif len(norm.shape) > 1:
+            adopt(norm, reads=dict.fromkeys(("weight", "bias"), _reading_rows(first, number)))
+
+
+def number_of_key_value_heads(attention: SelfAttention) -> int:
+    """Of the whole layer."""
+    return attention.k_proj.out_features // attention.head_dim
+
+
+def _whole_key_values(attention: nn.Module, size: int) -> tuple[nn.Linear, ...]:
+    """Projections that every rank has as a whole, reading the rows of the one head that its queries share."""
+    if isinstance(attention, SelfAttention) and number_of_key_value_heads(attention) < size:
+        return attention.k_proj, attention.v_proj
+    return ()
+
+
+def _reading_rows(start: int, length: int) -> Callable[[Tensor], Tensor | None]:
+    return lambda parameter: local_part(parameter).narrow(0, start, length)
+
+
+def _over_all_heads(group: ProcessGroup) -> Callable[..., Tensor]:
+    """Forward of a norm whose statistics are those of all heads together."""
+
+    def forward(inner: Callable[..., Tensor], module: nn.Module, heads: Tensor) -> Tensor:
+        normed = inner(module, collectives.enter_gathered(heads, group, heads.ndim - 1))
+        return normed.chunk(group.size(), -1)[group.rank()]
+
+    return forward
+
+
+def _split_vocabulary(model: Any, regions: _Boundaries, *, vocabulary: bool) -> None:
+    if model.embed_tokens is not None:
+        adopt(model.embed_tokens, forward=regions.embed if vocabulary else regions.piece_of_output)
+    if model.embed_positions is not None:
+        adopt(model.embed_positions, forward=regions.piece_of_output)
+
+
+def _is_partial(name: str, sequence_parallel: bool, *, vocabulary: bool) -> bool:
+    """Whether the gradient of a parameter that is not split is a term of a sum."""
+    parts = name.split(".")
+    if parts[0] == "layers":
+        return sequence_parallel or parts[2] in REGIONS
+    if parts[0] == "head_transform":
+        return vocabulary
+    return sequence_parallel and parts[0] in ("norm", "embed_norm")

@@ -1,0 +1,26 @@
+"""Many gloo processes compute what one computes. One start of the processes per number of ranks; a line per case."""
+
+import pytest
+
+from areal.engine.archon.equality.cases import cases
+from areal.engine.archon.equality.launch import run_processes
+
+WORKER = "areal.engine.archon.equality.worker"
+
+
+def _assert_all_equal(results, expected):
+    assert [result["case"] for result in results] == [case.name for case in expected]
+    wrong = {item["case"]: item.get("error") or item["differences"] for item in results if not item.get("equal", True)}
+    assert wrong == {}
+    compared = [result for result in results if "skipped" not in result]
+    assert {name for result in compared for name in result["differences"]} == {
+        "scores", "loss", "gradient norm", "metrics", "gradients", "parameters",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_every_way_of_splitting_computes_what_one_process_computes(world_size):
+    results = run_processes(WORKER, world_size, ["--quick"], timeout_seconds=240)
+    _assert_all_equal(results, cases(world_size, quick=True))
