@@ -103,6 +103,12 @@ def test_documents_that_name_what_was_removed(world):
     assert world.found() == [("document-names-gone", "docs/a.md", 1)]
 
 
+def test_documents_may_name_a_module_of_the_name(world):
+    world.commit({"my_family/__init__.py": "my_family = 1\n", "docs/a.md": "Use `my_family`.\n"})
+    world.commit({"my_family/__init__.py": "other = 1\n"})
+    assert world.found() == []
+
+
 def test_documents_stay_true_when_a_symbol_only_moves(world):
     world.commit({"a.py": "class OldThing:\n    pass\n", "docs/a.md": "Use `OldThing`.\n"})
     world.commit({"a.py": "x = 1\n", "b.py": "class OldThing:\n    pass\n"})

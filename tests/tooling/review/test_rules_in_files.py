@@ -177,7 +177,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "unsafe-deserialisation": (
         ["import cloudpickle\ndef f(data):\n    return cloudpickle.loads(data)\n"],
-        ["import pickle\ndef f(x):\n    return pickle.loads(pickle.dumps(x))\n"],
+        [
+            "import pickle\ndef f(x):\n    return pickle.loads(pickle.dumps(x))\n",
+            "import marshal\ndef f(x):\n    return marshal.loads(x)\n",
+        ],
     ),
     "unsafe-torch-load": (
         ["import torch\ndef f(p):\n    return torch.load(p, weights_only=False)\n"],

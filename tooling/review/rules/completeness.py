@@ -135,7 +135,10 @@ def documents_name_gone(comparison: Comparison) -> Iterator[Place]:
 
 
 def _is_defined(comparison: Comparison, name: str) -> bool:
-    """Whether another module defines the name now: it moved."""
+    """Whether another module defines the name now, or is called so: it moved, or the page means something else."""
+    named = (part for path in comparison.head.packages for part in path.split("."))
+    if name in named:
+        return True
     spelt = re.compile(
         rf"^\s*(?:(?:async\s+)?def|class)\s+{re.escape(name)}\b|^{re.escape(name)}\b\s*[:=]", re.MULTILINE
     )

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from tooling.review.repository.side import Side
 
 _LOADERS = frozenset(
-    f"{module}.{name}"
-    for module in ("pickle", "cloudpickle", "dill", "ray.cloudpickle", "marshal")
-    for name in ("loads",)
+    f"{module}.{name}" for module in ("pickle", "cloudpickle", "dill", "ray.cloudpickle") for name in ("loads",)
 )
 _SHELLS = frozenset(f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen"))
 _SECRET = re.compile(
