@@ -35,7 +35,7 @@ def git():
 
 @pytest.fixture(scope="session")
 def original(tmp_path_factory):
-    """Two commits; the second one holds a bug that the review finds."""
+    """A branch of one commit, which holds a bug that the review finds, and a remote that has its base."""
     root = tmp_path_factory.mktemp("mcp") / "areal"
     for path in find_repository(ROOT).files():
         if not path.startswith(LEFT_OUT):
@@ -44,9 +44,13 @@ def original(tmp_path_factory):
     run_git(root.parent, "init", "-q", "-b", "main", str(root))
     run_git(root, "add", "-A")
     run_git(root, "commit", "-q", "-m", "chore: everything")
+    run_git(root.parent, "clone", "-q", "--bare", str(root), "origin.git")
+    run_git(root, "remote", "add", "origin", str(root.parent / "origin.git"))
+    run_git(root, "fetch", "-q", "origin")
+    run_git(root, "switch", "-q", "-c", "sleep")
     (root / "areal/workflow/sleepy.py").write_text(SLEEPY, encoding="utf-8")
     run_git(root, "add", "-A")
-    run_git(root, "commit", "-q", "-m", "feat(workflow): sleep")
+    run_git(root, "commit", "-q", "-m", "feat(workflow): sleep a second")
     return root
 
 

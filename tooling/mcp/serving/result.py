@@ -106,11 +106,11 @@ def _text(tool: Tool, document: dict[str, Any], stderr: str, *, cut: int) -> str
     lines += [f"{name}: {document[name]}" for name in ("error", "where", "fix") if document.get(name)]
     if document.get("dry_run"):
         lines.append("dry run: nothing was written")
+    if cut:
+        lines.append(f"the structured content was cut to fit, in {cut} places or more: see its `truncated`")
     for name, value in document.items():
         if name not in _SKIPPED and value not in ([], {}, None, ""):
             lines += _shown(name, value)
-    if cut:
-        lines.append(f"the structured content was cut to fit, in {cut} places or more: see its `truncated`")
     if stderr.strip():
         lines += ["standard error, its end:", stderr.strip()[-_TEXT // 2 :]]
     text = printable("\n".join(lines))
