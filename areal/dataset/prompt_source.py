@@ -6,12 +6,15 @@ Ordinals count visits from 0 and never end; epoch e covers ordinals e * len(rows
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_FINGERPRINT_ROWS = 512
 _EPOCHS_KEPT = 2
 """Prompts in flight can straddle one epoch boundary."""
 
@@ -46,6 +49,16 @@ class ShuffledRows:
             raise IndexError(f"ordinal is {ordinal}, expected >= 0")
         epoch, position = divmod(ordinal, len(self._dataset))
         return self._order(epoch)[position] if self._shuffle else position
+
+    def fingerprint(self) -> str:
+        """Digest of how many rows there are and of 512 of them, evenly spread (all, if there are no more)."""
+        digest = hashlib.sha256(str(len(self)).encode())
+        count = min(len(self), _FINGERPRINT_ROWS)
+        for number in range(count):
+            row = dict(self._dataset[number * len(self) // count])
+            # What JSON does not know, images for instance, is told apart by type only: their text may hold addresses.
+            digest.update(json.dumps(row, sort_keys=True, default=lambda value: type(value).__name__).encode())
+        return digest.hexdigest()
 
     def _order(self, epoch: int) -> list[int]:
         order = self._orders.get(epoch)

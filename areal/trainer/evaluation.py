@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from areal.infra.metrics import names
+from areal.infra.rollout.stop import never
 from areal.trainer.assembly import load_rows
 from areal.utils.logging import getLogger
 from areal.workflow.creation import create_workflow
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from areal.infra.rollout.executor import RolloutExecutor
+    from areal.infra.rollout.stop import ShouldStop
     from areal.reward.isolation import AsyncRewardWrapper
     from areal.trainer.config import PPOConfig
 
@@ -65,11 +67,11 @@ class Evaluator:
             options=config.workflow_options,
         )
 
-    def run(self, step: int) -> Evaluation | None:
-        """Evaluate now; None without validation rows."""
+    def run(self, step: int, should_stop: ShouldStop = never) -> Evaluation | None:
+        """Evaluate now; None without validation rows. Raises RolloutStoppedError soon after `should_stop` says so."""
         if not self.rows:
             return None
-        groups = self._executor.evaluate(self.rows, workflow=self._workflow)
+        groups = self._executor.evaluate(self.rows, workflow=self._workflow, should_stop=should_stop)
         firsts = [group.trajectories[0] if group.trajectories else None for group in groups]
         scored = [item for item in firsts if item is not None]
         result = Evaluation(

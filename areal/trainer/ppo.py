@@ -26,6 +26,7 @@ from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.reference import FrozenModel
 from areal.infra.metrics import names
 from areal.infra.rollout.executor import RolloutExecutor
+from areal.infra.rollout.stop import RolloutStoppedError
 from areal.models.value_head import ValueModel
 from areal.reward.isolation import AsyncRewardWrapper
 from areal.trainer.assembly import load_model, load_rows, steps_in_run, tokenizer_of
@@ -68,6 +69,7 @@ class PPOTrainer:
         self.tokenizer = tokenizer_of(config.model)
         session.metrics.decode = self.tokenizer.decode
         self.rows = load_rows(config.train_dataset, self.tokenizer, kind="rl", seed=config.seed)
+        session.check_rows(self.rows.fingerprint())
         self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.rollout.batch_size)
         self.learner = self._build_learner()
         self._restore_learner()
@@ -75,6 +77,7 @@ class PPOTrainer:
             config.reward,
             timeout_seconds=config.rollout.reward_timeout_seconds,
             max_workers=config.rollout.reward_workers,
+            memory_limit_mb=config.rollout.reward_memory_mb or None,
         )
         # Now, so that a reward that cannot be imported is reported before anything is sampled.
         self._reward.start()
@@ -130,7 +133,7 @@ class PPOTrainer:
     def _step(self, step: int) -> dict[str, float]:
         """One batch: wait, learn, publish. Returns its metrics."""
         clock = _Clock()
-        rollout = self.executor.next_batch()
+        rollout = self.executor.next_batch(lambda: self.session.stop.requested)
         clock.lap("rollout_wait")
         trajectories = [item for group in rollout.groups for item in group.trajectories]
         if self._transform_rewards is not None:
@@ -153,7 +156,17 @@ class PPOTrainer:
         return metrics if evaluation is None else metrics | evaluation.metrics()
 
     def _evaluate(self, step: int) -> Evaluation | None:
-        evaluation = self.evaluator.run(step)
+        """None without validation rows, when the run shall stop, and when it failed, which is no reason to stop."""
+        try:
+            evaluation = self.evaluator.run(step, lambda: self.session.stop.requested)
+        except RolloutStoppedError:
+            return None
+        except Exception:
+            if step == 0:
+                raise  # nothing has been trained: whoever started the run is still there to mend it
+            _logger.exception("evaluation at step %d failed; training goes on", step)
+            self.session.metrics.log(step, {names.EVAL_FAILED: 1.0})
+            return None
         if evaluation is not None:
             self.evaluations.append(evaluation)
             self.session.metrics.log(step, evaluation.metrics())

@@ -12,6 +12,7 @@ from areal.infra.checkpoint.signals import StopRequest
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics.live import LiveView
 from areal.infra.metrics.logger import MetricLogger
+from areal.infra.rollout.stop import RolloutStoppedError
 from areal.trainer.assembly import run_directory
 from areal.trainer.configuration.source import dump_yaml, flatten, to_mapping
 from areal.utils.atomic import atomic_write
@@ -42,10 +43,14 @@ class RunSession:
         self.stop = stop
         self.store = CheckpointStore(directory / "checkpoints", keep=config.checkpoint.keep)
         self.resumed: Checkpoint | None = self._find_checkpoint()
+        self._rows: str | None = None
         self.metrics = MetricLogger(directory, config.metrics)
         # Metrics of step k stand for k finished steps; later ones are about to be done again.
         self.metrics.resume_at(self.first_step + 1 if self.resumed is not None else 0)
         self._failed_saves = 0
+        self._retry_pause = 1
+        self._retry_step: int | None = None
+        """Step after which a failed save is tried again; None when the last one worked."""
         self._saved_step = self.first_step if self.resumed is not None else -1
         self._started = time.monotonic()
 
@@ -65,11 +70,12 @@ class RunSession:
         step = self.first_step
         metrics: dict[str, float] = {}
         title = f"{self.config.experiment_name}/{self.config.trial_name}"
-        every = self.config.checkpoint.every_steps
         with LiveView(total_steps, title=title, enabled=self.config.metrics.progress) as view:
             while step < total_steps and not self.stop.requested:
                 try:
                     metrics = do_step(step)
+                except RolloutStoppedError:
+                    break  # asked to while it waited; saved below, like after any other step
                 except RolloutError:
                     # No batch came, so the state is still that between two steps: keep the work that was done.
                     if self._saved_step != step:
@@ -77,7 +83,7 @@ class RunSession:
                     raise
                 step += 1
                 view.update(step, metrics)
-                if every and step % every == 0:
+                if self._is_regular(step) or step == self._retry_step:
                     self.save(step, states())
         if self._saved_step != step:
             self.save(step, states(), last=True)
@@ -102,21 +108,49 @@ class RunSession:
     def save(self, step: int, states: Mapping[str, Any], *, last: bool = False) -> None:
         """Write recovery state. A failure is reported and training goes on, until max_write_failures in a row.
 
+        A failed save is tried again after 1, 2, 4, ... further steps, so that a disk that has room again is used long
+        before the next regular save; only regular ones count as failures in a row.
+
         step: number of finished training steps. last: nothing comes after it, so a failure is an error at once.
         """
         try:
-            self.store.save(step, states, meta={"config": to_mapping(self.config)})
+            self.store.save(step, states, meta={"config": to_mapping(self.config), "rows": self._rows})
         except CheckpointError as error:
             if last:
                 raise
-            self._failed_saves += 1
+            self._retry_step, self._retry_pause = step + self._retry_pause, 2 * self._retry_pause
+            self._failed_saves += self._is_regular(step)
             if self._failed_saves >= self.config.checkpoint.max_write_failures:
                 raise CheckpointError(f"{self._failed_saves} saves in a row failed, giving up: {error}") from error
-            _logger.error("%s; training goes on (%d of %d tolerated failures)",  # noqa: TRY400 - message says it all
-                          error, self._failed_saves, self.config.checkpoint.max_write_failures)  # fmt: skip
+            _logger.error(  # noqa: TRY400 - the message says it all
+                "%s; training goes on (%d of %d tolerated failures), next attempt after step %d",
+                error,
+                self._failed_saves,
+                self.config.checkpoint.max_write_failures,
+                self._retry_step,
+            )
         else:
-            self._failed_saves = 0
+            self._failed_saves, self._retry_pause, self._retry_step = 0, 1, None
             self._saved_step = step
+
+    def check_rows(self, fingerprint: str) -> None:
+        """Say which rows the run trains on; saved with each checkpoint.
+
+        Raises ConfigError when the resumed checkpoint was trained on others, which equal paths and counts do not rule
+        out, unless checkpoint.allow_config_change is set.
+        """
+        self._rows = fingerprint
+        before = None if self.resumed is None else self.resumed.meta.get("rows")
+        if before not in (None, fingerprint) and not self.config.checkpoint.allow_config_change:
+            raise ConfigError(
+                f"train_dataset has other rows than those the checkpoint of step {self.first_step} was trained on (the "
+                f"file was edited or replaced). Restore it, use another output_dir, or accept the change with "
+                f"checkpoint.allow_config_change=true"
+            )
+
+    def _is_regular(self, step: int) -> bool:
+        every = self.config.checkpoint.every_steps
+        return bool(every) and step % every == 0
 
     def _find_checkpoint(self) -> Checkpoint | None:
         if not self.config.checkpoint.resume:

@@ -20,7 +20,8 @@ class CheckpointConfig(Config):
     allow_config_change: bool = False
     """Resume although the configuration differs from the checkpoint's in something that changes training."""
     max_write_failures: int = 3
-    """Consecutive failed saves (disk full, permission) before the run stops; each is reported and training goes on."""
+    """Consecutive regular saves that may fail (disk full, permission) before the run stops. Each failure is reported,
+    training goes on, and the save is tried again after 1, 2, 4, ... steps."""
 
     def __post_init__(self) -> None:
         """Refuse to keep nothing."""

@@ -229,6 +229,10 @@ class CheckpointStore:
     def _check_space(self, final: Path, needed: int) -> None:
         free = shutil.disk_usage(self.directory).free
         if free < needed + _SPARE_BYTES:
+            # What is kept too long goes only after a save: with a full disk, that would be never.
+            self._prune()
+            free = shutil.disk_usage(self.directory).free
+        if free < needed + _SPARE_BYTES:
             raise CheckpointError(
                 f"checkpoint {final.name} needs about {_megabytes(needed + _SPARE_BYTES)} and {self.directory} has "
                 f"{_megabytes(free)} free: nothing was written; free space or use another output_dir"

@@ -38,6 +38,9 @@ class RolloutConfig(Config):
     """A reward call that takes longer is killed and counts as a fault."""
     reward_workers: int = 1
     """Worker processes for rewards."""
+    reward_memory_mb: int = 0
+    """Address space of each reward process in MiB; an allocation beyond it fails inside the reward, which is a fault of
+    that sample. 0 sets no limit. Address space is more than memory: a reward that loads torch needs 16384 or so."""
     stall_seconds: float = 300.0
     """Without any finished episode for this long, a warning names what is pending and for how long."""
 
@@ -46,7 +49,8 @@ class RolloutConfig(Config):
         for name in ("batch_size", "group_size", "reward_workers", "max_consecutive_failures", "max_filtered_batches"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 1")
-        for name in ("max_head_offpolicyness", "max_concurrent_prompts", "max_retries", "min_group_size"):
+        for name in ("max_head_offpolicyness", "max_concurrent_prompts", "max_retries", "min_group_size",
+                     "reward_memory_mb"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected >= 0")
         if self.min_group_size > self.group_size:

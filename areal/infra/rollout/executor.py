@@ -32,6 +32,7 @@ from areal.infra.rollout.groups import GroupRun, evaluate_rows
 from areal.infra.rollout.ledger import PromptLedger, PromptState
 from areal.infra.rollout.loop_thread import LoopThread
 from areal.infra.rollout.source import IndexedPromptSource
+from areal.infra.rollout.stop import LOOK_SECONDS, RolloutStoppedError, never
 from areal.infra.rollout.tally import STALE, FailureTally
 from areal.infra.rollout.watchdog import StallWatchdog
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from areal.api import InferenceEngine, RolloutWorkflow
     from areal.infra.rollout.config import RolloutConfig
     from areal.infra.rollout.source import PromptSource
+    from areal.infra.rollout.stop import ShouldStop
 
 _STATE_FORMAT = 1
 
@@ -111,10 +113,11 @@ class RolloutExecutor:
         self._ensure_running()
         self._loop.call(self._pump)
 
-    def next_batch(self) -> RolloutBatch:
+    def next_batch(self, should_stop: ShouldStop = never) -> RolloutBatch:
         """Wait for the next batch. Its prompts keep their slots until `advance`.
 
-        Raises RolloutError when rollouts cannot make progress (with the tally of reasons) or the executor is closed.
+        Raises RolloutError when rollouts cannot make progress (with the tally of reasons) or the executor is closed,
+        RolloutStoppedError soon after `should_stop` says so.
         """
         started = monotonic()
         with self._changed:
@@ -126,7 +129,9 @@ class RolloutExecutor:
                 selected = self._policy.select(self._ledger, version)
                 if selected is not None:
                     break
-                self._changed.wait()
+                if should_stop():
+                    raise RolloutStoppedError("asked to stop while waiting for a batch")
+                self._changed.wait(LOOK_SECONDS)
             self._ledger.take(selected)
             groups = tuple(self._finished.pop(ordinal) for ordinal in selected)
             dropped, faults = self._tally.flush()
@@ -166,13 +171,19 @@ class RolloutExecutor:
         self._loop.call(self._pump)
 
     def evaluate(
-        self, rows: Sequence[Mapping[str, Any]], *, workflow: RolloutWorkflow | None = None, group_size: int = 1
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        workflow: RolloutWorkflow | None = None,
+        group_size: int = 1,
+        should_stop: ShouldStop = never,
     ) -> list[PromptGroup]:
         """Run `workflow` (None: the training one) over `rows` on the same engine and wait; one group per row, in order.
 
         Samples that fail are missing from their group, with their faults; ledger, limits and randomness of training are
         untouched. Works before `start` and between any two training steps. Seeds depend on (run seed, position of the
-        row, sample) only, so that every evaluation of a run asks for the same randomness.
+        row, sample) only, so that every evaluation of a run asks for the same randomness. Raises RolloutStoppedError
+        soon after `should_stop` says so; nothing of the evaluation goes on.
         """
         self._ensure_running()
         workflow = workflow or self._workflow
@@ -183,9 +194,8 @@ class RolloutExecutor:
             workflow_name=type(workflow).__name__,
             engine_name=type(self._engine).__name__,
         )
-        return self._loop.run(
-            evaluate_rows(runner, workflow, rows, group_size=group_size, version=self._engine.version)
-        )
+        evaluation = evaluate_rows(runner, workflow, rows, group_size=group_size, version=self._engine.version)
+        return self._loop.run(evaluation, should_stop)
 
     def pause(self) -> None:
         """Admit no further prompts; those in flight go on. Idempotent."""

@@ -8,10 +8,13 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from areal.api import RolloutError
+from areal.infra.rollout.stop import LOOK_SECONDS, RolloutStoppedError, never
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from areal.infra.rollout.stop import ShouldStop
 
 logger = getLogger(__name__)
 
@@ -65,17 +68,23 @@ class LoopThread:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run `coroutine` on the loop and wait for its result; not from the loop's own thread."""
+    def run(self, coroutine: Coroutine[Any, Any, _T], should_stop: ShouldStop = never) -> _T:
+        """Run `coroutine` on the loop and wait for its result; not from the loop's own thread.
+
+        Raises RolloutStoppedError, after cancelling it, when `should_stop` says so first.
+        """
         assert self._loop is not None
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
+            while not concurrent.futures.wait([future], LOOK_SECONDS).done:
+                if should_stop():
+                    raise RolloutStoppedError("asked to stop while waiting for rollouts")
             return future.result()
         except concurrent.futures.CancelledError:
             self.raise_failure()
             raise RolloutError("the rollout executor was closed while the call was waiting") from None
         except BaseException:
-            future.cancel()  # Ctrl-C in the waiting thread
+            future.cancel()  # the caller stopped waiting, for this or for Ctrl-C
             raise
 
     def fail(self, error: BaseException) -> None:
