@@ -105,6 +105,7 @@ def make_plan(git: Git, wishes: Wishes, reports: Reports, *, rehearsal: bool) ->
         known = (*once_here(git, branch.reference, branch.tip), *kept)
         refuse_strangers(git, branch.name, goal.remote, goal.theirs, known)
     proposal = propose(git, branch.tip, goal, wishes)
+    moving.refuse_losses(git, proposal.before, proposal.after)
     body = body_text(git, proposal, goal, reports)
     answer = service.look_up(git.root, branch, goal)
     return _planned(git, branch, goal, proposal, answer, body, wishes), warnings
@@ -150,6 +151,9 @@ def create(
         _push(git, plan, observe)
         observe("pull request")
         url, steps = _publish(git, plan, wishes)
+        stale = moving.moved_submodules(git, plan.proposal.before, plan.proposal.after)
+        if stale:
+            steps = (shlex.join(["git", "submodule", "update", "--init", "--", *stale]), *steps)
         observe("end")
         return Done(plan=plan, url=url, next_steps=steps, warnings=tuple(warnings), recovery=recovery)
 
@@ -165,6 +169,7 @@ def restore(
         found = backups.find(git, wanted, branch)
         if found.commit == branch.tip:
             return (), found, recovery
+        moving.refuse_losses(git, branch.tip, found.commit)
         fresh = backups.reserve(branch)
         what = f"back to {found.id}"
         steps = (backup_step(branch, fresh), move_step(branch, branch.tip, found.commit, fresh, what))

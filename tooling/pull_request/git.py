@@ -15,16 +15,17 @@ import subprocess
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tooling.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from tooling.kit.repository import Repository
 
+_LONG_HASH: Final = 64
 _HARMLESS: Final = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
 _ALWAYS: Final = ("-c", "core.quotePath=false", "-c", "submodule.recurse=false", "-c", "advice.diverging=false")
 
@@ -46,21 +47,22 @@ class Git:
     repository: Repository
     extra: Mapping[str, str] = field(default_factory=dict)
     """Further variables of the environment."""
+    store: Path | None = None
+    """A bare repository that has every object that was made; None: that is the repository itself."""
 
     @classmethod
     @contextmanager
     def rehearsing(cls, repository: Repository) -> Iterator[Git]:
         """Everything this writes (objects, fetched ones too) goes to a folder that is removed at the end."""
         with tempfile.TemporaryDirectory(prefix="areal-pr-", ignore_cleanup_errors=True) as folder:
-            real = repository.common_dir / "objects"
-            known = [os.fspath(real), os.environ.get("GIT_ALTERNATE_OBJECT_DIRECTORIES", "")]
-            yield cls(
-                repository,
-                {
-                    "GIT_OBJECT_DIRECTORY": folder,
-                    "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.pathsep.join(filter(None, known)),
-                },
-            )
+            store = Path(folder)
+            _make_store(store, repository)
+            yield cls(repository, {"GIT_OBJECT_DIRECTORY": os.fspath(store / "objects")}, store)
+
+    @property
+    def readable(self) -> Path:
+        """Where programs that only know folders find every object."""
+        return self.store or self.root
 
     @property
     def root(self) -> Path:
@@ -110,9 +112,9 @@ class Git:
         """The output as one line of text."""
         return os.fsdecode(self.run(*arguments, allowed=allowed, given=given)).rstrip("\n")
 
-    def listed(self, *arguments: str, given: bytes | None = None) -> list[str]:
+    def listed(self, *arguments: str, allowed: tuple[int, ...] = (0,)) -> list[str]:
         """NUL-separated output, such as paths."""
-        return [os.fsdecode(part) for part in self.run(*arguments, given=given).split(b"\0") if part]
+        return [os.fsdecode(part) for part in self.run(*arguments, allowed=allowed).split(b"\0") if part]
 
     def commit(self, revision: str) -> str | None:
         """Hash of the commit that something leads to; None when there is none, or it is not here."""
@@ -131,6 +133,27 @@ class Git:
     def setting(self, name: str) -> str:
         """A value of git's configuration; "" when it is not set."""
         return self.line("config", "--get", name, allowed=(0, 1))
+
+
+def _make_store(store: Path, repository: Repository) -> None:
+    """A bare repository without references, that borrows the objects of another one."""
+    (store / "objects" / "info").mkdir(parents=True)
+    (store / "refs").mkdir()
+    (store / "HEAD").write_text("ref: refs/heads/none\n", encoding="utf-8")
+    lender = repository.common_dir
+    # Lines that begin with a quotation mark are read as C strings.
+    (store / "objects" / "info" / "alternates").write_bytes(_quoted(os.fsencode(lender / "objects")) + b"\n")
+    settings = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
+    if len(repository.head() or "") == _LONG_HASH:
+        settings = settings.replace("= 0", "= 1") + "[extensions]\n\tobjectFormat = sha256\n"
+    (store / "config").write_text(settings, encoding="utf-8")
+    if repository.is_shallow():
+        (store / "shallow").write_bytes((lender / "shallow").read_bytes())
+
+
+def _quoted(path: bytes) -> bytes:
+    escaped = path.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+    return b'"' + escaped + b'"'
 
 
 def _elsewhere() -> frozenset[str]:

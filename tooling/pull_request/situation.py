@@ -1,5 +1,4 @@
-"""Where the work stands: branch, base, remote, and what forbids to begin. Only looks; GitPython reads the
-settings of remotes."""
+"""Where the work stands: branch, base, remote, and what forbids to begin. Only looks."""
 
 from __future__ import annotations
 
@@ -129,7 +128,7 @@ def _status(git: Git) -> tuple[list[str], list[str]]:
 
 def target(git: Git, branch: Branch, wishes: Wishes) -> Target:
     """Where everything is to go. Asks the remotes; raises UsageError for what they do not have."""
-    addresses = remotes(git.repository)
+    addresses = remotes(git)
     remote = _remote(git, branch, wishes.remote, addresses)
     base_remote, named = _base(wishes.base, remote, addresses)
     offer = ask(git, remote)
@@ -151,7 +150,7 @@ def target(git: Git, branch: Branch, wishes: Wishes) -> Target:
 
 def target_offline(git: Git, branch: Branch, wishes: Wishes) -> Target:
     """The same from what was fetched last: nothing is asked."""
-    addresses = remotes(git.repository)
+    addresses = remotes(git)
     remote = _remote(git, branch, wishes.remote, addresses)
     base_remote, named = _base(wishes.base, remote, addresses)
     base = named or _default_here(git, base_remote)
@@ -172,10 +171,11 @@ def target_offline(git: Git, branch: Branch, wishes: Wishes) -> Target:
     )
 
 
-def remotes(repository: Repository) -> dict[str, str]:
-    """Name -> address, without names and passwords in it."""
-    with repository.git() as repo:
-        return {each.name: without_secrets(next(iter(each.urls), "")) for each in repo.remotes}
+def remotes(git: Git) -> dict[str, str]:
+    """Name -> address as git resolves it, without names and passwords in it."""
+    output = git.listed("config", "-z", "--get-regexp", r"^remote\..*\.url$", allowed=(0, 1))
+    names = [each.partition("\n")[0].removeprefix("remote.").removesuffix(".url") for each in output]
+    return {name: without_secrets(git.line("ls-remote", "--get-url", "--", name)) for name in dict.fromkeys(names)}
 
 
 def _remote(git: Git, branch: Branch, named: str, known: Mapping[str, str]) -> str:

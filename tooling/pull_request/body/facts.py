@@ -51,7 +51,7 @@ class Facts:
     tests_outdated: bool
     """Whether the report is older than the newest commit."""
     merged_since: bool
-    """Whether the proposal holds news of the base that the tests and the review have not seen."""
+    """Whether the proposal holds news of the base that the tests have not seen."""
 
     @property
     def breaking(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def measure(git: Git, proposal: Proposal, *, base_tip: str, test_report: Path | 
         up_to_date=git.contains(proposal.after, base_tip),
         closes=_issues(proposal, _CLOSES),
         refers=_issues(proposal, _REFERS),
-        requirements=changed_requirements(git, proposal.parted, proposal.before, paths),
+        requirements=changed_requirements(git, proposal.onto, proposal.after, paths),
         audit=read_audit(audit) if audit is not None else None,
         tests=tests,
         tests_outdated=tests is not None and tests.older_than(_written(git, proposal.before)),
@@ -104,7 +104,7 @@ def _written(git: Git, tip: str) -> int:
 
 
 def _review(git: Git, proposal: Proposal) -> Outcome:
-    """The review of what the branch changes, as it was written: its commits are here, also in a rehearsal."""
+    """The review of what is proposed, next to the base that it is proposed for."""
     from tooling.review.baseline import read_baseline
     from tooling.review.domains import touched
     from tooling.review.passes import passes
@@ -115,7 +115,7 @@ def _review(git: Git, proposal: Proposal) -> Outcome:
     from tooling.review.review import find
     from tooling.review.risk import assess
 
-    comparison = between(Reader(git.root), proposal.parted, proposal.before)
+    comparison = between(Reader(git.readable), proposal.onto, proposal.after)
     policy = read_policy(comparison.base)
     known = (comparison.base.text(policy.baseline) or "") if policy.baseline else ""
     findings = find(comparison, policy, read_baseline(known))

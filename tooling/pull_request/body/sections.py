@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.review.report.written import escaped
+from tooling.kit.output import printable
+from tooling.review.report import written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +70,6 @@ def findings(facts: Facts) -> str:
         lines += ["", f"and {len(found) - _FINDINGS} more"] if len(found) > _FINDINGS else []
     hidden = len(facts.review.findings) - len(found)
     lines += ["", f"{hidden} more are suppressed with a reason."] if hidden else []
-    lines += ["", "The base has moved since: what it brings was not reviewed together."] if facts.merged_since else []
     return "\n".join(lines)
 
 
@@ -146,6 +146,11 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[Facts], str]]]] = {
 """Name -> heading and text, in the order of our own template."""
 
 
+def escaped(text: str) -> str:
+    """Names, as Markdown shows them; control characters are spelt out."""
+    return written.escaped(printable(text))
+
+
 def harmless(text: str) -> str:
     """Somebody's Markdown that makes no headings, holds no HTML, and mentions nobody. Code stays as it is."""
     return "\n".join(_lines(text.split("\n")))
@@ -168,7 +173,7 @@ def _lines(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"@(?=\w)", "&#64;", text.replace("<", "&lt;"))
+    return re.sub(r"@(?=\w)", "&#64;", printable(text).replace("<", "&lt;"))
 
 
 def _range(text: str) -> str:

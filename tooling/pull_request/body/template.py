@@ -239,7 +239,7 @@ _PROOFS: Final[tuple[tuple[re.Pattern[str], Callable[[Facts], bool]], ...]] = (
     ),
     (
         re.compile(r"the review finds nothing|areal-review"),
-        lambda facts: not facts.review.open and not facts.merged_since,
+        lambda facts: not facts.review.open,
     ),
 )
 """What a line of a checklist has to say, and what proves it."""

@@ -66,12 +66,12 @@ def backups(git: Git, branch: str | None = None) -> tuple[Backup, ...]:
 
 
 def find(git: Git, wanted: str, branch: Branch) -> Backup:
-    """A backup by its id or full name, the newest of the branch for "". Raises UsageError."""
+    """A backup by its id or full name; for "" the newest that the branch is not already. Raises UsageError."""
     known = backups(git, branch.name)
     if not wanted:
         if not known:
             raise UsageError(f"there is no backup of {branch.name!r}", where="restore", fix="`areal-pr backups --all`")
-        return known[0]
+        return next((each for each in known if each.commit != branch.tip), known[0])
     found = next((each for each in known if wanted in {each.id, each.reference}), None)
     if found is None:
         elsewhere = next((each for each in backups(git) if wanted in {each.id, each.reference}), None)

@@ -41,12 +41,24 @@ class Recovery:
     note: str = ""
 
 
+def refuse_losses(git: Git, before: str, after: str) -> None:
+    """Raise ConflictError where a move would overwrite something that no commit has."""
+    if before != after:
+        refuse_in_the_way(git, differences(git, before, after))
+
+
+def moved_submodules(git: Git, before: str, after: str) -> tuple[str, ...]:
+    """Submodules that the new commit wants at another commit; their own files are never touched here."""
+    found = differences(git, before, after) if before != after else ()
+    return tuple(each.path for each in found if each.submodule and each.after is not None)
+
+
 def move(git: Git, record: Record, observe: Observe) -> None:
     """Bring the branch that is checked out, the index and the work tree from `before` to `after`. Raises ConflictError,
     with everything as it was, when something stands against it."""
     repository = git.repository
     git.attempt("update-index", "-q", "--refresh")
-    refuse_in_the_way(git, differences(git, record.before, record.after))
+    refuse_losses(git, record.before, record.after)
     observe("record")
     records.save(repository, record)
     observe("work tree")

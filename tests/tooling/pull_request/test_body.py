@@ -1,0 +1,287 @@
+"""The text says what was measured, where the template wants it, and claims nothing else."""
+
+import json
+import os
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tooling.pull_request.body.sections import harmless
+from tooling.pull_request.body.template import sealed, untouched
+
+SUITE = """<?xml version="1.0" encoding="utf-8"?>
+<testsuites><testsuite name="pytest" errors="0" failures="{failures}" skipped="2" tests="5" timestamp="{when}">
+<testcase classname="tests.a" name="test_one" time="1.5"/>
+<testcase classname="tests.a" name="test_two" time="0.5"/>
+<testcase classname="tests.a" name="test_three" time="0">{failure}</testcase>
+<testcase classname="tests.b" name="test_four"><skipped message="needs a GPU"/></testcase>
+<testcase classname="tests.b" name="test_five"><skipped message="needs a GPU"/></testcase>
+</testsuite></testsuites>
+"""
+
+
+def report(world, *, failure="", after=timedelta(minutes=1)):
+    place = world.folder / "junit.xml"
+    when = (datetime.now(UTC) + after).isoformat()
+    place.write_text(SUITE.format(failures=int(bool(failure)), when=when, failure=failure))
+    return place
+
+
+def body(world, *words):
+    world.git("fetch", "-q")
+    ran = world.run("body", "--json", *words)
+    assert ran.code == 0, ran.err
+    return ran.json["body"]
+
+
+def section(text, heading):
+    """What stands below a heading."""
+    found = re.search(rf"^#+ {re.escape(heading)}$\n(.*?)(?=^#+ |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert found, text
+    return found[1].strip()
+
+
+def test_every_section_of_our_own_template_is_filled(world):
+    text = body(world)
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings == [
+        "Description",
+        "What changed",
+        "Risk",
+        "Review",
+        "Tests",
+        "Breaking changes",
+        "Dependencies",
+        "Checklist",
+    ]
+    assert "package/two.py" in section(text, "What changed")
+    assert section(text, "Risk").startswith("**LOW**")
+
+
+def test_it_prints_without_a_network_and_writes_nothing(world):
+    world.git("fetch", "-q")
+    world.remote.rename(world.folder / "gone.git")
+    before = world.git("for-each-ref"), sorted(os.listdir(world.root / ".git")), world.git("count-objects")
+    ran = world.run("body")
+    assert (ran.code, ran.out.startswith("## Description")) == (0, True)
+    assert (world.git("for-each-ref"), sorted(os.listdir(world.root / ".git")), world.git("count-objects")) == before
+
+
+def test_findings_that_stand_are_listed(world):
+    world.commit(
+        "feat: load",
+        {"package/load.py": "import subprocess\n\n\ndef load(path):\n    subprocess.run(f'cat {path}', shell=True)\n"},
+    )
+    found = section(body(world), "Review")
+    assert "package/load.py:5" in found.replace("\\", "")
+    assert re.search(r"\| (?:HIGH|CRITICAL|MEDIUM) \|", found)
+
+
+def test_nothing_is_claimed_about_tests_without_a_report(world):
+    text = body(world)
+    assert "nothing is claimed about tests" in section(text, "Tests")
+    assert "- [ ] tests pass" in text
+
+
+def test_tests_that_ran_and_were_skipped_are_counted_with_reasons(world):
+    text = body(world, "--no-rebase", "--test-report", os.fspath(report(world)))
+    told = section(text, "Tests")
+    assert told.startswith("3 passed, 0 failed, 2 skipped in 2 s")
+    assert "- 2: needs a GPU" in told
+    assert "- [x] tests pass" in text
+
+
+def test_failures_are_named_and_nothing_is_ticked(world):
+    text = body(world, "--no-rebase", "--test-report", os.fspath(report(world, failure="<failure/>")))
+    assert "tests.a::test\\_three" in section(text, "Tests")
+    assert "- [ ] tests pass" in text
+
+
+def test_a_report_of_an_earlier_state_says_so(world):
+    text = body(world, "--no-rebase", "--test-report", os.fspath(report(world, after=timedelta(hours=-1))))
+    assert "older than the newest commit" in section(text, "Tests")
+    assert "- [ ] tests pass" in text
+
+
+def test_tests_that_ran_before_the_rebase_prove_less(world):
+    text = body(world, "--test-report", os.fspath(report(world)))
+    assert "before this was brought onto the newest base" in section(text, "Tests")
+    assert "- [ ] tests pass" in text
+
+
+def test_joining_commits_does_not_make_a_report_old(world):
+    place = report(world, after=timedelta(seconds=2))
+    world.run("create", "--no-rebase")
+    world.git("commit", "-q", "--amend", "--no-edit", GIT_COMMITTER_DATE="2099-01-01T00:00:00Z")
+    assert "older than" not in section(body(world, "--no-rebase", "--test-report", os.fspath(place)), "Tests")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "no XML"),
+        ("<html/>", "root is <html>"),
+        ('<!DOCTYPE x [<!ENTITY a "b">]><testsuites/>', "document type"),
+        ("<testsuites>" + "<a>" * 10, "no XML"),
+    ],
+)
+def test_what_is_no_report_is_refused(world, content, said):
+    place = world.folder / "bad.xml"
+    place.write_text(content)
+    world.git("fetch", "-q")
+    ran = world.run("body", "--test-report", os.fspath(place))
+    assert (ran.code, said in ran.err, "--test-report" in ran.err) == (2, True, True)
+    ran = world.run("create", "--test-report", os.fspath(world.folder / "none.xml"))
+    assert (ran.code, world.backups()) == (2, [])
+
+
+def test_a_report_without_tests_is_no_proof(world):
+    place = world.folder / "empty.xml"
+    place.write_text("<testsuites/>")
+    text = body(world, "--no-rebase", "--test-report", os.fspath(place))
+    assert "nothing ran" in section(text, "Tests")
+    assert "- [ ] tests pass" in text
+
+
+def test_requirements_and_their_audit_are_told(world):
+    world.commit("build: pin", {"constraints.txt": "torch==2.9.0\nnumpy==1.26\n"})
+    world.git("switch", "-q", "-c", "second")
+    world.git("push", "-q", "origin", "topic:main", "--force")
+    world.commit("build: newer torch", {"constraints.txt": "torch==2.10.0\nnumpy==1.26\n"})
+    assert section(body(world), "Dependencies").startswith(
+        "- torch in constraints.txt: ==2.9.0 -\\> ==2.10.0".replace("-\\>", "->")
+    )
+    row = {
+        "distribution": "torch",
+        "old_version": "2.9.0",
+        "new_version": "2.10.0",
+        "worst": "breaking",
+        "counts": {"breaking": 2, "info": 1},
+        "unresolved": 3,
+        "open": [{"count": 4}],
+    }
+    place = world.folder / "audit.json"
+    place.write_text(json.dumps({"audits": [row]}))
+    told = section(body(world, "--audit", os.fspath(place)), "Dependencies")
+    assert "| torch | 2.9.0 | 2.10.0 | breaking | 3 | 7 |" in told
+    place.write_text("[]")
+    assert world.run("body", "--audit", os.fspath(place)).code == 2
+
+
+def test_issues_and_breaking_changes_come_from_footers(world):
+    world.commit(
+        "fix!: x\n\nIt fixes #3.\n\nBREAKING CHANGE: call y\nCloses: #12\nRefs: owner/name#4", {"x.txt": "1\n"}
+    )
+    text = body(world)
+    assert section(text, "Related issues").split("\n") == ["Closes #12", "Closes #3", "Refs owner/name#4"]
+    assert section(text, "Breaking changes") == "- call y"
+
+
+TEMPLATE = """<!-- Thank you! Read CONTRIBUTING first. -->
+
+## Description
+
+<!-- What and why? -->
+
+## Related Issue
+
+Fixes #(issue)
+
+## Type of Change
+
+- [ ] Bug fix (non-breaking change which fixes an issue)
+- [ ] New feature
+- [ ] Breaking change
+- [ ] Documentation update
+
+## Checklist
+
+- [ ] I have read the contributing guide
+- [ ] My commit messages follow the conventions
+- [ ] I added tests for my change
+- [ ] All tests pass
+- [ ] Branch is up to date with main
+
+## Screenshots
+
+Drag them here.
+
+```
+## not a heading
+```
+"""
+
+
+@pytest.mark.parametrize(
+    "place", [".github/PULL_REQUEST_TEMPLATE.md", "pull_request_template.md", "docs/Pull_Request_Template.md"]
+)
+def test_the_template_of_a_repository_is_filled_and_kept(world, place):
+    world.advance("docs: template", {place: TEMPLATE})
+    world.commit("test: two", {"tests/test_two.py": "def test_two():\n    assert True\n", "x.md": "x\n"})
+    text = body(world)
+    assert "- wip" in section(text, "Description")
+    assert "What and why?" not in text
+    assert section(text, "Related Issue") == "Fixes #(issue)"
+    assert [line[3] for line in section(text, "Type of Change").split("\n")] == [" ", "x", " ", " "]
+    assert [line[3] for line in section(text, "Checklist").split("\n")] == [" ", "x", "x", " ", "x"]
+    assert "Drag them here." in text
+    assert "Thank you!" in text
+    assert text.index("## Screenshots") < text.index("## Risk")
+
+
+def test_the_base_decides_about_the_template_not_the_change(world):
+    world.advance("docs: template", {".github/PULL_REQUEST_TEMPLATE.md": "## Summary\n\nFROM BASE\n"})
+    world.commit("docs: mine", {"docs/pull_request_template.md": "## Summary\n\nFROM BRANCH\n"})
+    text = body(world)
+    assert "FROM BASE" in text
+    assert "FROM BRANCH" not in text
+
+
+def test_a_template_that_is_a_link_is_none(world):
+    secret = world.folder / "secret.txt"
+    secret.write_text("SECRET")
+    (world.root / ".github").mkdir()
+    (world.root / ".github/PULL_REQUEST_TEMPLATE.md").symlink_to(secret)
+    world.git("add", "--all")
+    world.git("commit", "-q", "-m", "docs: link")
+    assert "SECRET" not in body(world)
+
+
+def test_a_breaking_change_ticks_its_box(world):
+    world.advance("docs: template", {".github/PULL_REQUEST_TEMPLATE.md": TEMPLATE})
+    world.commit("feat!: x\n\nBREAKING CHANGE: y", {"x.txt": "1\n"})
+    assert [line[3] for line in section(body(world), "Type of Change").split("\n")] == [" ", "x", "x", " "]
+
+
+def test_a_text_knows_whether_it_was_edited():
+    text = sealed("## A\n\nb")
+    assert untouched(text)
+    assert untouched(text.replace("\n", "\r\n"))
+    assert untouched(text.strip())
+    assert not untouched(text.replace("b", "c"))
+    assert not untouched(text + "\nmore")
+    assert not untouched("## A\n\nb\n")
+
+
+def test_a_text_is_never_longer_than_a_service_takes():
+    text = sealed("line\n" * 100_000)
+    assert len(text) < 65_000
+    assert untouched(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain *words*", "plain *words*"),
+        ("# heading", "\\# heading"),
+        ("a\n---", "a\n\\---"),
+        ("see @somebody", "see &#64;somebody"),
+        ("`@decorator <T>` stays", "`@decorator <T>` stays"),
+        ("<img src=x>", "&lt;img src=x>"),
+        ("```\n# code @x\n```", "```\n# code @x\n```"),
+        ("```\nopen", "```\nopen\n```"),
+    ],
+)
+def test_somebody_s_markdown_is_harmless(text, shown):
+    assert harmless(text) == shown

@@ -1,0 +1,214 @@
+"""A branch becomes one commit on its base, is pushed and proposed; what it was is kept."""
+
+import os
+import stat
+
+import pytest
+
+
+def test_two_commits_become_one_on_the_newest_base(world):
+    before = world.tip()
+    ran = world.run("create")
+    assert ran.code == 0, ran.err
+    assert world.tip("HEAD^") == world.there("main")
+    assert world.git("log", "-1", "--format=%B").strip() == "feat: add two\n\n- wip"
+    assert world.there("topic") == world.tip()
+    assert world.backups() == [before]
+    assert (world.root / "package/two.py").read_text() == "def two():\n    return 1 + 1\n"
+    assert (world.root / "new.txt").read_text() == "new\n"
+    assert world.git("status", "--porcelain") == ""
+
+
+def test_a_second_run_changes_nothing(world):
+    world.run("create")
+    before = (world.tip(), world.there("topic"), world.backups(), world.git("reflog"))
+    again = world.json("create")
+    assert again["ok"]
+    assert [step["name"] for step in again["steps"]] == ["fetch", "pull-request"]
+    assert (world.tip(), world.there("topic"), world.backups(), world.git("reflog")) == before
+
+
+def everything(folder):
+    """Names, sizes and times of all there is, git's own files included."""
+    return {
+        os.path.join(at, name): (os.lstat(os.path.join(at, name)).st_mtime_ns, os.lstat(os.path.join(at, name)).st_size)
+        for at, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+    }
+
+
+def test_a_dry_run_touches_no_file_at_all(world):
+    before = everything(world.folder)
+    ran = world.run("create", "--dry-run", "--json")
+    assert ran.code == 0, ran.err
+    assert everything(world.folder) == before
+    plan = ran.json
+    assert plan["dry_run"] is True
+    assert [step["name"] for step in plan["steps"]] == ["fetch", "backup", "move", "push", "pull-request"]
+    assert all(step["requires"] and step["undo"] and step["effect"] for step in plan["steps"])
+
+
+def test_a_dry_run_foretells_the_message_and_the_text(world):
+    foretold = world.json("create", "--dry-run")
+    done = world.json("create")
+    assert (foretold["message"], foretold["title"]) == (done["message"], done["title"])
+    assert world.git("log", "-1", "--format=%B").strip() == foretold["message"].strip()
+    assert foretold["body"] == done["body"]
+
+
+def test_the_only_commit_keeps_its_words_author_and_date(world):
+    world.git("switch", "-q", "-c", "single", "main")
+    world.commit("fix(core): keep the order\n\nSee the issue.\n\nRefs: #7", {"a.txt": "a\n"}, author="Bob <bob@b.org>")
+    date = world.git("log", "-1", "--format=%ad", "--date=raw")
+    assert world.run("create").code == 0
+    assert world.tip("HEAD^") == world.there("main")
+    shown = world.git("log", "-1", "--format=%an <%ae>|%ad|%B", "--date=raw").strip()
+    assert shown == f"Bob <bob@b.org>|{date}|fix(core): keep the order\n\nSee the issue.\n\nRefs: #7"
+
+
+def test_a_commit_that_stands_on_the_base_already_is_not_rewritten(world):
+    world.git("switch", "-q", "-c", "single", "main")
+    world.git("pull", "-q", "origin", "main")
+    tip = world.commit("fix: keep the order", {"a.txt": "a\n"})
+    plan = world.json("create")
+    assert plan["ok"]
+    assert (plan["rewritten"], world.tip(), world.backups()) == (False, tip, [])
+
+
+def test_a_message_that_does_not_conform_gives_way_and_is_kept_below(world):
+    world.git("switch", "-q", "-c", "single", "main")
+    world.commit("Repaired the thing!!", {"package/one.py": "def one():\n    return 2\n"})
+    assert world.run("create", "--no-rebase").code == 0
+    header, _, rest = world.git("log", "-1", "--format=%B").partition("\n")
+    assert header.startswith("fix: ")
+    assert "Repaired the thing!!" in rest
+    tip = world.tip()
+    assert world.run("create", "--no-rebase").code == 0
+    assert world.tip() == tip
+
+
+def test_everybody_who_wrote_is_named(world):
+    world.commit("fix: x", {"x.txt": "1\n"}, author="Bob <bob@b.org>")
+    world.commit("fix: y\n\nCo-authored-by: Eve <eve@e.org>", {"x.txt": "2\n"}, author="BOB <BOB@b.org>")
+    world.run("create")
+    message = world.git("log", "-1", "--format=%B")
+    assert world.git("log", "-1", "--format=%ae") == "ann@example.org"
+    assert message.count("Co-authored-by: Bob <bob@b.org>") + message.count("Co-authored-by: BOB <BOB@b.org>") == 1
+    assert message.count("Co-authored-by: Eve <eve@e.org>") == 1
+
+
+def test_breaking_changes_stay_announced(world):
+    world.commit("refactor!: drop it\n\nBREAKING CHANGE: use the other", {"x.txt": "1\n"})
+    world.run("create")
+    message = world.git("log", "-1", "--format=%B")
+    assert message.startswith("feat!: add two\n")
+    assert "BREAKING CHANGE: use the other" in message
+
+
+def test_fixups_say_nothing(world):
+    world.commit("fixup! feat: add two", {"x.txt": "1\n"})
+    world.run("create")
+    assert "fixup!" not in world.git("log", "-1", "--format=%B")
+
+
+def test_a_title_is_the_header_of_the_commit(world):
+    assert world.run("create", "--title", "feat(package): count to two").code == 0
+    assert world.git("log", "-1", "--format=%s") == "feat(package): count to two"
+
+
+@pytest.mark.parametrize("title", ["Count to two", "feat: counted.", "feat: " + "long " * 20])
+def test_a_title_that_does_not_conform_is_refused(world, title):
+    before = everything(world.root / ".git/refs")
+    ran = world.run("create", "--title", title)
+    assert (ran.code, "--title" in ran.err) == (10, True)
+    assert everything(world.root / ".git/refs/heads") == {
+        name: value for name, value in before.items() if "/heads/" in name
+    }
+
+
+def test_commits_can_stay_as_they_are(world):
+    tip = world.tip()
+    plan = world.json("create", "--no-squash", "--no-rebase")
+    assert plan["ok"]
+    assert (world.tip(), world.there("topic"), plan["rewritten"]) == (tip, tip, False)
+
+
+def test_commits_are_replayed_one_by_one(world):
+    dates = world.git("log", "-2", "--format=%an %ad %s")
+    plan = world.json("create", "--no-squash")
+    assert plan["ok"]
+    assert world.git("log", "-2", "--format=%an %ad %s") == dates
+    assert world.tip("HEAD~2") == world.there("main")
+    assert plan["title"] == "feat: add two"
+
+
+def test_a_branch_can_stay_where_it_began(world):
+    began = world.tip("main")
+    assert world.run("create", "--no-rebase").code == 0
+    assert world.tip("HEAD^") == began
+    assert not (world.root / "new.txt").exists()
+
+
+def test_merges_of_the_base_are_joined_without_its_commits(world):
+    world.git("fetch", "-q")
+    world.git("merge", "-q", "--no-edit", "origin/main")
+    world.commit("fix: more", {"x.txt": "1\n"})
+    assert world.run("create").code == 0
+    assert world.tip("HEAD^") == world.there("main")
+    message = world.git("log", "-1", "--format=%B")
+    assert "Merge" not in message
+    assert world.git("diff", "--name-only", "HEAD^", "HEAD").split() == ["package/two.py", "x.txt"]
+
+
+def test_a_resolution_made_in_a_merge_is_not_lost(world):
+    world.commit("fix: mine", {"package/one.py": "def one():\n    return 11\n"})
+    world.git("fetch", "-q")
+    world.git("merge", "-q", "origin/main", ok=False)
+    world.write("package/one.py", "def one():\n    return 11.0\n")
+    world.git("add", ".")
+    world.git("commit", "-q", "--no-edit")
+    world.advance("fix: newer", {"newer.txt": "1\n"})
+    refused = world.run("create", "--no-squash")
+    assert (refused.code, "--no-squash" in refused.err) == (2, True)
+    assert world.run("create").code == 0
+    assert (world.root / "package/one.py").read_text() == "def one():\n    return 11.0\n"
+
+
+def test_no_push_leaves_the_remote_alone_and_says_how_to_push(world):
+    ran = world.json("create", "--no-push")
+    command = f"git push --porcelain -- origin {world.tip()}:refs/heads/topic"
+    assert (world.there("topic"), ran["next"]) == ("", [command])
+    assert world.tip("HEAD^") == world.there("main")
+
+
+def test_modes_links_and_removals_survive(world):
+    world.write("run.sh", "#!/bin/sh\n")
+    (world.root / "run.sh").chmod(0o755)
+    (world.root / "link").symlink_to("README.md")
+    world.git("add", "--all")
+    world.commit("feat: more", {"package/two.py": None})
+    world.run("create")
+    assert stat.S_IMODE((world.root / "run.sh").stat().st_mode) & 0o100
+    assert (world.root / "link").readlink().as_posix() == "README.md"
+    assert not (world.root / "package/two.py").exists()
+    assert world.git("status", "--porcelain") == ""
+
+
+def test_git_knows_the_remote_branch_afterwards(world):
+    world.run("create")
+    assert world.git("rev-parse", "--abbrev-ref", "topic@{upstream}") == "origin/topic"
+
+
+def test_it_works_from_a_folder_below_and_for_another_repository(world):
+    world.run("create", "--repo", os.fspath(world.root / "package"))
+    assert world.tip("HEAD^") == world.there("main")
+
+
+def test_status_says_where_the_branch_stands(world):
+    world.git("fetch", "-q")
+    found = world.json("status")
+    assert (found["ahead"], found["behind"], found["ready"], found["remote"]["state"]) == (2, 1, True, "not pushed yet")
+    world.run("create")
+    found = world.json("status")
+    assert (found["ahead"], found["behind"], found["remote"]["state"]) == (1, 0, "the same")
+    assert len(found["backups"]) == 1
