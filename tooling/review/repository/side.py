@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import stat
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -114,16 +115,22 @@ class Side:
 
     def grep(self, words: Iterable[str], *patterns: str) -> list[str]:
         """Files that hold one of the words, below the patterns ("*.py")."""
+        found = self._grep(["-l", "-z"], words, patterns).split("\0")
+        prefix = f"{self.where}:" if self.where not in {INDEX, WORK_TREE} else ""
+        return sorted(path.removeprefix(prefix) for path in found if path)
+
+    def mentioned(self, words: Iterable[str], *patterns: str) -> set[str]:
+        """Those of the words that some file below the patterns holds."""
+        return set(self._grep(["-h", "-o"], words, patterns).splitlines())
+
+    def _grep(self, form: list[str], words: Iterable[str], patterns: tuple[str, ...]) -> str:
         asked = [part for word in sorted(set(words)) if "\n" not in word for part in ("-e", word)]
         if not asked:
-            return []
+            return ""
         where = {WORK_TREE: ["--untracked"], INDEX: ["--cached"]}.get(self.where, [])
         commit = [self.where] if not where else []
-        found = self.git.listed(
-            "grep", "-l", "-z", "-w", "-F", "-I", *where, *asked, *commit, "--", *patterns, allowed=(0, 1)
-        )
-        prefix = f"{self.where}:" if commit else ""
-        return sorted(path.removeprefix(prefix) for path in found)
+        command = ["grep", *form, "-w", "-F", "-I", *where, *asked, *commit, "--", *patterns]
+        return os.fsdecode(self.git.run(*command, allowed=(0, 1), folder=self.git.root))
 
     def definition(self, name: str, depth: int = 0) -> tuple[Module, Function | ast.ClassDef] | None:
         """The function or class of a dotted name, followed through re-exports; None if that is not certain."""

@@ -20,6 +20,9 @@ _CHECKING = re.compile(
     r"^_?(raises|warns|fail|skip|xfail|exit|run|main|launch|spawn|torchrun)|assert|check|expect|verify|test",
     re.IGNORECASE,
 )
+_TEST_FILES = tuple(
+    f":(top,glob)**/{each}" for each in ("tests/**/*.py", "test/**/*.py", "test_*.py", "*_test.py", "conftest.py")
+)
 _NO_FAILURE = re.compile(
     r"accept|allow|permit|no_longer|not_rais|no_(error|exception|crash|op)|does_?n.?t|does_not|valid|smoke|surviv|tolerat|"
     r"without_(error|exception|crash|rais)|is_(ok|fine)|idempotent|harmless",
@@ -61,23 +64,18 @@ def untested(comparison: Comparison) -> Iterator[Place]:
         before = comparison.base.module(file.old_path) if module is not None else None
         if module is None or before is None:
             continue
-        old = {name for name in _public_functions(before) if _named_in_tests(comparison, name)}
-        known = _public_functions(before)
+        known, now = _public_functions(before), _public_functions(module)
         used = {each.id for each in module.nodes(ast.Name)}
-        new = [name for name in _public_functions(module).keys() - known if name not in used]
-        if len(known) >= 2 and len(old) * 5 >= len(known) * 4:
-            for name in sorted(new):
-                line = _public_functions(module)[name]
-                yield Place(file.path, line, f"no test names `{name}`; those beside it are tested")
+        new = [name for name in now.keys() - known if name not in used] if len(known) >= 2 else []
+        tested = comparison.head.mentioned({*known, *new}, *_TEST_FILES) if new else set()
+        if len(tested & known.keys()) * 5 >= len(known) * 4:
+            for name in sorted(set(new) - tested):
+                yield Place(file.path, now[name], f"no test names `{name}`; those beside it are tested")
 
 
 def _public_functions(module: Module) -> dict[str, int]:
     functions = (node for node in module.tree.body if isinstance(node, Function))
     return {node.name: node.lineno for node in functions if not node.name.startswith("_")}
-
-
-def _named_in_tests(comparison: Comparison, name: str) -> bool:
-    return any(is_test(path) for path in comparison.head.grep([name], "*.py"))
 
 
 RULES = (
