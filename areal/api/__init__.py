@@ -2,7 +2,8 @@
 imported.
 
 Read in this order: records (what travels), generation and engine (who produces and consumes it), workflow, reward,
-dataset, model (what you add), registry (how names find it), config and errors.
+dataset, model (what you add), serving (engines whose servers are processes), registry (how names find it), config and
+errors.
 """
 
 from areal.api.config import Config
@@ -38,6 +39,16 @@ from areal.api.records import (
 )
 from areal.api.registry import load
 from areal.api.reward import RewardFunction
+from areal.api.serving import (
+    PublishedWeights,
+    ServerInstance,
+    ServerListener,
+    ServerPool,
+    TensorEntry,
+    WeightCarrier,
+    WeightManifest,
+    WeightRoute,
+)
 from areal.api.workflow import RolloutWorkflow
 
 __all__ = [
@@ -72,16 +83,24 @@ __all__ = [
     "PairedBatch",
     "PromptGroup",
     "Provenance",
+    "PublishedWeights",
     "RegistryError",
     "RewardFunction",
     "RolloutError",
     "RolloutWorkflow",
+    "ServerInstance",
+    "ServerListener",
+    "ServerPool",
     "StateDictAdapter",
     "StopReason",
+    "TensorEntry",
     "TrainEngine",
     "TrainStats",
     "Trajectory",
     "UsageError",
+    "WeightCarrier",
+    "WeightManifest",
+    "WeightRoute",
     "WeightUpdateMeta",
     "load",
 ]

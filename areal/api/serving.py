@@ -1,0 +1,166 @@
+"""Contracts between an inference engine whose servers are processes of their own, and what keeps those alive and
+carries weights to them. Engines talk to servers; processes and carriers are `areal.infra`; a trainer brings them
+together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInstance:
+    """One life of one server. A restarted server is another instance, even at the same address.
+
+    Example: `ServerInstance(name="vllm-0", incarnation="9f31c2ab", url="http://127.0.0.1:41733")`.
+    """
+
+    name: str
+    """Place in the fleet; survives restarts."""
+    incarnation: str
+    """New at every start; the server knows its own, so that an answer of a stale process is recognised."""
+    url: str
+
+
+class ServerListener(Protocol):
+    """What a pool tells the engine that uses its servers. Called from the pool's threads."""
+
+    def server_up(self, server: ServerInstance) -> None:
+        """The server answers its health check: bring it to the current weights and send it requests.
+
+        Whatever is raised counts as a failed start.
+        """
+        ...
+
+    def server_down(self, server: ServerInstance, reason: str) -> None:
+        """The server died, hangs or was condemned: nothing more will come from it. It may be started again."""
+        ...
+
+    def server_retired(self, name: str, reason: str) -> None:
+        """The server used up its restarts and will not come back."""
+        ...
+
+
+class ServerPool(Protocol):
+    """Keeps servers alive."""
+
+    @property
+    def size(self) -> int:
+        """Number of servers, whatever their state."""
+        ...
+
+    def start(self, listener: ServerListener) -> None:
+        """Start all servers and return; `listener` hears of each when it is up."""
+        ...
+
+    def condemn(self, server: ServerInstance, reason: str) -> None:
+        """Give up this instance, although it may look alive: it is killed, and started again while restarts are left.
+
+        Returns at once; a no-op when the instance is gone already.
+        """
+        ...
+
+    def close(self) -> None:
+        """End all servers and wait for it. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """One tensor of a weight version."""
+
+    name: str
+    """As in a Hugging Face checkpoint."""
+    dtype: str
+    """Without the prefix, e.g. "bfloat16"."""
+    shape: tuple[int, ...]
+    digest: str
+    """Of the bytes, row-major; see `areal.utils.tensors.digest`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightManifest:
+    """What a weight version consists of: the receiver accepts exactly this or nothing."""
+
+    version: int
+    entries: tuple[TensorEntry, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, as they travel to a server."""
+        return {
+            "version": self.version,
+            "tensors": [
+                {"name": entry.name, "dtype": entry.dtype, "shape": list(entry.shape), "digest": entry.digest}
+                for entry in self.entries
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> WeightManifest:
+        """Inverse of `to_json`."""
+        return cls(
+            version=int(value["version"]),
+            entries=tuple(
+                TensorEntry(name=item["name"], dtype=item["dtype"], shape=tuple(item["shape"]), digest=item["digest"])
+                for item in value["tensors"]
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightRoute:
+    """How one server gets the tensors of a published version."""
+
+    source: Mapping[str, Any] = field(default_factory=dict)
+    """Plain values for the server's worker, e.g. {"kind": "file", "path": "/dev/shm/areal-7/5.safetensors"}."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedWeights:
+    """A version that a carrier holds ready."""
+
+    manifest: WeightManifest
+    folder: Path | None = None
+    """Checkpoint-like folder with the tensors, for servers that load from disk by themselves; None without one."""
+
+
+class WeightCarrier(Protocol):
+    """Brings weight versions to servers. Published versions are held until `keep_only` names another, or `close`."""
+
+    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> PublishedWeights:
+        """Take over a version (Hugging Face names); the tensors are copied, and may change afterwards.
+
+        Raises EngineError when it cannot; earlier versions stay.
+        """
+        ...
+
+    def keep_only(self, version: int) -> None:
+        """Let go of all versions but this one."""
+        ...
+
+    def routes(
+        self, published: PublishedWeights, servers: Sequence[ServerInstance], workers: Sequence[int]
+    ) -> list[WeightRoute]:
+        """How each of `servers` gets a published version in the `send` that follows.
+
+        workers: model processes behind each server; every one of them receives all tensors.
+        """
+        ...
+
+    def send(self) -> None:
+        """Do this side's part while the servers of the last `routes` receive; returns when they have everything.
+
+        Raises EngineError when they do not take it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        ...

@@ -1,0 +1,117 @@
+"""What an upstream server program must offer, as one small class per program. Everything else is shared.
+
+An adapter translates; it keeps no state, decides nothing and retries nothing. All methods run on the engine's loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from areal.api import GenerationConfig, PublishedWeights, WeightRoute
+    from areal.engine.server.client import ServerClient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One attempt at one generation, with everything resolved."""
+
+    call_id: str
+    """Unique among all calls; known to the server."""
+    prompt: Sequence[int]
+    """Prompt and all tokens sampled so far."""
+    max_tokens: int
+    min_tokens: int
+    stop_token_ids: tuple[int, ...]
+    temperature: float
+    """0 is greedy."""
+    top_p: float
+    top_k: int
+    """0 keeps all."""
+    seed: int
+    stream_interval: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """New tokens of a call."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    finish: str = ""
+    """Empty while more follows, else "stop", "length" or "abort"."""
+    spans: tuple[tuple[int, int, int], ...] | None = None
+    """In the last chunk, where the server tells: (version, first token, one past the last) over the whole call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What the server at hand can do, found out by asking it."""
+
+    version: str
+    """Of the server program."""
+    keeps_requests: bool
+    """Whether requests stay in the server over a weight update, their tokens labelled with the version that sampled
+    them. Without it they are cut before the update, and continued."""
+    workers: int = 1
+    """Model processes behind the server."""
+    verifies: bool = False
+    """Whether its workers compare received weights with the manifest before they switch."""
+    incarnation: str = ""
+    """As the server itself tells it; empty when it does not know."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """What the adapter wants to remember, e.g. which of two endpoints to use."""
+
+
+class ServerAdapter(Protocol):
+    """One upstream program's HTTP API."""
+
+    name: str
+
+    def unsupported_sampling(self, config: GenerationConfig) -> str:
+        """Why this program cannot return exact log-probabilities for these settings; empty when it can."""
+        ...
+
+    async def probe(self, client: ServerClient, url: str, *, timeout: float) -> Capabilities:
+        """Ask a healthy server what it can do. Raises RefusedError naming what is missing and how to get it."""
+        ...
+
+    def stream(
+        self, client: ServerClient, url: str, call: Call, *, capabilities: Capabilities, patience: float
+    ) -> AsyncIterator[Chunk | None]:
+        """Generate. Yields None whenever nothing came for `patience` seconds; the last chunk has `finish`."""
+        ...
+
+    async def abort(self, client: ServerClient, url: str, call_ids: Sequence[str], *, timeout: float) -> None:
+        """End these calls: their streams finish with "abort" and what they have."""
+        ...
+
+    async def pause(self, client: ServerClient, url: str, *, capabilities: Capabilities, timeout: float) -> None:
+        """Return when no token is being computed. Calls stay (`keeps_requests`), or end with "abort"."""
+        ...
+
+    async def resume(self, client: ServerClient, url: str, *, timeout: float) -> None:
+        """Compute tokens again."""
+        ...
+
+    async def stage(
+        self, client: ServerClient, url: str, published: PublishedWeights, route: WeightRoute, *, timeout: float
+    ) -> None:
+        """Have the server fetch and verify a version beside the one it uses. Raises RefusedError."""
+        ...
+
+    async def switch(
+        self, client: ServerClient, url: str, published: PublishedWeights, *, clear_cache: bool, timeout: float
+    ) -> None:
+        """Put the staged version in use; the server is paused. Raises RefusedError.
+
+        clear_cache: drop everything that was cached under the version before, that of running calls included.
+        """
+        ...
+
+    async def score(self, client: ServerClient, url: str, tokens: Sequence[int], *, timeout: float) -> list[float]:
+        """Log-probability of each token but the first given those before it, at temperature 1."""
+        ...

@@ -1,0 +1,102 @@
+"""Checks of what servers send, and of what callers ask. Whatever passes here may be trained on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.api import ConfigError, FaultError, FaultKind
+from areal.engine.server.errors import BadAnswerError, BrokenTokensError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from areal.api import ModelRequest
+
+LOGPROB_TOLERANCE: Final = 1e-4
+"""How far above 0 rounding may push a log-probability; the same slack as in `areal.api.Trajectory`."""
+LOWEST_LOGPROB: Final = -9000.0
+"""Servers write about -9999 where they had NaN or -inf; no real token is that improbable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """What a request is checked against."""
+
+    context: int
+    """Most tokens of prompt and output together."""
+    vocab_size: int
+    eos_token_id: int | None
+    tokenizer: Any = None
+    """Has `decode(list[int]) -> str`; needed for stop strings only."""
+
+
+def check_request(request: ModelRequest, limits: RequestLimits) -> None:
+    """Raise FaultError(DATA_INVALID) for a request that can never run, ConfigError for one that no tokenizer serves."""
+    ids, length = request.input_ids, len(request.input_ids)
+    problem = ""
+    if length == 0:
+        problem = "the prompt is empty (0 tokens), expected at least 1"
+    elif length >= limits.context:
+        problem = (
+            f"a prompt of {length} tokens leaves no room in the context of {limits.context} tokens (the smaller of "
+            f"max_seq_len and the model's max_position_embeddings); shorten or drop the row"
+        )
+    elif min(ids) < 0 or max(ids) >= limits.vocab_size:
+        wrong = min(ids) if min(ids) < 0 else max(ids)
+        problem = (
+            f"token id {wrong} is outside the model's vocabulary of {limits.vocab_size}; tokenizer and model do not "
+            f"belong together"
+        )
+    elif not 0 <= request.sampled_before <= length:
+        problem = f"sampled_before is {request.sampled_before}, expected 0 .. {length} (the number of input_ids)"
+    if problem:
+        raise FaultError(FaultKind.DATA_INVALID, f"request {request.request_id}: {problem}")
+    if request.gconfig.stop and limits.tokenizer is None:
+        raise ConfigError(
+            f"gconfig.stop is {request.gconfig.stop!r}, but the engine was built without a tokenizer; "
+            f"pass tokenizer= or use stop_token_ids"
+        )
+
+
+def check_tokens(tokens: object, logprobs: object, *, where: str, vocab_size: int) -> None:
+    """Raise BrokenTokensError unless there is one usable log-probability for each token of the vocabulary."""
+    if not isinstance(tokens, list) or not isinstance(logprobs, list):
+        raise BrokenTokensError(
+            f"{where} sent {type(tokens).__name__} as tokens and {type(logprobs).__name__} as log-probabilities, "
+            f"expected two lists"
+        )
+    if len(tokens) != len(logprobs):
+        raise BrokenTokensError(f"{where} sent {len(tokens)} tokens with {len(logprobs)} log-probabilities")
+    for index, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab_size:
+            raise BrokenTokensError(f"{where} sent token {token!r}, expected an id below {vocab_size}")
+        if isinstance(logprob, bool) or not isinstance(logprob, (int, float)) or not math.isfinite(logprob):
+            raise BrokenTokensError(
+                f"{where} sent log-probability {logprob!r} of token {index}, expected a number <= 0"
+            )
+        if not LOWEST_LOGPROB < logprob <= LOGPROB_TOLERANCE:
+            raise BrokenTokensError(
+                f"{where} sent log-probability {logprob!r} of token {index}, expected a number <= 0"
+            )
+
+
+def versions_of(spans: Sequence[tuple[int, int, int]], num_tokens: int, *, where: str) -> list[int]:
+    """Version of each token from spans that must cover all of them in order. Raises BrokenTokensError otherwise."""
+    versions: list[int] = []
+    for version, start, end in spans:
+        if start != len(versions) or end < start or (versions and version < versions[-1]):
+            raise BrokenTokensError(f"{where} sent version spans {list(spans)}, expected ascending ones without gaps")
+        versions += [version] * (end - start)
+    if len(versions) != num_tokens:
+        raise BrokenTokensError(f"{where} labelled {len(versions)} tokens with versions, but sent {num_tokens}")
+    return versions
+
+
+def field_of(value: object, name: str, kind: type, *, where: str) -> Any:
+    """`value[name]`, which must be of `kind`. Raises BadAnswerError otherwise."""
+    found = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(found, kind):
+        raise BadAnswerError(f"{where} answered without a usable {name!r} (it is {found!r}, expected {kind.__name__})")
+    return found

@@ -1,0 +1,283 @@
+"""`ServerEngine`: an `areal.api.InferenceEngine` over server processes, whatever program they run.
+
+    engine = ServerEngine(adapter, pool=supervisor, carrier=carrier, config=config, ...)
+    response = await engine.agenerate(ModelRequest(input_ids=[5, 9, 2], gconfig=GenerationConfig(max_new_tokens=8)))
+
+The parts: `requests` runs generations, `members` looks after servers, `fleet` routes, `updates` moves weights, the
+adapter speaks HTTP. This file joins them and is the only one that other threads call; all work happens on its own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from areal.api import ArealError, ConfigError, EngineError, ServerInstance, StopReason
+from areal.engine.server.checks import check_request
+from areal.engine.server.client import ServerClient
+from areal.engine.server.errors import ServerError
+from areal.engine.server.generation import Generation
+from areal.engine.server.loop import EngineLoop
+from areal.engine.server.members import Members
+from areal.engine.server.requests import GenerationRunner
+from areal.engine.server.tensors import check_layout, read_checkpoint, serving_tensors
+from areal.engine.server.updates import Probe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from areal.api import ModelRequest, ModelResponse, PublishedWeights, ServerPool, WeightCarrier, WeightUpdateMeta
+    from areal.engine.server.adapter import ServerAdapter
+    from areal.engine.server.checks import RequestLimits
+    from areal.engine.server.config import ServerEngineConfig
+    from areal.engine.server.fleet import Server
+
+_TALLIES = ("requests", "finished", "aborted", "failed", "cancelled", "continued", "failed_calls", "salvaged_tokens",
+            "generated_tokens", "weight_updates", "evictions", "starts", "parity_checks", "parity_abs_max")  # fmt: skip
+_CLOSE_SECONDS = 5.0
+
+
+class ServerEngine:
+    """See the module.
+
+    to_hf: native parameter names to Hugging Face names. weights: what the servers begin with, Hugging Face names; its
+    names and shapes are those every later version must have. reference: log-probabilities that the trainer's present
+    weights give to the tokens of a sequence, all but the first; None turns the probe off. version: of the given
+    weights.
+
+    The constructor starts the servers and returns; requests wait until one is ready (`wait_ready` for all of them).
+
+    Randomness: a token depends on the request's seed and on where its generation was cut (by a weight update on a
+    server that does not keep requests, or by a server's end), not on its position alone as in the embedded engine.
+    """
+
+    def __init__(
+        self,
+        adapter: ServerAdapter,
+        *,
+        pool: ServerPool,
+        carrier: WeightCarrier,
+        config: ServerEngineConfig,
+        limits: RequestLimits,
+        to_hf: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]],
+        weights: Mapping[str, Tensor],
+        reference: Callable[[list[int]], list[float]] | None = None,
+        version: int = 0,
+    ) -> None:
+        self._adapter, self._pool, self._carrier, self._config = adapter, pool, carrier, config
+        self._limits, self._to_hf, self._reference = limits, to_hf, reference
+        self._layout = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+        self._version = version
+        self._closed = False
+        self._generations: set[Generation] = set()
+        self._tally = dict.fromkeys(_TALLIES, 0.0)
+        self._client = ServerClient()
+        published = carrier.publish(version, serving_tensors(weights, config.dtype))
+        probe = self._make_probe()
+        self._loop = EngineLoop(f"areal-{adapter.name}")
+        self._members: Members = self._loop.run(self._open(published, probe))
+        self._runner = GenerationRunner(self._members, adapter, self._client, config)
+        pool.start(self)
+
+    # ---- InferenceEngine
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that produce the next token."""
+        return self._version
+
+    async def agenerate(self, request: ModelRequest) -> ModelResponse:
+        """See `InferenceEngine.agenerate`. Cancelling the caller ends the request on the server.
+
+        Raises FaultError(DATA_INVALID) for a request that can never run, FaultError(GENERATION_FAILED) when servers
+        keep failing it, ConfigError for what the servers cannot sample exactly, EngineError after `close` or when no
+        server is left.
+        """
+        self._require_open()
+        check_request(request, self._limits)
+        problem = self._adapter.unsupported_sampling(request.gconfig)
+        if problem:
+            raise ConfigError(f"{self._adapter.name}: {problem}")
+        generation = Generation(request, self._limits, self._config.stream_interval)
+        return await self._loop.await_here(self._generate(generation))
+
+    def pause(self) -> None:
+        """Return once no token is being computed; until `resume` none will be. Idempotent."""
+        self._require_open()
+        self._loop.run(self._members.pause())
+
+    def resume(self) -> None:
+        """Continue after `pause`. Idempotent."""
+        self._require_open()
+        self._loop.run(self._members.resume())
+
+    def abort(self, request_ids: Sequence[str] | None = None) -> int:
+        """End the given requests (all when None) with what they have so far; return how many were ended."""
+        self._require_open()
+        return self._loop.run(self._abort(None if request_ids is None else frozenset(request_ids)))
+
+    def update_weights(self, meta: WeightUpdateMeta) -> None:
+        """Switch all servers to new weights; a server that does not take them is given up and started again.
+
+        Raises EngineError for a version that is not newer, names and shapes that do not fit, and when no server took
+        it; the old weights then stay.
+        """
+        self._require_newer(meta)
+        tensors = serving_tensors(self._tensors_of(meta), self._config.dtype)
+        check_layout(tensors, self._layout, version=meta.version)
+        published = self._carrier.publish(meta.version, tensors)
+        # Weights from a folder are not those the trainer holds, so there is nothing to compare with.
+        probe = self._make_probe() if meta.state_dict is not None else None
+        self._loop.run(self._update(published, probe))
+
+    def stats(self) -> Mapping[str, float]:
+        """Counters since start, and the present state.
+
+        generated_tokens: received. continued: calls cut by a weight update and continued. failed_calls: calls that
+        failed; salvaged_tokens: kept from them. evictions, starts: of servers. stage_seconds, switch_seconds,
+        probe_abs_max: of the last weight update. parity_abs_max: largest difference found by parity checks.
+        """
+        servers = list(self._members.fleet.servers.values())
+        active = sum(len(server.calls) for server in servers)
+        now = {
+            "active": active,
+            "waiting": len(self._generations) - active,
+            "version": self._version,
+            "servers": sum(server.serving for server in servers),
+        }
+        return {name: float(value) for name, value in {**self._tally, **self._members.updater.tally, **now}.items()}
+
+    def close(self) -> None:
+        """End all requests (they return their partial output), end the servers, free everything. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._loop.run(self._end_requests())
+        finally:
+            self._pool.close()
+            self._loop.run(self._client.close())
+            self._loop.close()
+            self._carrier.close()
+
+    # ---- beyond the contract
+
+    def wait_ready(self, *, servers: int | None = None, timeout: float | None = None) -> None:
+        """Wait until so many servers (None: all) take requests. Raises EngineError when they do not in time."""
+        wanted = self._pool.size if servers is None else servers
+        self._loop.run(self._members.wait_ready(wanted, timeout or self._config.wait_seconds))
+
+    # ---- ServerListener: called from the pool's threads
+
+    def server_up(self, server: ServerInstance) -> None:
+        """Bring it to the current weights and send it requests."""
+        try:
+            self._loop.run(self._members.welcome(server))
+        except ServerError as error:
+            raise EngineError(str(error)) from error
+
+    def server_down(self, server: ServerInstance, reason: str) -> None:
+        """Its requests notice by themselves; here it only leaves the list."""
+        if not self._closed:
+            self._loop.run(self._members.farewell(server, reason))
+
+    def server_retired(self, name: str, reason: str) -> None:
+        """Requests that wait fail when no server is left."""
+        if not self._closed:
+            self._loop.run(self._members.retire(name, reason))
+
+    # ---- on the loop
+
+    async def _open(self, published: PublishedWeights, probe: Probe | None) -> Members:
+        return Members(
+            adapter=self._adapter,
+            client=self._client,
+            pool=self._pool,
+            carrier=self._carrier,
+            config=self._config,
+            tally=self._tally,
+            published=published,
+            probe=probe,
+        )
+
+    async def _generate(self, generation: Generation) -> ModelResponse:
+        self._generations.add(generation)
+        self._tally["requests"] += 1
+        outcome = "failed"
+        try:
+            response = await self._runner.run(generation)
+            outcome = "aborted" if response.stop_reason is StopReason.ABORT else "finished"
+            return response
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        finally:
+            self._generations.discard(generation)
+            self._tally[outcome] += 1
+
+    async def _abort(self, wanted: frozenset[str] | None) -> int:
+        chosen = [
+            generation
+            for generation in self._generations
+            if not generation.abort_asked and (wanted is None or generation.request.request_id in wanted)
+        ]
+        calls: dict[Server, list[str]] = {}
+        for generation in chosen:
+            generation.abort_asked = True
+            for server in self._members.fleet.servers.values():
+                if generation.current is not None and generation.current in server.calls:
+                    calls.setdefault(server, []).append(generation.current.call.call_id)
+        self._members.fleet.changed()
+        await self._members.abort(calls)
+        return len(chosen)
+
+    async def _update(self, published: PublishedWeights, probe: Probe | None) -> None:
+        await self._members.update(published, probe)
+        self._version = published.manifest.version
+        self._tally["weight_updates"] += 1
+
+    async def _end_requests(self) -> None:
+        """Let requests return what they have; those that do not in time are cancelled with the loop."""
+        if not self._generations:
+            return
+        await self._members.resume()
+        await self._abort(None)
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                while self._generations:
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            return
+
+    # ---- in the caller's thread
+
+    def _tensors_of(self, meta: WeightUpdateMeta) -> Mapping[str, Tensor]:
+        if meta.path is not None:
+            return read_checkpoint(meta.path)
+        assert meta.state_dict is not None, "WeightUpdateMeta checks that kind 'memory' has a state dict"
+        try:
+            return self._to_hf(meta.state_dict)
+        except ArealError as error:
+            raise EngineError(f"weight update refused, the engine keeps its weights: {error}") from error
+
+    def _make_probe(self) -> Probe | None:
+        length = min(self._config.probe_tokens, self._limits.context - 1)
+        if self._reference is None or length < 2:
+            return None
+        # Any ids do; these differ from each other, and are the same in every run.
+        tokens = [(7919 * (index + 1)) % self._limits.vocab_size for index in range(length)]
+        return Probe(tokens, self._reference(tokens))
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EngineError(f"the {self._adapter.name} engine is closed; build a new one")
+
+    def _require_newer(self, meta: WeightUpdateMeta) -> None:
+        self._require_open()
+        if meta.version <= self._version:
+            raise EngineError(
+                f"weight update to version {meta.version} refused: the engine is at version {self._version}, "
+                f"and versions must increase"
+            )

@@ -1,0 +1,136 @@
+"""The servers of an engine as the engine sees them, and which of them gets the next request.
+
+Everything here runs on the engine's loop. Starting and ending processes is the pool's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from areal.api import EngineError, FaultError, FaultKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from areal.api import ServerInstance
+    from areal.engine.server.adapter import Capabilities
+    from areal.engine.server.config import ServerEngineConfig
+    from areal.engine.server.generation import CallProgress
+
+
+@dataclass(slots=True, eq=False)
+class Server:
+    """One instance that answers."""
+
+    instance: ServerInstance
+    capabilities: Capabilities
+    version: int
+    """Of the weights in use; tokens labelled with it have been verified."""
+    serving: bool = False
+    """Whether it gets requests."""
+    alive: bool = True
+    """False when the pool has reported its end, or it was condemned."""
+    changing: bool = False
+    """Between the beginning and the end of a weight update on it."""
+    unproven: int | None = None
+    """Version in use that has not been probed yet, since the engine is paused."""
+    calls: set[CallProgress] = field(default_factory=set)
+    errors_in_a_row: int = 0
+    last_token_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return f"{self.instance.name} ({self.instance.url}, incarnation {self.instance.incarnation})"
+
+
+class Fleet:
+    """Servers by name, and the requests that wait for one."""
+
+    def __init__(self, config: ServerEngineConfig) -> None:
+        self._config = config
+        self.servers: dict[str, Server] = {}
+        self.retired: dict[str, str] = {}
+        """Name to reason of servers that will not come back."""
+        self.paused = False
+        self._changed = asyncio.Event()
+
+    @property
+    def serving(self) -> list[Server]:
+        """Those that get requests."""
+        return [server for server in self.servers.values() if server.serving]
+
+    def find(self, instance: ServerInstance) -> Server | None:
+        """The server of this very instance; None when another life of it is there, or none."""
+        server = self.servers.get(instance.name)
+        return server if server is not None and server.instance == instance else None
+
+    def changed(self) -> None:
+        """Something that a waiting request may be waiting for has happened."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def drop(self, server: Server) -> None:
+        """It is gone: no request goes there any more."""
+        server.alive = server.serving = False
+        if self.servers.get(server.instance.name) is server:
+            del self.servers[server.instance.name]
+        self.changed()
+
+    async def wait_changed(self, timeout: float) -> None:
+        """Wait for the next change, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), timeout)
+
+    async def acquire(
+        self, prefix: Sequence[int], *, avoid: Collection[str], num_servers: int, given_up: Callable[[], bool]
+    ) -> Server | None:
+        """The server for a request with this prompt; waits until there is one and the engine is not paused.
+
+        avoid: incarnations that failed this request; taken only when there is no other. given_up: asked after every
+        change; None is returned once it says yes. Raises EngineError when no server will ever come back, FaultError
+        when none came in time.
+        """
+        deadline = time.monotonic() + self._config.wait_seconds
+        while not given_up():
+            if not self.paused and (server := self.choose(prefix, avoid=avoid)) is not None:
+                return server
+            if len(self.retired) >= num_servers:
+                raise EngineError(f"no inference server is left:\n{self.obituary}")
+            if self.paused:
+                deadline = time.monotonic() + self._config.wait_seconds
+            elif time.monotonic() > deadline:
+                raise FaultError(
+                    FaultKind.GENERATION_FAILED, f"no inference server was ready within {self._config.wait_seconds:g} s"
+                )
+            await self.wait_changed(max(deadline - time.monotonic(), 0.01))
+        return None
+
+    @property
+    def obituary(self) -> str:
+        """Why each retired server is gone."""
+        return "\n".join(f"{name}: {reason}" for name, reason in self.retired.items())
+
+    def choose(self, prefix: Sequence[int], *, avoid: Collection[str] = ()) -> Server | None:
+        """Least loaded, unless the one that likely has the prompt in its cache is nearly as free."""
+        ready = self.serving
+        candidates = [server for server in ready if server.instance.incarnation not in avoid] or ready
+        if not candidates:
+            return None
+        least = min(candidates, key=lambda server: len(server.calls))
+        if not self._config.affinity_tokens:
+            return least
+        # The highest of one number per (prompt, server): when a server goes, only its own prompts move.
+        key = repr(prefix[: self._config.affinity_tokens])
+        preferred = max(candidates, key=lambda server: _weight(key, server.instance.name))
+        nearly_free = len(preferred.calls) <= len(least.calls) + self._config.affinity_slack
+        return preferred if nearly_free else least
+
+
+def _weight(key: str, name: str) -> bytes:
+    return hashlib.blake2b(f"{name}/{key}".encode(), digest_size=8).digest()

@@ -1,0 +1,79 @@
+"""The event loop of a server engine: one thread that does all its network traffic and owns all its state.
+
+Callers of the engine live on other loops and threads; whatever they ask runs here, so nothing of the engine needs a
+lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from areal.api import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+_T = TypeVar("_T")
+_JOIN_SECONDS = 10.0
+
+
+class EngineLoop:
+    """Started by the constructor, ended by `close`."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Run on the loop and wait; from any other thread."""
+        if self.is_current:
+            coroutine.close()
+            raise EngineError("an engine call that waits was made on the engine's own thread")
+        future = self._submit(coroutine)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise EngineError("the engine was closed while a call was waiting") from None
+        except BaseException:
+            future.cancel()  # Ctrl-C in the waiting thread
+            raise
+
+    async def await_here(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Run on the loop and await it on the caller's; cancelling the caller cancels the coroutine."""
+        return await asyncio.wrap_future(self._submit(coroutine))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on this loop's thread."""
+        return threading.current_thread() is self._thread
+
+    def close(self) -> None:
+        """Cancel what runs and end the thread. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_JOIN_SECONDS)
+
+    def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+        if self._closed:
+            coroutine.close()
+            raise EngineError("the engine is closed; build a new one")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            pending = asyncio.all_tasks(self._loop)
+            for task in pending:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()

@@ -1,0 +1,218 @@
+"""Which servers take part: they come up, get the current weights, serve, fail, and go; and all of them change together.
+
+Runs on the engine's loop. Requests see it as `EngineView`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from areal.api import EngineError
+from areal.engine.server.errors import ConnectionFailedError, ServerError, StalledError
+from areal.engine.server.fleet import Fleet, Server
+from areal.engine.server.updates import WeightUpdater
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from areal.api import PublishedWeights, ServerInstance, ServerPool, WeightCarrier
+    from areal.engine.server.adapter import ServerAdapter
+    from areal.engine.server.client import ServerClient
+    from areal.engine.server.config import ServerEngineConfig
+    from areal.engine.server.updates import Probe
+
+_logger = getLogger(__name__)
+
+
+class Members:
+    """All servers of an engine and the version they are to have.
+
+    tally: counters of the engine, changed here. probe: None when nothing can be compared.
+    """
+
+    def __init__(
+        self,
+        *,
+        adapter: ServerAdapter,
+        client: ServerClient,
+        pool: ServerPool,
+        carrier: WeightCarrier,
+        config: ServerEngineConfig,
+        tally: dict[str, float],
+        published: PublishedWeights,
+        probe: Probe | None,
+    ) -> None:
+        self._adapter, self._client, self._pool, self._carrier = adapter, client, pool, carrier
+        self._config, self.tally = config, tally
+        self._published, self._probe = published, probe
+        self.fleet = Fleet(config)
+        self.updater = WeightUpdater(
+            adapter=adapter, client=client, carrier=carrier, config=config, failed=self.condemn
+        )
+        # One change of weights, or of paused and running, at a time; servers that come up wait for it.
+        self._lock = asyncio.Lock()
+        self._calm = asyncio.Event()
+        self._calm.set()
+
+    @property
+    def version(self) -> int:
+        """Of the weights that the servers are to have."""
+        return self._published.manifest.version
+
+    # ---- EngineView
+
+    async def settled(self) -> int:
+        """Wait until no weight update is under way; returns the version."""
+        await self._calm.wait()
+        return self.version
+
+    def num_servers(self) -> int:
+        """Of the pool, in whatever state."""
+        return self._pool.size
+
+    def server_failed(self, server: Server, error: ServerError) -> None:
+        """A call failed. A silent server is given up at once, others after some errors in a row."""
+        if not server.alive:
+            return
+        server.errors_in_a_row += 1
+        if isinstance(error, StalledError) or server.errors_in_a_row >= self._config.max_consecutive_errors:
+            self.condemn(server, str(error))
+        elif isinstance(error, ConnectionFailedError) and server.serving:
+            # It may be gone: no further requests until it answers.
+            server.serving = False
+            asyncio.ensure_future(self._check_alive(server))  # noqa: RUF006 - short, and cancelled with the loop
+
+    # ---- life of servers
+
+    async def welcome(self, instance: ServerInstance) -> None:
+        """A server that has just become healthy: find out what it can do, give it the weights, let requests in.
+
+        Raises EngineError or ServerError; the server is then of no use.
+        """
+        capabilities = await self._adapter.probe(self._client, instance.url, timeout=self._config.control_seconds)
+        if capabilities.incarnation and capabilities.incarnation != instance.incarnation:
+            raise EngineError(
+                f"{instance.url} is answered by incarnation {capabilities.incarnation}, expected "
+                f"{instance.incarnation}: another process has that port"
+            )
+        server = Server(instance=instance, capabilities=capabilities, version=-1)
+        async with self._lock:
+            if not await self.updater.push([server], self._published, self._probe, paused=False):
+                raise EngineError(f"{server.where} did not take weights of version {self.version}")
+            if self.fleet.paused:
+                await self._pause_one(server)
+            server.serving = True
+            self.fleet.servers[instance.name] = server
+            self.tally["starts"] += 1
+            self.fleet.changed()
+
+    async def farewell(self, instance: ServerInstance, reason: str) -> None:
+        """The pool says that an instance has ended."""
+        server = self.fleet.find(instance)
+        if server is not None:
+            self.fleet.drop(server)
+            self.tally["evictions"] += 1
+            _logger.warning("%s is gone: %s", server.where, reason)
+
+    async def retire(self, name: str, reason: str) -> None:
+        """The pool will not start this server again."""
+        _logger.error("%s will not come back: %s", name, reason)
+        self.fleet.retired[name] = reason
+        self.fleet.changed()
+
+    def condemn(self, server: Server, reason: str) -> None:
+        """Give up a server: no request goes there any more, and the pool ends and restarts it."""
+        if server.alive:
+            if self.fleet.find(server.instance) is server:
+                self.tally["evictions"] += 1
+            self.fleet.drop(server)
+            self._pool.condemn(server.instance, reason)
+
+    async def wait_ready(self, wanted: int, timeout: float) -> None:
+        """Wait until so many servers take requests. Raises EngineError."""
+        try:
+            async with asyncio.timeout(timeout):
+                while len(self.fleet.serving) < wanted:
+                    if self._pool.size - len(self.fleet.retired) < wanted:
+                        raise EngineError(f"inference servers cannot be started:\n{self.fleet.obituary}")
+                    await self.fleet.wait_changed(timeout)
+        except TimeoutError:
+            ready = len(self.fleet.serving)
+            raise EngineError(f"{ready} of {wanted} inference servers were ready after {timeout:g} s") from None
+
+    async def _check_alive(self, server: Server) -> None:
+        try:
+            await self._client.get(server.instance.url, "/health", timeout=self._config.control_seconds / 6)
+        except ServerError as error:
+            self.condemn(server, str(error))
+        else:
+            if server.alive:
+                server.serving = True
+                self.fleet.changed()
+
+    # ---- all servers together
+
+    async def update(self, published: PublishedWeights, probe: Probe | None) -> None:
+        """Bring all serving servers to a version; those that come up later get it too. Raises EngineError."""
+        async with self._lock:
+            self._calm.clear()
+            try:
+                done = await self.updater.push(self.fleet.serving, published, probe, paused=self.fleet.paused)
+                if not done and len(self.fleet.retired) >= self._pool.size:
+                    raise EngineError(f"no server is left to take weights of version {published.manifest.version}")
+                self._published, self._probe = published, probe
+            finally:
+                self._carrier.keep_only(self.version)
+                self._calm.set()
+
+    async def pause(self) -> None:
+        """Return once no token is being computed. Idempotent."""
+        async with self._lock:
+            if not self.fleet.paused:
+                self.fleet.paused = True
+                await asyncio.gather(*map(self._pause_one, self.fleet.serving))
+
+    async def resume(self) -> None:
+        """Undo `pause`. Idempotent."""
+        async with self._lock:
+            if not self.fleet.paused:
+                return
+            self._calm.clear()
+            try:
+                await asyncio.gather(*map(self._resume_one, self.fleet.serving))
+                self.fleet.paused = False
+            finally:
+                self._calm.set()
+                self.fleet.changed()
+
+    async def abort(self, calls: dict[Server, list[str]]) -> None:
+        """End calls on their servers."""
+        for server, call_ids in calls.items():
+            try:
+                await self._adapter.abort(
+                    self._client, server.instance.url, call_ids, timeout=self._config.control_seconds
+                )
+            except ServerError as error:
+                _logger.warning("%s: %d requests could not be aborted: %s", server.where, len(call_ids), error)
+                self.server_failed(server, error)
+
+    async def _pause_one(self, server: Server) -> None:
+        try:
+            await self._adapter.pause(
+                self._client,
+                server.instance.url,
+                capabilities=server.capabilities,
+                timeout=self._config.control_seconds,
+            )
+        except ServerError as error:
+            self.condemn(server, f"it cannot be paused: {error}")
+
+    async def _resume_one(self, server: Server) -> None:
+        try:
+            await self._adapter.resume(self._client, server.instance.url, timeout=self._config.control_seconds)
+            if server.unproven is not None:
+                if self._probe is not None:
+                    await self.updater.check(server, self._probe)
+                server.version, server.unproven = server.unproven, None
+        except ServerError as error:
+            self.condemn(server, f"it cannot be resumed: {error}")

@@ -1,0 +1,125 @@
+"""The receiving end of a weight transfer, inside a worker process of an inference server.
+
+Runs in the server's own environment, next to copies of `areal.utils.tensors` and `areal.utils.process_groups`: standard
+library, torch and safetensors only. It stages and verifies; putting tensors into a model is the worker's business.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from areal.utils.process_groups import broadcast, connect_store, join_group
+from areal.utils.tensors import bucket_bytes, buckets, digests, dtype_name, views
+
+
+class RefusedWeightsError(Exception):
+    """What arrived is not what the manifest says; nothing was changed."""
+
+
+class WeightReceiver:
+    """Holds at most one staged version, verified against its manifest."""
+
+    def __init__(self, *, worker_index: int, device: torch.device) -> None:
+        """worker_index: among the workers of its server, from 0. device: where this worker's model lies."""
+        self._worker_index, self._device = worker_index, device
+        self._staged: tuple[int, dict[str, torch.Tensor]] | None = None
+        self._group: Any = None
+        self._session: tuple[Any, ...] = ()
+
+    def stage(self, manifest: dict[str, Any], source: dict[str, Any]) -> None:
+        """Fetch all tensors and compare them with the manifest. Raises RefusedWeightsError; then nothing is staged."""
+        self._staged = None
+        if source["kind"] == "file":
+            tensors = self._from_file(source)
+        elif source["kind"] == "broadcast":
+            tensors = self._from_broadcast(manifest, source)
+        else:
+            raise RefusedWeightsError(f"unknown kind of weight transfer {source['kind']!r}")
+        verify(manifest, tensors)
+        self._staged = (int(manifest["version"]), tensors)
+
+    def take(self, version: int) -> dict[str, torch.Tensor]:
+        """The staged tensors, in manifest order; the receiver forgets them. RefusedWeightsError for another version."""
+        staged, self._staged = self._staged, None
+        if staged is None or staged[0] != version:
+            held = "none" if staged is None else f"version {staged[0]}"
+            raise RefusedWeightsError(f"version {version} was to be switched to, but {held} is staged")
+        return staged[1]
+
+    def discard(self) -> None:
+        """Forget what is staged."""
+        self._staged = None
+
+    def _from_file(self, source: dict[str, Any]) -> dict[str, torch.Tensor]:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            loaded: dict[str, torch.Tensor] = load_file(source["path"])
+        except (OSError, SafetensorError) as error:
+            raise RefusedWeightsError(f"cannot read {source['path']}: {error}") from error
+        return loaded
+
+    def _from_broadcast(self, manifest: dict[str, Any], source: dict[str, Any]) -> dict[str, torch.Tensor]:
+        on_device = source["backend"] == "nccl"
+        tensors: dict[str, torch.Tensor] = {}
+        try:
+            group = self._join(source)
+            for run in buckets(manifest["tensors"], source["bucket_bytes"]):
+                buffer = torch.empty(
+                    bucket_bytes(run), dtype=torch.uint8, device=self._device if on_device else torch.device("cpu")
+                )
+                broadcast(group, buffer)
+                # Staged on the host: the device has no room for a second copy of a large model.
+                host = buffer.to("cpu")
+                tensors |= {entry["name"]: view for entry, view in zip(run, views(host, run), strict=True)}
+        except RuntimeError as error:
+            self._group, self._session = None, ()
+            raise RefusedWeightsError(f"broadcast of weights failed: {error}") from error
+        return tensors
+
+    def _join(self, source: dict[str, Any]) -> Any:
+        session = (source["host"], source["port"], source["session"])
+        if session != self._session:
+            self._group = None
+            store = connect_store(
+                source["host"],
+                source["port"],
+                world_size=source["world_size"],
+                timeout_seconds=source["timeout_seconds"],
+            )
+            self._group = join_group(
+                store,
+                rank=source["rank"] + self._worker_index,
+                world_size=source["world_size"],
+                backend=source["backend"],
+                timeout_seconds=source["timeout_seconds"],
+            )
+            self._session = session
+        return self._group
+
+
+def verify(manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    """Exactly the tensors of the manifest, byte for byte. Raises RefusedWeightsError naming the first few problems."""
+    expected = {entry["name"]: entry for entry in manifest["tensors"]}
+    problems = [f"{name} is missing" for name in expected if name not in tensors]
+    problems += [f"{name} was not announced" for name in tensors if name not in expected]
+    if not problems:
+        for name, tensor in tensors.items():
+            entry = expected[name]
+            if list(tensor.shape) != list(entry["shape"]) or dtype_name(tensor) != entry["dtype"]:
+                problems.append(
+                    f"{name} is {dtype_name(tensor)} {list(tensor.shape)}, announced {entry['dtype']} {entry['shape']}"
+                )
+    if not problems:
+        found = digests(tensors)
+        problems = [
+            f"{name} has other bytes than announced" for name in tensors if found[name] != expected[name]["digest"]
+        ]
+    if problems:
+        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise RefusedWeightsError(
+            f"weights of version {manifest['version']} are not what was announced: {'; '.join(problems[:5])}{more}"
+        )

@@ -1,0 +1,227 @@
+"""Runs one generation over as many calls, servers and weight versions as it takes. On the engine's loop."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from areal.api import EngineError, FaultError, FaultKind, StopReason
+from areal.engine.server.checks import check_tokens
+from areal.engine.server.errors import (
+    BadStatusError,
+    BrokenTokensError,
+    ConnectionFailedError,
+    ServerError,
+    StalledError,
+)
+from areal.engine.server.generation import CallProgress, Generation, stop_reason
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from areal.api import ModelResponse
+    from areal.engine.server.adapter import Chunk, ServerAdapter
+    from areal.engine.server.client import ServerClient
+    from areal.engine.server.config import ServerEngineConfig
+    from areal.engine.server.fleet import Fleet, Server
+
+_logger = getLogger(__name__)
+_PATIENCE_SECONDS = 5.0
+_MAX_EMPTY_CALLS = 100
+
+
+class EngineView(Protocol):
+    """What a generation needs to know of its engine."""
+
+    fleet: Fleet
+    tally: dict[str, float]
+
+    async def settled(self) -> int:
+        """Wait until no weight update is under way; returns the engine's version."""
+        ...
+
+    def server_failed(self, server: Server, error: ServerError) -> None:
+        """A call failed through the server's fault."""
+        ...
+
+    def num_servers(self) -> int:
+        """Of the pool, in whatever state."""
+        ...
+
+
+class GenerationRunner:
+    """Stateless but for what it is given."""
+
+    def __init__(
+        self, view: EngineView, adapter: ServerAdapter, client: ServerClient, config: ServerEngineConfig
+    ) -> None:
+        self._view, self._adapter, self._client, self._config = view, adapter, client, config
+
+    async def run(self, generation: Generation) -> ModelResponse:
+        """Call servers until the generation is complete or an abort was asked for.
+
+        Raises FaultError(GENERATION_FAILED) after max_attempts failed calls, FaultError(DATA_INVALID) when a server
+        refuses the request as such, EngineError when no server is left.
+        """
+        failed_on: set[str] = set()
+        name = ""
+        while True:
+            if (reason := self._outcome(generation)) is not None:
+                return generation.response(reason, server=name)
+            server = await self._acquire(generation, failed_on)
+            if server is None:
+                return generation.response(StopReason.ABORT, server=name)
+            name = server.instance.name
+            try:
+                await self._call(generation, server)
+            except ServerError as error:
+                failed_on.add(server.instance.incarnation)
+                self._after_failure(generation, server, error)
+            else:
+                self._count_continuation(generation)
+
+    def _count_continuation(self, generation: Generation) -> None:
+        if generation.finished_by is not None or generation.abort_asked:
+            return
+        self._view.tally["continued"] += 1
+        if generation.empty_calls > _MAX_EMPTY_CALLS:
+            raise FaultError(
+                FaultKind.GENERATION_FAILED, f"cut {generation.empty_calls} times in a row without a new token"
+            )
+
+    @staticmethod
+    def _outcome(generation: Generation) -> StopReason | None:
+        finished = generation.finished_by
+        if finished is None and generation.abort_asked:
+            return StopReason.ABORT
+        return finished
+
+    async def _acquire(self, generation: Generation, avoid: set[str]) -> Server | None:
+        """None when an abort was asked for meanwhile."""
+        return await self._view.fleet.acquire(
+            generation.prefix,
+            avoid=avoid,
+            num_servers=self._view.num_servers(),
+            given_up=lambda: generation.abort_asked,
+        )
+
+    async def _call(self, generation: Generation, server: Server) -> None:
+        """One call; what is certain of its output is settled, whether it succeeds or fails."""
+        progress = CallProgress(generation.next_call(), server.version)
+        generation.current = progress
+        server.calls.add(progress)
+        last: Chunk | None = None
+        try:
+            last = await self._receive(generation, progress, server)
+        except ServerError:
+            self._view.tally["salvaged_tokens"] += progress.settle_partial(generation)
+            raise
+        finally:
+            server.calls.discard(progress)
+            generation.current = None
+        if last is None:
+            progress.settle_partial(generation)
+        else:
+            await self._settle(generation, progress, server, last)
+        generation.empty_calls = 0 if progress.tokens else generation.empty_calls + 1
+
+    async def _receive(self, generation: Generation, progress: CallProgress, server: Server) -> Chunk | None:
+        """Read the stream to its last chunk; None when it was left early for a stop string."""
+        stream = self._adapter.stream(
+            self._client,
+            server.instance.url,
+            progress.call,
+            capabilities=server.capabilities,
+            patience=min(_PATIENCE_SECONDS, self._config.stall_seconds / 4),
+        )
+        begun = time.monotonic()
+        async with contextlib.aclosing(stream):  # type: ignore[type-var]  # adapters write them as async generators
+            async for chunk in stream:
+                if chunk is None:
+                    self._check_progress(server, begun)
+                    continue
+                server.last_token_at = time.monotonic()
+                self._check_chunk(chunk, progress, server, generation)
+                before = len(progress.tokens)
+                progress.add(chunk)
+                self._view.tally["generated_tokens"] += len(chunk.tokens)
+                stop = generation.stops_at([*generation.tokens, *progress.tokens[:before]], chunk.tokens)
+                if stop is not None:
+                    progress.stopped_at = before + stop
+                    return None
+                if chunk.finish:
+                    server.errors_in_a_row = 0
+                    return chunk
+        raise ConnectionFailedError(f"{server.where}: the stream ended without a last chunk")
+
+    async def _settle(self, generation: Generation, progress: CallProgress, server: Server, last: Chunk | None) -> None:
+        if last is None:
+            return
+        needs_new = progress.boundary is not None or server.changing
+        newest = await self._view.settled() if needs_new else server.version
+        # A version counts only after the server passed its probe: until then `server.version` is the one before.
+        complete = progress.settle_complete(generation, last, newest=min(newest, server.version), where=server.where)
+        reason = stop_reason(last.finish)
+        if complete and reason is not StopReason.ABORT and generation.finished_by is None:
+            raise BrokenTokensError(
+                f"{server.where} says {last.finish!r} after {len(progress.tokens)} tokens, but they neither end in a "
+                f"stop token nor fill the budget of {progress.call.max_tokens}"
+            )
+        if complete and self._config.parity:
+            await self._check_parity(generation, progress, server)
+
+    def _check_chunk(self, chunk: Chunk, progress: CallProgress, server: Server, generation: Generation) -> None:
+        check_tokens(chunk.tokens, chunk.logprobs, where=server.where, vocab_size=generation.limits.vocab_size)
+        if len(progress.tokens) + len(chunk.tokens) > progress.call.max_tokens:
+            raise BrokenTokensError(f"{server.where} sent more tokens than the budget of {progress.call.max_tokens}")
+
+    def _check_progress(self, server: Server, begun: float) -> None:
+        """Raise StalledError when the server should have sent something to somebody, and has not."""
+        if not server.alive:
+            raise ConnectionFailedError(f"{server.where} was given up")
+        if server.changing or self._view.fleet.paused:
+            server.last_token_at = time.monotonic()
+            return
+        # A request may wait long in the server's queue, as long as the server serves others meanwhile.
+        silent = time.monotonic() - max(server.last_token_at, begun)
+        if silent > self._config.stall_seconds:
+            raise StalledError(f"{server.where} sent no token for {silent:.0f} s")
+
+    def _after_failure(self, generation: Generation, server: Server, error: ServerError) -> None:
+        generation.failures += 1
+        self._view.tally["failed_calls"] += 1
+        if isinstance(error, BadStatusError) and error.our_fault:
+            raise FaultError(FaultKind.DATA_INVALID, f"request {generation.request.request_id}: {error}") from error
+        self._view.server_failed(server, error)
+        if isinstance(error, BrokenTokensError):
+            # Not tried elsewhere in silence: a server whose numbers are wrong spoils training, and must be seen.
+            raise FaultError(FaultKind.GENERATION_FAILED, str(error)) from error
+        if generation.failures >= self._config.max_attempts:
+            raise FaultError(
+                FaultKind.GENERATION_FAILED, f"{generation.failures} calls failed, the last one: {error}"
+            ) from error
+        _logger.info(
+            "request %s goes on after %d tokens: %s", generation.request.request_id, len(generation.tokens), error
+        )
+
+    async def _check_parity(self, generation: Generation, progress: CallProgress, server: Server) -> None:
+        """Score the call's tokens in one forward, and compare with what was recorded while sampling."""
+        config = generation.request.gconfig
+        if progress.boundary is not None or config.filters or (config.temperature != 1 and not config.greedy):
+            return  # nothing to compare with: a forward gives the plain distribution of one version
+        tokens = [*progress.call.prompt, *progress.tokens]
+        scores = await self._adapter.score(
+            self._client, server.instance.url, tokens, timeout=self._config.control_seconds
+        )
+        if progress.boundary is not None or server.version != progress.version:
+            return
+        pairs = zip(scores[-len(progress.tokens) :], progress.logprobs, strict=True)
+        worst = max((abs(one - other) for one, other in pairs), default=0.0)
+        tally = self._view.tally
+        tally["parity_checks"] += 1
+        tally["parity_abs_max"] = max(tally["parity_abs_max"], worst)
+        if worst > self._config.parity_tolerance:
+            raise EngineError(
+                f"{server.where}: log-probabilities recorded while sampling differ by up to {worst:.3g} from "
+                f"those of one forward over the same tokens; parity_tolerance is {self._config.parity_tolerance:g}"
+            )

@@ -1,0 +1,167 @@
+"""Brings a weight version to servers: stage on all, then switch one after the other's pause, then probe.
+
+    stage    the server fetches the tensors beside those in use, and its workers compare each with the manifest
+    switch   between two tokens: pause, put the staged tensors in use, label what follows with the version, resume
+    probe    a fixed sequence is scored by the server, and must get the log-probabilities that the trainer computes
+
+A server that does not get through is given up, never left half updated. Runs on the engine's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import TYPE_CHECKING
+
+from areal.api import ArealError, EngineError
+from areal.engine.server.errors import RefusedError, ServerError
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from areal.api import PublishedWeights, WeightCarrier
+    from areal.engine.server.adapter import ServerAdapter
+    from areal.engine.server.client import ServerClient
+    from areal.engine.server.config import ServerEngineConfig
+    from areal.engine.server.fleet import Server
+
+_logger = getLogger(__name__)
+
+
+class Probe:
+    """A sequence and the log-probabilities that the trainer gives to all its tokens but the first."""
+
+    def __init__(self, tokens: Sequence[int], expected: Sequence[float]) -> None:
+        self.tokens, self.expected = list(tokens), list(expected)
+
+
+class WeightUpdater:
+    """Moves versions to servers. failed: called with a server and the reason when it did not take a version."""
+
+    def __init__(
+        self,
+        *,
+        adapter: ServerAdapter,
+        client: ServerClient,
+        carrier: WeightCarrier,
+        config: ServerEngineConfig,
+        failed: Callable[[Server, str], None],
+    ) -> None:
+        self._adapter, self._client, self._carrier = adapter, client, carrier
+        self._config, self._failed = config, failed
+        self.tally = {"weight_retries": 0.0, "weight_failures": 0.0, "probes": 0.0, "probe_abs_max": 0.0,
+                      "stage_seconds": 0.0, "switch_seconds": 0.0}  # fmt: skip
+
+    async def push(
+        self, servers: Sequence[Server], published: PublishedWeights, probe: Probe | None, *, paused: bool
+    ) -> list[Server]:
+        """Bring the version to all of `servers`; returns those that have it. The others were given up.
+
+        paused: the engine is paused by its user: the servers stay so, and are not probed.
+
+        Raises EngineError when every server refused it in staging: then the weights are wrong, not the servers, and
+        all of them go on with what they have.
+        """
+        started = time.perf_counter()
+        staged, refusals = await self._stage_all(servers, published)
+        self.tally["stage_seconds"] = time.perf_counter() - started
+        if servers and not staged and len(refusals) == len(servers):
+            raise EngineError(
+                f"weight update to version {published.manifest.version} refused, the servers keep their weights: "
+                f"{refusals[0]}"
+            )
+        for server, reason in refusals:
+            self._give_up(server, reason)
+        started = time.perf_counter()
+        done = await asyncio.gather(*(self._switch(server, published, probe, paused=paused) for server in staged))
+        self.tally["switch_seconds"] = time.perf_counter() - started
+        return [server for server, good in zip(staged, done, strict=True) if good]
+
+    async def check(self, server: Server, probe: Probe) -> None:
+        """Compare server and trainer on the probe. Raises RefusedError when they differ."""
+        found = await self._adapter.score(
+            self._client, server.instance.url, probe.tokens, timeout=self._config.control_seconds
+        )
+        if len(found) != len(probe.expected) or not all(map(math.isfinite, found)):
+            raise RefusedError(f"{server.where} scored a probe of {len(probe.tokens)} tokens as {found[:8]}")
+        worst = max(abs(one - other) for one, other in zip(found, probe.expected, strict=True))
+        self.tally["probes"] += 1
+        self.tally["probe_abs_max"] = worst
+        limit = self._config.resolved_probe_tolerance
+        if worst > limit:
+            raise RefusedError(
+                f"{server.where} gives log-probabilities that differ by up to {worst:.3g} from the trainer's, more "
+                f"than probe_tolerance {limit:g}: it does not use the weights it was sent"
+            )
+
+    async def _stage_all(
+        self, servers: Sequence[Server], published: PublishedWeights
+    ) -> tuple[list[Server], list[tuple[Server, str]]]:
+        waiting, staged, refusals = list(servers), [], []
+        for attempt in range(self._config.weight_attempts):
+            if not waiting:
+                break
+            self.tally["weight_retries"] += len(waiting) if attempt else 0
+            problems = await self._stage_once(waiting, published)
+            staged += [server for server in waiting if server not in problems]
+            waiting = list(problems)
+            refusals = list(problems.items())
+        return [server for server in servers if server in staged], refusals
+
+    async def _stage_once(self, servers: Sequence[Server], published: PublishedWeights) -> dict[Server, str]:
+        """Servers that did not get it, with the reason."""
+        routes = self._carrier.routes(
+            published, [server.instance for server in servers], [server.capabilities.workers for server in servers]
+        )
+        calls = [
+            self._adapter.stage(
+                self._client, server.instance.url, published, route, timeout=self._config.weights_seconds
+            )
+            for server, route in zip(servers, routes, strict=True)
+        ]
+        results = await asyncio.gather(asyncio.to_thread(self._carrier.send), *calls, return_exceptions=True)
+        problems = {}
+        for server, result in zip(servers, results[1:], strict=True):
+            if isinstance(result, (ServerError, ArealError, OSError)):
+                problems[server] = f"{server.where}: {result}"
+            elif isinstance(result, BaseException):
+                raise result
+        if isinstance(results[0], BaseException) and not problems:
+            raise results[0]
+        return problems
+
+    async def _switch(self, server: Server, published: PublishedWeights, probe: Probe | None, *, paused: bool) -> bool:
+        url, version = server.instance.url, published.manifest.version
+        config = self._config
+        server.changing = True
+        try:
+            for call in server.calls:
+                call.mark_boundary()
+            if not paused or not server.capabilities.keeps_requests:
+                await self._adapter.pause(
+                    self._client, url, capabilities=server.capabilities, timeout=config.control_seconds
+                )
+            await self._adapter.switch(
+                self._client, url, published, clear_cache=config.clear_cache, timeout=config.weights_seconds
+            )
+            if not paused:
+                await self._adapter.resume(self._client, url, timeout=config.control_seconds)
+                if probe is not None:
+                    await self.check(server, probe)
+            if paused and probe is not None:
+                server.unproven = version
+            else:
+                server.version, server.unproven = version, None
+        except (ServerError, OSError) as error:
+            self._give_up(server, str(error))
+            return False
+        finally:
+            server.changing = False
+        return True
+
+    def _give_up(self, server: Server, reason: str) -> None:
+        self.tally["weight_failures"] += 1
+        _logger.warning("weights: %s", reason)
+        self._failed(server, f"it did not take new weights: {reason}")

@@ -1,0 +1,36 @@
+"""Configuration of SGLang servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from areal.api import Config, ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGLangConfig(Config):
+    """How SGLang servers are started. What is not here is in `servers`, or passed by `extra_arguments`."""
+
+    python: str = ".venv-sglang/bin/python"
+    """Interpreter of the environment that has SGLang."""
+    tensor_parallel_size: int = 1
+    """Devices one server spreads its model over."""
+    visible_devices: tuple[str, ...] = ()
+    """Devices of each server, e.g. ["1", "2,3"] (CUDA_VISIBLE_DEVICES); empty leaves the choice to SGLang."""
+    memory_fraction: float = 0.8
+    """Share of the device's memory for weights and cache."""
+    attention_backend: str = ""
+    """E.g. "flashinfer", "fa3"; empty leaves the choice to SGLang ("torch_native" on CPUs)."""
+    deterministic: bool = False
+    """Batch-invariant kernels and seeded sampling: reproducible, slower."""
+    extra_arguments: tuple[str, ...] = ()
+    """Appended to the command line."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Environment variables added to the servers' own."""
+
+    def __post_init__(self) -> None:
+        """Refuse sizes no server can have."""
+        if self.tensor_parallel_size < 1:
+            raise ConfigError(f"tensor_parallel_size is {self.tensor_parallel_size}, expected at least 1")
+        if not 0 < self.memory_fraction <= 1:
+            raise ConfigError(f"memory_fraction is {self.memory_fraction}, expected 0 < value <= 1")

@@ -1,0 +1,252 @@
+"""vLLM's HTTP API as a `ServerAdapter`. What differs between versions of vLLM is found out by asking, and stays in
+here.
+
+Generation goes through /inference/v1/generate (token ids in and out, versions of weights per token) where the server
+has it, else through /v1/completions. Weights go through methods of our worker extension, called by /collective_rpc.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.engine.server.adapter import Capabilities, Chunk
+from areal.engine.server.checks import field_of
+from areal.engine.server.errors import BadAnswerError, BadStatusError, BrokenTokensError, RefusedError
+from areal.engine.vllm.command import MODEL_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from areal.api import GenerationConfig, PublishedWeights, WeightRoute
+    from areal.engine.server.adapter import Call
+    from areal.engine.server.client import ServerClient
+
+GENERATE: Final = "/inference/v1/generate"
+COMPLETIONS: Final = "/v1/completions"
+_NEEDED: Final = ("/collective_rpc", "/pause", "/resume", "/abort_requests")
+_FINISHES: Final = frozenset({"stop", "length", "abort"})
+
+
+class VLLMAdapter:
+    """See the module. api: "generate", "completions", or "auto" for the best that the server has."""
+
+    name = "vllm"
+
+    def __init__(self, *, api: str = "auto") -> None:
+        self._api = api
+
+    def unsupported_sampling(self, config: GenerationConfig) -> str:
+        """See `ServerAdapter`: `--logprobs-mode processed_logprobs` makes all of them exact."""
+        return ""
+
+    async def probe(self, client: ServerClient, url: str, *, timeout: float) -> Capabilities:
+        """See `ServerAdapter`. The server's own description lists its endpoints, so nothing has to be tried out."""
+        description = await client.get(url, "/openapi.json", timeout=timeout)
+        paths = field_of(description, "paths", dict, where=f"{url}/openapi.json")
+        missing = [path for path in _NEEDED if path not in paths]
+        if missing:
+            raise RefusedError(
+                f"vLLM at {url} has no {', '.join(missing)}: start it with VLLM_SERVER_DEV_MODE=1, and with a version "
+                f"that has these endpoints (0.32 has)"
+            )
+        native = GENERATE in paths and self._api != "completions"
+        if not native and (self._api == "generate" or COMPLETIONS not in paths):
+            raise RefusedError(
+                f"vLLM at {url} has no {GENERATE}: start it with --enable-scale-out, or set vllm.api=auto"
+            )
+        version = await client.get(url, "/version", timeout=timeout)
+        workers = await self._rpc(client, url, "areal_hello", timeout=timeout)
+        return Capabilities(
+            version=str(field_of(version, "version", str, where=f"{url}/version")),
+            keeps_requests=native and "/update_weight_version" in paths,
+            workers=len(workers),
+            verifies=True,
+            incarnation=str(workers[0].get("incarnation", "")),
+            details={"native": native, "labels": "/update_weight_version" in paths},
+        )
+
+    async def stream(
+        self, client: ServerClient, url: str, call: Call, *, capabilities: Capabilities, patience: float
+    ) -> AsyncIterator[Chunk | None]:
+        """See `ServerAdapter`."""
+        native = capabilities.details["native"]
+        path, body = (GENERATE, _native_body(call)) if native else (COMPLETIONS, _completion_body(call))
+        where = f"{url}{path}"
+        async for event in client.events(url, path, body, patience=patience):
+            if event is None:
+                yield None
+                continue
+            for choice in field_of(event, "choices", list, where=where):
+                yield _native_chunk(choice, where) if native else _completion_chunk(choice, where)
+
+    async def abort(self, client: ServerClient, url: str, call_ids: Sequence[str], *, timeout: float) -> None:
+        """See `ServerAdapter`. The server puts the name of the endpoint in front of the ids it is given."""
+        names = [f"{prefix}{call_id}" for call_id in call_ids for prefix in ("generate-tokens-", "cmpl-")]
+        await client.post(url, "/abort_requests", {"request_ids": names}, timeout=timeout)
+
+    async def pause(self, client: ServerClient, url: str, *, capabilities: Capabilities, timeout: float) -> None:
+        """See `ServerAdapter`. Caches stay: only `switch` makes them wrong, and clears them."""
+        mode = "keep" if capabilities.keeps_requests else "abort"
+        await client.post(url, f"/pause?mode={mode}&clear_cache=false", timeout=timeout)
+
+    async def resume(self, client: ServerClient, url: str, *, timeout: float) -> None:
+        """See `ServerAdapter`."""
+        await client.post(url, "/resume", timeout=timeout)
+
+    async def stage(
+        self, client: ServerClient, url: str, published: PublishedWeights, route: WeightRoute, *, timeout: float
+    ) -> None:
+        """See `ServerAdapter`."""
+        request = json.dumps({"manifest": published.manifest.to_json(), "source": dict(route.source)})
+        _all_good(await self._rpc(client, url, "areal_stage", request, timeout=timeout), url, "stage")
+
+    async def switch(
+        self, client: ServerClient, url: str, published: PublishedWeights, *, clear_cache: bool, timeout: float
+    ) -> None:
+        """See `ServerAdapter`. Clearing also moves running calls back to the queue, to be computed anew."""
+        version = str(published.manifest.version)
+        answers = await self._rpc(client, url, "areal_switch", version, timeout=timeout)
+        _all_good(answers, url, "switch")
+        wrong = [answer for answer in answers if str(answer.get("version")) != version]
+        if wrong:
+            raise RefusedError(f"{url} says it switched to {wrong[0].get('version')!r}, expected {version}")
+        if clear_cache:
+            await client.post(url, "/reset_prefix_cache?reset_running_requests=true", timeout=timeout)
+        # Versions of vLLM without labels cut requests at updates, so that nothing needs one.
+        try:
+            await client.post(url, "/update_weight_version", {"new_version": version}, timeout=timeout)
+        except BadStatusError as error:
+            if error.status != 404:
+                raise
+
+    async def score(self, client: ServerClient, url: str, tokens: Sequence[int], *, timeout: float) -> list[float]:
+        """See `ServerAdapter`."""
+        sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
+        body: dict[str, Any] = {"token_ids": list(tokens), "sampling_params": sampling}
+        path = GENERATE
+        try:
+            answer = await client.post(url, path, body, timeout=timeout)
+            found = field_of(answer, "prompt_logprobs", list, where=f"{url}{path}")
+        except BadStatusError as error:
+            if error.status not in {403, 404}:
+                raise
+            path = COMPLETIONS
+            body = {"model": MODEL_NAME, "prompt": list(tokens), **sampling}
+            answer = await client.post(url, path, body, timeout=timeout)
+            choices = field_of(answer, "choices", list, where=f"{url}{path}")
+            found = field_of(choices[0] if choices else None, "prompt_logprobs", list, where=f"{url}{path}")
+        return _scores(found, tokens, f"{url}{path}")
+
+    async def _rpc(
+        self, client: ServerClient, url: str, method: str, *arguments: str, timeout: float
+    ) -> list[dict[str, Any]]:
+        answer = await client.post(
+            url, "/collective_rpc", {"method": method, "args": list(arguments), "timeout": timeout}, timeout=timeout
+        )
+        results = field_of(answer, "results", list, where=f"{url}/collective_rpc {method}")
+        if not results or not all(isinstance(result, dict) for result in results):
+            raise BadAnswerError(f"{url}/collective_rpc {method} answered {str(results)[:200]}, expected objects")
+        return results
+
+
+def _native_body(call: Call) -> dict[str, Any]:
+    return {
+        "request_id": call.call_id,
+        "token_ids": list(call.prompt),
+        "stream": True,
+        "sampling_params": {**_sampling(call), "stream_interval": call.stream_interval},
+    }
+
+
+def _completion_body(call: Call) -> dict[str, Any]:
+    sampling = _sampling(call)
+    return {
+        "model": MODEL_NAME,
+        "request_id": call.call_id,
+        "prompt": list(call.prompt),
+        "stream": True,
+        "return_token_ids": True,
+        **{name: value for name, value in sampling.items() if name != "detokenize"},
+    }
+
+
+def _sampling(call: Call) -> dict[str, Any]:
+    return {
+        "max_tokens": call.max_tokens,
+        "min_tokens": call.min_tokens,
+        "temperature": call.temperature,
+        "top_p": call.top_p,
+        "top_k": call.top_k,
+        "seed": call.seed,
+        "logprobs": 0,  # of the sampled token only
+        # All stop tokens are named, so that the model folder's own list cannot end anything in addition.
+        "ignore_eos": True,
+        "stop_token_ids": list(call.stop_token_ids),
+        "detokenize": False,
+    }
+
+
+def _native_chunk(choice: object, where: str) -> Chunk:
+    tokens = field_of(choice, "token_ids", list, where=where)
+    logprobs: list[Any] = []
+    if tokens:
+        content = field_of(field_of(choice, "logprobs", dict, where=where), "content", list, where=where)
+        logprobs = [entry.get("logprob") if isinstance(entry, dict) else None for entry in content]
+        named = [entry.get("token_id") if isinstance(entry, dict) else None for entry in content]
+        if len(named) == len(tokens) and named != tokens:
+            raise BrokenTokensError(f"{where} sent log-probabilities of tokens {named[:8]} with tokens {tokens[:8]}")
+    finish = _finish(choice, where)
+    return Chunk(tokens=tokens, logprobs=logprobs, finish=finish, spans=_spans(choice, where) if finish else None)
+
+
+def _completion_chunk(choice: object, where: str) -> Chunk:
+    tokens = field_of(choice, "token_ids", list, where=where) if _has(choice, "token_ids") else []
+    logprobs = (
+        field_of(field_of(choice, "logprobs", dict, where=where), "token_logprobs", list, where=where) if tokens else []
+    )
+    return Chunk(tokens=tokens, logprobs=logprobs, finish=_finish(choice, where))
+
+
+def _finish(choice: object, where: str) -> str:
+    reason = choice.get("finish_reason") if isinstance(choice, dict) else None
+    if reason is None:
+        return ""
+    if reason not in _FINISHES:
+        raise BadAnswerError(
+            f"{where} ended a generation by {reason!r}, expected one of {', '.join(sorted(_FINISHES))}"
+        )
+    return str(reason)
+
+
+def _has(choice: object, name: str) -> bool:
+    return isinstance(choice, dict) and choice.get(name) is not None
+
+
+def _spans(choice: object, where: str) -> tuple[tuple[int, int, int], ...] | None:
+    if not _has(choice, "weight_versions"):
+        # No token, or a version of vLLM without labels.
+        return None
+    try:
+        return tuple(
+            (int(span["version"]), int(span["start"]), int(span["end"]))
+            for span in field_of(choice, "weight_versions", list, where=where)
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BrokenTokensError(f"{where} sent version labels that are none: {error!r}") from error
+
+
+def _all_good(answers: Sequence[Mapping[str, Any]], url: str, action: str) -> None:
+    bad = [answer for answer in answers if answer.get("ok") is not True]
+    if bad:
+        raise RefusedError(f"{url} could not {action}: {bad[0].get('error', bad[0])}")
+
+
+def _scores(found: Sequence[Any], tokens: Sequence[int], where: str) -> list[float]:
+    if len(found) != len(tokens):
+        raise BadAnswerError(f"{where} scored {len(found)} tokens, expected {len(tokens)}")
+    scores = []
+    for token, entry in zip(tokens[1:], found[1:], strict=True):
+        value = entry.get(str(token)) if isinstance(entry, dict) else None
+        scores.append(float(field_of(value, "logprob", float, where=where)))
+    return scores

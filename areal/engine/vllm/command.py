@@ -1,0 +1,81 @@
+"""The command line of a vLLM server. Whoever starts processes is handed it; nothing is started here."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from areal.api import ConfigError
+from areal.engine.vllm.plugin import EXTENSION
+
+if TYPE_CHECKING:
+    from areal.engine.server.config import ServerEngineConfig
+    from areal.engine.vllm.config import VLLMConfig
+
+MODULE: Final = "vllm.entrypoints.openai.api_server"
+MODEL_NAME: Final = "policy"
+_CPU_ENVIRONMENT: Final = {
+    # Compiling two functions of the sampler takes 17 s at the first request, and gains nothing.
+    "TORCHDYNAMO_DISABLE": "1",
+}
+
+
+def check_environment(config: VLLMConfig) -> None:
+    """Raise ConfigError, naming the set-up command, when there is no interpreter at `config.python`."""
+    if shutil.which(config.python) is None and not Path(config.python).is_file():
+        raise ConfigError(
+            f"vllm.python is {config.python!r}, but there is no such interpreter: run `bash scripts/setup_vllm.sh`, or "
+            f"give the python of an environment that has vLLM"
+        )
+
+
+def arguments(
+    config: VLLMConfig, servers: ServerEngineConfig, *, model: Path, port: int, context: int, on_cpu: bool
+) -> list[str]:
+    """argv of one server. model: checkpoint folder with config.json. context: longest sequence."""
+    command = [
+        str(Path(config.python).absolute()) if "/" in config.python else config.python,
+        "-m",
+        MODULE,
+        *("--model", str(model), "--served-model-name", MODEL_NAME),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--load-format", "dummy"),  # weights come by the transfer, see `launch`
+        *("--dtype", servers.dtype, "--max-model-len", str(context), "--max-num-seqs", str(servers.max_concurrent)),
+        *("--tensor-parallel-size", str(config.tensor_parallel_size)),
+        # Log-probabilities of the distribution that was sampled from: after temperature and filters, renormalised.
+        *("--logprobs-mode", "processed_logprobs"),
+        *("--worker-extension-cls", EXTENSION),
+        *("--uvicorn-log-level", "warning", "--disable-log-stats"),
+    ]
+    if config.api != "completions":
+        # Token ids in, token ids out: no server needs a tokenizer, and none can re-tokenise.
+        command += ["--enable-scale-out", "--skip-tokenizer-init"]
+    if config.enforce_eager or on_cpu or servers.parity:
+        command.append("--enforce-eager")
+    if not config.prefix_caching or servers.parity:
+        command.append("--no-enable-prefix-caching")
+    if not on_cpu:
+        command += ["--gpu-memory-utilization", str(config.gpu_memory_utilization)]
+    return [*command, *config.extra_arguments]
+
+
+def environment(
+    config: VLLMConfig, servers: ServerEngineConfig, *, plugin: Path, index: int, on_cpu: bool
+) -> dict[str, str]:
+    """Environment variables of server number `index`. plugin: folder made by `write_plugin`."""
+    variables = {
+        "VLLM_SERVER_DEV_MODE": "1",  # pause, resume and calls of worker methods are development endpoints
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(plugin),
+    }
+    if on_cpu:
+        variables |= _CPU_ENVIRONMENT | {"VLLM_CPU_KVCACHE_SPACE": str(config.cpu_cache_gb)}
+        if config.cpu_cores:
+            variables["VLLM_CPU_OMP_THREADS_BIND"] = config.cpu_cores
+    elif servers.parity:
+        variables["VLLM_BATCH_INVARIANT"] = "1"
+    if config.visible_devices:
+        variables["CUDA_VISIBLE_DEVICES"] = config.visible_devices[index % len(config.visible_devices)]
+    return variables | config.environment

@@ -1,0 +1,41 @@
+"""The small package that goes onto the import path of a vLLM server: copies of the few modules its workers need.
+
+vLLM runs in an environment of its own. Putting this installation's folder on its path would shadow its packages with
+ours, so exactly the modules named here are copied under their usual names.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Final
+
+from areal.api import EngineError
+from areal.utils.atomic import atomic_directory
+
+MODULES: Final = (
+    "areal.engine.server.receiver",
+    "areal.engine.vllm.worker",
+    "areal.utils.process_groups",
+    "areal.utils.tensors",
+)
+"""Closed under imports: each imports only others of this list, the standard library, torch, safetensors and vllm."""
+EXTENSION: Final = "areal.engine.vllm.worker.WorkerExtension"
+
+
+def write_plugin(folder: Path) -> Path:
+    """Write the package below `folder` and return what goes onto PYTHONPATH. An older copy is replaced."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_directory(folder, replace=True) as staging:
+        for name in MODULES:
+            found = importlib.util.find_spec(name)
+            if found is None or found.origin is None:
+                raise EngineError(f"module {name} has no file; areal must be installed as files to launch vLLM")
+            target = staging.joinpath(*name.split(".")).with_suffix(".py")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(Path(found.origin).read_bytes())
+        for package in {
+            parent for path in staging.rglob("*.py") for parent in path.parents if staging in parent.parents
+        }:
+            (package / "__init__.py").write_text('"""Part of the copy that vLLM workers load."""\n', encoding="utf-8")
+    return folder

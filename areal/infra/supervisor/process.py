@@ -1,0 +1,130 @@
+"""One life of one server process: its own session, a log file, and an end that leaves nothing behind.
+
+It does not decide anything: when to start, judge or end a process is the supervisor's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from areal.api import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+INCARNATION_VARIABLE: Final = "AREAL_SERVER_INCARNATION"
+"""Environment variable that tells a server which start it is."""
+_GUARD: Final = Path(__file__).with_name("guard.py")
+_KILL_SECONDS: Final = 10.0
+
+
+def new_incarnation() -> str:
+    """Identity of a start."""
+    return secrets.token_hex(6)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that was free a moment ago. A server that finds it taken fails, and is started again with another one."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class ServerProcess:
+    """A running command under the guard. Its output goes to `log_path`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        log_path: Path,
+        incarnation: str,
+        grace_seconds: float,
+    ) -> None:
+        self.incarnation = incarnation
+        self.log_path = log_path
+        self._grace_seconds = grace_seconds
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        lifeline, self._lifeline = os.pipe()
+        guard = [sys.executable, "-I", "-S", str(_GUARD), str(lifeline), str(grace_seconds), "--", *command]
+        try:
+            with log_path.open("ab") as log:
+                self._process = subprocess.Popen(
+                    guard,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **environment, INCARNATION_VARIABLE: incarnation},
+                    pass_fds=(lifeline,),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            os.close(self._lifeline)
+            raise EngineError(f"cannot start {command[0]}: {error}") from error
+        finally:
+            os.close(lifeline)
+
+    @property
+    def pid(self) -> int:
+        """Of the guard, which is also the id of the process group."""
+        return self._process.pid
+
+    @property
+    def exit_text(self) -> str | None:
+        """How it ended, in words; None while it runs."""
+        status = self._process.poll()
+        if status is None:
+            return None
+        number = -status if status < 0 else status - 128
+        if number > 0:
+            with contextlib.suppress(ValueError):
+                return f"killed by {signal.Signals(number).name}"
+        return f"exit status {status}"
+
+    def tail(self, num_lines: int = 20) -> str:
+        """The last lines of its output."""
+        return log_tail(self.log_path, num_lines)
+
+    def stop(self, *, grace_seconds: float | None = None) -> None:
+        """End it and everything it started, and wait. grace_seconds: None takes that of the start; 0 kills at once."""
+        grace = self._grace_seconds if grace_seconds is None else grace_seconds
+        if grace > 0 and self._process.poll() is None:
+            self._process.terminate()
+            # The guard kills after its own grace; some more for that, or for a guard that is stopped itself.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace + 2.0)
+        self._kill_group()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def _kill_group(self) -> None:
+        if self._process.poll() is not None and self._process.returncode >= 0:
+            return  # the guard ended by itself: it has killed everything, and its group id may be somebody else's now
+        # The group, not only the guard: a guard that is killed cannot clean up.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILL_SECONDS)
+
+
+def log_tail(path: Path, num_lines: int = 20) -> str:
+    """The last lines of a file, at most 64 KiB; empty when there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 65536))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-num_lines:])

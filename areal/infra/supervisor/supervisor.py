@@ -1,0 +1,241 @@
+"""Starts server processes, watches them, and starts them again when they die or hang, a bounded number of times.
+
+    supervisor = LocalSupervisor(["vllm-0", "vllm-1"], command_of, health=is_healthy, config=config, log_folder=folder)
+    supervisor.start(listener)      # returns at once; listener.server_up(instance) when a server is ready
+    supervisor.condemn(instance, "no token for 60 s")
+    supervisor.close()
+
+One thread per server runs the whole life of its processes, so the order of events of one server is the order of the
+code below. It knows nothing of what servers do: commands and health checks are handed in.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from areal.api import ArealError, ServerInstance
+from areal.infra.supervisor.process import ServerProcess, free_port, new_incarnation
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from areal.api import ServerListener
+    from areal.infra.supervisor.config import SupervisorConfig
+
+_logger = getLogger(__name__)
+_LONGEST_PAUSE_SECONDS = 60.0
+_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCommand:
+    """What to run for one start of one server."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to this process's own."""
+
+
+class LocalSupervisor:
+    """`areal.api.ServerPool` of processes on this machine.
+
+    command_of: called for every start with the server's index and a free port. health: whether the server at a URL is
+    ready for requests; may raise OSError, which means no.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        command_of: Callable[[int, int], ServerCommand],
+        *,
+        health: Callable[[str, float], bool],
+        config: SupervisorConfig,
+        log_folder: Path,
+    ) -> None:
+        self._config = config
+        self._keepers = [
+            _Keeper(name, index, command_of, health=health, config=config, log_folder=log_folder / name)
+            for index, name in enumerate(names)
+        ]
+
+    @property
+    def size(self) -> int:
+        """Number of servers, whatever their state."""
+        return len(self._keepers)
+
+    def start(self, listener: ServerListener) -> None:
+        """See `ServerPool.start`."""
+        for keeper in self._keepers:
+            keeper.start(listener)
+
+    def condemn(self, server: ServerInstance, reason: str) -> None:
+        """See `ServerPool.condemn`."""
+        for keeper in self._keepers:
+            keeper.condemn(server, reason)
+
+    def pid(self, name: str) -> int | None:
+        """Process id of the guard of a server's present process; None while there is none."""
+        keeper = next(keeper for keeper in self._keepers if keeper.name == name)
+        return None if keeper.process is None else keeper.process.pid
+
+    def close(self) -> None:
+        """End all servers, all at the same time. Idempotent."""
+        for keeper in self._keepers:
+            keeper.ask_to_end()
+        for keeper in self._keepers:
+            keeper.join()
+
+
+class _Keeper:
+    """The life of one server: start, wait, watch, restart, give up."""
+
+    def __init__(
+        self,
+        name: str,
+        index: int,
+        command_of: Callable[[int, int], ServerCommand],
+        *,
+        health: Callable[[str, float], bool],
+        config: SupervisorConfig,
+        log_folder: Path,
+    ) -> None:
+        self.name, self._index, self._command_of, self._health = name, index, command_of, health
+        self._config, self._log_folder = config, log_folder
+        self.process: ServerProcess | None = None
+        self._instance: ServerInstance | None = None
+        self._condemned: str | None = None
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._ending = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, listener: ServerListener) -> None:
+        self._thread = threading.Thread(target=self._run, args=(listener,), name=f"areal-{self.name}", daemon=True)
+        self._thread.start()
+
+    def condemn(self, server: ServerInstance, reason: str) -> None:
+        with self._lock:
+            if self._instance == server and self._condemned is None:
+                self._condemned = reason
+                self._wake.set()
+
+    def ask_to_end(self) -> None:
+        self._ending = True
+        self._wake.set()
+
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, listener: ServerListener) -> None:
+        failures = 0
+        while not self._ending:
+            started = monotonic()
+            reason = self._one_life(listener)
+            if self._ending:
+                return
+            failures = 1 if monotonic() - started > self._config.restart_reset_seconds else failures + 1
+            if failures > self._config.max_restarts:
+                listener.server_retired(self.name, f"{reason}; {failures} starts failed, giving up")
+                return
+            pause = min(self._config.restart_pause_seconds * 2 ** (failures - 1), _LONGEST_PAUSE_SECONDS)
+            _logger.warning("%s: %s; restart %d of %d in %.0f s", self.name, reason.splitlines()[0], failures,
+                            self._config.max_restarts, pause)  # fmt: skip
+            self._pause(pause)
+
+    def _one_life(self, listener: ServerListener) -> str:
+        """From start to death; returns the cause of death with the end of the log."""
+        instance: ServerInstance | None = None
+        announced = False
+        try:
+            instance, process = self._launch()
+            reason = self._wait_until_healthy(process, instance)
+            if reason is None:
+                listener.server_up(instance)
+                announced = True
+                _logger.info("%s is up at %s (incarnation %s)", self.name, instance.url, instance.incarnation)
+                reason = self._watch(process, instance)
+        except (ArealError, OSError) as error:
+            reason = f"the start failed: {error}"
+        finally:
+            text = self._bury()
+        reason = f"{reason}\n{text}" if text else reason
+        if instance is not None and announced:
+            listener.server_down(instance, reason)
+        return reason
+
+    def _launch(self) -> tuple[ServerInstance, ServerProcess]:
+        port, incarnation = free_port(_HOST), new_incarnation()
+        command = self._command_of(self._index, port)
+        self._prune_logs()
+        process = ServerProcess(
+            command.arguments,
+            environment=command.environment,
+            log_path=self._log_folder / f"{incarnation}.log",
+            incarnation=incarnation,
+            grace_seconds=self._config.grace_seconds,
+        )
+        instance = ServerInstance(name=self.name, incarnation=incarnation, url=f"http://{_HOST}:{port}")
+        with self._lock:
+            self.process, self._instance, self._condemned = process, instance, None
+        return instance, process
+
+    def _wait_until_healthy(self, process: ServerProcess, instance: ServerInstance) -> str | None:
+        deadline = monotonic() + self._config.startup_seconds
+        while not self._ending:
+            if (end := self._death(process)) is not None:
+                return f"it ended while starting: {end}"
+            if self._is_healthy(instance):
+                return None
+            if monotonic() > deadline:
+                return f"not ready after {self._config.startup_seconds:g} s"
+            self._pause(min(self._config.poll_seconds, 0.5))
+        return "closed while starting"
+
+    def _watch(self, process: ServerProcess, instance: ServerInstance) -> str:
+        missed = 0
+        while not self._ending:
+            self._pause(self._config.poll_seconds)
+            if (end := self._death(process)) is not None:
+                return end
+            missed = 0 if self._is_healthy(instance) else missed + 1
+            if missed >= self._config.max_missed_health_checks:
+                return f"hangs: {missed} health checks in a row were not answered"
+        return "closed"
+
+    def _death(self, process: ServerProcess) -> str | None:
+        if self._condemned is not None:
+            return f"given up: {self._condemned}"
+        return process.exit_text
+
+    def _is_healthy(self, instance: ServerInstance) -> bool:
+        try:
+            return self._health(instance.url, self._config.health_timeout_seconds)
+        except (ArealError, OSError):
+            return False
+
+    def _bury(self) -> str:
+        """End what is left of the process; returns the end of its log, empty after an orderly end."""
+        with self._lock:
+            process, self.process, self._instance = self.process, None, None
+        if process is None:
+            return ""
+        # Only an orderly end of the run deserves patience; a server that hangs has had its time.
+        process.stop(grace_seconds=None if self._ending else 0.0)
+        return "" if self._ending else f"end of {process.log_path}:\n{process.tail()}"
+
+    def _pause(self, seconds: float) -> None:
+        if not self._ending and self._condemned is None:
+            self._wake.wait(seconds)
+        self._wake.clear()
+
+    def _prune_logs(self) -> None:
+        if self._log_folder.is_dir():
+            logs = sorted(self._log_folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
+            for path in logs[: max(0, len(logs) + 1 - self._config.keep_logs)]:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Carries weight versions to inference servers: manifests with digests, through files, shared memory or a broadcast."""

@@ -1,0 +1,125 @@
+"""Carrier of weights through a process group of the trainer (rank 0) and the workers of all servers.
+
+The group is built for the servers of one transfer and kept as long as the same servers take part. A copy of the last
+version stays in host memory: servers that come back later get it, while the trained weights have moved on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from areal.api import EngineError, PublishedWeights, WeightRoute
+from areal.infra.weights.manifest import manifest_of
+from areal.utils.process_groups import broadcast, join_group, open_store
+from areal.utils.tensors import bucket_bytes, buckets, views
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from areal.api import ServerInstance
+
+Membership = tuple[tuple[str, int], ...]
+
+
+class BroadcastCarrier:
+    """See the module. backend: "gloo" or "nccl". device: where buffers lie while they travel, "cpu" for gloo."""
+
+    def __init__(
+        self, *, backend: str, device: str, bucket_bytes: int, timeout_seconds: float, host: str = "127.0.0.1"
+    ) -> None:
+        self._backend, self._device, self._bucket_bytes = backend, device, bucket_bytes
+        self._timeout_seconds, self._host = timeout_seconds, host
+        self._held: dict[int, tuple[PublishedWeights, dict[str, Tensor]]] = {}
+        self._members: Membership = ()
+        self._store: Any = None
+        self._group: Any = None
+        self._next: PublishedWeights | None = None
+        self._sessions = 0
+
+    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> PublishedWeights:
+        """See `WeightCarrier.publish`."""
+        import torch
+
+        # A copy in any case: the trained weights change while this version is still being handed out.
+        own = {
+            name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for name, tensor in tensors.items()
+        }
+        published = PublishedWeights(manifest=manifest_of(version, own))
+        self._held[version] = (published, own)
+        return published
+
+    def keep_only(self, version: int) -> None:
+        """See `WeightCarrier.keep_only`."""
+        self._held = {number: held for number, held in self._held.items() if number == version}
+
+    def routes(
+        self, published: PublishedWeights, servers: Sequence[ServerInstance], workers: Sequence[int]
+    ) -> list[WeightRoute]:
+        """See `WeightCarrier.routes`: ranks follow the order of `servers`."""
+        members = tuple((server.incarnation, count) for server, count in zip(servers, workers, strict=True))
+        world_size = 1 + sum(workers)
+        if members != self._members or self._store is None:
+            self._leave()
+            self._store, self._port = open_store(
+                self._host, world_size=world_size, timeout_seconds=self._timeout_seconds
+            )
+            self._members = members
+            self._sessions += 1
+        self._next = published
+        routes, rank = [], 1
+        for count in workers:
+            source = {
+                "kind": "broadcast",
+                "host": self._host,
+                "port": self._port,
+                "session": self._sessions,
+                "rank": rank,
+                "world_size": world_size,
+                "backend": self._backend,
+                "bucket_bytes": self._bucket_bytes,
+                "timeout_seconds": self._timeout_seconds,
+            }
+            routes.append(WeightRoute(source=source))
+            rank += count
+        return routes
+
+    def send(self) -> None:
+        """See `WeightCarrier.send`."""
+        assert self._next is not None, "routes() comes before send()"
+        _, tensors = self._held[self._next.manifest.version]
+        entries = self._next.manifest.to_json()["tensors"]
+        try:
+            if self._group is None:
+                self._group = join_group(
+                    self._store,
+                    rank=0,
+                    world_size=1 + sum(count for _, count in self._members),
+                    backend=self._backend,
+                    timeout_seconds=self._timeout_seconds,
+                )
+            for run in buckets(entries, self._bucket_bytes):
+                self._send_run(run, tensors)
+        except RuntimeError as error:
+            self._leave()
+            raise EngineError(f"broadcast of weights failed: {error}") from error
+
+    def close(self) -> None:
+        """Leave the group. Idempotent."""
+        self._leave()
+        self._held.clear()
+
+    def _send_run(self, run: list[Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> None:
+        import torch
+
+        buffer = torch.empty(bucket_bytes(run), dtype=torch.uint8, device=self._device)
+        for entry, view in zip(run, views(buffer, run), strict=True):
+            view.copy_(tensors[entry["name"]])
+        broadcast(self._group, buffer)
+
+    def _leave(self) -> None:
+        # Dropping the references is what ends a backend object; the next transfer meets at a new store.
+        self._group = self._store = None
+        self._members = ()

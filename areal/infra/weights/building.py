@@ -1,0 +1,41 @@
+"""Builds the carrier a configuration asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from areal.api import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from areal.api import WeightCarrier
+    from areal.infra.weights.config import WeightTransferConfig
+
+
+def build_carrier(
+    config: WeightTransferConfig, *, run_directory: Path, device: str, model_config: Mapping[str, object]
+) -> WeightCarrier:
+    """device: of the trained model. model_config: content of its config.json, for servers that load folders."""
+    if config.carrier == "disk":
+        from areal.infra.weights.files import FileCarrier
+
+        folder = Path(config.folder) if config.folder else run_directory / "weights"
+        return FileCarrier(folder.resolve(), model_config=model_config)
+    if config.carrier == "shared_memory":
+        from areal.infra.weights.files import FileCarrier
+
+        return FileCarrier.in_memory(config.shared_memory_folder, model_config=model_config)
+    from areal.infra.weights.broadcast import BroadcastCarrier
+
+    on_cuda = device.startswith("cuda")
+    backend = ("nccl" if on_cuda else "gloo") if config.backend == "auto" else config.backend
+    if backend == "nccl" and not on_cuda:
+        raise ConfigError(f"backend nccl needs the trained model on a CUDA device, it is on {device!r}; use gloo")
+    return BroadcastCarrier(
+        backend=backend,
+        device=device if backend == "nccl" else "cpu",
+        bucket_bytes=config.bucket_mb * 2**20,
+        timeout_seconds=config.timeout_seconds,
+    )

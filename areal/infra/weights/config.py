@@ -1,0 +1,34 @@
+"""Configuration of weight transfer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from areal.api import Config, ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightTransferConfig(Config):
+    """How new weights reach inference servers."""
+
+    carrier: Literal["broadcast", "disk", "shared_memory"] = "shared_memory"
+    """shared_memory: a file in memory that servers of this machine map; disk: a folder that all servers must see;
+    broadcast: a process group of the trainer and all servers' workers (sglang takes disk or shared_memory only)."""
+    folder: str = ""
+    """Where disk puts its folders; empty means "weights" in the run directory."""
+    shared_memory_folder: str = "/dev/shm"
+    """Where shared_memory puts its files; falls back to the folder for temporary files where it does not exist."""
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """Of broadcast; auto is nccl when the trained model is on a CUDA device, else gloo."""
+    bucket_mb: int = 256
+    """Tensors travel by broadcast in buffers of at most this many MiB."""
+    timeout_seconds: float = 300.0
+    """For one transfer, from the first byte to the last server."""
+
+    def __post_init__(self) -> None:
+        """Refuse sizes and times nothing fits into."""
+        if self.bucket_mb < 1:
+            raise ConfigError(f"bucket_mb is {self.bucket_mb}, expected at least 1")
+        if self.timeout_seconds <= 0:
+            raise ConfigError(f"timeout_seconds is {self.timeout_seconds}, expected > 0")

@@ -1,0 +1,55 @@
+"""Process groups beside the default one, between processes of different programs: a store, a backend, nothing global.
+
+Used by the trainer and, copied as it is, by worker processes of inference servers: torch only, nothing of ours.
+`torch.distributed.init_process_group` would not do: both programs may have a default group of their own already.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+
+def open_store(host: str, *, world_size: int, timeout_seconds: float) -> tuple[Any, int]:
+    """Rank 0's side of a rendezvous: a store, and the port (a free one) at which the other ranks find it."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not in __all__
+
+    limit = timedelta(seconds=timeout_seconds)
+    store = TCPStore(host, 0, world_size, is_master=True, timeout=limit, wait_for_workers=False)
+    return store, store.port
+
+
+def connect_store(host: str, port: int, *, world_size: int, timeout_seconds: float) -> Any:
+    """The other ranks' side."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not in __all__
+
+    limit = timedelta(seconds=timeout_seconds)
+    return TCPStore(host, port, world_size, is_master=False, timeout=limit, wait_for_workers=False)
+
+
+def join_group(store: Any, *, rank: int, world_size: int, backend: str, timeout_seconds: float) -> Any:
+    """Meet the other ranks at the store; returns the group, to be handed to `broadcast`.
+
+    backend: "gloo" or "nccl". Raises RuntimeError, or a subclass, when the others do not come in time.
+    """
+    from torch.distributed import ProcessGroupGloo
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    limit = timedelta(seconds=timeout_seconds)
+    prefixed = PrefixStore(f"areal-{backend}", store)
+    if backend == "gloo":
+        return ProcessGroupGloo(prefixed, rank, world_size, limit)
+    from torch.distributed import ProcessGroupNCCL  # not in every build of torch
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = limit
+    return ProcessGroupNCCL(prefixed, rank, world_size, options)
+
+
+def broadcast(group: Any, tensor: Any) -> None:
+    """Send `tensor` from rank 0, or receive into it; returns when it is there."""
+    from torch.distributed import BroadcastOptions
+
+    options = BroadcastOptions()
+    options.rootRank, options.rootTensor = 0, 0
+    group.broadcast([tensor], options).wait()
