@@ -21,7 +21,12 @@ HELP = "print a JSON schema or a reference of all configuration keys"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `areal config`."""
     parser.add_argument("what", choices=("schema", "reference"), help="schema: for editors; reference: for people")
-    parser.add_argument("--kind", choices=("rl", "sft"), default="rl", help="which configuration the schema describes")
+    parser.add_argument(
+        "--kind",
+        choices=("rl", "sft", "dpo", "reward_model"),
+        default="rl",
+        help="which configuration the schema describes",
+    )
 
 
 def run(arguments: argparse.Namespace) -> Result:

@@ -1,4 +1,6 @@
-"""List what a configuration can name: datasets, rewards, workflows, models and objectives. Imports none of them.
+"""List what a configuration can name: datasets, rewards, workflows, models, objectives and losses over pairs.
+
+Imports none of them.
 
 examples:
   areal list
@@ -17,9 +19,9 @@ from areal.cli.output import Result
 if TYPE_CHECKING:
     import argparse
 
-HELP = "list the datasets, rewards, workflows, models and objectives a configuration can name"
+HELP = "list the datasets, rewards, workflows, models, objectives and preference losses a configuration can name"
 
-KINDS = ("datasets", "rewards", "workflows", "models", "objectives")
+KINDS = ("datasets", "rewards", "workflows", "models", "objectives", "preferences")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +34,9 @@ def run(arguments: argparse.Namespace) -> Result:
     from areal.trainer.configuration import registries
 
     kinds = [arguments.kind] if arguments.kind else list(KINDS)
+    described = {"objectives": registries.objectives, "preferences": registries.preferences}
     data: dict[str, Any] = {
-        kind: registries.objectives() if kind == "objectives" else registries.table(kind.removesuffix("s"))
-        for kind in kinds
+        kind: described[kind]() if kind in described else registries.table(kind.removesuffix("s")) for kind in kinds
     }
     blocks = []
     for kind, entries in data.items():

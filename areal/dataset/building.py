@@ -69,15 +69,24 @@ def sft_dataset(raw: RawRows, pairs: Sequence[tuple[Any, str]], tokenizer: Any, 
 
 
 def preference_dataset(
-    raw: RawRows, triples: Sequence[tuple[Any, str, str]], tokenizer: Any, max_length: int | None
+    raw: RawRows,
+    triples: Sequence[tuple[Any, str, str]],
+    tokenizer: Any,
+    max_length: int | None,
+    *,
+    margins: Sequence[float] | None = None,
 ) -> Dataset:
     """Token ids and masks of (prompt, chosen answer, rejected answer), the masks 1 on the answers.
+
+    margins: by how much each chosen answer is better; becomes the column `margin`.
 
     Pairs with an empty or equal answer carry no preference; they are dropped and counted in the log, as are pairs of
     which one side has more than `max_length` tokens. Raises as `rl_dataset`.
     """
     _require_template(raw, [prompt for prompt, _, _ in triples], tokenizer)
     rows = _encode_each(raw, triples, lambda triple: _preference_row(*triple, tokenizer))
+    if margins is not None:
+        rows = [{**row, "margin": float(margin)} for row, margin in zip(rows, margins, strict=True)]
     usable = [row for row, (_, c, r) in zip(rows, triples, strict=True) if c.strip() and r.strip() and c != r]
     if len(usable) < len(rows):
         logger.warning(
@@ -87,9 +96,9 @@ def preference_dataset(
     return to_dataset(usable, raw.source, lengths, max_length)
 
 
-def _preference_row(prompt: Any, chosen: str, rejected: str, tokenizer: Any) -> dict[str, list[int]]:
+def _preference_row(prompt: Any, chosen: str, rejected: str, tokenizer: Any) -> dict[str, Any]:
     prompt_ids = encode_prompt(prompt, tokenizer)
-    row: dict[str, list[int]] = {}
+    row: dict[str, Any] = {}
     for side, answer in (("chosen", chosen), ("rejected", rejected)):
         answer_ids = encode_answer(answer, tokenizer)
         row[f"{side}_ids"] = prompt_ids + answer_ids

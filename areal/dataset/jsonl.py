@@ -5,19 +5,31 @@ A raw row for RL has a prompt or a chat; every further column reaches the reward
     {"prompt": "What is 6 times 7?", "answer": "42", "source": "table"}
     {"messages": [{"role": "user", "content": "What is 6 times 7?"}], "answer": "42"}
 
-A raw row for SFT has a prompt and an answer, or a chat that ends with the assistant turn to learn. path is required:
-a file, or a folder with `<split>.jsonl`.
+A raw row for SFT has a prompt and an answer, or a chat that ends with the assistant turn to learn. One of preferences
+has a prompt, or a chat that ends with a user turn, and two answers to it:
+
+    {"prompt": "What is 6 times 7?", "chosen": "42", "rejected": "36", "margin": 1.5}
+
+path is required: a file, or a folder with `<split>.jsonl`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from areal.api import ConfigError
-from areal.dataset.building import rl_dataset, sft_dataset
+from areal.dataset.building import preference_dataset, rl_dataset, sft_dataset
 from areal.dataset.encoding import as_messages
 from areal.dataset.reading import RawRows, read_rows
-from areal.dataset.schema import complain, messages_problem, missing_column, require_texts, require_unique
+from areal.dataset.schema import (
+    complain,
+    messages_problem,
+    missing_column,
+    require_numbers,
+    require_texts,
+    require_unique,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -88,6 +100,54 @@ def get_jsonl_sft_dataset(
             for row in raw.rows
         ]
     return sft_dataset(raw, pairs, tokenizer, max_length)
+
+
+def get_jsonl_preference_dataset(
+    path: str,
+    split: str,
+    tokenizer: Any,
+    max_length: int | None = None,
+    *,
+    prompt_column: str = "prompt",
+    messages_column: str = "messages",
+    chosen_column: str = "chosen",
+    rejected_column: str = "rejected",
+    margin_column: str = "",
+    system: str = "",
+) -> Dataset:
+    """Columns `chosen_ids`, `rejected_ids`, `chosen_loss_mask`, `rejected_loss_mask`, and `margin` when margin_column
+    names a column: by how much the chosen answer is better, a number >= 0. Other options as for RL.
+    """
+    raw = _read(path, split, "")
+    require_texts(raw, chosen_column, rejected_column)
+    uses_chat = any(messages_column in row for row in raw.rows)
+    if uses_chat:
+        _require_chats(raw, messages_column)
+    else:
+        require_texts(raw, prompt_column)
+    triples = [
+        (
+            row[messages_column] if uses_chat else as_messages(row[prompt_column], tokenizer, system=system),
+            row[chosen_column],
+            row[rejected_column],
+        )
+        for row in raw.rows
+    ]
+    margins = _margins(raw, margin_column) if margin_column else None
+    return preference_dataset(raw, triples, tokenizer, max_length, margins=margins)
+
+
+def _margins(raw: RawRows, column: str) -> list[float]:
+    require_numbers(raw, column)
+    complain(
+        raw.source,
+        (
+            (raw.where(i), f"{column} is {row[column]}, expected a finite number >= 0")
+            for i, row in enumerate(raw.rows)
+            if not 0 <= row[column] < math.inf
+        ),
+    )
+    return [float(row[column]) for row in raw.rows]
 
 
 def _read(path: str, split: str, id_column: str) -> RawRows:

@@ -14,6 +14,7 @@ DATASETS: Final[dict[str, str]] = {
     "gsm8k_rl": "areal.dataset.gsm8k:get_gsm8k_rl_dataset",
     "gsm8k_sft": "areal.dataset.gsm8k:get_gsm8k_sft_dataset",
     "hhrlhf_preference": "areal.dataset.hhrlhf:get_hhrlhf_preference_dataset",
+    "jsonl_preference": "areal.dataset.jsonl:get_jsonl_preference_dataset",
     "jsonl_rl": "areal.dataset.jsonl:get_jsonl_rl_dataset",
     "jsonl_sft": "areal.dataset.jsonl:get_jsonl_sft_dataset",
 }

@@ -34,13 +34,24 @@ def from_pretrained(
     """
     folder = Path(path)
     config = read_config(folder)
-    spec, args = _resolve(config)
-    model = _empty(spec, args)
-    adapter = spec.state_dict_adapter(args)
     try:
-        loaded = adapter.from_hf(SafetensorsFolder(folder))
+        return from_tensors(config, SafetensorsFolder(folder), dtype=dtype, device=device)
     except ModelError as error:
         raise ModelError(f"{folder}: {error}") from error
+
+
+def from_tensors(
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    *,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+) -> DecoderModel:
+    """`from_pretrained` of a checkpoint that is not a folder: the content of its config.json, and tensors by their
+    names on disk."""
+    spec, args = _resolve(config)
+    model = _empty(spec, args)
+    loaded = spec.state_dict_adapter(args).from_hf(tensors)
     kept = {name: buffer.dtype for name, buffer in model.named_buffers()}
     own = {
         # A copy, never an alias: the tensors read are views into the mapped file, some of them transposed.

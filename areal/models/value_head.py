@@ -21,7 +21,8 @@ class ValueModel(nn.Module):
     keeps its unused vocabulary projection, frozen, so that it saves as an ordinary checkpoint.
     """
 
-    def __init__(self, backbone: DecoderModel) -> None:
+    def __init__(self, backbone: DecoderModel, *, bias: bool = True) -> None:
+        """bias: a constant of its own; scores of which only differences are learnt have none."""
         super().__init__()
         self.args = backbone.args
         self.backbone = backbone
@@ -30,9 +31,9 @@ class ValueModel(nn.Module):
         if backbone.head_transform is not None:
             backbone.head_transform.requires_grad_(False)
         weight = backbone.embed_tokens.weight
-        self.head = nn.Linear(backbone.args.hidden_size, 1, device=weight.device, dtype=weight.dtype)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        self.head = nn.Linear(backbone.args.hidden_size, 1, bias=bias, device=weight.device, dtype=weight.dtype)
+        for parameter in self.head.parameters():
+            nn.init.zeros_(parameter)
 
     def forward(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,17 @@ def load_model(config: RunConfig, tokenizer: Any) -> DecoderModel:
     else:
         raise ConfigError("model: set path (a checkpoint folder) or init (the content of a config.json)")
     check_tokenizer(tokenizer, model.args.vocab_size)
+    return model
+
+
+def load_reference(config: RunConfig, tokenizer: Any, *, path: str = "") -> DecoderModel:
+    """A model that stays as it is: the one in `path`, or what the trained model is before its first step; in the dtype
+    it is computed with."""
+    import torch
+
+    model = load_model(replace(config, model=replace(config.model, path=path)) if path else config, tokenizer)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(getattr(torch, config.actor.dtype))
     return model
 
 

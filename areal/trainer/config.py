@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from areal.algorithm import presets
-from areal.api import Config, ConfigError, GenerationConfig
+from areal.api import Config, ConfigError, DatasetKind, GenerationConfig
 from areal.dataset.config import DatasetConfig
 from areal.engine.embedded.config import EmbeddedEngineConfig
 from areal.engine.train.config import TrainEngineConfig
@@ -96,21 +96,38 @@ def _check_counts(config: RunConfig) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SFTConfig(RunConfig):
-    """Supervised fine-tuning."""
+class RowsConfig(RunConfig):
+    """What runs have that learn from the rows of a dataset as they are."""
 
-    kind: Literal["sft"] = "sft"
+    kind: str = ""
     """Selects the trainer."""
     batch_size: int = 64
-    """Rows per optimizer step."""
-    label_smoothing: float = 0.0
-    """Mass spread evenly over the vocabulary in the target, 0 .. 1; keeps the policy exploring in later RL."""
+    """Rows per optimizer step; a row of preferences is a pair of answers."""
+
+    dataset_kind: ClassVar[DatasetKind] = "sft"
+    """What the rows must be made for."""
 
     def __post_init__(self) -> None:
         """Refuse an empty batch."""
         _check_counts(self)
-        if self.batch_size < 1 or not 0 <= self.label_smoothing < 1:
-            raise ConfigError("batch_size must be at least 1 and label_smoothing in [0, 1)")
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size is {self.batch_size}, expected at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTConfig(RowsConfig):
+    """Supervised fine-tuning."""
+
+    kind: Literal["sft"] = "sft"
+    """Selects the trainer."""
+    label_smoothing: float = 0.0
+    """Mass spread evenly over the vocabulary in the target, 0 .. 1; keeps the policy exploring in later RL."""
+
+    def __post_init__(self) -> None:
+        """Refuse targets that would hold no token."""
+        RowsConfig.__post_init__(self)
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing is {self.label_smoothing}, expected 0 .. 1 (excluded)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +136,10 @@ class PPOConfig(RunConfig):
 
     kind: Literal["rl"] = "rl"
     """Selects the trainer."""
+
+    dataset_kind: ClassVar[DatasetKind] = "rl"
+    """What the rows must be made for."""
+
     workflow: str = "rlvr"
     """Rollout workflow: registry name or importable path."""
     workflow_options: dict[str, Any] = field(default_factory=dict)

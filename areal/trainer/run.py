@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from areal.api import load
 from areal.trainer.config import PPOConfig
 from areal.trainer.session import open_session
 
 if TYPE_CHECKING:
-    from areal.trainer.config import SFTConfig
+    from areal.trainer.config import RowsConfig
+
+ROW_TRAINERS: Final[dict[str, str]] = {
+    "dpo": "areal.trainer.dpo:DPOTrainer",
+    "reward_model": "areal.trainer.reward_model:RewardModelTrainer",
+    "sft": "areal.trainer.sft:SFTTrainer",
+}
+"""Kind of run to the trainer, for those that learn from rows as they are. Strings, so that a run loads only its own."""
 
 
-def run(config: PPOConfig | SFTConfig) -> dict[str, Any]:
+def run(config: PPOConfig | RowsConfig) -> dict[str, Any]:
     """Train as `config` says and return the summary (JSON values; see the trainers' `train`).
 
     Writes config.yaml, metrics.jsonl, rollouts.jsonl, checkpoints/, final/ and report.html into the run directory.
@@ -27,8 +35,6 @@ def run(config: PPOConfig | SFTConfig) -> dict[str, Any]:
             with PPOTrainer(config, session) as trainer:
                 summary = trainer.train()
         else:
-            from areal.trainer.sft import SFTTrainer
-
-            summary = SFTTrainer(config, session).train()
+            summary = load("trainer", config.kind, ROW_TRAINERS)(config, session).train()
     summary["report"] = str(write_report(session.directory, session.directory / "report.html"))
     return summary

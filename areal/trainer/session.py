@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from areal.infra.checkpoint.store import Checkpoint
-    from areal.trainer.config import PPOConfig, SFTConfig
+    from areal.trainer.config import RunConfig
 
 _logger = getLogger(__name__)
 
@@ -37,7 +37,7 @@ FREE_TO_CHANGE: Final = (
 class RunSession:
     """One process's hold on one run directory. Use `open_session`."""
 
-    def __init__(self, config: PPOConfig | SFTConfig, directory: Path, stop: StopRequest) -> None:
+    def __init__(self, config: RunConfig, directory: Path, stop: StopRequest) -> None:
         self.config = config
         self.directory = directory
         self.stop = stop
@@ -181,7 +181,7 @@ class RunSession:
 
 
 @contextlib.contextmanager
-def open_session(config: PPOConfig | SFTConfig) -> Iterator[RunSession]:
+def open_session(config: RunConfig) -> Iterator[RunSession]:
     """Lock the run directory, record the configuration, watch for signals; close all of it at the end.
 
     Raises BusyError when another process runs there, ConfigError when its checkpoints belong to another configuration.

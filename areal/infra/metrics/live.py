@@ -22,6 +22,8 @@ _SHOWN: Final[tuple[tuple[str, str, str], ...]] = (
     (names.REWARD_MEAN, "reward", "{:.3f}"),
     (names.EVAL_REWARD, "eval", "{:.3f}"),
     (names.LOSS, "loss", "{:.4f}"),
+    (names.ACCURACY, "accuracy", "{:.1%}"),
+    (names.MARGIN, "margin", "{:.3f}"),
     (names.LENGTH_MEAN, "length", "{:.1f}"),
     (names.ENTROPY, "entropy", "{:.3f}"),
     (names.KL, "kl", "{:.4f}"),

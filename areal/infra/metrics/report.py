@@ -54,6 +54,16 @@ _PANELS: Final[tuple[_Panel, ...]] = (
         hint="mean reward; the band is one standard deviation of the training samples",
     ),
     _Panel(
+        title="Accuracy on pairs",
+        lines={names.ACCURACY: "training", names.EVAL_ACCURACY: "evaluation"},
+        hint="share of pairs whose preferred answer is ahead; a tie counts half",
+    ),
+    _Panel(
+        title="Margin",
+        lines={names.MARGIN: "training", names.EVAL_MARGIN: "evaluation"},
+        hint="mean lead of the preferred answer over the other one, in units of reward",
+    ),
+    _Panel(
         title="Length", lines={names.LENGTH_MEAN: "mean", names.LENGTH_MAX: "longest"}, hint="sampled tokens per answer"
     ),
     _Panel(

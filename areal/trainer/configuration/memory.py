@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from areal.engine.train.config import TrainEngineConfig
-    from areal.trainer.config import ModelConfig, SFTConfig
+    from areal.trainer.config import ModelConfig, RowsConfig
 
 DTYPE_BYTES: Final = {"bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -116,7 +116,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape | str:
     )
 
 
-def estimate(config: PPOConfig | SFTConfig, shape: ModelShape) -> list[MemoryItem]:
+def estimate(config: PPOConfig | RowsConfig, shape: ModelShape) -> list[MemoryItem]:
     """What the run holds at its peak, largest consumers of one kind in order of use."""
     items = _trained("actor", config.actor, shape)
     if isinstance(config, PPOConfig):

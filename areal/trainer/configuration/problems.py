@@ -122,10 +122,10 @@ def _meant(path: KeyPath, schema: Schema) -> str:
     section = schema_of.lookup(schema.cls, tuple(parents)).section if parents else schema.cls  # type: ignore[union-attr]  # only sections have children
     beside = list(schema_of.fields_of(section)) if section else []
     prefix = "".join(f"{part}." for part in parents)
-    for other in schema.others:
-        if schema_of.lookup(other, path) is not None:
-            kind = schema_of.fields_of(other)["kind"].default
-            return f"it exists only with kind: {kind}"
+    kinds = [other for other in schema.others if schema_of.lookup(other, path) is not None]
+    if kinds:
+        names = [schema_of.fields_of(other)["kind"].default for other in kinds]
+        return f"it exists only with kind: {' or '.join(names)}"
     near = [key for key in schema_of.key_paths(schema.cls) if key.rpartition(".")[2] == leaf]
     near += [f"{prefix}{name}" for name in nearest(leaf, beside)]
     if not near:

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 
 def markdown() -> str:
-    """Every key of both kinds of run with type, default and meaning, as one page."""
+    """Every key of all kinds of run with type, default and meaning, as one page."""
     lines = [
         "# Configuration",
         "",
         "A run is described by a YAML file; `key=value` arguments of `areal train` change single values. The key",
-        "`kind` selects the trainer: `rl` (the default) or `sft`. Unknown keys are errors.",
+        f"`kind` selects the trainer: {', '.join(f'`{kind}`' for kind in KINDS)}; the default is `rl`.",
+        "Unknown keys are errors.",
         "`areal train CONFIG.yaml --dry-run` prints every value together with where it came from.",
         "",
         "Scalars follow YAML 1.2: `1e-4` is a number, `no` and `on` are text. A count of *prompts* is a count of",

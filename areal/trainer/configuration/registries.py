@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from areal.utils.suggest import did_you_mean
@@ -40,6 +41,24 @@ def objectives() -> dict[str, dict[str, Any]]:
     from areal.algorithm.presets import describe_presets
 
     return {row["name"]: {key: value for key, value in row.items() if key != "name"} for row in describe_presets()}
+
+
+def preferences() -> dict[str, dict[str, Any]]:
+    """Losses over pairs by name: formula, paper and defaults."""
+    from areal.algorithm.preference_spec import PREFERENCES
+
+    return {
+        name: {
+            "formula": entry.formula,
+            "paper": entry.source,
+            "defaults": {
+                key: value
+                for key, value in asdict(entry).items()
+                if key not in ("formula", "source") and value is not None
+            },
+        }
+        for name, entry in PREFERENCES.items()
+    }
 
 
 def check_name(kind: str, name: str) -> str | None:

@@ -20,6 +20,8 @@ _LABELS: dict[str, str] = {
     "max_live_samples": "samples in flight, at most",
     "max_generated_tokens_per_step": "generated tokens per step, at most",
     "rows_per_step": "rows per step",
+    "pairs_per_step": "pairs per step",
+    "sequences_per_step": "sequences per step",
     "optimizer_steps_per_step": "optimizer steps per step",
     "train_rows": "training rows",
     "steps_per_epoch": "steps per epoch",

@@ -14,10 +14,11 @@ from areal.algorithm import presets
 from areal.api import ConfigError
 from areal.dataset.tokenizers import is_buildable
 from areal.trainer.assembly import run_directory
-from areal.trainer.config import PPOConfig, SFTConfig
+from areal.trainer.config import ModelConfig, PPOConfig, RowsConfig
 from areal.trainer.configuration import registries, source
 from areal.trainer.configuration.memory import estimate, model_shape, read_model_config
 from areal.trainer.configuration.problems import Problem, raise_all
+from areal.trainer.pair_config import DPOConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
 _CRITIC_ADVANTAGES = frozenset({"gae", "gae_turn"})
 
 
-def validate_run(config: PPOConfig | SFTConfig, provenance: Mapping[str, str] | None = None) -> None:
+def validate_run(config: PPOConfig | RowsConfig, provenance: Mapping[str, str] | None = None) -> None:
     """Check everything about a run that needs neither data nor torch. Raises ConfigError with all problems."""
     found = list(_common_problems(config))
     if isinstance(config, PPOConfig):
         found += _rl_problems(config)
+    if isinstance(config, DPOConfig):
+        found += _reference_problems(config)
     if found:
         raise_all([Problem(key=key, where=_where(key, provenance), message=message) for key, message in found])
 
@@ -61,7 +64,7 @@ def build_report(resolved: Resolved) -> dict[str, Any]:
     }
 
 
-def derive(config: PPOConfig | SFTConfig) -> dict[str, int | None]:
+def derive(config: PPOConfig | RowsConfig) -> dict[str, int | None]:
     """Sizes that follow from the configuration; None where they depend on rows that were not counted."""
     rows = count_rows(config.train_dataset)
     batch = config.rollout.batch_size if isinstance(config, PPOConfig) else config.batch_size
@@ -73,6 +76,8 @@ def derive(config: PPOConfig | SFTConfig) -> dict[str, int | None]:
     sizes: dict[str, int | None] = {}
     if isinstance(config, PPOConfig):
         sizes = _rl_sizes(config)
+    elif config.dataset_kind == "preference":
+        sizes = {"pairs_per_step": batch, "sequences_per_step": 2 * batch}
     else:
         sizes["rows_per_step"] = batch
     return sizes | {
@@ -116,7 +121,7 @@ def count_rows(dataset: DatasetConfig) -> int | None:
         return sum(bool(line.strip()) for line in lines)
 
 
-def _common_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]:
+def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]]:
     yield from _model_problems(config)
     datasets = {"train_dataset": config.train_dataset, "valid_dataset": config.valid_dataset}
     for key, dataset in datasets.items():
@@ -125,7 +130,7 @@ def _common_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]
         if not dataset.name:
             known = ", ".join(registries.table("dataset")) or "(none)"
             yield f"{key}.name", f"required; known datasets are {known}, or give an importable loader"
-        elif problem := _dataset_problem(dataset.name, config.kind):
+        elif problem := _dataset_problem(dataset.name, config.dataset_kind):
             yield f"{key}.name", problem
         if dataset.max_length is not None and dataset.max_length < 1:
             yield f"{key}.max_length", f"expected null or at least 1, got {dataset.max_length}"
@@ -151,7 +156,7 @@ def _wrong_rows(name: str, kind: str) -> str | None:
     return f"{name!r} has rows for another kind of training than {kind!r}; {hint}"
 
 
-def _model_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]:
+def _model_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]]:
     model = config.model
     if not model.path and not model.init:
         yield "model.path", "required: a Hugging Face checkpoint folder (or describe a new model in model.init)"
@@ -172,6 +177,22 @@ def _model_problems(config: PPOConfig | SFTConfig) -> Iterator[tuple[str, str]]:
     if content.get("model_type") not in known:
         where = "model.path" if model.path else "model.init.model_type"
         yield where, f"model_type is {content.get('model_type')!r}; supported are {', '.join(known) or '(none)'}"
+
+
+def _reference_problems(config: DPOConfig) -> Iterator[tuple[str, str]]:
+    if not config.reference_path:
+        return
+    try:
+        theirs = read_model_config(ModelConfig(path=config.reference_path)).get("vocab_size")
+        ours = read_model_config(config.model).get("vocab_size")
+    except ConfigError as error:
+        yield "reference_path", str(error).removeprefix("model.path: ")
+        return
+    if theirs != ours:
+        yield (
+            "reference_path",
+            f"its vocabulary has {theirs} tokens, that of the trained model {ours}; use one of its own",
+        )
 
 
 def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
@@ -228,10 +249,12 @@ def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
         yield "critic", f"{advantage} uses no values; remove the section"
 
 
-def _notes(config: PPOConfig | SFTConfig) -> Iterator[str]:
+def _notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
     if config.valid_dataset is None:
         yield "valid_dataset is not set: the run will report no evaluation"
-    if isinstance(config, SFTConfig):
+    if isinstance(config, DPOConfig):
+        yield from _preference_notes(config)
+    if not isinstance(config, PPOConfig):
         return
     sizes = _rl_sizes(config)
     live, slots = sizes["max_live_samples"] or 0, config.engine.max_batch_size
@@ -247,6 +270,15 @@ def _notes(config: PPOConfig | SFTConfig) -> Iterator[str]:
     maximum = read_model_config(config.model).get("max_position_embeddings")
     if isinstance(maximum, int) and maximum < config.engine.max_seq_len:
         yield f"engine.max_seq_len {config.engine.max_seq_len} is cut to the model's max_position_embeddings {maximum}"
+
+
+def _preference_notes(config: DPOConfig) -> Iterator[str]:
+    spec = config.preference.spec().resolved()
+    how = "averaged" if spec.length_normalised else "summed"
+    yield f"preference.loss {spec.loss} with beta {spec.beta}: log-probabilities are {how} over the tokens of an answer"
+    if spec.uses_reference:
+        whose = config.reference_path or "the model before its first step"
+        yield f"the reference ({whose}) scores every pair of the run once, before the first step; then it is let go"
 
 
 def _where(key: str, provenance: Mapping[str, str] | None) -> str:

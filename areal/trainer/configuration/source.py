@@ -21,9 +21,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError
-from areal.trainer.config import PPOConfig, RunConfig, SFTConfig
+from areal.trainer.config import PPOConfig, RowsConfig, RunConfig, SFTConfig
 from areal.trainer.configuration import document as yaml_document
 from areal.trainer.configuration.problems import Problem, Schema, explain, raise_all, remove, repeats
+from areal.trainer.pair_config import DPOConfig, RewardModelConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
 
     from areal.trainer.configuration.document import KeyPath
 
-KINDS: Final[dict[str, type[PPOConfig] | type[SFTConfig]]] = {"rl": PPOConfig, "sft": SFTConfig}
+KINDS: Final[dict[str, type[PPOConfig] | type[RowsConfig]]] = {
+    "rl": PPOConfig,
+    "sft": SFTConfig,
+    "dpo": DPOConfig,
+    "reward_model": RewardModelConfig,
+}
 """Value of the top-level key `kind`, which selects the trainer, to its configuration class."""
 
 COMMAND_LINE: Final = "command line"
@@ -42,7 +48,7 @@ DEFAULT: Final = "default"
 class Resolved:
     """A valid configuration and the origin of each of its values."""
 
-    config: PPOConfig | SFTConfig
+    config: PPOConfig | RowsConfig
     provenance: Mapping[str, str]
     """Dotted key of every leaf to "default", "<file name>:<line>" or "command line"."""
     source: Path | None
@@ -72,7 +78,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Resolved:
     return Resolved(config=config, provenance=MappingProxyType(provenance), source=path)
 
 
-def config_from_mapping(value: Mapping[str, Any], *, source: str = "configuration") -> PPOConfig | SFTConfig:
+def config_from_mapping(value: Mapping[str, Any], *, source: str = "configuration") -> PPOConfig | RowsConfig:
     """Validate a plain mapping, such as what `to_mapping` returned; inverse of it. `source` names it in error
     messages.
     """
@@ -139,7 +145,7 @@ class _Draft:
             self.origins[written] = COMMAND_LINE
 
 
-def _select_class(draft: _Draft, problems: list[Problem]) -> type[PPOConfig] | type[SFTConfig]:
+def _select_class(draft: _Draft, problems: list[Problem]) -> type[PPOConfig] | type[RowsConfig]:
     kind = draft.value.get("kind", "rl")
     if isinstance(kind, str) and kind in KINDS:
         return KINDS[kind]
@@ -149,7 +155,9 @@ def _select_class(draft: _Draft, problems: list[Problem]) -> type[PPOConfig] | t
     )
 
 
-def _validate(cls: type[PPOConfig] | type[SFTConfig], draft: _Draft, problems: list[Problem]) -> PPOConfig | SFTConfig:
+def _validate(
+    cls: type[PPOConfig] | type[RowsConfig], draft: _Draft, problems: list[Problem]
+) -> PPOConfig | RowsConfig:
     from pydantic import TypeAdapter, ValidationError  # 50 ms that `areal --help` should not pay
 
     for key, value in _leaves(draft.value, ()):

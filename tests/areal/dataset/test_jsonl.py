@@ -137,3 +137,20 @@ def test_text_outside_the_vocabulary_is_an_error_with_its_line(tmp_path):
 def test_the_path_is_required(tokenizer):
     with pytest.raises(ConfigError, match="no packaged rows"):
         load(tokenizer, "")
+
+
+def test_preference_rows_share_the_prompt_and_may_say_by_how_much_the_first_answer_is_better(tokenizer, tmp_path):
+    row = {"prompt": "6*7=", "chosen": "42", "rejected": "36", "margin": 2}
+    path = write(tmp_path, row)
+    plain = load(tokenizer, path, "preference")[0]
+    graded = load(tokenizer, path, "preference", margin_column="margin")[0]
+    assert tokenizer.decode(plain["chosen_ids"]) == "6*7=42<eos>"
+    assert plain["rejected_loss_mask"] == [0, 0, 0, 0, 1, 1, 1]
+    assert "margin" not in plain
+    assert graded["margin"] == 2.0
+    write(tmp_path, {**row, "margin": -1})
+    with pytest.raises(DataError, match=r"line 1: margin is -1, expected a finite number >= 0"):
+        load(tokenizer, path, "preference", margin_column="margin")
+    write(tmp_path, {"prompt": "6*7=", "choosen": "42", "rejected": "36"})
+    with pytest.raises(DataError, match="did you mean 'choosen'"):
+        load(tokenizer, path, "preference")

@@ -126,7 +126,7 @@ def test_an_unknown_key_names_its_place_and_the_nearest_known_key(write, text, h
             "gconfig.stop_token_ids=[1, x]",
             "gconfig.stop_token_ids.1 (command line): expected a list of integers, got 'x'",
         ),
-        ("kind=ppo", "kind (command line): expected one of rl, sft, got 'ppo'"),
+        ("kind=ppo", "kind (command line): expected one of rl, sft, dpo, reward_model, got 'ppo'"),
         ("rollout", "'rollout' is not an override: expected dotted.key=value"),
         ("--actor.lr=1", "write key=value without dashes"),
         ("model.init={a: 1", "not valid YAML"),
