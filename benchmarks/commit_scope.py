@@ -1,11 +1,13 @@
 """How often `areal-commit suggest` says what people chose, next to simple baselines.
 
     python benchmarks/commit_scope.py COMMITS.json [--history REPOSITORY] [--held-out 0.5] [--json]
+    python benchmarks/commit_scope.py --history REPOSITORY [--held-out 0.5] [--json]
 
 COMMITS.json: a list of {"hash", "date", "type", "scope", "conventional", "files": [{"path", "status", "added",
 "deleted"}]}. Commits with a conventional header are taken in the order of their dates; the newest part is held out, and
 each of these is predicted from those before it only. With --history, the commits of a clone that are older than the
-oldest of the file are known too, as they are to a person who runs the command there.
+oldest of the file are known too, as they are to a person who runs the command there; without a file, all of its commits
+are the cases.
 
 "relaxed" counts another spelling and a scope that contains or is contained in the right one ("proxy", "openai-proxy").
 Symbols of the diff are not used: the file has none. People disagree with each other, so nothing reaches 100 %.
@@ -56,10 +58,10 @@ def _file(row: dict[str, Any]) -> ChangedFile:
     return ChangedFile(row["path"], row["status"][:1], row["added"] or 0, row["deleted"] or 0)
 
 
-def older_cases(repository: Path, oldest: str) -> list[Case]:
-    """Conventional commits before the file begins."""
+def older_cases(repository: Path, newest: str) -> list[Case]:
+    """Conventional commits of a history, oldest first."""
     found = []
-    for commit in reversed(commits(repository, f"{oldest}~1", files=True)):
+    for commit in reversed(commits(repository, newest, files=True)):
         message = parse(commit.message, merge=len(commit.parents) > 1)
         if message.kind == "conventional" and message.type.lower() in TYPES and commit.files:
             scope = message.scopes[0] if message.scopes else ""
@@ -198,16 +200,21 @@ def measure_types(known: Sequence[Case], held_out: Sequence[Case]) -> dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("commits", type=Path, metavar="COMMITS.json")
+    parser.add_argument("commits", type=Path, metavar="COMMITS.json", nargs="?")
     parser.add_argument("--history", type=Path, metavar="REPOSITORY", help="a clone that has the older commits")
     parser.add_argument("--held-out", type=float, default=0.5, metavar="SHARE", help="newest part (default: 0.5)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    cases, oldest = read_cases(arguments.commits)
+    if arguments.commits is None and arguments.history is None:
+        parser.error("name COMMITS.json, or a clone with --history")
+    if arguments.commits is None:
+        cases, oldest = older_cases(arguments.history, "HEAD"), ""
+    else:
+        cases, oldest = read_cases(arguments.commits)
     number = max(1, round(len(cases) * min(1.0, max(0.0, arguments.held_out))))
     known, held_out = cases[:-number] if number < len(cases) else [], cases[-number:]
-    if arguments.history:
-        known = [*older_cases(arguments.history, oldest), *known]
+    if arguments.history and oldest:
+        known = [*older_cases(arguments.history, f"{oldest}~1"), *known]
     results = {"scope": measure_scopes(known, held_out), "type": measure_types(known, held_out)}
     if arguments.json:
         print(json.dumps({"known": len(known), "held_out": len(held_out), **results}))
