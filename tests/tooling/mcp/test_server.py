@@ -228,6 +228,7 @@ async def test_a_cancelled_call_leaves_no_process_and_the_server_goes_on(origina
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 async def test_cancelled_while_it_writes_a_tool_leaves_all_or_nothing(copy, connected, git, gone):
     arguments = {"kind": "reward", "name": "digits", "answers": {"style": "boxed"}}
     async with connected(copy, "--allow-writes") as client:

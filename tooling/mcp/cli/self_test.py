@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from anyio import to_thread
 from jsonschema import Draft202012Validator
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
@@ -62,10 +63,7 @@ async def _asked(root: Path, writes: bool) -> list[dict[str, Any]]:
         prompts = (await client.list_prompts()).prompts
         rows.append(_row("prompts", True, f"{len(prompts)} listed"))
         for tool in _callable(offer.tools):
-            started = time.monotonic()
-            result = await client.call_tool(tool.name, dict(tool.example))
-            seconds = time.monotonic() - started
-            rows.append(await anyio.to_thread.run_sync(_compared, tool, root, result.structured_content, seconds))
+            rows.append(await _held_to_command(client, tool, root))
     return rows
 
 
@@ -76,24 +74,34 @@ def _callable(tools: dict[str, Tool]) -> Iterator[Tool]:
             yield tool
 
 
-def _compared(tool: Tool, root: Path, answer: Any, seconds: float) -> dict[str, Any]:
-    """The same command by hand: seconds apart, the object has to be the same."""
-    call = make_call(tool, tool.example, root)
-    module, _, function = tool.main.partition(":")
-    program = f"import sys; from {module} import {function} as run; sys.exit(run(sys.argv[1:]))"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program, *call.words],
-        cwd=root,
-        input=call.input.encode(),
-        capture_output=True,
-        check=False,
-    )
+async def _held_to_command(client: Client, tool: Tool, root: Path) -> dict[str, Any]:
+    """The tool, and at the same time its command by hand: the object has to be the same."""
+    printed = b""
+
+    async def by_hand() -> None:
+        nonlocal printed
+        printed = await to_thread.run_sync(_printed, tool, root)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(by_hand)
+        started = time.monotonic()
+        result = await client.call_tool(tool.name, dict(tool.example))
+        seconds = time.monotonic() - started
+    answer = result.structured_content
     problems = [error.message for error in Draft202012Validator(output_schema(tool)).iter_errors(answer)]
-    same = json.loads(done.stdout) == answer
     message = f"exit code {answer['exit_code']}, {seconds:.2f} s"
     if problems:
         return _row(tool.name, False, f"{message}; not as its schema says: {problems[0]}")
+    same = json.loads(printed) == answer
     return _row(tool.name, same, message if same else f"{message}; `{tool.program}` itself answers differently")
+
+
+def _printed(tool: Tool, root: Path) -> bytes:
+    call = make_call(tool, tool.example, root)
+    module, _, function = tool.main.partition(":")
+    program = f"import sys; from {module} import {function} as run; sys.exit(run(sys.argv[1:]))"
+    words = [sys.executable, "-P", "-c", program, *call.words]
+    return subprocess.run(words, cwd=root, input=call.input.encode(), capture_output=True, check=False).stdout
 
 
 def _row(what: str, right: bool, message: str) -> dict[str, Any]:

@@ -1,0 +1,155 @@
+"""`areal-mcp` itself: start-up, lists, configuration, errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tooling.mcp.cli.main import main
+
+HEAVY = ("anyio", "git", "jsonschema", "mcp", "mcp_types", "pydantic", "rich", "yaml")
+
+
+def answer(capsys, *words):
+    capsys.readouterr()
+    code = main([*words, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["exit_code"] == code
+    return document
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--list"], ["config", "codex"]])
+def test_the_sdk_is_not_loaded_to_print_something(words):
+    program = (
+        f"import sys\nfrom tooling.mcp.cli.main import main\nassert main({words!r}) == 0\n"
+        f"sys.stderr.write('LOADED ' + ' '.join(n for n in {HEAVY!r} if n in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.rpartition("LOADED ")[2] == ""
+
+
+def test_help_is_quick_and_documents_exit_codes():
+    words = [sys.executable, "-P", "-m", "tooling.mcp", "--help"]
+    quickest = 60.0
+    for _ in range(5):
+        started = time.perf_counter()
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        quickest = min(quickest, time.perf_counter() - started)
+    assert quickest < 0.3, "0.1 s where nothing else runs"
+    assert "exit codes:" in done.stdout
+    assert "--allow-writes" in done.stdout
+
+
+def test_the_list_says_what_is_offered_and_what_is_not(capsys):
+    document = answer(capsys, "--list")
+    tools = {tool["name"]: tool for tool in document["tools"]}
+    assert tools["new_plan"]["offered"]
+    assert not tools["new_apply"]["offered"]
+    assert "--allow-writes" in tools["new_apply"]["withheld"]
+    assert document["tokens"] == sum(tool["tokens"] for tool in tools.values() if tool["offered"])
+    allowed = {tool["name"]: tool for tool in answer(capsys, "--list", "--allow-writes")["tools"]}
+    assert allowed["new_apply"]["offered"]
+
+
+def test_an_agent_that_sees_all_tools_does_not_read_long(capsys):
+    assert answer(capsys, "--list", "--allow-writes")["tokens"] < 8_000
+
+
+@pytest.mark.parametrize("client", ["claude", "codex", "opencode"])
+def test_a_configuration_starts_this_server_for_this_repository(client, original, capsys):
+    document = answer(capsys, "config", client, "--repo", str(original / "areal"), "--allow-writes", "--dry-run")
+    text = document["snippet"]
+    if client == "codex":
+        server = tomllib.loads(text)["mcp_servers"]["areal"]
+        command = [server["command"], *server["args"]]
+    elif client == "claude":
+        server = json.loads(text)["mcpServers"]["areal"]
+        command = [server["command"], *server["args"]]
+    else:
+        command = json.loads(text)["mcp"]["areal"]["command"]
+    assert command == document["server"]["command"]
+    assert command[-2:] == [f"--repo={original}", "--allow-writes"]
+    done = subprocess.run([*command, "--list", "--json"], capture_output=True, text=True, check=True, cwd="/")
+    assert json.loads(done.stdout)["ok"]
+
+
+def test_a_configuration_is_printed_and_not_written(copy, capsys, git, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert main(["config", "claude", "--repo", str(copy)]) == 0
+    assert "claude mcp add-json" in capsys.readouterr().out
+    assert git(copy, "status", "--porcelain") == ""
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["config"], "which client?"),
+        (["config", "emacs"], "which client?"),
+        (["serve"], "is no command"),
+        (["config", "codex", "--list"], "config does nothing else"),
+        (["--dry-run"], "a server does not take it"),
+        (["--list", "--timeout", "0"], "is no time to wait"),
+        (["--list", "--max-output", "5"], "is too little"),
+        (["--frobnicate"], "unrecognized arguments"),
+        (["--list", "--self-test"], "not allowed with"),
+        (["config", "codex", "--repo", "/"], "is not inside a git repository"),
+    ],
+)
+def test_wrong_arguments_say_what_to_do(capsys, words, message):
+    document = answer(capsys, *words)
+    assert document["exit_code"] == 2
+    assert message in document["error"]
+    assert document["fix"]
+
+
+def test_a_person_at_a_terminal_is_told_what_this_is(original):
+    leader, follower = pty.openpty()
+    try:
+        words = [sys.executable, "-P", "-m", "tooling.mcp", "--repo", str(original)]
+        done = subprocess.run(words, stdin=follower, capture_output=True, text=True, check=False, timeout=60)
+    finally:
+        os.close(leader)
+        os.close(follower)
+    assert done.returncode == 2
+    assert "areal-mcp config CLIENT" in done.stderr
+    assert done.stdout == ""
+
+
+def test_outside_of_a_repository_no_server_starts(tmp_path):
+    words = [sys.executable, "-P", "-m", "tooling.mcp", "--repo", str(tmp_path)]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is not inside a git repository" in done.stderr
+
+
+def test_a_client_that_leaves_at_once_is_no_failure(original):
+    words = [sys.executable, "-P", "-m", "tooling.mcp", "--repo", str(original)]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_without_the_sdk_the_message_says_how_to_get_it(original, tmp_path):
+    """A Python that sees this package and nothing else."""
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tooling.mcp.cli.main import main; sys.exit(main())"
+    package = str(Path(__file__).resolve().parents[3])
+    words = [sys.executable, "-S", "-I", "-c", program, package, "--repo", str(original), "--self-test", "--json"]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'areal[mcp]'" in json.loads(done.stdout)["fix"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_self_test_finds_nothing_wrong_here(original, capsys):
+    document = answer(capsys, "--self-test", "--repo", str(original))
+    assert [row for row in document["results"] if not row["right"]] == []
+    assert {"tools", "pages", "prompts", "review", "commit_check"} <= {row["what"] for row in document["results"]}
