@@ -20,6 +20,11 @@ def one_row(**tensors: list[float]) -> dict[str, torch.Tensor]:
     return {name: torch.tensor([row], dtype=torch.float64) for name, row in rows.items()}
 
 
+@pytest.mark.fault(
+    row=21,
+    injected="behaviour log-probabilities that are NaN or infinite",
+    seen="rejected and counted, never a ratio",
+)
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 @pytest.mark.parametrize("bad", [math.nan, -math.inf, math.inf])
 def test_a_non_finite_behaviour_logp_is_rejected_and_counted_not_turned_into_a_ratio(make_batch, preset, bad):
@@ -43,6 +48,11 @@ def test_a_non_finite_behaviour_logp_is_rejected_and_counted_not_turned_into_a_r
     assert output.metrics["masked_fraction"] >= 1 / batch["mask"].sum() - 1e-12
 
 
+@pytest.mark.fault(
+    row=21,
+    injected="log-ratios of +-1000 and beyond",
+    seen="loss and gradient finite; the tokens are counted",
+)
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 @pytest.mark.parametrize("jump", [1e3, -1e3])
 def test_enormous_log_ratios_stay_finite_and_are_counted(preset, jump):

@@ -163,6 +163,11 @@ def test_packed_sequences_give_the_same_step_as_padded_ones(make_batch, case):
     torch.testing.assert_close(packed.grad, packing.pack_values(gradient, lengths), atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.fault(
+    row=20,
+    injected="a micro-batch without trained tokens",
+    seen="a zero that is connected to the graph, so that every rank takes part in the collective",
+)
 @pytest.mark.parametrize("case", sorted(SETTINGS))
 def test_an_all_masked_micro_batch_is_a_zero_that_is_connected_to_the_graph(make_batch, case):
     preset, overrides = SETTINGS[case]

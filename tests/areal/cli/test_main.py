@@ -196,6 +196,11 @@ def test_no_resume_is_an_override_like_any_other(good, capsys):
     assert report["provenance"]["checkpoint.resume"] == "command line"
 
 
+@pytest.mark.fault(
+    row=33,
+    injected="`areal train` with a configuration that cannot run",
+    seen="refused by the command, exit code 2",
+)
 def test_training_is_not_started_when_the_configuration_cannot_run(good, capsys):
     assert cli.main(["train", str(good), "reward=gsm8"]) == 2
     assert "did you mean 'gsm8k'?" in capsys.readouterr().err

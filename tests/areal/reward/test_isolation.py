@@ -164,6 +164,11 @@ async def test_a_reward_gets_all_four_arguments_and_the_columns_of_the_row(rewar
     assert await reward("8*9=", "71", [5, 9], [11], answer="72", level=3) == 0.0
 
 
+@pytest.mark.fault(
+    row=14,
+    injected="a reward returns bools, integers, NumPy numbers",
+    seen="finite numbers become floats",
+)
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
@@ -180,6 +185,11 @@ async def test_finite_numbers_become_floats(rewards, wrap, expression, expected)
     assert (type(result), result) == (float, expected)
 
 
+@pytest.mark.fault(
+    row=14,
+    injected="a reward returns NaN, infinity, None, text or a list",
+    seen="a reward_invalid fault that names function and value",
+)
 @pytest.mark.parametrize(
     ("expression", "shown"),
     [
@@ -200,6 +210,11 @@ async def test_anything_else_is_a_fault_that_names_function_and_value(rewards, w
     assert shown in fault.message
 
 
+@pytest.mark.fault(
+    row=12,
+    injected="a reward raises",
+    seen="a reward_raised fault with type, message and source line",
+)
 async def test_an_exception_is_reported_with_type_message_and_source_line(rewards, wrap):
     fault = await fault_of(wrap(f"{rewards}:raises")("", "", [], []))
     assert fault.kind is FaultKind.REWARD_RAISED
@@ -207,6 +222,11 @@ async def test_an_exception_is_reported_with_type_message_and_source_line(reward
     assert "return 1 / 0  # the line to show" in fault.message
 
 
+@pytest.mark.fault(
+    row=12,
+    injected="a reward raises a typed fault",
+    seen="the fault keeps its declared kind",
+)
 async def test_a_typed_fault_keeps_its_kind(rewards, wrap):
     fault = await fault_of(wrap(f"{rewards}:typed")("", "", [], []))
     assert (fault.kind, fault.message) == (FaultKind.DATA_INVALID, "row has no answer")
@@ -220,6 +240,11 @@ async def test_an_error_that_only_looks_like_a_typed_fault_is_an_exception_and_d
     assert await reward("", "fine", [], []) == 1.0
 
 
+@pytest.mark.fault(
+    row=13,
+    injected="a reward loops in Python, or hangs in C",
+    seen="killed at the limit; the next call works",
+)
 @pytest.mark.parametrize("how", ["python", "c"])
 async def test_a_hang_is_killed_at_the_limit_and_the_next_call_works(rewards, wrap, how):
     reward = wrap(f"{rewards}:hang", timeout_seconds=0.5)
@@ -231,6 +256,11 @@ async def test_a_hang_is_killed_at_the_limit_and_the_next_call_works(rewards, wr
     assert await reward("", "fine", [], []) == 1.0
 
 
+@pytest.mark.fault(
+    row=13,
+    injected="a hanging reward that started processes",
+    seen="all of them are gone after the limit",
+)
 async def test_the_children_of_a_hanging_reward_die_with_it(rewards, wrap, tmp_path):
     reward = wrap(f"{rewards}:hang", timeout_seconds=1.0)
     note = tmp_path / "pid"
@@ -253,6 +283,11 @@ async def test_a_hang_delays_only_its_own_worker(rewards, wrap):
     assert (await fault_of(hanging)).kind is FaultKind.REWARD_TIMEOUT
 
 
+@pytest.mark.fault(
+    row=30,
+    injected="calls already sent to a reward process that is killed for a hang",
+    seen="answered by its successor, each once",
+)
 async def test_calls_sent_ahead_of_a_hang_are_not_lost(rewards, wrap):
     reward = wrap(f"{rewards}:hang", timeout_seconds=0.5)
     await asyncio.gather(*(reward("", "fine", [], []) for _ in range(50)))  # by now the worker is known to be fast
@@ -282,6 +317,11 @@ async def test_sys_exit_in_a_reward_is_an_answer_not_the_end_of_the_worker(rewar
     assert "SystemExit: 4" in fault.message
 
 
+@pytest.mark.fault(
+    row=13,
+    injected="a reward allocates 10 GB under a limit of 2 GB",
+    seen="a MemoryError inside the reward, reported as its fault",
+)
 async def test_memory_beyond_the_limit_is_a_fault(rewards, wrap):
     reward = wrap(f"{rewards}:hungry", memory_limit_mb=2048)
     assert await reward("", "16", [], []) == 16 << 20
@@ -420,6 +460,11 @@ async def test_a_forgotten_wrapper_leaves_no_process_behind(rewards):
     assert eventually(lambda: not alive(pid))
 
 
+@pytest.mark.fault(
+    row=30,
+    injected="an idle reward process is killed",
+    seen="replaced; the next call is answered",
+)
 async def test_a_worker_killed_from_outside_while_idle_is_replaced(rewards, wrap):
     reward = wrap(f"{rewards}:worker_pid")
     first = int(await reward("", "", [], []))
@@ -429,6 +474,11 @@ async def test_a_worker_killed_from_outside_while_idle_is_replaced(rewards, wrap
     assert int(await reward("", "", [], [])) != first
 
 
+@pytest.mark.fault(
+    row=13,
+    injected="SIGKILL of the process that owns rewards hanging in Python, in C, or in a child",
+    seen="no reward process is left",
+)
 @pytest.mark.parametrize("how", ["python", "c", "child"])
 def test_kill_9_of_the_parent_leaves_no_orphans(rewards, tmp_path, how):
     """The script also counts how often its top level runs: a worker must not run the user's program again."""

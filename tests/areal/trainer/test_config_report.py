@@ -53,6 +53,11 @@ def test_everything_required_is_named_at_once():
         assert part in message
 
 
+@pytest.mark.fault(
+    row=33,
+    injected="contradicting or impossible values",
+    seen="refused with path, value and fix before anything is loaded",
+)
 @pytest.mark.parametrize(
     ("override", "expected"),
     [

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -54,6 +55,11 @@ def reward_module(tmp_path, monkeypatch):
     return "user_rewards"
 
 
+@pytest.mark.fault(
+    row=15,
+    injected="in a whole run every reward raises, hangs, or returns NaN or None",
+    seen="stops after the tolerated number with kinds and reasons",
+)
 @pytest.mark.parametrize(
     ("function", "kind", "hint"),
     [
@@ -79,6 +85,12 @@ def test_a_reward_that_always_fails_stops_the_run_with_the_reasons(tmp_path, rew
     assert hint in str(caught.value)
 
 
+@pytest.mark.fault(
+    row=12,
+    injected="in a whole run every third answer makes the reward raise",
+    seen="only those samples are lost, none becomes a score of 0; advantages of the incomplete groups stay finite "
+    "and the run ends",
+)
 def test_a_reward_that_fails_sometimes_loses_only_its_samples(tmp_path, reward_module):
     config = runs.tiny(
         tmp_path / "run",
@@ -95,6 +107,11 @@ def test_a_reward_that_fails_sometimes_loses_only_its_samples(tmp_path, reward_m
     assert all(row["reward/mean"] == 1.0 for row in metrics.values())
 
 
+@pytest.mark.fault(
+    row=15,
+    injected="a run stops because its reward fails, and is started again with a mended one",
+    seen="continues from the steps it had",
+)
 def test_a_failed_run_keeps_its_checkpoint_and_goes_on_when_the_reward_is_mended(tmp_path, reward_module):
     directory = tmp_path / "run"
     changes = {"reward": f"{reward_module}:raises", "rollout__max_consecutive_failures": 1, "rollout__max_retries": 0}
@@ -106,6 +123,11 @@ def test_a_failed_run_keeps_its_checkpoint_and_goes_on_when_the_reward_is_mended
     assert summary["steps"] == 4
 
 
+@pytest.mark.fault(
+    row=33,
+    injected="names, options and combinations that cannot train",
+    seen="refused before anything is sampled, with the nearest name or the fix",
+)
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
@@ -156,12 +178,22 @@ def test_a_prompt_longer_than_the_context_is_dropped_with_its_reason(tmp_path):
     assert sum(row.get("rollout/faults/data_invalid", 0) for row in metrics.values()) > 0
 
 
+@pytest.mark.fault(
+    row=24,
+    injected="two sessions open one run directory",
+    seen="the second is refused with the pid of the first",
+)
 def test_two_runs_cannot_share_a_directory(tmp_path):
     config = runs.tiny(tmp_path / "run")
     with open_session(config), pytest.raises(BusyError, match=f"pid {os.getpid()}"), open_session(config):
         pass
 
 
+@pytest.mark.fault(
+    row=3,
+    injected="the checkpoint folder becomes a file during a run",
+    seen="training goes on with an alarm each time and gives up after three saves in a row",
+)
 def test_a_run_goes_on_when_checkpoints_cannot_be_written_and_gives_up_after_a_few(tmp_path, caplog):
     folder = tmp_path / "run" / "checkpoints"
 
@@ -198,10 +230,24 @@ def wait_for_steps(directory: Path, count: int, process: subprocess.Popen) -> No
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_exits_143_without_orphans(tmp_path):
+@pytest.mark.fault(
+    row=24,
+    injected="a second `areal train` on the directory of a running one",
+    seen="refused with pid and host of the first, exit code 75; the first is not disturbed",
+)
+@pytest.mark.fault(
+    row=25,
+    injected="SIGTERM to `areal train` in the middle of a run",
+    seen="finishes its step, saves, exits with 143; no process that names the run is left",
+)
+def test_a_second_run_is_refused_and_sigterm_saves_and_exits_143_without_orphans(tmp_path):
     config = runs.tiny(tmp_path / "run", total_train_steps=100_000)
     process = start(config, tmp_path)
     wait_for_steps(tmp_path / "run", 2, process)
+    second = start(config, tmp_path)
+    refusal, _ = second.communicate(timeout=60)
+    assert second.returncode == 75
+    assert f"pid {process.pid} on host {socket.gethostname()}" in json.loads(refusal)["error"]["message"]
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors

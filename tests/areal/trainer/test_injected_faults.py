@@ -54,6 +54,18 @@ def hostile(prompt, completions, prompt_ids, completion_ids, **data):
     return 1.0
 
 
+def dies_three_times(prompt, completions, prompt_ids, completion_ids, **data):
+    """The process is killed in the middle of three calls; the others take different times."""
+    time.sleep(0.02 * (sum(completion_ids) % 5))
+    for number in range(3):
+        try:
+            os.close(os.open(os.path.join(os.environ["DEATHS"], str(number)), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        os.kill(os.getpid(), 9)
+    return float(completions == data["answer"])
+
+
 def constant(prompt, completions, prompt_ids, completion_ids, **data):
     return 0.5
 
@@ -217,6 +229,38 @@ def test_a_hostile_reward_ends_its_own_samples_only(tmp_path, user_code, monkeyp
     # Two workers, each with its guard; never the 64 of a bomb.
     assert 0 < max(alive) <= 4
     assert reward_processes() == []
+
+
+@pytest.mark.fault(
+    row=30,
+    injected="reward processes killed in the middle of three calls of a run, so that the answers are lost; the others "
+    "arrive in random order",
+    seen="the calls are made again; every sample of every prompt is trained exactly once, in batches of the right size",
+)
+def test_lost_and_reordered_answers_lose_and_repeat_no_sample(tmp_path, user_code, monkeypatch):
+    deaths, trained = tmp_path / "deaths", []
+    deaths.mkdir()
+    monkeypatch.setenv("DEATHS", str(deaths))
+    config = runs.tiny(
+        tmp_path / "run",
+        **SMALL | {"rollout__group_size": 4},
+        reward=f"{user_code}:dies_three_times",
+        rollout__max_head_offpolicyness=1,
+        rollout__consume="deadline",
+        rollout__reward_workers=2,
+        rollout__max_retries=3,
+    )
+
+    def note(step, trajectories):
+        trained.append({(item.group_id, item.sample_index) for item in trajectories})
+        return list(trajectories)
+
+    summary, _ = runs.train(config, transform_rewards=note)
+    assert summary["finished"]
+    assert len(list(deaths.iterdir())) == 3
+    assert sum(row.get("rollout/faults/reward_raised", 0) for row in metrics_of(tmp_path / "run").values()) == 3
+    assert [len(samples) for samples in trained] == [8] * 4
+    assert len(set().union(*trained)) == 8 * 4
 
 
 @pytest.mark.fault(

@@ -86,6 +86,11 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
+@pytest.mark.fault(
+    row=11,
+    injected="asynchronous runs under every policy",
+    seen="the oldest trained token is within the bound in every step",
+)
 @pytest.mark.parametrize("bound", [1, 2])
 @pytest.mark.parametrize("consume", ["fifo", "deadline", "drop"])
 def test_no_token_is_older_than_the_staleness_bound(tmp_path, bound, consume):
@@ -174,6 +179,11 @@ def test_resume_after_a_stop_continues_bit_by_bit(tmp_path):
     assert steps == [1, 2, 3, 4]
 
 
+@pytest.mark.fault(
+    row=29,
+    injected="a run resumed with another learning rate",
+    seen="refused with key, old and new value; accepted with checkpoint.allow_config_change=true",
+)
 def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(tmp_path):
     runs.train(runs.tiny(tmp_path / "run"))
     with pytest.raises(ConfigError, match=r"actor\.lr: was 0\.001, is 0\.01"):
@@ -231,6 +241,11 @@ def test_ratios_that_would_be_wrong_are_refused(tmp_path, changes, message):
         runs.tiny(tmp_path / "run", **changes)
 
 
+@pytest.mark.fault(
+    row=20,
+    injected="in a whole run, every truncated answer is masked in full",
+    seen="they add nothing to the loss; metrics still describe them",
+)
 def test_truncated_answers_are_masked_in_the_loss_but_described_as_they_were(tmp_path):
     config = runs.tiny(tmp_path / "run", objective__mask_truncated=True, gconfig__max_new_tokens=2)
     runs.train(config, transform_rewards=alternate_rewards)

@@ -8,6 +8,8 @@ import random
 import threading
 import time
 
+import pytest
+
 from areal.api import WeightUpdateMeta
 from areal.engine.embedded.gate import StepGate
 
@@ -73,6 +75,11 @@ async def client(world, engine, number: int, responses: list) -> None:
             responses.append(task.result())
 
 
+@pytest.mark.fault(
+    row=10,
+    injected="pauses, aborts and weight updates at random moments from another thread",
+    seen="no request hangs or is lost; each token recomputed under the version on its label fits",
+)
 def test_random_control_calls_from_another_thread_never_break_an_invariant(world):
     models = [world.build_model(seed=seed) for seed in range(3)]
     engine = world.build_engine(models[0], batch=4)

@@ -123,6 +123,11 @@ def test_any_batch_gives_the_same_step_under_any_budget(make_engine, make_batch,
     assert second.grad_norm == pytest.approx(first.grad_norm, rel=1e-11, abs=1e-14)
 
 
+@pytest.mark.fault(
+    row=20,
+    injected="a batch in which every token is masked",
+    seen="no parameter changes, no NaN",
+)
 def test_a_batch_without_any_trained_token_changes_nothing(make_engine, make_batch, policy_loss):
     engine, batch = make_engine(weight_decay=0.1), make_batch(lengths=(4, 1), prompts=(4, 1))
     before = _parameters(engine)
@@ -207,6 +212,11 @@ class TestNonFinite:
         poisoned = dataclasses.replace(batch, advantages=advantages)
         return poisoned, policy_loss(poisoned)
 
+    @pytest.mark.fault(
+        row=22,
+        injected="NaN advantages in two of six rows",
+        seen="step skipped, parameters and moments unchanged, exactly those rows and prompts named",
+    )
     def test_the_step_is_skipped_and_the_rows_are_named(self, make_engine, make_batch, policy_loss, caplog):
         engine, batch = make_engine(max_tokens_per_micro_batch=13), make_batch()
         engine.train_batch(batch, policy_loss(batch))
@@ -251,6 +261,11 @@ class TestNonFinite:
         assert engine.offending_rows == (0, 2, 4)
         assert not torch.equal(before["norm.weight"], engine.weights()["norm.weight"])
 
+    @pytest.mark.fault(
+        row=22,
+        injected="NaN in more steps in a row than the budget allows",
+        seen="ends with NumericsError; a good step in between resets the count",
+    )
     def test_too_many_in_a_row_end_the_run_and_a_good_step_resets_the_count(self, make_engine, make_batch, policy_loss):
         engine, batch = make_engine(max_skipped_steps=2), make_batch()
         poisoned = self._poisoned(batch, policy_loss, [2])
@@ -284,6 +299,11 @@ class TestOutOfMemory:
 
         return build
 
+    @pytest.mark.fault(
+        row=35,
+        injected="a model that has no memory for a whole batch (CUDA, Python and allocator errors)",
+        seen="run again with half the tokens, equal to 1e-10 to an undisturbed step",
+    )
     @pytest.mark.parametrize(
         "error",
         [
@@ -306,6 +326,11 @@ class TestOutOfMemory:
         _assert_equal_weights(_parameters(engine), expected, 1e-10)
         torch.testing.assert_close(engine.forward_logp(batch).shape, batch.tokens.shape)
 
+    @pytest.mark.fault(
+        row=35,
+        injected="out of memory in the second micro-batch of a batch",
+        seen="nothing of the first is counted twice",
+    )
     def test_a_failure_in_the_middle_of_a_batch_does_not_count_its_first_part_twice(
         self, make_engine, limited, make_batch, policy_loss
     ):

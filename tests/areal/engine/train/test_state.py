@@ -18,6 +18,12 @@ from areal.utils.seeding import rng_state, set_rng_state
 _PROGRAM = Path(__file__).parent / "continue_run.py"
 
 
+@pytest.mark.fault(
+    row=1,
+    injected="SIGKILL of a training process right after optimizer step 5, with the last checkpoint after step 3; "
+    "float32 and bfloat16 with master weights",
+    seen="parameters, moments, master weights and losses of the continued run equal those of one that was left alone",
+)
 def test_a_run_killed_after_an_optimizer_step_continues_bit_by_bit_in_another_process(tmp_path):
     program = importlib.util.spec_from_file_location("continue_run", _PROGRAM)
     module = importlib.util.module_from_spec(program)

@@ -29,6 +29,11 @@ def owner(tmp_path):
     process.stdout.close()
 
 
+@pytest.mark.fault(
+    row=24,
+    injected="two processes lock one run directory",
+    seen="the second is refused with pid, host and start of the first, exit code 75",
+)
 def test_a_second_process_is_refused_with_pid_host_and_start_of_the_first(tmp_path, owner):
     with pytest.raises(BusyError) as caught:
         RunLock(tmp_path).acquire()
@@ -39,6 +44,11 @@ def test_a_second_process_is_refused_with_pid_host_and_start_of_the_first(tmp_pa
     assert caught.value.exit_code == 75
 
 
+@pytest.mark.fault(
+    row=24,
+    injected="the owner of a run directory is killed",
+    seen="its lock is taken over, with a warning that names it",
+)
 def test_the_lock_of_a_killed_process_is_taken_over(tmp_path, owner, caplog):
     owner.send_signal(signal.SIGKILL)
     owner.wait()

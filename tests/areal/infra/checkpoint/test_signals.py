@@ -22,6 +22,11 @@ def test_the_first_signal_only_sets_the_flag(number, code):
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.fault(
+    row=25,
+    injected="SIGTERM twice, then Ctrl-C",
+    seen="the second SIGTERM does not cut the save short; Ctrl-C then interrupts at once",
+)
 def test_a_second_ctrl_c_interrupts_and_a_second_sigterm_does_not():
     with StopRequest() as stop:
         os.kill(os.getpid(), signal.SIGTERM)

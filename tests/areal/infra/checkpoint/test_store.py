@@ -81,6 +81,11 @@ def _flip(path, position):
     path.write_bytes(data)
 
 
+@pytest.mark.fault(
+    row=4,
+    injected="one bit flipped, in turn at bytes of every file of a checkpoint",
+    seen="noticed each time; the checkpoint before is loaded",
+)
 def test_one_flipped_bit_anywhere_is_noticed_and_the_previous_checkpoint_is_used(tmp_path):
     _filled(tmp_path / "good", 1, 2)
     newest = next((tmp_path / "good").glob("step-00000002.*"))
@@ -101,6 +106,11 @@ def test_one_flipped_bit_anywhere_is_noticed_and_the_previous_checkpoint_is_used
     assert store.load_latest().step == 2
 
 
+@pytest.mark.fault(
+    row=4,
+    injected="files of a checkpoint cut short, removed or emptied, its manifest damaged",
+    seen="the reason is named and logged; the checkpoint before is loaded",
+)
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
@@ -130,6 +140,11 @@ def test_the_reason_for_falling_back_is_named(tmp_path, damage, reason, caplog):
         store.load(2)
 
 
+@pytest.mark.fault(
+    row=4,
+    injected="all checkpoints damaged",
+    seen="refused with every reason instead of starting anew",
+)
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_anew_silently(tmp_path):
     store = _filled(tmp_path, 1, 2)
     for file in tmp_path.glob("*/actor.json"):
@@ -138,6 +153,11 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_anew_silently(tm
         store.load_latest()
 
 
+@pytest.mark.fault(
+    row=34,
+    injected="the newest checkpoint has a higher schema version",
+    seen="refused with both versions and what to do; it is not pruned",
+)
 def test_a_checkpoint_of_a_newer_program_is_refused_and_not_pruned(tmp_path):
     store = _filled(tmp_path, 1, 2, keep=2)
     file = next(tmp_path.glob("step-00000002.*")) / MANIFEST_NAME
@@ -182,6 +202,26 @@ def test_too_little_free_space_is_noticed_before_anything_is_written(tmp_path, m
     with pytest.raises(CheckpointError, match="nothing was written"):
         store.save(3, lambda folder: pytest.fail(f"wrote to {folder}"), {}, expected_bytes=10**9)
     assert store.steps() == [1, 2]
+
+
+@pytest.mark.fault(
+    row=3,
+    injected="no room for another checkpoint while more are kept than the run now asks for",
+    seen="those beyond `keep` go first, and the save finds its room",
+)
+def test_checkpoints_beyond_keep_make_room_for_the_next_one(tmp_path, monkeypatch):
+    _filled(tmp_path, 1, 2, 3)
+    real = shutil.disk_usage(tmp_path)
+
+    def usage(path):
+        return real._replace(free=0 if len(list(tmp_path.glob("step-*"))) > 1 else real.free)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    with pytest.raises(CheckpointError, match="nothing was written"):
+        CheckpointStore(tmp_path, keep=3).save(4, {"a": torch.ones(3)}, {})
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save(4, {"a": torch.ones(3)}, {})
+    assert store.steps() == [4]
 
 
 def test_a_directory_that_cannot_be_made_is_a_checkpoint_error(tmp_path):

@@ -106,6 +106,11 @@ def test_starting_afresh_empties_the_files(tmp_path):
     assert read_metrics(tmp_path / "metrics.jsonl") == {}
 
 
+@pytest.mark.fault(
+    row=32,
+    injected="SIGKILL while metrics are written",
+    seen="only whole lines, in order",
+)
 def test_a_killed_writer_leaves_only_whole_lines_in_order(tmp_path):
     code = (
         "import sys; from pathlib import Path\n"
@@ -127,6 +132,11 @@ def test_a_killed_writer_leaves_only_whole_lines_in_order(tmp_path):
     assert values == [(step, float(step)) for step in range(len(values))]
 
 
+@pytest.mark.fault(
+    row=32,
+    injected="the disk refuses metrics.jsonl or rollouts.jsonl",
+    seen="an error for the numbers, a warning for the samples shown to people",
+)
 def test_a_full_disk_is_an_error_for_metrics_but_only_a_warning_for_rollouts(tmp_path, caplog):
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
@@ -217,6 +227,11 @@ class BreaksOnSecondCall:
         raise AssertionError("a sink that failed is not touched again")
 
 
+@pytest.mark.fault(
+    row=32,
+    injected="a further destination of metrics breaks",
+    seen="switched off with one warning",
+)
 def test_a_sink_that_breaks_is_announced_once_and_left_alone(caplog):
     backend = BreaksOnSecondCall()
     sink = GuardedSink("Tracker", lambda: backend)

@@ -132,6 +132,11 @@ def test_trajectories_carry_identity_and_provenance(world, build):
 # -- resume ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    row=30,
+    injected="a run cut between batches and resumed, with prompts in flight and finished",
+    seen="the samples trained are exactly those of an uninterrupted run: none lost, none twice",
+)
 @pytest.mark.parametrize("bound", [0, 2])
 def test_a_resumed_run_trains_exactly_the_samples_of_an_uninterrupted_one(world, build, bound):
     def run(cuts):
@@ -152,6 +157,11 @@ def test_a_resumed_run_trains_exactly_the_samples_of_an_uninterrupted_one(world,
     assert run([3, 1, 4]) == run([8])
 
 
+@pytest.mark.fault(
+    row=30,
+    injected="a batch handed out and lost before it was trained",
+    seen="its prompts are admitted again, in order",
+)
 def test_a_batch_that_was_handed_out_but_not_trained_is_admitted_again(world, build):
     engine = world.VirtualEngine()
     rollout = build(engine=engine)
@@ -165,6 +175,11 @@ def test_a_batch_that_was_handed_out_but_not_trained_is_admitted_again(world, bu
     assert world.content(again.next_batch().groups) == world.content(lost.groups)
 
 
+@pytest.mark.fault(
+    row=29,
+    injected="rollout state of another number of rows or another seed",
+    seen="refused with both values",
+)
 @pytest.mark.parametrize(("change", "named"), [({"seed": 2}, "seed is 1"), ({"rows": 7}, "rows_per_epoch is 1000")])
 def test_a_state_of_other_rows_or_seed_is_refused(world, build, change, named):
     rollout = build()
@@ -222,6 +237,11 @@ def test_no_rows_is_a_data_error(world):
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    row=19,
+    injected="one member of a group fails",
+    seen="the others are kept with their own rewards",
+)
 def test_one_failing_sample_does_not_lose_the_others(world, build):
     def fault(request):
         if request.input_ids == [2] and len([r for r in engine.requests if r.input_ids == [2]]) == 2:
@@ -238,6 +258,11 @@ def test_one_failing_sample_does_not_lose_the_others(world, build):
     assert batch.faults == {"data_invalid": 1}
 
 
+@pytest.mark.fault(
+    row=19,
+    injected="members of a group fail beyond min_group_size",
+    seen="the whole prompt is dropped with the reason, and replaced",
+)
 def test_a_group_below_its_minimum_is_dropped_whole_with_the_reason_and_replaced(world, build):
     workflow = world.OneCall(reward=lambda data, tokens: 1 / 0 if data["id"] == 1 and tokens[0] % 2 else 1.0)
     rollout = build(workflow=workflow)
@@ -289,6 +314,11 @@ def test_a_retryable_fault_is_retried_with_another_seed_and_recorded(world, buil
     assert len({request.seed for request in engine.requests}) == len(engine.requests) == 13
 
 
+@pytest.mark.fault(
+    row=12,
+    injected="a reward that times out at every attempt, and a workflow with a bug",
+    seen="the first is tried max_retries times more, the second never; both are counted by kind",
+)
 def test_retries_end_and_a_bug_is_not_retried(world, build):
     calls = {"flaky": 0, "bug": 0}
 
@@ -308,6 +338,11 @@ def test_retries_end_and_a_bug_is_not_retried(world, build):
     assert batch.dropped == {"reward_timeout": 1, "workflow_raised": 1}
 
 
+@pytest.mark.fault(
+    row=15,
+    injected="every episode fails",
+    seen="stops after max_consecutive_failures with a tally of kinds and last messages",
+)
 def test_when_everything_fails_the_run_stops_with_the_tally(world, build, caplog):
     def fault(data):
         raise ZeroDivisionError("typo in the reward")
@@ -357,6 +392,11 @@ def test_the_first_fault_of_each_kind_is_shown_although_the_run_goes_on(world, b
     ]
 
 
+@pytest.mark.fault(
+    row=16,
+    injected="constant rewards with filter_zero_variance",
+    seen="stops after max_filtered_batches",
+)
 def test_constant_rewards_are_filtered_within_a_bound(world, build):
     rollout = build(
         workflow=world.OneCall(reward=lambda data, tokens: 1.0), filter_zero_variance=True, max_filtered_batches=3
@@ -482,6 +522,11 @@ def test_evaluation_of_a_training_row_uses_other_randomness_than_training(world,
     assert not tokens[0] & tokens[1]
 
 
+@pytest.mark.fault(
+    row=31,
+    injected="one row of an evaluation fails",
+    seen="reported for that row; training untouched",
+)
 def test_a_failing_evaluation_row_is_reported_and_training_goes_on(world, build):
     def fault(data):
         if data["id"] == 41:
@@ -510,6 +555,11 @@ def test_pause_stops_admission_and_resume_continues(world, build):
     assert [group.ordinal for group in rollout.next_batch().groups] == [4, 5, 6, 7]
 
 
+@pytest.mark.fault(
+    row=11,
+    injected="episodes that never finish",
+    seen="a warning names the pending prompts, what they do and since when",
+)
 def test_the_watchdog_names_what_is_pending_and_what_it_does(world, build, caplog):
     engine = world.VirtualEngine(latency=lambda request: 60.0 if request.input_ids[0] == 3 else 0.0)
     with caplog.at_level(logging.WARNING):

@@ -113,6 +113,12 @@ def unchecked(tokens, logprobs, versions):
     return broken
 
 
+@pytest.mark.fault(
+    row=8,
+    injected="answers with a missing log-probability, NaN, infinity, None, one above 0, versions that go back or were "
+    "never published, no tokens, too many tokens",
+    seen="a generation_failed fault with the reason; nothing of it is trained",
+)
 @pytest.mark.parametrize(
     ("broken", "message"),
     [

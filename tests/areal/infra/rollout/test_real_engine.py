@@ -103,6 +103,11 @@ def test_synchronous_runs_are_bitwise_equal(world, reward):
     assert {t.reward for t in trajectories[0]} == {0.0, 1.0}
 
 
+@pytest.mark.fault(
+    row=10,
+    injected="weights published while the engine decodes",
+    seen="each token recomputed under the version on its label has the recorded log-probability",
+)
 @pytest.mark.parametrize("cut", [False, True])
 def test_every_token_of_an_asynchronous_run_was_sampled_by_the_version_on_its_label(world, reward, cut):
     batches = run(world, reward, bound=2, steps=6, cut=cut)

@@ -24,6 +24,11 @@ def assert_ledger_consistent(rollout, trained):
     assert len(set(trained)) == len(trained)
 
 
+@pytest.mark.fault(
+    row=11,
+    injected="random delays, faults and interruptions under every policy and bound",
+    seen="no trained token is older than the bound; every prompt ends exactly once; batches are full",
+)
 @pytest.mark.parametrize(("consume", "bound"), list(itertools.product(POLICIES, range(4))))
 def test_bound_ledger_and_batch_size_hold_under_faults_and_interruptions(world, consume, bound):
     chance = random.Random(f"{consume}{bound}")
@@ -79,6 +84,11 @@ def test_bound_ledger_and_batch_size_hold_under_faults_and_interruptions(world, 
         assert "dropped/stale" not in rollout.stats()
 
 
+@pytest.mark.fault(
+    row=11,
+    injected="prompts that take longer than the bound allows, consume=drop",
+    seen="dropped, counted, cancelled in the engine and replaced",
+)
 def test_drop_replaces_what_became_too_old_and_cancels_it_in_the_engine(world):
     slow = {3, 4}
     engine = world.VirtualEngine(latency=lambda request: 30.0 if request.input_ids[0] - 1 in slow else 0.001)
@@ -95,6 +105,11 @@ def test_drop_replaces_what_became_too_old_and_cancels_it_in_the_engine(world):
         assert engine.counts["abort_some"] == 4
 
 
+@pytest.mark.fault(
+    row=11,
+    injected="one straggler among fast prompts, consume=deadline",
+    seen="others are trained first; at its bound it is waited for",
+)
 def test_deadline_takes_finished_prompts_early_but_waits_when_a_straggler_is_due(world):
     release = threading.Event()
     engine = world.VirtualEngine(latency=lambda request: 0.3 if request.input_ids[0] == 1 else 0.001)
