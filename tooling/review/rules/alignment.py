@@ -97,7 +97,7 @@ def _weighs(module: Module, function: Function, node: ast.expr) -> bool:
         names.add(parent.targets[0].id)
     for each in own_nodes(function):
         product = isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult)
-        if product and names & {ast.unparse(each.left), ast.unparse(each.right)}:  # type: ignore[attr-defined]  # a BinOp
+        if product and names & {ast.unparse(each.left), ast.unparse(each.right)}:  # type: ignore[attr-defined]  # `product` says it is one
             return True
     return False
 

@@ -42,7 +42,7 @@ def _limited(node: ast.stmt) -> str:
     if not isinstance(node, ast.AnnAssign) or not isinstance(node.value, ast.Call):
         return ""
     metadata = keyword(node.value, "metadata")
-    keys = [each.value for each in metadata.keys if isinstance(each, ast.Constant)] if _is_dict(metadata) else []  # type: ignore[union-attr]  # a Dict
+    keys = [each.value for each in metadata.keys if isinstance(each, ast.Constant)] if _is_dict(metadata) else []  # type: ignore[union-attr]  # _is_dict says what it is
     return last_name(node.target) if "choices" in keys else ""
 
 

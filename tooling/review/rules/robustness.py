@@ -134,11 +134,11 @@ def open_socket(module: Module, _side: Side) -> Iterator[Place]:
     for function in module.functions():
         for node in own_nodes(function):
             made = isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-            if not made or module.dotted(node.value.func) != "socket.socket":  # type: ignore[attr-defined]  # an Assign
+            if not made or module.dotted(node.value.func) != "socket.socket":  # type: ignore[attr-defined]  # `made` says what it is
                 continue
-            target = node.targets[0]  # type: ignore[attr-defined]  # an Assign
+            target = node.targets[0]  # type: ignore[attr-defined]  # `made` says what it is
             if isinstance(target, ast.Name) and not _is_kept(function, target.id):
-                yield Place(module.path, node.lineno, f"nothing closes `{target.id}`")  # type: ignore[attr-defined]  # an Assign
+                yield Place(module.path, node.lineno, f"nothing closes `{target.id}`")  # type: ignore[attr-defined]  # `made` says what it is
 
 
 def _is_kept(function: Function, name: str) -> bool:

@@ -148,7 +148,7 @@ def _mixed(node: ast.AST) -> Iterator[str]:
         value = node.value
         by_chance = isinstance(value, ast.Subscript) and "randperm" in ast.unparse(value.slice)
         in_order = isinstance(value, ast.Call) and _is(value.func, "sorted") and keyword(value, "key") is not None
-        if by_chance or (in_order and _is(value.args[0], node.targets[0].id)):  # type: ignore[attr-defined]  # a Call
+        if by_chance or (in_order and _is(value.args[0], node.targets[0].id)):  # type: ignore[attr-defined]  # `in_order` says it is a call
             yield node.targets[0].id
 
 
