@@ -4,7 +4,7 @@ It runs as a plain script (`python -P _worker.py FD PARENT_PID`), so that it sta
 never touches the user's `__main__`. It talks over one Unix socket, in frames of a 4-byte little-endian length and a
 pickle:
 
-    in   first {"target" | "pickled", "sys_path", "memory_limit_mb"}, then (args, data) per call
+    in   first {"target" | "pickled", "options", "sys_path", "memory_limit_mb"}, then (args, data) per call
     out  first ("ready",) or ("failed", type, message), then one of these per call, in order:
          ("value", seconds, float)    ("invalid", seconds, text)
          ("raised", seconds, text)    ("fault", seconds, kind, text)
@@ -16,6 +16,7 @@ hangs in C.
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import os
@@ -151,6 +152,10 @@ def _load(setup: dict[str, Any]) -> Callable[..., Any]:
         from areal.api import load
 
         function = load("reward", setup["target"], {})
+    if isinstance(function, type):
+        function = function(**setup["options"])
+    elif setup["options"]:
+        function = functools.partial(function, **setup["options"])
     if not callable(function):
         raise TypeError(f"it is a {type(function).__name__}, expected a function")
     return function

@@ -22,7 +22,7 @@ from areal.api import ConfigError, FaultError, FaultKind, load
 from areal.reward._worker_pool import Call, WorkerPool, frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 
 class AsyncRewardWrapper:
@@ -30,7 +30,8 @@ class AsyncRewardWrapper:
 
     reward: a registry name, a path "package.module:function", or an importable callable (also a picklable instance or
         `functools.partial` of one). Lambdas, nested functions and functions of `__main__` are refused, since no other
-        process can import them.
+        process can import them. A class is called once in each worker, and what it returns is the reward.
+    options: keyword arguments of that class, or of every call of a function; a column of the row of the same name wins.
     timeout_seconds: wall time of one call, from its start in the worker.
     max_workers: processes. memory_limit_mb: address space of each (RLIMIT_AS); None sets no limit.
 
@@ -41,6 +42,7 @@ class AsyncRewardWrapper:
         self,
         reward: str | Callable[..., Any],
         *,
+        options: Mapping[str, Any] | None = None,
         timeout_seconds: float = 15.0,
         max_workers: int = 1,
         memory_limit_mb: int | None = None,
@@ -52,6 +54,7 @@ class AsyncRewardWrapper:
             )
         self.name, setup = _transport(reward)
         setup |= {"sys_path": [entry or os.getcwd() for entry in sys.path], "memory_limit_mb": memory_limit_mb}
+        setup |= {"options": dict(options or {})}
         self._pool = WorkerPool(self.name, frame(setup), timeout_seconds, max_workers)
         # The pool's thread must not keep a forgotten wrapper alive.
         weakref.finalize(self, self._pool.close)

@@ -145,7 +145,10 @@ class PPOConfig(RunConfig):
     workflow_options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the workflow, e.g. {max_turns: 3}."""
     reward: str = ""
-    """Reward function: registry name or importable path. Required."""
+    """Reward function: registry name or importable path; a class is called once per process, and what it returns is the
+    reward. Required."""
+    reward_options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments: of the class, or of each call of the function, e.g. {path: runs/hhrlhf/reward_model/final}."""
     gconfig: GenerationConfig = field(default_factory=GenerationConfig)
     """Sampling during training."""
     eval_gconfig: GenerationConfig | None = None

@@ -75,6 +75,7 @@ class PPOTrainer:
         self._restore_learner()
         self._reward = AsyncRewardWrapper(
             config.reward,
+            options=config.reward_options,
             timeout_seconds=config.rollout.reward_timeout_seconds,
             max_workers=config.rollout.reward_workers,
             memory_limit_mb=config.rollout.reward_memory_mb or None,
