@@ -9,5 +9,6 @@ A run goes, each package standing only on those before it:
     compile     sources -> files of the platforms; what is on disk compared with them
     checks      every path, symbol, command and option that a page mentions exists; sizes; the map of AGENTS.md
     clients     the agent programs, asked what they see
+    evaluation  tasks for skills in scratch copies, and a look at what an agent left there
     cli
 """

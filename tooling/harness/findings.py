@@ -15,7 +15,7 @@ class Finding:
     line: int
     """1-based; 0 when the whole file is meant."""
     rule: str
-    """skill-format, expert-format, path, link, symbol, command, option, map, size."""
+    """skill-format, expert-format, eval-format, path, link, symbol, command, option, map, size."""
     message: str
     fix: str = ""
 

@@ -13,6 +13,7 @@ from tooling.harness.checks.paths import FileTree
 from tooling.harness.checks.references import Judge
 from tooling.harness.checks.sizes import size_findings, too_long
 from tooling.harness.checks.symbols import Symbols
+from tooling.harness.evaluation.read import evaluation_findings
 from tooling.harness.findings import Finding
 from tooling.kit.toml import TOMLError, parse_toml
 
@@ -54,6 +55,7 @@ def page_findings(
 ) -> Iterator[Finding]:
     """Of all skills, all experts and AGENTS.md."""
     yield from size_findings(sources, policy)
+    yield from evaluation_findings(root, [skill.name for skill in sources.skills], files)
     for page in [skill.page for skill in sources.skills] + [expert.page for expert in sources.experts]:
         yield from judge.page(page.path, page.body, page.body_line)
     for expert in sources.experts:

@@ -19,7 +19,8 @@ EXIT_CODES: Final = {
     2: "wrong arguments or settings, or a source that no platform could be given",
     3: "a file of somebody else, or a link, stands where a generated one belongs",
     4: "generated files were edited by hand; they were kept",
-    10: "sync --check: not in step; check: findings; doctor: a client sees something else than the sources",
+    10: "sync --check: not in step; check: findings; doctor: a client sees something else than the sources; "
+    "eval: a task is not done",
     75: "another process is changing the repository",
     130: "interrupted (Ctrl-C); nothing was written",
 }
@@ -55,6 +56,9 @@ def parser() -> argparse.ArgumentParser:
     _command(commands, "list", "skills and experts, their size in tokens, and where each is compiled to")
     doctor = _command(commands, "doctor", "ask the agent programs that are installed what they see here")
     doctor.add_argument("--clients", type=Path, metavar="FOLDER", help="look for the programs in this folder first")
+    _evaluation(
+        _command(commands, "eval", "let an agent do the tasks of skills in scratch copies, and judge what is left")
+    )
     return top
 
 
@@ -66,7 +70,33 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             raise UsageError("is no number of seconds", where=f"--wait {arguments.wait:g}", fix="write --wait 10")
         if arguments.check and arguments.overwrite:
             raise UsageError("--check writes nothing", where="--overwrite", fix="leave one of the two out")
+    if arguments.command == "eval" and not (
+        arguments.agent or arguments.dry_run or arguments.prepare or arguments.judge
+    ):
+        fix = "name one with --agent (claude, codex, opencode or a command line), or look first with --dry-run"
+        raise UsageError("no agent to do the tasks", where="--agent", fix=fix)
     return arguments
+
+
+def _evaluation(command: argparse.ArgumentParser) -> None:
+    command.add_argument("skills", nargs="*", metavar="SKILL", help="only the tasks of these skills (default: all)")
+    what = command.add_mutually_exclusive_group()
+    what.add_argument(
+        "--agent", metavar="AGENT", help="claude, codex, opencode, or a command line that takes a prompt last"
+    )
+    what.add_argument(
+        "--prepare", type=Path, metavar="FOLDER", help="only make the workspace of one task, to work in it"
+    )
+    what.add_argument("--judge", type=Path, metavar="FOLDER", help="only judge a workspace that --prepare made")
+    what.add_argument("--dry-run", action="store_true", help="say what would be done and judged; start nothing")
+    command.add_argument("--id", type=int, metavar="N", help="only the task of this number")
+    command.add_argument("--baseline", action="store_true", help="do every task once more without its skill")
+    command.add_argument("--quick", action="store_true", help="leave out checks that take more than a few seconds")
+    command.add_argument("--keep", type=Path, metavar="FOLDER", help="keep workspaces, outputs and grading.json here")
+    command.add_argument(
+        "--clients", type=Path, metavar="FOLDER", help="look for the agent's program in this folder first"
+    )
+    command.add_argument("--limit", type=float, default=1800.0, metavar="SECONDS", help="per task (default: 1800)")
 
 
 def _command(commands: argparse._SubParsersAction[_Parser], name: str, summary: str) -> argparse.ArgumentParser:

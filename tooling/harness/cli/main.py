@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _MODULES: Final = {
     "check": "tooling.harness.cli.check",
     "doctor": "tooling.harness.cli.doctor",
+    "eval": "tooling.harness.cli.evaluation",
     "list": "tooling.harness.cli.listing",
     "sync": "tooling.harness.cli.sync",
 }

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SKILLS, EXPERTS, ENTRY = "skills", "agents", "SKILL.md"
 _NO_PAGES = {"README.md"}
+_NOT_COPIED = {"evals"}
+"""Folders of a skill that are about it, and of no use to whoever follows it."""
 
 
 def read_sources(root: Path, files: Sequence[str], policy: Policy) -> Sources:
@@ -54,7 +56,8 @@ def _skill(root: Path, name: str, files: Sequence[str], policy: Policy, problems
     inside = sorted(path.removeprefix(f"{folder}/") for path in files if path.startswith(f"{folder}/"))
     local = tuple(kept for kept in policy.local_folders if kept.startswith(f"{folder}/"))
     local = tuple(kept.removeprefix(f"{folder}/").rstrip("/") for kept in local)
-    resources = [path for path in inside if path != ENTRY and path.split("/")[0] not in local]
+    kept = {*local, *_NOT_COPIED}
+    resources = [path for path in inside if path != ENTRY and path.split("/")[0] not in kept]
     return Skill(page, page.values["name"], page.values["description"].strip(), tuple(resources), local)
 
 

@@ -1,0 +1,163 @@
+"""Reading `skills/<name>/evals`: the tasks, and how each of their assertions is judged.
+
+evals.json is what agentskills.io describes, so that other programs can run it: assertions are sentences. checker.toml
+holds the same sentences in the same order, each with what a program looks at:
+
+    [[eval]]
+    id = 1
+
+    [[eval.step]]                  # before the task begins
+    commit = "feat(reward): letters"
+
+    [[eval.check]]
+    says = "The reward letters is registered"
+    kind = "registry"
+    path = "areal/reward/registry.py"
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from tooling.harness.evaluation.checks.table import KINDS
+from tooling.harness.evaluation.records import Check, Evaluation
+from tooling.harness.findings import Finding
+from tooling.kit.change.plan import safe_path
+from tooling.kit.errors import UsageError
+from tooling.kit.suggest import did_you_mean
+from tooling.kit.toml import TOMLError, parse_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+FOLDER: Final = "evals"
+TASKS, CHECKER = f"{FOLDER}/evals.json", f"{FOLDER}/checker.toml"
+_FILES: Final = f"{FOLDER}/files"
+SAMPLE: Final = ".sample"
+"""Suffix of files that lose it in a workspace: code that is part of a task is none of this repository's."""
+_TASK_KEYS: Final = {"id": int, "prompt": str, "expected_output": str, "files": list, "assertions": list}
+STEPS: Final = ("append", "branch", "commit", "edit", "remote", "run")
+
+
+class EvaluationError(ValueError):
+    """The files say nothing that can be run; the message says where and why."""
+
+
+def read_evaluations(root: Path, skills: Sequence[str], files: Sequence[str]) -> list[Evaluation]:
+    """All tasks of these skills, sorted. Raises UsageError for the first that is broken."""
+    found = []
+    for skill in skills:
+        try:
+            found += _skill(root, skill, files)
+        except EvaluationError as error:
+            where = f"skills/{skill}/{FOLDER}"
+            raise UsageError(str(error), where=where, fix="see skills/add-reward/evals for an example") from error
+    return found
+
+
+def with_evaluations(skills: Sequence[str], files: Sequence[str]) -> list[str]:
+    """The skills that have tasks."""
+    known = set(files)
+    return [name for name in skills if f"skills/{name}/{TASKS}" in known]
+
+
+def evaluation_findings(root: Path, skills: Sequence[str], files: Sequence[str]) -> Iterator[Finding]:
+    """What is wrong with the tasks of skills, for `check`."""
+    for skill in with_evaluations(skills, files):
+        try:
+            _skill(root, skill, files)
+        except EvaluationError as error:
+            yield Finding(f"skills/{skill}/{TASKS}", 0, "eval-format", str(error), "see skills/add-reward/evals")
+
+
+def _skill(root: Path, skill: str, files: Sequence[str]) -> list[Evaluation]:
+    folder = f"skills/{skill}"
+    tasks = _tasks(root / folder / TASKS, skill)
+    checkers = _checkers(root / folder / CHECKER)
+    known = frozenset(files)
+    if sorted(checkers) != sorted(task["id"] for task in tasks):
+        raise EvaluationError(f"{TASKS} and {CHECKER} hold other ids")
+    return [_evaluation(skill, task, checkers[task["id"]], known) for task in tasks]
+
+
+def _tasks(path: Path, skill: str) -> list[dict[str, Any]]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise EvaluationError(f"{TASKS} cannot be read: {error}") from error
+    if not isinstance(document, dict) or document.get("skill_name") != skill:
+        raise EvaluationError(f"{TASKS}: skill_name is not {skill!r}")
+    tasks = document.get("evals")
+    if not isinstance(tasks, list) or not tasks:
+        raise EvaluationError(f"{TASKS}: `evals` is no list of tasks")
+    for task in tasks:
+        _refuse_wrong_task(task)
+    if len({task["id"] for task in tasks}) != len(tasks):
+        raise EvaluationError(f"{TASKS}: an id is given twice")
+    return tasks
+
+
+def _refuse_wrong_task(task: Any) -> None:
+    if not isinstance(task, dict) or set(task) != set(_TASK_KEYS):
+        raise EvaluationError(f"{TASKS}: a task has other keys than {', '.join(_TASK_KEYS)}")
+    for key, kind in _TASK_KEYS.items():
+        if type(task[key]) is not kind or not (task[key] or key in {"files", "id"}):
+            raise EvaluationError(f"{TASKS}: {key} of task {task['id']!r} is no {kind.__name__}, or empty")
+    if not all(isinstance(one, str) and one for one in [*task["assertions"], *task["files"]]):
+        raise EvaluationError(f"{TASKS}: assertions and files of task {task['id']} are texts")
+
+
+def _checkers(path: Path) -> dict[int, Mapping[str, Any]]:
+    try:
+        document = parse_toml(path.read_bytes())
+    except (OSError, *TOMLError) as error:
+        raise EvaluationError(f"{CHECKER} cannot be read: {error}") from error
+    rows = document.get("eval")
+    if set(document) != {"eval"} or not isinstance(rows, list):
+        raise EvaluationError(f"{CHECKER}: holds something else than [[eval]]")
+    for row in rows:
+        if not isinstance(row, dict) or set(row) - {"id", "step", "check"} or not isinstance(row.get("id"), int):
+            raise EvaluationError(f"{CHECKER}: an [[eval]] has id, step and check")
+    return {row["id"]: row for row in rows}
+
+
+def _evaluation(skill: str, task: Mapping[str, Any], row: Mapping[str, Any], known: frozenset[str]) -> Evaluation:
+    checks = tuple(_check(one) for one in row.get("check", []))
+    said = [check.says for check in checks]
+    if said != task["assertions"]:
+        odd = next(
+            (one for one in [*said, *task["assertions"]] if said.count(one) != task["assertions"].count(one)), ""
+        )
+        raise EvaluationError(f"task {task['id']}: {CHECKER} does not say the same as its assertions: {odd!r}")
+    steps = tuple(row.get("step", ()))
+    for step in steps:
+        unknown = next((key for key in step if key not in STEPS), "")
+        if unknown or len(step) != 1:
+            fix = did_you_mean(unknown, STEPS) or f"a step is one of {', '.join(STEPS)}"
+            raise EvaluationError(f"task {task['id']}: unknown step {unknown or dict(step)!r}; {fix}")
+    files = {}
+    for path in task["files"]:
+        prefix = f"{_FILES}/{task['id']}/"
+        if not path.startswith(prefix) or f"skills/{skill}/{path}" not in known:
+            raise EvaluationError(f"task {task['id']}: {path} is no file below {prefix}")
+        files[safe_path(path.removeprefix(prefix).removesuffix(SAMPLE))] = f"skills/{skill}/{path}"
+    return Evaluation(skill, task["id"], task["prompt"], task["expected_output"], files, steps, checks)
+
+
+def _check(row: Mapping[str, Any]) -> Check:
+    kind, says = row.get("kind", ""), row.get("says", "")
+    if kind not in KINDS:
+        fix = did_you_mean(str(kind), KINDS) or f"there are {', '.join(sorted(KINDS))}"
+        raise EvaluationError(f"unknown kind {kind!r} of check; {fix}")
+    if not isinstance(says, str) or not says:
+        raise EvaluationError("a check says nothing")
+    values = {key: value for key, value in row.items() if key not in {"kind", "says", "slow"}}
+    needed, taken = KINDS[kind].needs, KINDS[kind].takes
+    lacking = next((key for key in needed if key not in values), "")
+    odd = next((key for key in values if key not in needed and key not in taken), "")
+    if lacking or odd:
+        said = f"needs {lacking}" if lacking else f"does not take {odd}"
+        raise EvaluationError(f"check {says!r} of kind {kind} {said}")
+    return Check(says, kind, values, bool(row.get("slow", False)))
