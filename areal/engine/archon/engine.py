@@ -86,10 +86,10 @@ class ArchonEngine:
             reshard_after_forward=archon.reshard_after_forward,
         )
         self._passes = SequentialPasses(model, plan, self._meshes, config, is_critic=is_critic)
-        self._optimizer = ShardedAdamW(
+        self.optimizer = ShardedAdamW(
             self._passes.model, config, self._meshes, partial_over_tp=self._passes.partial_over_tp
         )
-        self._state = EngineState(self._passes.model, self._optimizer, self._meshes, dtype=self._dtype)
+        self._state = EngineState(self._passes.model, self.optimizer, self._meshes, dtype=self._dtype)
         self._version = 0
         self._calls = 0
         self._skipped_in_row = 0
@@ -175,20 +175,20 @@ class ArchonEngine:
         )
         divided = self._divide(batch)
         totals = self._backward(batch, divided, loss_fn, scoring)
-        gradient_norm = self._optimizer.gradient_norm() if totals.num_predicted else 0.0
+        gradient_norm = self.optimizer.gradient_norm() if totals.num_predicted else 0.0
         rate = learning_rate(self.config, self._calls, self._total_steps)
         stepped = math.isfinite(agree(totals.loss, self.device)) and math.isfinite(gradient_norm)
         self._calls += 1
         metrics = dict(totals.metrics)
         if stepped:
             if totals.num_predicted:
-                self._optimizer.step(rate, gradient_norm)
+                self.optimizer.step(rate, gradient_norm)
             self._skipped_in_row = 0
         else:
             self._offending_rows = self._find_offending_rows(batch, divided, loss_fn, scoring)
             metrics["nonfinite_sequences_count"] = float(len(self._offending_rows))
             self._record_skip(batch, totals.loss, gradient_norm)
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         return TrainStats(
             loss=totals.loss,
             grad_norm=gradient_norm,
@@ -266,12 +266,12 @@ class ArchonEngine:
         self, batch: PaddedBatch, divided: list[list[int]], loss_fn: LossFunction, scoring: Scoring
     ) -> Totals:
         """Gradients of all rows; totals are those of all ranks."""
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         budget = self.config.max_tokens_per_micro_batch
         micro = micro_batches_of(batch, divided, self._meshes.data_rank, budget)
         totals = Totals()
         self._passes.backward(batch, micro, loss_fn, scoring, totals)
-        self._optimizer.sum_partial()
+        self.optimizer.sum_partial()
         return self._passes.all_totals(totals)
 
     def _find_offending_rows(
@@ -283,7 +283,7 @@ class ArchonEngine:
         for row in range(batch.lengths.shape[0]):
             alone = [[row] if owner[row] == rank else [] for rank in range(len(divided))]
             totals = self._backward(batch, alone, loss_fn, scoring)
-            finite = math.isfinite(agree(totals.loss, self.device)) and math.isfinite(self._optimizer.gradient_norm())
+            finite = math.isfinite(agree(totals.loss, self.device)) and math.isfinite(self.optimizer.gradient_norm())
             found += [] if finite else [row]
         return tuple(found)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from areal.algorithm.packing import select
+from areal.algorithm.packing import select, units
 from areal.engine.train.forward import cut_rows
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def divide_rows(batch: PaddedBatch, parts: int, *, keep_groups: bool) -> list[list[int]]:
     """Row indices of every rank, ascending: longest first, each to the rank with the fewest tokens so far.
 
-    keep_groups: rows of a group stay together. Ties go to the lower rank and to the earlier row or group; ranks beyond
-    the number of groups or rows get none.
+    keep_groups: rows of a group stay together; those of a unit (`areal.algorithm.packing.units`) always do. Ties go to
+    the lower rank and to the earlier rows; ranks beyond the number of groups or units get none.
     """
-    lengths = batch.lengths.tolist()
-    units: dict[int, list[int]] = {}
-    for row, group in enumerate(batch.groups.tolist()):
-        units.setdefault(group if keep_groups else row, []).append(row)
-    loads = [(sum(lengths[row] for row in rows), rows) for rows in units.values()]
+    lengths, groups = batch.lengths.tolist(), batch.groups.tolist()
+    together: dict[int, list[int]] = {}
+    for number, unit in enumerate(units(batch)):
+        together.setdefault(groups[unit[0]] if keep_groups else number, []).extend(unit)
+    loads = [(sum(lengths[row] for row in rows), rows) for rows in together.values()]
     divided: list[list[int]] = [[] for _ in range(parts)]
     tokens = [0] * parts
     for load, rows in sorted(loads, key=lambda item: (-item[0], item[1][0])):

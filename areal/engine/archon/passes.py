@@ -14,6 +14,7 @@ from areal.algorithm.packing import select
 from areal.engine.archon.scoring import Prepared, Scored, Scorer
 from areal.engine.train.forward import place
 from areal.engine.train.head import score_dtype
+from areal.models.parallel.apply import Sharding
 from areal.models.parallel.data import give_back, shard_rest
 from areal.models.registry import get_spec
 
@@ -61,11 +62,12 @@ class SequentialPasses:
         self._dtype = score_dtype(getattr(torch, config.dtype))
         self._device = next(model.parameters()).device
         prefix = "backbone." if is_critic else ""
-        partial = {prefix + name for name in decoder.sharding.partial_over_tp}
+        sharding: Sharding = getattr(decoder, "sharding", None) or Sharding(plan=plan)
+        partial = {prefix + name for name in sharding.partial_over_tp}
         if is_critic and plan.sequence_parallel and plan.dims.tp > 1:
             partial |= {"head.weight", "head.bias"}  # each rank maps its piece of the states
         self.partial_over_tp = frozenset(partial)
-        self._scorer = Scorer(model, decoder, meshes, chunk=config.logprob_chunk_size)
+        self._scorer = Scorer(model, decoder, sharding, meshes, chunk=config.logprob_chunk_size)
 
     def forward(self, batch: PaddedBatch, micro: list[list[int]], scoring: Scoring, keep: Keep) -> None:
         """Scores of this data rank's micro-batches."""

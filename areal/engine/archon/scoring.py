@@ -64,13 +64,13 @@ class Scored:
 class Scorer:
     """Runs a sharded model (a decoder, or a ValueModel around one) on micro-batches."""
 
-    def __init__(self, model: nn.Module, decoder: Any, meshes: Meshes, *, chunk: int) -> None:
+    def __init__(self, model: nn.Module, decoder: Any, sharding: Sharding, meshes: Meshes, *, chunk: int) -> None:
         """chunk: as logprob_chunk_size of the training configuration."""
         self._model: Any = model
         self._decoder = decoder
         self._meshes = meshes
         self._chunk = chunk
-        self._sharding: Sharding = decoder.sharding
+        self._sharding = sharding
         self._tp, self._cp = meshes.group("tp"), meshes.group("cp")
         pieces = self._tp.size() if self._in_pieces else 1
         self._multiple = self._cp.size() * pieces

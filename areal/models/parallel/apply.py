@@ -31,9 +31,9 @@ class Sharding:
     """What an engine has to know of a model that was split; `model.sharding`."""
 
     plan: ParallelPlan
-    partial_over_tp: frozenset[str]
+    partial_over_tp: frozenset[str] = frozenset()
     """Parameters whose gradients are terms of a sum over the ranks of tp, after the backward passes of a step."""
-    splits_vocabulary: bool
+    splits_vocabulary: bool = False
     """Whether `project` gives the logits of this rank's share of the vocabulary."""
 
 

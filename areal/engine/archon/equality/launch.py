@@ -14,9 +14,10 @@ from areal.api import EngineError
 
 
 def run_processes(
-    module: str, world_size: int, arguments: list[str], *, timeout_seconds: float = 600.0
+    program: str, world_size: int, arguments: list[str], *, timeout_seconds: float = 600.0
 ) -> list[dict[str, Any]]:
-    """Run `python -m module --out FILE arguments...` as `world_size` processes; the JSON lines of FILE.
+    """Run a program, a module or a file "*.py", as `world_size` processes with `--out=FILE` and the arguments; the JSON
+    lines of FILE.
 
     Raises EngineError with the end of their output when they fail or do not end in time.
     """
@@ -24,7 +25,7 @@ def run_processes(
         out = Path(folder) / "results.jsonl"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
         process = subprocess.Popen(
-            [*command, "-m", module, f"--out={out}", *arguments],
+            [*command, *([] if program.endswith(".py") else ["-m"]), program, f"--out={out}", *arguments],
             env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

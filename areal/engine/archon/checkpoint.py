@@ -1,0 +1,220 @@
+"""Checkpoints of shards: every rank writes what it holds, any number of ranks reads it, training goes on meanwhile.
+
+The folder, its manifest and its appearing at once are the store's business (`areal.infra.checkpoint.CheckpointStore`),
+which runs on rank 0; this is what fills the folder. Format: `torch.distributed.checkpoint`.
+"""
+
+from __future__ import annotations
+
+import copy
+import queue
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load as load_shards
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from areal.api import CheckpointError
+from areal.engine.archon.gather import as_sharded
+from areal.engine.archon.optimizer import local_data
+from areal.models.parallel.data import give_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch.distributed import ProcessGroup
+
+    from areal.engine.archon.engine import ArchonEngine
+
+SHARDS_FOLDER: Final = "shards"
+_RNG: Final = "rng.rank_"
+
+
+class Store(Protocol):
+    """What is needed of a `CheckpointStore`."""
+
+    def save(self, step: int, write: Callable[[Path], None], meta: Mapping[str, Any] | None = None) -> Path:
+        """Publish the folder that `write` fills, whole or not at all."""
+        ...
+
+
+class ShardedCheckpoints:
+    """Saves and loads the state of one engine. Every method is called by all ranks.
+
+    checkpoints = ShardedCheckpoints(engine, CheckpointStore(folder, keep=2) if rank == 0 else None)
+    checkpoints.save(20)            # returns when the state is copied; files are written meanwhile
+    checkpoints.wait()              # until they are there, on all ranks
+    checkpoints.load(path)          # of any number of ranks
+    """
+
+    def __init__(self, engine: ArchonEngine, store: Store | None) -> None:
+        """store: on rank 0; None on the others."""
+        if (store is not None) != (dist.get_rank() == 0):
+            raise CheckpointError(f"rank {dist.get_rank()}: the store belongs to rank 0, and to it alone")
+        self._engine = engine
+        self._store = store
+        # Writing talks in the background, so it must not share a group with training.
+        self._group: ProcessGroup = dist.new_group(backend="gloo")
+        self._running: _Write | None = None
+
+    def save(self, step: int, meta: Mapping[str, Any] | None = None) -> None:
+        """Copy the state and write it in the background; an unfinished save is waited for first.
+
+        Raises CheckpointError on every rank when the store refuses at once (disk full), or the save before failed.
+        """
+        self.wait()
+        # The caller's own may change before it is written.
+        write = _Write(self._store, step, copy.deepcopy(dict(meta or {})))
+        folder = _from_first_rank(write.folder, self._group)
+        give_back(self._engine.model)
+        writes = async_save(
+            self._state(),
+            storage_writer=FileSystemWriter(folder / SHARDS_FOLDER, single_file_per_rank=True, thread_count=1),
+            process_group=self._group,
+        )
+        assert isinstance(writes, Future), "other kinds of answers are for stagers that were not asked for"
+        write.writes = writes
+        self._running = write
+
+    def wait(self) -> Path | None:
+        """Until the last save is published; its folder, or None when there is none to wait for.
+
+        Raises CheckpointError on every rank when it failed on any; nothing of it remains, older checkpoints do.
+        """
+        write, self._running = self._running, None
+        if write is None:
+            return None
+        failure = write.finish()
+        failures: list[str | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(failures, failure, group=self._group)
+        found = [f"rank {rank}: {message}" for rank, message in enumerate(failures) if message is not None]
+        if found:
+            raise CheckpointError(f"checkpoint of step {write.step} was not written: {'; '.join(found[:4])}")
+        return _from_first_rank(write.published, self._group)
+
+    @torch.no_grad()
+    def load(self, folder: Path) -> None:
+        """Take over the state in a folder that a store has verified, saved by any number of ranks.
+
+        The random generator of a rank continues where that rank's was; new ranks keep theirs. Raises CheckpointError
+        for a folder without shards, or of another model.
+        """
+        reader = FileSystemReader(folder / SHARDS_FOLDER)
+        try:
+            known = reader.read_metadata().state_dict_metadata
+        except (OSError, ValueError, EOFError) as error:
+            raise CheckpointError(f"{folder} holds no readable shards: {error}") from error
+        give_back(self._engine.model)
+        state = {key: value for key, value in self._state(known).items() if not key.startswith(_RNG) or key in known}
+        missing = sorted(set(state) - set(known))
+        if missing:
+            raise CheckpointError(f"{folder} is of another model: it has no {', '.join(missing[:4])}")
+        try:
+            load_shards(state, storage_reader=reader, process_group=self._group)
+        except CheckpointException as error:
+            raise CheckpointError(f"{folder} does not fit this model: {error}") from error
+        self._take(state)
+
+    def _state(self, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Flat names to sharded tensors; known: names in a checkpoint, for which there has to be room."""
+        engine = self._engine
+        state: dict[str, Any] = {f"parameters.{name}": value for name, value in engine.model.state_dict().items()}
+        optimizer = engine.optimizer
+        for name, parameter in optimizer.parameters.items():
+            moments: Mapping[str, Any] = optimizer.moments(name)
+            if known is not None and f"moments.{name}.step" in known:
+                local = local_data(parameter)
+                moments = {key: torch.zeros_like(local) for key in ("exp_avg", "exp_avg_sq")}
+                moments["step"] = torch.zeros((), dtype=torch.float32, device=local.device)
+            elif known is not None:
+                moments = {}
+            for key, value in moments.items():
+                state[f"moments.{name}.{key}"] = value if key == "step" else as_sharded(value, parameter)
+        state |= {f"counters.{name}": torch.tensor(value) for name, value in engine.counters().items()}
+        state[f"{_RNG}{dist.get_rank()}"] = torch.get_rng_state()
+        return state
+
+    def _take(self, state: Mapping[str, Any]) -> None:
+        """Parameters were read in place; this is the rest."""
+        engine = self._engine
+        for name in engine.optimizer.parameters:
+            prefix = f"moments.{name}."
+            moments = {key[len(prefix) :]: local_data(value) for key, value in state.items() if key.startswith(prefix)}
+            engine.optimizer.set_moments(name, moments)
+        engine.set_counters({name: int(state[f"counters.{name}"]) for name in engine.counters()})
+        own = state.get(f"{_RNG}{dist.get_rank()}")
+        if own is not None:
+            torch.set_rng_state(own)
+
+
+class _Write:
+    """One save: on rank 0 a thread in which the store waits for the shards before it publishes the folder."""
+
+    def __init__(self, store: Store | None, step: int, meta: dict[str, Any]) -> None:
+        self.step = step
+        self.writes: Future[Any] | None = None
+        self._published: Future[Path] = Future()
+        self._folders: queue.SimpleQueue[Path | BaseException] = queue.SimpleQueue()
+        self._shards_are_written: Future[None] = Future()
+        if store is not None:
+            thread = threading.Thread(target=self._publish, args=(store, meta), name=f"checkpoint-{step}", daemon=True)
+            thread.start()
+
+    def folder(self) -> Path:
+        """Where to write, on rank 0; raises what the store raises before it asks for anything."""
+        found = self._folders.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def finish(self) -> str | None:
+        """What went wrong on this rank."""
+        failure: str | None = None
+        try:
+            assert self.writes is not None, "finish comes after save"
+            self.writes.result()
+            self._shards_are_written.set_result(None)
+        except Exception as error:  # noqa: BLE001 - told to all ranks, which raise
+            failure = f"{type(error).__name__}: {error}"
+            self._shards_are_written.set_exception(error)
+        if dist.get_rank() == 0:
+            try:
+                self._published.result()
+            except Exception as error:  # noqa: BLE001 - told to all ranks, which raise
+                failure = failure or f"{type(error).__name__}: {error}"
+        return failure
+
+    def published(self) -> Path:
+        """The folder of the checkpoint, on rank 0."""
+        return self._published.result()
+
+    def _publish(self, store: Store, meta: dict[str, Any]) -> None:
+        def write(folder: Path) -> None:
+            self._folders.put(folder)
+            self._shards_are_written.result()
+
+        try:
+            self._published.set_result(store.save(self.step, write, meta))
+        except BaseException as error:  # noqa: BLE001 - raised in `folder` or `finish`
+            self._folders.put(error)
+            self._published.set_exception(error)
+
+
+def _from_first_rank(read: Callable[[], Path], group: ProcessGroup) -> Path:
+    """What `read` gives on rank 0, for all; or its error, for all."""
+    outcome: list[Any] = [None]
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = str(read())
+        except Exception as error:  # noqa: BLE001 - raised again, on all ranks
+            outcome[0] = error
+    dist.broadcast_object_list(outcome, src=0, group=group)
+    if isinstance(outcome[0], Exception):
+        raise CheckpointError(f"no checkpoint was written: {outcome[0]}") from outcome[0]
+    return Path(outcome[0])

@@ -1,0 +1,143 @@
+"""One rank of the checkpoint tests: trains, saves, loads; rank 0 writes a JSON line of what was seen."""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from areal.api import CheckpointError
+from areal.engine.archon.checkpoint import ShardedCheckpoints
+from areal.engine.archon.config import ArchonConfig
+from areal.engine.archon.engine import ArchonEngine
+from areal.engine.archon.equality.cases import CONFIGS
+from areal.engine.archon.equality.comparison import loss_of, make_batch
+from areal.engine.archon.processes import connected
+from areal.engine.train.config import TrainEngineConfig
+from areal.infra.checkpoint.store import CheckpointStore
+from areal.models import from_config, from_pretrained
+from areal.models.parallel import ParallelDims
+
+KINDS = {"dense": {}, "mixture": {"ep": 2}}
+ARRANGEMENTS = {4: {"dp_shard": 2, "tp": 2}, 2: {"dp_shard": 2}, 1: {}}
+
+
+def engine_of(kind, sizes, *, seed, dtype="float64"):
+    config = TrainEngineConfig(lr=1e-2, weight_decay=0.1, adam_eps=1e-3, device="cpu", dtype=dtype)
+    archon = ArchonConfig(parallel=ParallelDims(**sizes))
+    return ArchonEngine(from_config(CONFIGS[kind], dtype=torch.float64, seed=seed), config=config, archon=archon)
+
+
+def step(engine):
+    batch = make_batch()
+    return engine.train_batch(batch, loss_of(batch), with_entropy=True).loss
+
+
+def difference(one, other):
+    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+
+
+def logits(model):
+    tokens, bounds = torch.arange(20), torch.tensor([0, 20], dtype=torch.int32)
+    with torch.no_grad():
+        return model(tokens, torch.arange(20), bounds, 20)
+
+
+def sizes_of(kind, world_size):
+    sizes = dict(ARRANGEMENTS[world_size])
+    if world_size == 4 and kind == "mixture":
+        return sizes | {"ep": 4}
+    return sizes | (KINDS[kind] if world_size == 2 else {})
+
+
+def save(kind, folder, world_size):
+    """Two steps, save in the background while a third runs, and what the third gave."""
+    engine = engine_of(kind, sizes_of(kind, world_size), seed=0)
+    store = CheckpointStore(folder / kind, keep=2) if dist.get_rank() == 0 else None
+    checkpoints = ShardedCheckpoints(engine, store)
+    losses = [step(engine), step(engine)]
+    torch.manual_seed(100 + dist.get_rank())
+    checkpoints.save(2, {"losses": losses})
+    drawn = torch.rand(3).tolist()
+    losses.append(step(engine))
+    published = checkpoints.wait()
+    if dist.get_rank() == 0:
+        torch.save(dict(engine.state_dict()["parameters"]), folder / f"{kind}-after.pt")
+    else:
+        engine.state_dict()
+    return {"losses": losses, "published": str(published), "drawn": drawn}
+
+
+def resume(kind, folder, world_size):
+    """Another number of ranks, other initial weights: one step from the checkpoint, and an export."""
+    engine = engine_of(kind, sizes_of(kind, world_size), seed=7)
+    store = CheckpointStore(folder / kind, keep=2) if dist.get_rank() == 0 else None
+    checkpoints = ShardedCheckpoints(engine, store)
+    path = CheckpointStore(folder / kind, keep=2).load_latest().path
+    checkpoints.load(path)
+    drawn = torch.rand(3).tolist()
+    loss = step(engine)
+    expected = torch.load(folder / f"{kind}-after.pt")
+    exported = folder / f"{kind}-hf-{world_size}"
+    engine.save_pretrained(exported)
+    weights = dict(engine.weights())
+    model = from_config(CONFIGS[kind], dtype=torch.float64)
+    model.load_state_dict(weights)
+    reloaded = from_pretrained(exported, dtype=torch.float64)
+    return {
+        "loss": loss,
+        "num_steps": engine.num_steps,
+        "parameters": difference(expected, weights),
+        "logits": float((logits(model) - logits(reloaded)).abs().max()),
+        "drawn": drawn,
+    }
+
+
+def refusals(folder):
+    """A store that refuses, and a folder of another model: the same error on every rank."""
+
+    class Full:
+        def save(self, step, write, meta=None):
+            raise CheckpointError(f"no space for step {step}")
+
+    engine = engine_of("dense", {"dp_shard": 2}, seed=0)
+    found = []
+    checkpoints = ShardedCheckpoints(engine, Full() if dist.get_rank() == 0 else None)
+    for attempt in (lambda: checkpoints.save(5), lambda: checkpoints.load(Path(tempfile.gettempdir()) / "nothing")):
+        try:
+            attempt()
+        except CheckpointError as error:
+            found.append(str(error))
+    other = ShardedCheckpoints(
+        engine_of("mixture", {"dp_shard": 2}, seed=0),
+        CheckpointStore(folder / "mixture", keep=2) if dist.get_rank() == 0 else None,
+    )
+    try:
+        other.load(CheckpointStore(folder / "dense", keep=2).load_latest().path)
+    except CheckpointError as error:
+        found.append(str(error))
+    everybody = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, found)
+    return {"errors": found, "same": all(errors == found for errors in everybody)}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--what")
+    arguments = parser.parse_args()
+    with connected("cpu", timeout_seconds=60):
+        world_size = dist.get_world_size()
+        work = {"save": save, "resume": resume}[arguments.what]
+        results = {kind: work(kind, arguments.folder, world_size) for kind in KINDS}
+        if world_size == 2:
+            results["refusals"] = refusals(arguments.folder)
+        if dist.get_rank() == 0:
+            arguments.out.write_text(json.dumps(results) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
