@@ -42,6 +42,7 @@ LEFT_OUT = {
     "areal-harness": {"--wait": "its default is right", "--check": "that is harness_sync_plan"},
     "areal-pr": {"--wait": "its default is right", "--draft": "a person's", "--no-push": "a person's",
                  "--yes": "a person's", "--replace-body": "a person's", "--untracked": "its default is right"},
+    "areal-docs": {"--check": "an agent reads the states"},
     "areal-commit": {"--all-types": "an agent sorts for itself"},
 }  # fmt: skip
 

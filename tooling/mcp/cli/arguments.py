@@ -23,9 +23,9 @@ EXIT_CODES: Final = {
     130: "interrupted (Ctrl-C)",
 }
 _USAGE: Final = f"""\
-{PROGRAM} [--repo PATH] [--allow-writes] [--timeout SECONDS] [--max-output N]
-       {PROGRAM} --list | --self-test [--allow-writes] [--json]
-       {PROGRAM} config {{{",".join(CLIENTS)}}} [--allow-writes] [--dry-run] [--json]"""
+{PROGRAM} [--repo PATH] [--allow-writes] [--only FAMILY,...] [--timeout SECONDS] [--max-output N]
+       {PROGRAM} --list | --self-test [options] [--json]
+       {PROGRAM} config {{{",".join(CLIENTS)}}} [options] [--dry-run] [--json]"""
 _DESCRIPTION: Final = """\
 Serves the commands of this harness as tools of the Model Context Protocol, on standard input and output: an agent
 program starts it. `config` prints what to tell that program; nothing is written.
@@ -58,6 +58,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--repo", type=Path, default=Path(), metavar="PATH", help="the repository (default: here)")
     made.add_argument("--allow-writes", action="store_true", help="also offer the tools that change files")
     made.add_argument(
+        "--only",
+        type=lambda text: tuple(filter(None, text.split(","))),
+        default=(),
+        metavar="FAMILY,...",
+        help="offer only tools whose names begin so, e.g. new,review: an agent reads them all (default: all)",
+    )
+    made.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="end every command after this (default: each its own)"
     )
     made.add_argument(
@@ -86,7 +93,19 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         raise UsageError("is no time to wait", where=f"--timeout {arguments.timeout:g}", fix="write --timeout 120")
     if arguments.max_output < 1_000:
         raise UsageError("is too little for any answer", where="--max-output", fix="write 1000 or more")
+    if arguments.only:
+        _check_families(arguments.only)
     return arguments
+
+
+def _check_families(names: Sequence[str]) -> None:
+    from tooling.kit.suggest import did_you_mean
+    from tooling.mcp.tools.table import families
+
+    for name in names:
+        if name not in families():
+            fix = did_you_mean(name, families()) or f"there are {', '.join(families())}"
+            raise UsageError("there are no such tools", where=f"--only {name}", fix=fix)
 
 
 def _client(words: Sequence[str]) -> str:

@@ -62,6 +62,7 @@ def _command(root: Path, arguments: argparse.Namespace) -> list[str]:
     script = folder / f"{PROGRAM}{suffix}"
     start = [os.fspath(script)] if script.is_file() else [sys.executable, "-P", "-m", "tooling.mcp"]
     options = ["--allow-writes"] if arguments.allow_writes else []
+    options += [f"--only={','.join(arguments.only)}"] if arguments.only else []
     options += [f"--timeout={arguments.timeout:g}"] if arguments.timeout is not None else []
     options += [f"--max-output={arguments.max_output}"] if arguments.max_output != DEFAULT_MOST else []
     return [*start, f"--repo={root}", *options]

@@ -20,7 +20,7 @@ _CHARACTERS_PER_TOKEN = 4
 
 def run(arguments: argparse.Namespace) -> Report:
     """All tools, offered or not."""
-    offer = offered(writes=arguments.allow_writes)
+    offer = offered(writes=arguments.allow_writes, only=arguments.only)
     rows = [_row(tool, offer.withheld.get(tool.name, "")) for tool in every_tool()]
     tokens = sum(row["tokens"] for row in rows if row["offered"])
     return Report(

@@ -87,7 +87,15 @@ def _serve(arguments: argparse.Namespace) -> None:
     from tooling.mcp.serving.server import Settings, serve
 
     root = find_repository(arguments.repo).root.resolve()
-    serve(Settings(root=root, writes=arguments.allow_writes, timeout=arguments.timeout, most=arguments.max_output))
+    serve(
+        Settings(
+            root=root,
+            writes=arguments.allow_writes,
+            only=arguments.only,
+            timeout=arguments.timeout,
+            most=arguments.max_output,
+        )
+    )
 
 
 def _failed(error: ToolError) -> Report:

@@ -36,7 +36,7 @@ _LONGEST: Final = 300
 def run(arguments: argparse.Namespace) -> Report:
     """A row per question, and whether the answer was right."""
     root = find_repository(arguments.repo).root.resolve()
-    rows = anyio.run(_asked, root, arguments.allow_writes)
+    rows = anyio.run(_asked, root, arguments.allow_writes, arguments.only)
     wrong = [row for row in rows if not row["right"]]
     text = "".join(f"{'ok   ' if row['right'] else 'WRONG'}  {row['what']}: {row['message']}\n" for row in rows)
     return Report(
@@ -48,12 +48,12 @@ def run(arguments: argparse.Namespace) -> Report:
     )
 
 
-async def _asked(root: Path, writes: bool) -> list[dict[str, Any]]:
-    options = ["--allow-writes"] if writes else []
+async def _asked(root: Path, writes: bool, only: tuple[str, ...]) -> list[dict[str, Any]]:
+    options = [*(["--allow-writes"] if writes else []), *([f"--only={','.join(only)}"] if only else [])]
     server = StdioServerParameters(
         command=sys.executable, args=["-P", "-m", "tooling.mcp", f"--repo={root}", *options], cwd=root
     )
-    offer, rows = offered(writes=writes), list[dict[str, Any]]()
+    offer, rows = offered(writes=writes, only=only), list[dict[str, Any]]()
     async with Client(server) as client:
         listed = [tool.name for tool in (await client.list_tools()).tools]
         rows.append(_row("tools", listed == list(offer.tools), f"{len(listed)} listed"))

@@ -52,6 +52,8 @@ class Settings:
 
     root: Path
     writes: bool
+    only: tuple[str, ...]
+    """Families of tools; none: all."""
     timeout: float | None
     most: int
 
@@ -69,7 +71,8 @@ async def _serve(settings: Settings) -> None:
 
 def made(settings: Settings) -> Server[Any]:
     """A server with all its handlers."""
-    desk = _Desk(settings.root, offered(writes=settings.writes), Caller(settings.root, settings.timeout, settings.most))
+    offer = offered(writes=settings.writes, only=settings.only)
+    desk = _Desk(settings.root, offer, Caller(settings.root, settings.timeout, settings.most))
     return Server(
         NAME,
         version=version(),

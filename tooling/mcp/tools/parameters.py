@@ -12,9 +12,9 @@ def word(name: str, pattern: str, text: str, *, required: bool = False, check: C
     return Parameter(name=name, help=text, passing=Passing.WORD, pattern=pattern, required=required, check=check)
 
 
-def words(name: str, pattern: str, text: str, *, required: bool = False) -> Parameter:
+def words(name: str, pattern: str, text: str, *, required: bool = False, check: Check = Check.NONE) -> Parameter:
     """Any number of words behind `--`."""
-    found = word(name, pattern, text, required=required)
+    found = word(name, pattern, text, required=required, check=check)
     return replace(found, type="array")
 
 

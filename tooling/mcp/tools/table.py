@@ -11,10 +11,10 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
 from tooling.mcp.tools.records import Tool
-from tooling.mcp.tools.rows import commit, harness, new, pull_request, review, upgrade
+from tooling.mcp.tools.rows import commit, documentation, harness, new, pull_request, review, upgrade
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ROWS: Final[tuple[Tool, ...]] = (
     *new.TOOLS,
@@ -22,6 +22,7 @@ ROWS: Final[tuple[Tool, ...]] = (
     *review.TOOLS,
     *commit.TOOLS,
     *harness.TOOLS,
+    *documentation.TOOLS,
     *pull_request.TOOLS,
 )
 DRY_RUN: Final = "--dry-run"
@@ -37,13 +38,25 @@ class Offer:
     """Why, and what to do, by name."""
 
 
-def offered(*, writes: bool) -> Offer:
-    """The tools that can be called here. `writes`: also those that change files."""
+def families() -> tuple[str, ...]:
+    """First words of the names: "new", "upgrade", ..."""
+    return tuple(dict.fromkeys(family_of(tool) for tool in ROWS))
+
+
+def family_of(tool: Tool) -> str:
+    """The first word of its name."""
+    return tool.name.partition("_")[0]
+
+
+def offered(*, writes: bool, only: Sequence[str] = ()) -> Offer:
+    """The tools that can be called here. `writes`: also those that change files; `only`: of these families."""
     programs = {entry.name: entry.value for entry in entry_points(group="console_scripts")}
     tools, withheld = dict[str, Tool](), dict[str, str]()
     for tool in every_tool():
         main = tool.main or programs.get(tool.program, "")
-        if not main:
+        if only and family_of(tool) not in only:
+            withheld[tool.name] = f"this server was started with --only {','.join(only)}"
+        elif not main:
             withheld[tool.name] = f"{tool.program} is not installed"
         elif tool.writes and not writes:
             preview = f"; {tool.preview} shows what it would do" if tool.preview else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tooling.mcp.tools.parameters import switch, words
-from tooling.mcp.tools.records import NO_OPTION, Tool
+from tooling.mcp.tools.records import NO_OPTION, Check, Tool
 
 _HARNESS: Final = "tooling.harness.cli.main:main"
 _DIFF: Final = switch("diff", "--diff", "Show unified diffs in `plan`.")
@@ -29,7 +29,7 @@ TOOLS: Final[tuple[Tool, ...]] = (
         main=_HARNESS,
         words=("check",),
         parameters=(
-            words("pages", NO_OPTION, "Only these files, e.g. skills/add-reward/SKILL.md."),
+            words("pages", NO_OPTION, "Only these files, e.g. skills/add-reward/SKILL.md.", check=Check.INSIDE),
             switch("no_run", "--no-run", "Start no process: commands and options are not checked."),
         ),
         fields={"findings": "array", "judged": "object"},
