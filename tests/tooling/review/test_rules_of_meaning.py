@@ -245,10 +245,11 @@ def test_a_package_that_loads_on_demand_stays_light(world):
 
 
 def test_functions_that_others_import_use_no_names_of_the_main_program(world):
-    program = "def train():\n    return config.lr\n\n\nif __name__ == '__main__':\n    config = parse()\n    train()\n"
+    program = "def other(config):\n    return config\n\n\ndef train():\n    return config.lr\n\n\n"
+    program += "if __name__ == '__main__':\n    config = parse()\n    train()\n"
     program = "from options import parse\n\n\n" + program
     world.commit({"run.py": program, "script.py": program, "user.py": "from run import train\n\ntrain()\n"})
-    assert world.found() == [("main-only-name", "run.py", 5)]
+    assert world.found() == [("main-only-name", "run.py", 9)]
 
 
 def test_rules_of_this_page_are_rules_of_one_file():

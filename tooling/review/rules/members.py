@@ -81,18 +81,35 @@ def main_only_name(module: Module, side: Side) -> Iterator[Place]:
     inside = {node for main in mains for node in ast.walk(main)}
     if not inside:
         return
-    outside = {name for name, binders in module.bindings.items() if any(each not in inside for each in binders)}
-    outside |= {each.arg for each in module.nodes(ast.arg)} | _ALWAYS
-    own = {name for name, binders in module.bindings.items() if all(each in inside for each in binders)} - outside
+    top = {name: [each for each in found if _is_global(module, each)] for name, found in module.bindings.items()}
+    own = {name for name, binders in top.items() if binders and all(each in inside for each in binders)} - _ALWAYS
+    own -= {name for each in module.nodes(ast.Global) for name in each.names}
     reads = [
         node
         for node in module.nodes(ast.Name)
-        if isinstance(node.ctx, ast.Load) and node.id in own and node not in inside and module.function_of(node)
+        if isinstance(node.ctx, ast.Load) and node.id in own and node not in inside and _is_free(module, node)
     ]
     if reads and _is_imported(side, module):
         for name in sorted({node.id for node in reads}):
             first = min((node for node in reads if node.id == name), key=lambda node: node.lineno)
             yield Place(module.path, first.lineno, f"`{name}` exists only when this file is run as a program")
+
+
+def _is_global(module: Module, binder: ast.AST) -> bool:
+    around = (each for each in module.around(binder) if isinstance(each, Function | ast.Lambda | ast.ClassDef))
+    return next(around, None) is None and not _in_comprehension(module, binder)
+
+
+def _in_comprehension(module: Module, binder: ast.AST) -> bool:
+    return any(isinstance(each, ast.comprehension) for each in module.around(binder))
+
+
+def _is_free(module: Module, node: ast.Name) -> bool:
+    """Whether a name in a function is none of its own, nor of those around it."""
+    functions = [each for each in module.around(node) if isinstance(each, Function | ast.Lambda)]
+    loops = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    scopes = [*functions, *(each for each in module.around(node) if isinstance(each, loops))]
+    return bool(functions) and not any(node.id in module.shadowing[each] for each in scopes)
 
 
 def _is_imported(side: Side, module: Module) -> bool:
