@@ -7,6 +7,7 @@ import functools
 import importlib
 import io
 import re
+from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -16,6 +17,7 @@ from tooling.mcp.tools.records import Passing
 from tooling.mcp.tools.schemas import ENVELOPE, input_schema, output_schema
 from tooling.mcp.tools.table import ROWS, every_tool, offered
 
+ROOT = Path(__file__).resolve().parents[3]
 TOOLS = offered(writes=True).tools
 HERE = [TOOLS[row.name] for row in ROWS if row.name in TOOLS]
 """All rows, but for those of commands that are not installed."""
@@ -154,3 +156,9 @@ def test_without_leave_nothing_is_offered_that_writes():
 def test_a_preview_takes_nothing_that_only_writing_needs():
     writing, preview = ({each.name for each in TOOLS[name].parameters} for name in ("new_apply", "new_plan"))
     assert writing - preview == {"no_test", "test"}
+
+
+def test_the_page_about_the_tools_names_all_of_them_and_no_others():
+    rows = [line for line in (ROOT / "docs/mcp.md").read_text(encoding="utf-8").splitlines() if "| `areal-" in line]
+    named = {name for row in rows for name in re.findall(r"`([a-z]+(?:_[a-z]+)*)`", row.rpartition("|")[0])}
+    assert named == {tool.name for tool in every_tool()}
