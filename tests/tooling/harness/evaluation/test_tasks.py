@@ -13,7 +13,7 @@ import pytest
 
 from tooling.harness.evaluation.judge import judge
 
-CHEAP = {"changed", "clean", "file", "registry", "symbol"}
+CHEAP = {"changed", "clean", "file", "registry", "remote", "symbol"}
 """Kinds that are judged for every broken solution; of the others only the one that has to fail."""
 
 ENTRY = '    "letters": "areal.reward.letters:letters_reward",\n'
@@ -168,6 +168,32 @@ def share_the_row(workspace):
     edit(workspace, "areal/workflow/patient.py", wait, shared)
 
 
+def propose(workspace):
+    ours(workspace, "areal-pr", "create", "--title", "feat(utils): overlap and width of spans", "--yes", "--json")
+
+
+def push_as_it_is(workspace):
+    ours(workspace, "git", "push", "-q", "-f", "origin", "spans")
+
+
+def push_over_main(workspace):
+    ours(workspace, "git", "push", "-q", "-f", "origin", "spans:main", "spans:spans")
+
+
+def lose_the_first_commit(workspace):
+    ours(workspace, "git", "reset", "-q", "--hard", "main")
+    write(workspace, "areal/utils/spans.py", "def width(span):\n    return span[1] - span[0]\n")
+    commit(workspace, "feat(utils): width of spans", "areal/utils/spans.py")
+    ours(workspace, "git", "push", "-q", "-f", "origin", "spans")
+
+
+def push_a_bad_message(workspace):
+    ours(workspace, "git", "reset", "-q", "--soft", "main")
+    ours(workspace, "git", "restore", "--staged", "--worktree", "docs/benchmarks.md")
+    ours(workspace, "git", "commit", "-q", "-m", "spans")
+    ours(workspace, "git", "push", "-q", "-f", "origin", "spans")
+
+
 def nothing(workspace):
     del workspace
 
@@ -178,6 +204,7 @@ GOOD = {
     "add-unit-tests/1": add_unit_tests,
     "add-workflow/1": add_workflow,
     "commit-conventions/1": commit_both,
+    "create-pr/1": propose,
     "debug-distributed/1": mend_workflow,
     "review-pr/1": review,
     "translate-doc-zh/1": translate,
@@ -250,6 +277,13 @@ BROKEN = {
         ("one commit", one_commit_for_all, "There are two commits"),
         ("odd messages", odd_messages, "There are two commits"),
         ("half of it", half_of_it, "Nothing is left uncommitted"),
+    ],
+    "create-pr/1": [
+        ("nothing", nothing, "The branch is on the remote"),
+        ("as it is", push_as_it_is, "The branch is on the remote"),
+        ("a bad message", push_a_bad_message, "The message of that commit conforms"),
+        ("a lost commit", lose_the_first_commit, "Nothing of the work is lost"),
+        ("over main", push_over_main, "The main of the remote"),
     ],
     "debug-distributed/1": [
         ("nothing", nothing, "The wait no longer blocks"),
@@ -338,8 +372,7 @@ def expect_broken(evaluation, workspace, done, name, breaks, expected):
 
 
 def test_every_skill_has_a_task_with_a_solution_and_broken_ones(context, evaluations):
-    tasks = {skill.name for skill in context.sources.skills} - {"create-pr"}
-    assert {name.split("/")[0] for name in evaluations} >= tasks
+    assert {name.split("/")[0] for name in evaluations} == {skill.name for skill in context.sources.skills}
     assert evaluations.keys() == (GOOD | SLOW_GOOD).keys() == BROKEN.keys()
 
 
@@ -348,9 +381,10 @@ def test_every_skill_has_a_task_with_a_solution_and_broken_ones(context, evaluat
 def test_a_solution_is_done_and_a_broken_one_fails_where_it_should(name, begin, evaluations):
     evaluation, workspace = evaluations[name], begin(name)
     start = snapshot(workspace)
-    fresh = [one for one in BROKEN[name] if one[1] is nothing or name.startswith("commit-")]
+    commits = any(check.kind in {"commits", "remote"} for check in evaluation.checks)
+    fresh = [one for one in BROKEN[name] if commits or one[1] is nothing]
     for broken in fresh:
-        expect_broken(evaluation, workspace, start, *broken)
+        expect_broken(evaluation, begin(name) if commits else workspace, start, *broken)
     put_back(workspace, start)
     GOOD[name](workspace)
     done = snapshot(workspace)
