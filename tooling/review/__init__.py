@@ -3,7 +3,8 @@ with which an agent continues. It never writes, runs nothing of the project and 
 
     repository/   the change, both sides of it, their modules and what refers to what
     rules/        one page per family of rules; a rule yields places, never decides what is new
-    review.py     what is new against the base, what is suppressed
+    review.py     what is new against the base
+    suppression.py  which comments suppress a finding
     domains.py, risk.py, passes.py    phases 1 to 3: owner domains, risk level, review passes
     report/       text, JSON, SARIF, annotations, Markdown
 """

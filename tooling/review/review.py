@@ -4,11 +4,11 @@ names run on files outside the change too, when it removed or changed what they 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tooling.review.records import MIN_REASON, Finding, Place, Rule, is_test
+from tooling.review import suppression
+from tooling.review.records import Finding, Place, Rule, is_test
 from tooling.review.rules import references
 from tooling.review.rules.catalogue import RULES
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tooling.review.policy import Policy
     from tooling.review.repository.comparison import Comparison
     from tooling.review.repository.side import Side
-
-_IGNORE = re.compile(r"#\s*review:\s*ignore\[(?P<rules>[\w, -]+)\]\s*[:-]*\s*(?P<reason>.*)")
 
 
 def find(comparison: Comparison, policy: Policy, accepted: Collection[str] = ()) -> tuple[Finding, ...]:
@@ -107,19 +105,5 @@ def _numbered(found: Iterable[Finding]) -> Iterator[Finding]:
 
 def _judged(comparison: Comparison, found: Iterable[Finding], accepted: Collection[str]) -> Iterator[Finding]:
     for finding in found:
-        reason = "baseline" if finding.fingerprint in accepted else _reason(comparison.head, finding)
+        reason = "baseline" if finding.fingerprint in accepted else suppression.reason(comparison.head, finding)
         yield Finding(finding.rule, finding.place, finding.symbol, finding.code, finding.nth, reason)
-
-
-def _reason(side: Side, finding: Finding) -> str:
-    """The reason of `# review: ignore[rule] reason` on the line, or alone on the line above it."""
-    lines = (side.text(finding.place.path) or "").split("\n")
-    at = finding.place.line - 1
-    if not 0 <= at < len(lines):
-        return ""
-    above = lines[at - 1] if at and lines[at - 1].lstrip().startswith("#") else ""
-    for line in (lines[at], above):
-        match = _IGNORE.search(line)
-        if match and finding.rule.id in {each.strip() for each in match["rules"].split(",")}:
-            return match["reason"].strip() if len(match["reason"].strip()) >= MIN_REASON else ""
-    return ""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+from tooling.review.rules.catalogue import RULES
+from tooling.review.suppression import LINTED
+
 BAD = "import yaml\n\n\ndef read(text):\n    return yaml.unsafe_load(text)\n"
 AT = ("unsafe-yaml", "a.py", 5)
 
@@ -53,6 +56,20 @@ def test_a_comment_with_a_reason_suppresses(world):
     outcome = world.review("--base", "HEAD~2")
     assert (outcome.open, {each.suppressed for each in outcome.findings}) == ((), {"our own constant"})
     assert len(outcome.findings) == 2
+
+
+def test_a_reason_that_ruff_was_given_is_not_asked_for_again(world):
+    code = "import asyncio\n\n\nasync def f(g):\n    asyncio.create_task(g())  # noqa: RUF006{}\n"
+    world.commit(
+        {"a.py": code.format(" - ends with the loop"), "b.py": code.format(""), "c.py": code.format(", B006 - why")}
+    )
+    outcome = world.review()
+    assert [each.place.path for each in outcome.open] == ["b.py", "c.py"]
+    assert {each.suppressed for each in outcome.findings} == {"", "ends with the loop"}
+
+
+def test_rules_of_ruff_are_paired_with_rules_that_exist():
+    assert set(LINTED.values()) <= set(RULES)
 
 
 def test_a_comment_about_another_rule_suppresses_nothing(world):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tooling.review.records import MIN_REASON
 from tooling.review.rules.catalogue import FAMILIES, RULES, family_of
 from tooling.review.rules.concerns import CONCERNS
+from tooling.review.suppression import codes_of
 
 if TYPE_CHECKING:
     from tooling.review.records import Rule
@@ -47,7 +48,9 @@ def text(rule: Rule) -> str:
 
 def suppression(name: str) -> str:
     """The comment that suppresses a finding."""
-    return f"# review: ignore[{name}] REASON (on the line or alone above it; {MIN_REASON} characters or more)"
+    codes = codes_of(name)
+    also = f"; `# noqa: {codes[0]} - REASON` does too" if codes else ""
+    return f"# review: ignore[{name}] REASON (on the line or alone above it; {MIN_REASON} characters or more{also})"
 
 
 def concerns_of(name: str) -> list[str]:
