@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Final, NoReturn
 
 import areal
 from areal.api.errors import ArealError, UsageError
-from areal.cli import config, demo, listing, report, train, version
+from areal.cli import config, demo, launch, listing, report, train, version
 from areal.cli.output import discard, print_error, print_result, reserved_stdout
 from areal.utils import logging
 from areal.utils.suggest import did_you_mean
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 COMMANDS: Final[dict[str, ModuleType]] = {
     "config": config,
     "demo": demo,
+    "launch": launch,
     "list": listing,
     "report": report,
     "train": train,
@@ -43,6 +44,7 @@ exit codes:
   75   another process owns the run directory
   130  interrupted (Ctrl-C)
   143  terminated (SIGTERM)
+`areal launch` ends with the code of the rank that failed first, 124 when nothing got on.
 """
 
 _UNEXPECTED, _INTERRUPTED = 1, 130
@@ -59,7 +61,9 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code. `argv` defaults to the arguments of the process."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if "--json" not in arguments:
+    # What stands after -- belongs to the program that `areal launch` starts.
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if "--json" not in own:
         return _run(arguments, as_json=False)
     with reserved_stdout() as stream:
         return _run(arguments, as_json=True, stream=stream)

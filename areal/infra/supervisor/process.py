@@ -80,12 +80,18 @@ class ServerProcess:
         return self._process.pid
 
     @property
+    def exit_status(self) -> int | None:
+        """Its exit status, 128 + signal number when it was killed; None while it runs."""
+        status = self._process.poll()
+        return 128 - status if status is not None and status < 0 else status
+
+    @property
     def exit_text(self) -> str | None:
         """How it ended, in words; None while it runs."""
-        status = self._process.poll()
+        status = self.exit_status
         if status is None:
             return None
-        number = -status if status < 0 else status - 128
+        number = status - 128
         if number > 0:
             with contextlib.suppress(ValueError):
                 return f"killed by {signal.Signals(number).name}"
