@@ -97,6 +97,29 @@ def test_everybody_who_wrote_is_named(world):
     assert message.count("Co-authored-by: Eve <eve@e.org>") == 1
 
 
+def test_what_the_commits_say_is_kept(world):
+    world.commit("fix: more\n\nIt was wrong before.\n\n- one\n- two\n\nRefs: #7", {"x.txt": "1\n"})
+    world.commit("feat: and more", {"x.txt": "2\n"})
+    world.run("create")
+    said = world.git("log", "-1", "--format=%B").strip().split("\n")
+    below = [
+        "- wip",
+        "- fix: more",
+        "  It was wrong before.",
+        "",
+        "  - one",
+        "  - two",
+        "- feat: and more",
+        "",
+        "Refs: #7",
+    ]
+    assert said == ["feat: add two", "", *below]
+    world.commit("fix: review", {"x.txt": "3\n"})
+    world.run("create", "--yes")
+    said = world.git("log", "-1", "--format=%B").strip().split("\n")
+    assert said == ["feat: add two", "", *below[:-2], "- fix: review", *below[-2:]]
+
+
 def test_breaking_changes_stay_announced(world):
     world.commit("refactor!: drop it\n\nBREAKING CHANGE: use the other", {"x.txt": "1\n"})
     world.run("create")
@@ -192,6 +215,50 @@ def test_modes_links_and_removals_survive(world):
     assert (world.root / "link").readlink().as_posix() == "README.md"
     assert not (world.root / "package/two.py").exists()
     assert world.git("status", "--porcelain") == ""
+
+
+def test_a_commit_is_signed_where_the_settings_ask_for_it(world):
+    program = world.folder / "sign"
+    program.write_text(
+        "#!/bin/sh\ncat >/dev/null\nprintf '\\n[GNUPG:] SIG_CREATED ' >&2\n"
+        "printf -- '-----BEGIN PGP SIGNATURE-----\\n\\nabc\\n-----END PGP SIGNATURE-----\\n'\n"
+    )
+    program.chmod(0o755)
+    world.git("config", "commit.gpgSign", "true")
+    world.git("config", "gpg.program", os.fspath(program))
+    assert world.run("create").code == 0
+    assert "BEGIN PGP SIGNATURE" in world.git("cat-file", "commit", "HEAD")
+    program.write_text("#!/bin/sh\necho 'no secret key' >&2\nexit 1\n")
+    world.run("restore")
+    before = world.tip()
+    ran = world.run("create", "--title", "feat: count to two", "--yes")
+    assert (ran.code, world.tip()) == (2, before)
+
+
+def test_words_in_another_encoding_are_not_garbled(world):
+    world.git("switch", "-q", "-c", "latin", "main")
+    world.write("x.txt", "1\n")
+    world.git("add", "x.txt")
+    message = world.folder / "message.txt"
+    message.write_bytes("fix: größe".encode("latin-1"))
+    world.git("-c", "i18n.commitEncoding=ISO-8859-1", "commit", "-q", "-F", os.fspath(message))
+    assert world.run("create").code == 0
+    assert world.git("log", "-1", "--format=%s") == "fix: größe"
+    assert world.tip("HEAD^") == world.there("main")
+
+
+def test_filters_of_text_do_not_make_files_look_edited(world):
+    """Files on disk differ from what git stores; the move, and its undo, have to know."""
+    world.git("config", "core.autocrlf", "true")
+    world.git("rm", "-q", "--cached", "-r", ".")
+    world.git("reset", "-q", "--hard")
+    assert (world.root / "package/one.py").read_bytes().count(b"\r\n") == 2
+    before = world.files()
+    assert world.run("create").code == 0
+    assert (world.root / "new.txt").read_bytes() == b"new\r\n"
+    assert world.git("status", "--porcelain") == ""
+    assert world.run("restore").code == 0
+    assert (world.files(), world.git("status", "--porcelain")) == (before, "")
 
 
 def test_git_knows_the_remote_branch_afterwards(world):

@@ -69,14 +69,27 @@ def joined_message(root: Path, commits: Sequence[Commit], before: str, after: st
     settings = read_settings(root)
     parsed = [parse(_clean(each.message)) for each in commits]
     header = title or _header(root, settings, parsed, before, after)
-    breaking = [each for each in parsed if each.breaking]
-    if breaking and not parse(header).breaking and len(header) < settings.header_length:
+    if any(each.breaking for each in parsed) and not parse(header).breaking and len(header) < settings.header_length:
         header = re.sub(r"^([^:]*): ", r"\1!: ", header, count=1)
-    alone = len(commits) == 1
-    body = _texts(commits[0], parsed[0], settings) if alone else _list_of(commits, settings, header)
     footers = list(dict.fromkeys([*_footers(parsed), *coauthors(commits)]))
-    parts = [header, *body, *(["\n".join(footers)] if footers else [])]
+    parts = [header, _body(parsed, header, settings), "\n".join(footers)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _body(parsed: Sequence[Message], header: str, settings: Settings) -> str:
+    """What the commits say: first the one that gave the header, then the others as a list."""
+    subject = parse(header).subject
+    first = next((each for each in parsed if each.subject == subject), None)
+    text = _text(first) if first is not None else ""
+    if len(parsed) == 1 and first is None:
+        return "\n\n".join(part for part in (parsed[0].header.strip(), _text(parsed[0])) if part)
+    others = [each for each in parsed if each is not first and not _NOISE.match(each.header)]
+    items = [_item(each, settings.body_width) for each in others[:_LISTED]]
+    items += [f"- and {len(others) - _LISTED} more commits"] if len(others) > _LISTED else []
+    listed = "\n".join(dict.fromkeys(items))
+    # A list that an earlier run began goes on.
+    gap = "\n" if text.rpartition("\n")[2].startswith(("- ", "  ")) else "\n\n"
+    return gap.join(part for part in (text, listed) if part)
 
 
 def coauthors(commits: Sequence[Commit]) -> list[str]:
@@ -131,27 +144,24 @@ def _best(parsed: Sequence[Message], settings: Settings, suggested: str) -> Mess
     return min(right, key=lambda each: rank.get(each.type.lower(), len(rank)), default=None)
 
 
-def _list_of(commits: Sequence[Commit], settings: Settings, header: str) -> list[str]:
-    """One item per commit; a fixup belongs to another commit and says nothing, and the header is said already."""
-    told = [each for each in commits if not _NOISE.match(each.subject) and each.subject != header]
-    subjects = list(dict.fromkeys(_clean(each.subject).strip() for each in told))
-    shown = [line for subject in subjects[:_LISTED] for line in _item(subject, settings.body_width)]
-    if len(subjects) > _LISTED:
-        shown.append(f"- and {len(subjects) - _LISTED} more commits")
-    return ["\n".join(shown)] if shown else []
-
-
-def _item(text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+def _item(message: Message, width: int) -> str:
+    """One commit in a list: its subject, and what it says indented below."""
+    lines = textwrap.wrap(
+        message.header.strip() or "(no message)",
+        width,
+        initial_indent="- ",
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+    text = _text(message)
+    lines += [f"  {line}".rstrip() for line in text.split("\n")] if text else []
+    return "\n".join(lines)
 
 
-def _texts(commit: Commit, message: Message, settings: Settings) -> list[str]:
-    """What a message says between header and footers; a header that gave way to another is part of it."""
-    text = "\n".join(line for _, line in message.body).strip("\n")
-    gone = "" if conforms_to(message, settings) else _clean(commit.subject).strip()
-    return [part for part in (gone, text) if part]
+def _text(message: Message) -> str:
+    """What a message says between header and footers."""
+    return "\n".join(line for _, line in message.body).strip("\n")
 
 
 def _footers(parsed: Sequence[Message]) -> Iterator[str]:
@@ -159,7 +169,7 @@ def _footers(parsed: Sequence[Message]) -> Iterator[str]:
     found = [footer for message in parsed for footer in message.footers]
     for footer in sorted(found, key=lambda each: not each.breaking):
         value = "\n  ".join(line.strip() for line in footer.value.split("\n") if line.strip())
-        yield f"{footer.token} {value}" if value.startswith("#") else f"{footer.token}: {value}"
+        yield f"{footer.token}: {value}"
 
 
 def _clean(text: str) -> str:

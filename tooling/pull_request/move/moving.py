@@ -114,8 +114,9 @@ def recover(git: Git) -> Recovery | None:
     _wait_for_index(git)
     found = differences(git, record.before, record.after)
     forward = now == record.after
-    _refuse_staged(git, found)
-    rescued = _restore(git, found, forward=forward)
+    staged = _staged(git)
+    _refuse_staged(git, found, staged)
+    rescued = _restore(git, found, staged, forward=forward)
     records.remove(repository)
     return Recovery(reference=record.reference, commit=now, completed=forward, rescued=tuple(rescued))
 
@@ -133,15 +134,23 @@ def _wait_for_index(git: Git) -> None:
         time.sleep(0.05)
 
 
-def _refuse_staged(git: Git, found: Sequence[Difference]) -> None:
-    """What somebody staged since then would get lost: neither side has it."""
-    known = {each.path: {each.before, each.after} for each in found}
-    foreign = []
+def _staged(git: Git) -> dict[str, set[Entry]]:
+    """What the index has; several entries for a path with conflicts."""
+    found: dict[str, set[Entry]] = {}
     for line in git.listed("ls-files", "--stage", "-z"):
         state, _, path = line.partition("\t")
-        mode, name, stage = state.split(" ")
-        if path in known and (stage != "0" or Entry(mode, name) not in known[path]):
-            foreign.append(path)
+        mode, name, _ = state.split(" ")
+        found.setdefault(path, set()).add(Entry(mode, name))
+    return found
+
+
+def _refuse_staged(git: Git, found: Sequence[Difference], staged: dict[str, set[Entry]]) -> None:
+    """What somebody staged since then would get lost: neither side has it."""
+    foreign = []
+    for each in found:
+        here = staged.get(each.path, set())
+        if len(here) > 1 or not here <= {each.before, each.after}:
+            foreign.append(each.path)
     if foreign:
         raise ConflictError(
             f"an earlier run was interrupted, and other changes were staged since then: {', '.join(foreign[:10])}",
@@ -150,20 +159,22 @@ def _refuse_staged(git: Git, found: Sequence[Difference]) -> None:
         )
 
 
-def _restore(git: Git, found: Sequence[Difference], *, forward: bool) -> list[str]:
-    """Bring every differing path to one side, on disk and in the index."""
+def _restore(git: Git, found: Sequence[Difference], staged: dict[str, set[Entry]], *, forward: bool) -> list[str]:
+    """Bring every differing path to one side, on disk and in the index; what is not checked out on purpose (a sparse
+    work tree) stays away."""
+    away = {line[2:] for line in git.listed("ls-files", "-t", "-z") if line.startswith("S ")}
     files = [each for each in found if not each.submodule]
     present = on_disk(git, [each.path for each in files])
     rescued = list[str]()
     wrong = list[Difference]()
     for each in files:
         wanted, other = (each.after, each.before) if forward else (each.before, each.after)
-        if present[each.path] == wanted:
+        if present[each.path] == wanted or (each.path in away and present[each.path] is None):
             continue
         wrong.append(each)
         if present[each.path] not in {other, None} and present[each.path] != Entry("folder", ""):
             rescued.append(_put_aside(git, each.path))
-    _write_index(git, found, forward=forward)
+    _write_index(git, found, staged, forward=forward)
     for each in wrong:
         if (each.after if forward else each.before) is None:
             _remove(git.root, each.path)
@@ -175,10 +186,13 @@ def _restore(git: Git, found: Sequence[Difference], *, forward: bool) -> list[st
     return rescued
 
 
-def _write_index(git: Git, found: Sequence[Difference], *, forward: bool) -> None:
+def _write_index(git: Git, found: Sequence[Difference], staged: dict[str, set[Entry]], *, forward: bool) -> None:
+    """Only where it differs: an entry that is written anew forgets its flags."""
     lines = []
     for each in sorted(found, key=lambda each: (each.after if forward else each.before) is not None):
         wanted = each.after if forward else each.before
+        if staged.get(each.path, set()) == ({wanted} if wanted is not None else set()):
+            continue
         state = f"{wanted.mode} {wanted.hash}" if wanted is not None else f"0 {'0' * each.digits}"
         lines.append(os.fsencode(f"{state}\t{each.path}") + b"\0")
     if lines:
