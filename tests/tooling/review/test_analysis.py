@@ -28,6 +28,11 @@ def test_every_domain_owns_something_here_or_names_an_engine_to_come():
     assert {each.name for each in built_in()} - owned == set()
 
 
+def test_every_expert_that_a_pass_may_name_is_there():
+    named = {each.expert for each in built_in()} | {ELSEWHERE.expert, "code-verifier"}
+    assert [name for name in sorted(named) if not (ROOT / "agents" / f"{name}.md").is_file()] == []
+
+
 def test_every_source_file_of_the_framework_has_an_owner_that_weighs_its_risk():
     light = {"foundations"}
     owners = {path: owner(path, built_in()) for path in tracked() if path.startswith("areal/") and path.endswith(".py")}
