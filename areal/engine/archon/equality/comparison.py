@@ -51,6 +51,7 @@ def compare(case: Case, *, dtype: str = "float64") -> dict[str, Any]:
         "world_size": case.dims.world_size,
         "differences": differences,
         "tolerance": tolerance,
+        "parameters_of_rank": sum(shard.numel() for shard in many.optimizer.shards.values()),
         "equal": all(value <= tolerance for value in differences.values()),
         "seconds": round(time.perf_counter() - started, 3),
     }

@@ -1,0 +1,151 @@
+"""Say what training a model over many processes costs each of them: memory, and bytes sent in a step. Starts nothing.
+
+examples:
+  areal plan run.yaml --parallel "dp_shard=8 tp=8"
+  areal plan run.yaml --parallel "dp_shard=-1 tp=4 ep=8" --world-size 64 --memory 141
+  areal plan run.yaml actor.gradient_checkpointing=true --parallel dp_shard=4 --micro-batches 8 --json
+
+CONFIG is a configuration of `areal train`: its model, and actor.dtype, gradient_checkpointing, logprob_chunk_size and
+max_tokens_per_micro_batch. Sizes of shards are those of the real plan, applied to a model without memory over processes
+that are only pretended; activations are estimated. A plan that does not fit into --memory, less a tenth, is refused
+(exit code 2) with what it would need. docs/parallel.md explains the ways of splitting.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from areal.api.errors import ConfigError, UsageError
+from areal.cli.output import Result
+
+if TYPE_CHECKING:
+    import argparse
+
+    from areal.engine.archon.planning.estimate import Item
+    from areal.models.parallel.dims import ParallelDims
+
+HELP = "say what training over many processes costs each of them"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `areal plan`."""
+    parser.add_argument("config", metavar="CONFIG.yaml", type=Path, help="configuration of `areal train`")
+    parser.add_argument("overrides", metavar="key=value", nargs="*", help="change one value of it; the last one wins")
+    parser.add_argument(
+        "--parallel",
+        default="",
+        metavar="SIZES",
+        help='ranks along each way, e.g. "dp_shard=8 tp=8 ep=8"; also dp_replicate, cp, etp, pp',
+    )
+    parser.add_argument(
+        "--world-size", type=int, metavar="N", help="number of processes, for dp_shard=-1 or as a check"
+    )
+    parser.add_argument("--memory", type=float, default=80.0, metavar="GIB", help="of each rank's device (80)")
+    parser.add_argument("--micro-batches", type=int, default=1, metavar="N", help="of each rank in a step (1)")
+    parser.add_argument("--sequence-parallel", action="store_true", help="ranks of tp keep pieces of the tokens")
+    parser.add_argument(
+        "--no-reshard", action="store_true", help="blocks keep what they gathered for the backward pass"
+    )
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """Estimate, and refuse what does not fit."""
+    from areal.trainer.configuration import source
+    from areal.trainer.configuration.memory import read_model_config
+
+    dims = parse_sizes(arguments.parallel)
+    dims = dims.resolved(arguments.world_size) if arguments.world_size is not None else dims
+    if arguments.micro_batches < 1 or arguments.memory <= 0:
+        raise UsageError("--micro-batches has to be at least 1 and --memory above 0")
+    config = source.load_config(arguments.config, list(arguments.overrides)).config
+    from areal.engine.archon.planning import estimate
+    from areal.engine.archon.planning.shards import shards_of
+
+    shards = shards_of(read_model_config(config.model), dims)
+    work = estimate.Work(
+        config=config.actor,
+        dims=dims,
+        micro_batches=arguments.micro_batches,
+        sequence_parallel=arguments.sequence_parallel,
+        reshard_after_forward=not arguments.no_reshard,
+    )
+    held, sent = estimate.memory(shards, work), estimate.communication(shards, work)
+    limit = int(arguments.memory * (1 - estimate.RESERVE) * 2**30)
+    needed = sum(item.num_bytes for item in held)
+    text = _text(dims, shards.total, shards.kept, held, sent)
+    if needed > limit:
+        raise ConfigError(
+            f"{text}\n\nthis does not fit: {_size(needed)} of {_size(limit)} ({arguments.memory:g} GiB less a tenth). "
+            f"{_advice(held, arguments, config.actor.gradient_checkpointing)}"
+        )
+    data = {
+        "parallel": {name: getattr(dims, name) for name in ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")},
+        "world_size": dims.world_size,
+        "parameters": shards.total,
+        "parameters_per_rank": shards.kept,
+        "memory": [_record(item) for item in held],
+        "memory_bytes": needed,
+        "limit_bytes": limit,
+        "communication": [_record(item) for item in sent],
+        "communication_bytes": sum(item.num_bytes for item in sent),
+    }
+    return Result(text=f"{text}\n\nfits: {_size(needed)} of {_size(limit)}", data=data)
+
+
+def parse_sizes(text: str) -> ParallelDims:
+    """ "dp_shard=8 tp=2", with spaces or commas; every size that is not given is 1."""
+    from areal.models.parallel.dims import ParallelDims
+
+    sizes: dict[str, int] = {}
+    for word in text.replace(",", " ").split():
+        name, _, number = word.partition("=")
+        if name not in ParallelDims.__dataclass_fields__ or not number.lstrip("-").isdigit():
+            known = ", ".join(ParallelDims.__dataclass_fields__)
+            raise UsageError(f"--parallel: {word!r} is no size; expected NAME=NUMBER with a name of {known}")
+        sizes[name] = int(number)
+    return ParallelDims(**sizes)
+
+
+def _text(dims: ParallelDims, total: int, kept: int, held: list[Item], sent: list[Item]) -> str:
+    lines = [
+        f"{dims.world_size} processes: {dims.describe()}",
+        f"{total / 1e9:.3g} B parameters, {kept / 1e9:.3g} B per rank",
+    ]
+    lines += ["", "memory per rank", *_rows(held)]
+    lines += ["", "sent per rank and step", *(_rows(sent) or ["  nothing"])]
+    return "\n".join(lines)
+
+
+def _rows(items: list[Item]) -> list[str]:
+    width = max((len(item.name) for item in items), default=0)
+    rows = [
+        f"  {item.name:<{width}}  {_size(item.num_bytes):>10}  "
+        f"{f'{item.collectives} calls: ' if item.collectives else ''}{item.formula}"
+        for item in items
+    ]
+    return [*rows, f"  {'sum':<{width}}  {_size(sum(item.num_bytes for item in items)):>10}"] if items else []
+
+
+def _advice(held: list[Item], arguments: argparse.Namespace, checkpointed: bool) -> str:
+    """What lowers the largest item."""
+    largest = max(held, key=lambda item: item.num_bytes).name
+    if largest == "activations":
+        ways = [] if checkpointed else ["actor.gradient_checkpointing=true"]
+        ways += [] if arguments.sequence_parallel else ["--sequence-parallel"]
+        return f"Activations are most of it: try {', '.join([*ways, 'a larger cp', 'fewer tokens per micro-batch'])}"
+    if largest == "logits":
+        return "Logits are most of it: lower actor.logprob_chunk_size, or raise tp"
+    if largest == "gathered":
+        return "Gathered parameters are most of it: raise tp or ep, and leave out --no-reshard"
+    return f"{largest.capitalize()} are most of it: raise dp_shard, tp or ep, with more processes"
+
+
+def _record(item: Item) -> dict[str, Any]:
+    return {
+        "name": item.name, "bytes": item.num_bytes, "formula": item.formula, "collectives": item.collectives,
+    }  # fmt: skip
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**27 else f"{num_bytes / 2**20:.2f} MiB"

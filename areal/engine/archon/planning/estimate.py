@@ -1,0 +1,214 @@
+"""Memory of a rank and bytes it sends in a step, from its shards: what is certain, and what is a rule of thumb.
+
+Certain are parameters, gradients, moments and what FSDP2 gathers. Activations are estimated; kernels, fragments and the
+communication library's buffers are not in it, for which `reserve` keeps room.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from areal.engine.archon.planning.shards import Shards
+    from areal.engine.train.config import TrainEngineConfig
+    from areal.models.parallel.dims import ParallelDims
+
+_BYTES: Final = {"float32": 4, "bfloat16": 2, "float64": 8}
+RESERVE: Final = 0.1
+"""Part of a device's memory that a plan leaves free."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One use of memory, or one kind of communication."""
+
+    name: str
+    num_bytes: int
+    """Held at the peak; or sent by a rank in a step."""
+    formula: str
+    """How the number came about, in words."""
+    collectives: int = 0
+    """Calls in a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a rank computes in a step."""
+
+    config: TrainEngineConfig
+    dims: ParallelDims
+    micro_batches: int
+    """Of each rank."""
+    sequence_parallel: bool
+    reshard_after_forward: bool
+
+    @property
+    def stored(self) -> int:
+        """Bytes of a parameter between passes: masters are float32."""
+        return max(4, _BYTES[self.config.dtype])
+
+    @property
+    def computed(self) -> int:
+        """Bytes of a parameter, or an activation, in computation."""
+        return _BYTES[self.config.dtype]
+
+    @property
+    def tokens(self) -> int:
+        """Of a micro-batch on a rank."""
+        return -(-self.config.max_tokens_per_micro_batch // self.dims.cp)
+
+
+def memory(shards: Shards, work: Work) -> list[Item]:
+    """What a rank holds at its peak."""
+    kept, stored, computed = shards.kept, work.stored, work.computed
+    inner = [unit.gathered for unit in shards.units if unit.name]
+    outer = sum(unit.gathered for unit in shards.units if not unit.name)
+    sharded = any(unit.ways * unit.copies > 1 for unit in shards.units) or computed < stored
+    blocks = _per_block(shards)
+    largest = max(blocks.values(), default=0)
+    held = 2 * largest if work.reshard_after_forward else sum(inner)
+    chunk = min(work.config.logprob_chunk_size, work.config.max_tokens_per_micro_batch)
+    vocabulary = shards.args.vocab_size // work.dims.tp
+    items = [
+        Item(name="parameters", num_bytes=kept * stored, formula=f"{kept} x {stored} bytes"),
+        Item(name="gradients", num_bytes=kept * stored, formula=f"{kept} x {stored} bytes"),
+        Item(name="moments", num_bytes=2 * kept * stored, formula=f"{kept} x 2 x {stored} bytes"),
+        Item(
+            name="logits",
+            num_bytes=2 * chunk * vocabulary * 4,
+            formula=f"{chunk} tokens x {vocabulary} vocabulary x 4 bytes, and their gradient",
+        ),
+        _activations(shards, work),
+    ]
+    if sharded:
+        what = "two blocks" if work.reshard_after_forward else "all blocks"
+        items.insert(
+            3,
+            Item(
+                name="gathered",
+                num_bytes=(held + outer) * computed + (largest + outer) * stored,
+                formula=f"{held} of {what} and {outer} outside x {computed} bytes; gradients of one block and outside",
+            ),
+        )
+    return items
+
+
+def communication(shards: Shards, work: Work) -> list[Item]:
+    """What a rank sends in a step; a ring sends (n - 1) / n of what it gathers, and twice that of what it sums."""
+    rounds = work.micro_batches
+    gathers = 2 if work.reshard_after_forward else 1
+    items = []
+    gathered = scattered = copied = calls = 0
+    for unit in shards.units:
+        times = rounds * (gathers if unit.name else 1)
+        gathered += times * _ring(unit.gathered * work.computed, unit.ways)
+        scattered += rounds * _ring(unit.gathered * work.stored, unit.ways)
+        copied += rounds * 2 * _ring(unit.kept * work.stored, unit.copies)
+        calls += (times + rounds) * (unit.ways > 1) + rounds * (unit.copies > 1)
+    if gathered or copied:
+        items.append(
+            Item(
+                name="fsdp",
+                num_bytes=gathered + scattered + copied,
+                formula=f"{gathered} gathered of parameters, {scattered} scattered of gradients, {copied} for copies",
+                collectives=calls,
+            )
+        )
+    others = (_regions(shards, work), _context(shards, work), _experts(shards, work))
+    return [*items, *(item for item in others if item is not None)]
+
+
+def _regions(shards: Shards, work: Work) -> Item | None:
+    """Sums at the end of attention and feed-forward layers, and their adjoints."""
+    if work.dims.tp == 1:
+        return None
+    layers, hidden = shards.args.num_layers, shards.args.hidden_size
+    repeats = 3 if work.config.gradient_checkpointing else 2
+    one = 2 * _ring(work.tokens * hidden * work.computed, work.dims.tp)
+    calls = work.micro_batches * layers * 2 * repeats
+    pieces = " (as gathers and scatters)" if work.sequence_parallel else ""
+    return Item(
+        name="tensor parallel",
+        num_bytes=calls * one,
+        formula=f"{calls} sums of {work.tokens} tokens x {hidden} x {work.computed} bytes over {work.dims.tp}{pieces}",
+        collectives=calls,
+    )
+
+
+def _context(shards: Shards, work: Work) -> Item | None:
+    """Tokens for heads, and back, around attention."""
+    if work.dims.cp == 1:
+        return None
+    args: Any = shards.args
+    # At least one key-value head per rank travels.
+    heads = 2 * args.num_heads // work.dims.tp + 2 * max(work.dims.cp, args.num_kv_heads // work.dims.tp)
+    repeats = 3 if work.config.gradient_checkpointing else 2
+    calls = work.micro_batches * args.num_layers * 4 * repeats
+    values = work.tokens * heads * args.head_dim
+    return Item(
+        name="context parallel",
+        num_bytes=work.micro_batches * args.num_layers * repeats * _ring(values * work.computed, work.dims.cp),
+        formula=f"{work.tokens} tokens x {heads} heads x {args.head_dim} x {work.computed} bytes, {repeats} a layer",
+        collectives=calls,
+    )
+
+
+def _experts(shards: Shards, work: Work) -> Item | None:
+    """Tokens to their experts and back."""
+    mixtures = sum(unit.name.endswith("experts") for unit in shards.units)
+    if work.dims.ep == 1 or not mixtures:
+        return None
+    top_k = int(getattr(shards.args, "num_experts_per_tok", 1))
+    tokens = work.tokens if work.dims.etp > 1 else -(-work.tokens // work.dims.tp)
+    repeats = 3 if work.config.gradient_checkpointing else 2
+    calls = work.micro_batches * mixtures * (2 * repeats + 1)
+    one = _ring(tokens * top_k * shards.args.hidden_size * work.computed, work.dims.ep)
+    return Item(
+        name="expert parallel",
+        num_bytes=work.micro_batches * mixtures * 2 * repeats * one,
+        formula=f"{tokens} tokens x {top_k} experts x {shards.args.hidden_size} x {work.computed} bytes, there and "
+        f"back, {repeats} times in each of {mixtures} layers",
+        collectives=calls,
+    )
+
+
+def _activations(shards: Shards, work: Work) -> Item:
+    """As `areal.trainer.configuration.memory` counts them, per rank."""
+    args: Any = shards.args
+    tp = work.dims.tp
+    between = tp if work.sequence_parallel else 1
+    query, key_value = args.num_heads * args.head_dim // tp, max(1, args.num_kv_heads // tp) * args.head_dim
+    width = _feed_forward_width(args) // tp
+    per_layer = 4 * args.hidden_size // between + 2 * query + 2 * key_value + 4 * width
+    kept = args.hidden_size // between
+    checkpointed = work.config.gradient_checkpointing
+    values = args.num_layers * kept + per_layer if checkpointed else args.num_layers * per_layer
+    return Item(
+        name="activations",
+        num_bytes=work.tokens * values * work.computed,
+        formula=f"roughly, {work.tokens} tokens x {values} values x {work.computed} bytes"
+        + (", recomputed" if checkpointed else ""),
+    )
+
+
+def _feed_forward_width(args: Any) -> int:
+    """Inner values of the feed-forward layer that a token passes through."""
+    expert = getattr(args, "moe_intermediate_size", None)
+    if expert is None:
+        return int(getattr(args, "intermediate_size", 4 * args.hidden_size))
+    return int(expert) * (int(getattr(args, "num_experts_per_tok", 1)) + int(getattr(args, "n_shared_experts", 0) or 0))
+
+
+def _per_block(shards: Shards) -> dict[str, int]:
+    """Values of each block while it computes, its experts included."""
+    blocks: dict[str, int] = {}
+    for unit in shards.units:
+        if unit.name:
+            block = ".".join(unit.name.split(".")[:2])
+            blocks[block] = blocks.get(block, 0) + unit.gathered
+    return blocks
+
+
+def _ring(num_bytes: int, ranks: int) -> int:
+    return num_bytes * (ranks - 1) // ranks

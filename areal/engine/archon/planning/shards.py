@@ -1,0 +1,139 @@
+"""The shards of one rank, from the real plan: the model is built without memory and split over processes that are only
+pretended, so that sizes are those that training would have."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from areal.api import ConfigError
+from areal.engine.archon.optimizer import local_data
+from areal.models.blocks.moe import Experts
+from areal.models.parallel.experts import apply_expert_parallel
+from areal.models.parallel.meshes import build_meshes
+from areal.models.parallel.plan import ParallelPlan
+from areal.models.parallel.tensor import apply_tensor_parallel
+from areal.models.registry import get_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from areal.models.parallel.dims import ParallelDims
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """Parameters that FSDP2 gathers together: numbers of values."""
+
+    name: str
+    """ "layers.0", "layers.0.mlp.experts", or "" for what is outside of blocks."""
+    total: int
+    """Of the whole model."""
+    gathered: int
+    """On a rank while it computes: what tp and ep leave of them."""
+    kept: int
+    """On a rank between passes, of rank 0, which has no fewer than any other."""
+    ways: int
+    """Over how many ranks they are gathered."""
+    copies: int
+    """Over how many groups of ranks their gradients are summed besides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shards:
+    """One rank's part of a model."""
+
+    units: tuple[Unit, ...]
+    args: Any
+    """Of the model."""
+
+    @property
+    def total(self) -> int:
+        """Parameters of the model."""
+        return sum(unit.total for unit in self.units)
+
+    @property
+    def kept(self) -> int:
+        """Parameters of a rank."""
+        return sum(unit.kept for unit in self.units)
+
+
+def shards_of(config: Mapping[str, Any], dims: ParallelDims) -> Shards:
+    """What rank 0 has of the model that a config.json describes. Raises ModelError when it does not divide."""
+    with torch.device("meta"):
+        spec = get_spec(str(config.get("model_type")))
+        args = spec.args_class.from_hf_config(config)
+        model: Any = spec.model_class(args)
+    totals = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    with _pretended_processes(dims.world_size):
+        plan = ParallelPlan(dims=dims, meshes=build_meshes(dims, "cpu"))
+        tensors = _unsharded_sizes(config, plan)
+        spec.parallelize(model, plan)
+        kept = {name: local_data(parameter).numel() for name, parameter in model.named_parameters()}
+        ways = {name: _ways(parameter, dims) for name, parameter in model.named_parameters()}
+    members: dict[str, list[str]] = {}
+    experts = {name for name, module in model.named_modules() if isinstance(module, Experts)} if dims.ep > 1 else set()
+    for name in totals:
+        members.setdefault(_unit_of(name, experts), []).append(name)
+    units = [
+        Unit(
+            name=unit,
+            total=sum(totals[name] for name in names),
+            gathered=sum(tensors[name] for name in names),
+            kept=sum(kept[name] for name in names),
+            ways=ways[names[0]],
+            copies=dims.dp_replicate,
+        )
+        for unit, names in members.items()
+    ]
+    return Shards(units=tuple(units), args=args)
+
+
+def _unsharded_sizes(config: Mapping[str, Any], plan: ParallelPlan) -> dict[str, int]:
+    """Sizes after tensor and expert parallelism, before FSDP2: of the same model split without it."""
+    spec = get_spec(str(config.get("model_type")))
+    with torch.device("meta"):
+        model: Any = spec.model_class(spec.args_class.from_hf_config(config))
+    table = importlib.import_module(spec.parallelize.__module__).TENSOR_PARALLEL
+    assert plan.meshes is not None, "built by the caller"
+    if plan.dims.tp > 1:
+        apply_tensor_parallel(model, plan.meshes.tp, table, sequence_parallel=False, leave_experts=plan.dims.ep > 1)
+    if plan.dims.ep > 1:
+        apply_expert_parallel(model, plan.dims, plan.meshes, table)
+    return {name: local_data(parameter).numel() for name, parameter in model.named_parameters()}
+
+
+def _ways(parameter: torch.Tensor, dims: ParallelDims) -> int:
+    """Ranks over which FSDP2 shards a parameter: the first dimensions of its mesh are those of data parallelism."""
+    if not isinstance(parameter, DTensor):
+        return 1
+    index = 1 if dims.dp_replicate > 1 else 0
+    names = parameter.device_mesh.mesh_dim_names or ()
+    return int(parameter.device_mesh.size(index)) if names and names[index] not in ("tp", "ep") else 1
+
+
+def _unit_of(name: str, experts: set[str]) -> str:
+    owner = name.rpartition(".")[0]
+    if owner in experts:
+        return owner
+    parts = name.split(".")
+    return ".".join(parts[:2]) if parts[0] == "layers" else ""
+
+
+@contextmanager
+def _pretended_processes(world_size: int) -> Iterator[None]:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        raise ConfigError("a plan is made by one process on its own, not by a member of a group")
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

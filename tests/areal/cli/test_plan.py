@@ -1,0 +1,104 @@
+"""`areal plan`: memory and communication of a rank for models and meshes far larger than this machine."""
+
+import json
+import re
+
+import pytest
+
+from areal.cli.main import main
+
+MIXTURE = """\
+kind: sft
+actor: {dtype: bfloat16, gradient_checkpointing: true, max_tokens_per_micro_batch: 8192}
+model:
+  init: {model_type: qwen3_moe, vocab_size: 151936, hidden_size: 4096, intermediate_size: 12288, head_dim: 128,
+         moe_intermediate_size: 1536, num_hidden_layers: 94, num_attention_heads: 64, num_key_value_heads: 4,
+         num_experts: 128, num_experts_per_tok: 8, norm_topk_prob: true, max_position_embeddings: 40960}
+"""
+"""Sizes of a published mixture with 235 B parameters."""
+DENSE = """\
+kind: sft
+actor: {dtype: float32, max_tokens_per_micro_batch: 1024, logprob_chunk_size: 128}
+model:
+  init: {model_type: qwen3, vocab_size: 1000, hidden_size: 64, intermediate_size: 128, num_hidden_layers: 4,
+         num_attention_heads: 8, num_key_value_heads: 4, head_dim: 8, max_position_embeddings: 128}
+"""
+
+
+@pytest.fixture
+def plan(tmp_path, capsys):
+    """`plan(yaml, *arguments)`: exit code and the JSON object."""
+
+    def run(text, *arguments):
+        path = tmp_path / "run.yaml"
+        path.write_text(text, encoding="utf-8")
+        code = main(["plan", str(path), "--json", *arguments])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def bytes_of(found, part, name):
+    return next((item["bytes"] for item in found[part] if item["name"] == name), 0)
+
+
+def test_a_mixture_of_235_billion_parameters_fits_on_64_ranks_of_80_gib(plan):
+    code, found = plan(MIXTURE, "--parallel", "dp_shard=-1 tp=8 ep=8 etp=8", "--world-size", "64")
+    assert code == 0, found
+    assert found["parallel"]["dp_shard"] == 8
+    assert 234e9 < found["parameters"] < 237e9
+    # All experts are split over 64 ranks, the rest over tp and dp_shard but for small norms and routers.
+    assert found["parameters"] / 64 <= found["parameters_per_rank"] < 1.02 * found["parameters"] / 64
+    assert bytes_of(found, "memory", "moments") == 8 * found["parameters_per_rank"]
+    assert found["memory_bytes"] == sum(item["bytes"] for item in found["memory"]) <= found["limit_bytes"]
+    assert {item["name"] for item in found["communication"]} == {"fsdp", "tensor parallel", "expert parallel"}
+
+
+def test_what_does_not_fit_is_refused_with_what_would_help(plan):
+    code, found = plan(MIXTURE, "--parallel", "dp_shard=2 tp=8")
+    assert code == 2
+    message = found["error"]["message"]
+    assert "this does not fit" in message
+    assert "raise dp_shard, tp or ep" in message
+    code, found = plan(
+        MIXTURE, "actor.gradient_checkpointing=false", "actor.max_tokens_per_micro_batch=65536",
+        "--parallel", "dp_shard=64 tp=8", "--memory", "141",
+    )  # fmt: skip
+    assert code == 2
+    assert "try actor.gradient_checkpointing=true, --sequence-parallel" in found["error"]["message"]
+
+
+def test_every_way_of_splitting_costs_what_its_formula_says(plan):
+    _, one = plan(DENSE)
+    assert one["communication_bytes"] == 0
+    assert bytes_of(one, "memory", "gathered") == 0
+    _, sharded = plan(DENSE, "--parallel", "dp_shard=4", "--micro-batches", "3")
+    total = 4 * one["parameters"]
+    outside = 4 * (2 * 1000 * 64 + 64)
+    expected = 3 * (2 * (total - outside) + outside + total) * 3 // 4
+    assert bytes_of(sharded, "communication", "fsdp") == pytest.approx(expected, rel=1e-3)
+    _, kept = plan(DENSE, "--parallel", "dp_shard=4", "--micro-batches", "3", "--no-reshard")
+    assert bytes_of(kept, "communication", "fsdp") == pytest.approx(3 * 2 * total * 3 // 4, rel=1e-3)
+    assert bytes_of(kept, "memory", "gathered") > bytes_of(sharded, "memory", "gathered")
+    _, tensor = plan(DENSE, "--parallel", "tp=2")
+    assert bytes_of(tensor, "communication", "tensor parallel") == 4 * 2 * 2 * (1024 * 64 * 4)
+    _, context = plan(DENSE, "--parallel", "cp=2")
+    assert bytes_of(context, "communication", "context parallel") == 4 * 2 * (512 * (16 + 8) * 8 * 4) // 2
+    assert bytes_of(context, "memory", "activations") == bytes_of(one, "memory", "activations") // 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--parallel", "tq=2"], "'tq=2' is no size"),
+        (["--parallel", "tp=x"], "'tp=x' is no size"),
+        (["--parallel", "dp_shard=3", "--world-size", "4"], "need 3 processes and there are 4"),
+        (["--parallel", "dp_shard=-1"], "dp_shard is -1"),
+        (["--parallel", "tp=16"], "8 heads; tp \\* cp has to divide them"),
+        (["--micro-batches", "0"], "at least 1"),
+    ],
+)
+def test_wrong_arguments_are_refused_naming_them(plan, arguments, message):
+    code, found = plan(DENSE, *arguments)
+    assert code == 2
+    assert re.search(message, found["error"]["message"])
