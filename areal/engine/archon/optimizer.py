@@ -1,8 +1,8 @@
 """AdamW over the shards that a rank holds: one norm for the whole model, one decision for all ranks.
 
 The update of a value depends on nothing but its own gradient, so every rank updates its shards as plain tensors. The
-numbers are those of `areal.engine.train.optimizer.MasterAdamW`: parameters in float32 or float64 are updated directly;
-for bfloat16 the shards are the float32 masters, and what is computed with is rounded from them by FSDP2.
+numbers are those of `areal.engine.train.optimizer.MasterOptimizer`: parameters in float32 or float64 are updated
+directly; for bfloat16 the shards are the float32 masters, and what is computed with is rounded from them by FSDP2.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from areal.api import EngineError
+from areal.api import ConfigError, EngineError
 from areal.engine.train.optimizer import is_matrix
 
 if TYPE_CHECKING:
@@ -35,7 +35,11 @@ class ShardedAdamW:
     def __init__(
         self, model: nn.Module, config: TrainEngineConfig, meshes: Meshes, *, partial_over_tp: Iterable[str]
     ) -> None:
-        """partial_over_tp: parameters whose gradients `sum_partial` completes."""
+        """partial_over_tp: parameters whose gradients `sum_partial` completes. ConfigError for another optimizer."""
+        if config.optimizer != "adamw":
+            raise ConfigError(
+                f"optimizer {config.optimizer!r} needs whole matrices, of which each rank here has a part; use adamw"
+            )
         self.parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         if not self.parameters:
             raise EngineError("this rank has no trainable parameter; unfreeze some, or use fewer pipeline ranks")

@@ -12,10 +12,15 @@ from areal.api import Config, ConfigError
 class TrainEngineConfig(Config):
     """One trained model (actor or critic) and how it is updated."""
 
+    optimizer: Literal["adamw", "muon", "sgd"] = "adamw"
+    """How parameters are updated. muon: matrices between embedding and head by orthogonalised momentum (half the state
+    of AdamW), all others by AdamW; updates are scaled like those of AdamW, so the same lr fits. sgd: with momentum."""
     lr: float = 1e-5
-    """Peak learning rate of AdamW."""
+    """Peak learning rate."""
     weight_decay: float = 0.0
-    """Decoupled weight decay; not applied to norms, biases and other 1-D parameters."""
+    """Decoupled weight decay, for sgd part of the gradient; not applied to norms, biases and other 1-D parameters."""
+    momentum: float = 0.95
+    """Of muon and sgd, 0 .. 1 (excluded); adamw has beta1."""
     beta1: float = 0.9
     """AdamW first-moment decay."""
     beta2: float = 0.95
@@ -53,6 +58,8 @@ class TrainEngineConfig(Config):
                 f"beta1 is {self.beta1}, beta2 {self.beta2} and adam_eps {self.adam_eps}; expected 0 <= beta < 1 and "
                 f"adam_eps > 0"
             )
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum is {self.momentum}, expected 0 .. 1 (excluded)")
         if not 0 <= self.min_lr_ratio <= 1:
             raise ConfigError(f"min_lr_ratio is {self.min_lr_ratio}, expected 0 .. 1")
         for name in ("max_tokens_per_micro_batch", "logprob_chunk_size"):

@@ -22,7 +22,7 @@ from areal.engine.train.forward import (
     token_values,
 )
 from areal.engine.train.head import score_dtype
-from areal.engine.train.optimizer import MasterAdamW, check_names
+from areal.engine.train.optimizer import MasterOptimizer, check_names
 from areal.engine.train.schedule import learning_rate
 from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger
@@ -70,7 +70,7 @@ class TrainingEngine:
         learning_rate(config, config.warmup_steps, total_steps)
         self._dtype: torch.dtype = getattr(torch, config.dtype)
         self._model = model.to(self.device)
-        self._optimizer = MasterAdamW(self._model, config, dtype=self._dtype)
+        self._optimizer = MasterOptimizer(self._model, config, dtype=self._dtype)
         self._version = 0
         self._calls = 0
         self._skipped_in_row = 0

@@ -136,13 +136,28 @@ def estimate(config: PPOConfig | RowsConfig, shape: ModelShape) -> list[MemoryIt
 
 def _trained(name: str, engine: TrainEngineConfig, shape: ModelShape) -> list[MemoryItem]:
     count, width = shape.num_parameters, DTYPE_BYTES[engine.dtype]
-    moments = 12 if width == 2 else 2 * width
-    what = "two float32 moments and a float32 master copy" if width == 2 else f"two {engine.dtype} moments"
+    moments, state_width = _moments(engine, shape, count), max(width, 4)
+    masters = count if width == 2 else 0
+    what = f"{moments} {engine.optimizer} moments" + (f" and {masters} masters" if masters else "")
     return [
         _weights(f"{name} weights", shape, engine.dtype),
         MemoryItem(name=f"{name} gradients", num_bytes=count * width, formula=f"{count} x {width} bytes"),
-        MemoryItem(name=f"{name} optimizer", num_bytes=count * moments, formula=f"{count} x {moments} bytes: {what}"),
+        MemoryItem(
+            name=f"{name} optimizer",
+            num_bytes=(moments + masters) * state_width,
+            formula=f"{what} x {state_width} bytes",
+        ),
     ]
+
+
+def _moments(engine: TrainEngineConfig, shape: ModelShape, count: int) -> int:
+    """Numbers the optimizer keeps for `count` trained parameters."""
+    if engine.optimizer == "adamw":
+        return 2 * count
+    if engine.optimizer == "sgd":
+        return count if engine.momentum else 0
+    # One for what Muon turns; embedding and head, at most two matrices, are AdamW's.
+    return count + min(count, 2 * shape.vocab_size * shape.hidden_size)
 
 
 def _weights(name: str, shape: ModelShape, dtype: str) -> MemoryItem:
