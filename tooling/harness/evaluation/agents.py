@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 AGENTS: Final[dict[str, tuple[str, ...]]] = {
-    "claude": ("claude", "-p", "--output-format", "json", "--permission-mode", "acceptEdits", "--allowedTools", "Bash"),
+    "claude": ("claude", "--output-format", "json", "--permission-mode", "acceptEdits", "--allowedTools", "Bash", "-p"),
     "codex": ("codex", "exec", "--sandbox", "workspace-write", "--skip-git-repo-check"),
     "opencode": ("opencode", "run"),
 }
