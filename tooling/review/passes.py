@@ -38,43 +38,58 @@ class Pass:
 
 
 def passes(
-    comparison: Comparison, domains: Sequence[Touched], risk: Risk, findings: Sequence[Finding]
+    comparison: Comparison,
+    domains: Sequence[Touched],
+    risk: Risk,
+    findings: Sequence[Finding],
+    users: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Pass, ...]:
-    """One pass per expert whose domain raises a signal or weighs something; else one basic pass for all."""
+    """One pass per expert whose domain raises a signal or weighs something; else one basic pass for all.
+    users: where files outside the change use what it touches, if that was asked."""
     by_expert: dict[str, list[Touched]] = {}
     for each in domains:
         if each.signals or (each.domain.weight and risk.level >= Level.MEDIUM):
             by_expert.setdefault(each.domain.expert, []).append(each)
-    made = [_pass(comparison, expert, named, risk, findings) for expert, named in by_expert.items()]
-    if not made and domains:
-        made = [_pass(comparison, "simple-code-reviewer", list(domains), risk, findings)]
-    if risk.level is Level.CRITICAL and "code-verifier" not in by_expert:
-        made.append(_pass(comparison, "code-verifier", list(domains), risk, findings))
+    chosen = dict(by_expert) or ({"simple-code-reviewer": list(domains)} if domains else {})
+    if risk.level is Level.CRITICAL:
+        chosen.setdefault("code-verifier", list(domains))
+    made: list[Pass] = []
+    for expert, named in chosen.items():
+        paths = tuple(path for each in named for path in each.paths)
+        facts = _facts(comparison, paths, findings, users or {})
+        made.append(_pass(expert, named, risk, paths, facts))
     return tuple(made)
 
 
-def _pass(comparison: Comparison, expert: str, named: list[Touched], risk: Risk, findings: Sequence[Finding]) -> Pass:
-    paths = tuple(path for each in named for path in each.paths)
+def _pass(expert: str, named: list[Touched], risk: Risk, paths: tuple[str, ...], facts: dict[str, object]) -> Pass:
     signals = {name: places for each in named for name, places in each.signals.items()}
     asked = [question for each in named for question in each.domain.questions]
     asked += [s.question for each in named for s in each.domain.signals if s.name in each.signals]
     depth = "comprehensive" if risk.level >= Level.HIGH else "targeted" if signals else "basic"
     why = ", ".join([*(each.domain.title for each in named), *(f"{name} at {at[0]}" for name, at in signals.items())])
-    facts = {
+    facts = {**facts, "signals": {name: list(places) for name, places in signals.items()}}
+    return Pass(expert, expert, depth, why, paths, tuple(asked), _prompt(depth, asked, facts))
+
+
+def _facts(
+    comparison: Comparison, paths: Sequence[str], findings: Sequence[Finding], users: Mapping[str, Sequence[str]]
+) -> dict[str, object]:
+    """What is known of these files."""
+    used = {symbol: list(places) for symbol, places in users.items() if symbol.partition("::")[0] in paths}
+    return {
         "change": comparison.title,
         "files": {
             path: {"added": _ranges(comparison, path), "symbols": list(comparison.symbols.get(path, ()))}
             for path in paths[:_SHOWN]
         },
-        "signals": {name: list(places) for name, places in signals.items()},
-        "callers_outside_the_change": list(comparison.affected[:_SHOWN]),
+        "used_outside_the_change": dict(list(used.items())[:_SHOWN]),
+        "broken_outside_the_change": list(comparison.affected[:_SHOWN]),
         "findings": [
             {"rule": each.rule.id, "at": f"{each.place.path}:{each.place.line}", "message": each.place.message}
             for each in findings
             if each.place.path in paths and not each.suppressed
         ][:_SHOWN],
     }
-    return Pass(expert, expert, depth, why, paths, tuple(asked), _prompt(depth, asked, facts))
 
 
 def _prompt(depth: str, questions: Sequence[str], facts: Mapping[str, object]) -> str:

@@ -68,6 +68,23 @@ def test_signals_are_raised_by_added_lines_only(world):
     assert touched.signals == {"collective": ("areal/engine/train/a.py:3",)}
 
 
+def test_files_outside_the_change_that_use_what_it_touches_are_named_with_their_lines(world):
+    world.commit(
+        {
+            "areal/__init__.py": "",
+            "areal/trainer/loop.py": "def step(x):\n    return x\n\n\ndef rest(x):\n    return x\n",
+            "areal/run.py": "from areal.trainer import loop\n\n\ndef main():\n    loop.step(1)\n",
+            "areal/other.py": "from areal.trainer.loop import rest\n\nrest(1)\n",
+            "areal/alike.py": "def step(x):\n    return x\n\n\nstep(1)  # of its own: no loop\n",
+            "tests/test_loop.py": "from areal.trainer.loop import step\n\n\ndef test_step():\n    assert step(1)\n",
+        }
+    )
+    world.commit({"areal/trainer/loop.py": "def step(x):\n    return x + 1\n\n\ndef rest(x):\n    return x\n"})
+    outcome = world.review()
+    assert outcome.users == {"areal/trainer/loop.py::step": ("areal/run.py:5", "tests/test_loop.py:5")}
+    assert "areal/run.py:5" in outcome.passes[0].prompt
+
+
 def test_risk_grows_with_size_and_says_why(world):
     world.commit({"areal/trainer/a.py": "x = 1\n"})
     assert world.review().risk.level is Level.LOW

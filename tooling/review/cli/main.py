@@ -116,6 +116,7 @@ def review(arguments: argparse.Namespace) -> tuple[Outcome, Policy]:
     from tooling.review.policy import read_policy
     from tooling.review.report.outcome import Outcome
     from tooling.review.repository.git import Git
+    from tooling.review.repository.neighbours import users
     from tooling.review.review import find
     from tooling.review.risk import assess
 
@@ -126,8 +127,9 @@ def review(arguments: argparse.Namespace) -> tuple[Outcome, Policy]:
     findings = () if arguments.quick else find(comparison, policy, accepted)
     domains = touched(comparison, policy.domains)
     risk = assess(comparison, domains, findings)
-    made = passes(comparison, domains, risk, findings)
-    return Outcome(comparison, domains, risk, made, findings, _unread(comparison, policy)), policy
+    used = users(comparison)
+    made = passes(comparison, domains, risk, findings, used)
+    return Outcome(comparison, domains, risk, made, findings, _unread(comparison, policy), used), policy
 
 
 def _baseline_text(comparison: Comparison, policy: Policy, given: Path | None) -> str:

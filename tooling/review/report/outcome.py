@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tooling.review.rules.catalogue import family_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tooling.review.domains import Touched
     from tooling.review.passes import Pass
     from tooling.review.records import Finding
@@ -26,6 +28,8 @@ class Outcome:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
     """What was not looked at."""
+    users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Changed functions and classes -> where files outside the change use them; empty where nobody asked."""
 
     @property
     def open(self) -> tuple[Finding, ...]:
@@ -64,7 +68,8 @@ def _analysis(outcome: Outcome) -> dict[str, Any]:
             }
             for each in comparison.files
         ],
-        "callers_outside_the_change": list(comparison.affected),
+        "used_outside_the_change": {symbol: list(places) for symbol, places in outcome.users.items()},
+        "broken_outside_the_change": list(comparison.affected),
         "domains": [
             {
                 "name": each.domain.name,

@@ -26,6 +26,9 @@ def _text(outcome: Outcome, quick: bool) -> Iterator[str]:
     for each in outcome.domains:
         raised = f" (signals: {', '.join(each.signals)})" if each.signals else ""
         yield f"  {each.domain.name}: {len(each.paths)} files{raised}"
+    if outcome.users:
+        places = {place.rpartition(":")[0] for each in outcome.users.values() for place in each}
+        yield f"used outside the change: {', '.join(outcome.users)} (in {len(places)} files)"
     for one in outcome.passes:
         yield f"pass {one.name}, {one.depth}: {one.why}"
     if quick:
