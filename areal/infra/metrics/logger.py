@@ -9,7 +9,7 @@ metrics.close()
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from areal.infra.metrics.jsonl import JsonLines, decode_number, encode_number, read_lines
 from areal.infra.metrics.rollouts import encode_group
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 METRICS_FILE: Final = "metrics.jsonl"
 ROLLOUTS_FILE: Final = "rollouts.jsonl"
 RESERVED_NAMES: Final = frozenset({"step", "time"})
+_MAX_WAITING: Final = 10_000
 
 logger = getLogger(__name__)
 
@@ -50,6 +51,9 @@ class MetricLogger:
         self._rollouts = JsonLines(run_dir / ROLLOUTS_FILE)
         self._sinks = optional_sinks(run_dir, config)
         self._rollouts_failed = False
+        self._waiting: list[dict[str, Any]] = []
+        """Lines that a full disk has refused so far."""
+        self._refused = False
 
     def resume_at(self, step: int) -> None:
         """Drop everything logged for `step` and later: the run is about to do those steps again (0 starts afresh)."""
@@ -61,12 +65,14 @@ class MetricLogger:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line for `step`; several lines of one step add up when read.
 
-        Raises ValueError for the reserved names "step" and "time", OSError when metrics.jsonl cannot be written.
+        Lines that the disk refuses are kept and written, in order, as soon as it takes them; no run ends for that.
+        Raises ValueError for the reserved names "step" and "time".
         """
         if reserved := RESERVED_NAMES & metrics.keys():
             raise ValueError(f"metric name {sorted(reserved)[0]!r} is reserved; use a name such as 'time/train'")
         numbers = {name: encode_number(value) for name, value in metrics.items()}
-        self._metrics.append({"step": step, "time": round(time.time(), 3), **numbers})
+        self._waiting.append({"step": step, "time": round(time.time(), 3), **numbers})
+        self._write_waiting()
         for sink in self._sinks:
             sink.log(step, metrics)
 
@@ -85,10 +91,32 @@ class MetricLogger:
 
     def close(self) -> None:
         """Flush and close everything. Idempotent."""
+        self._write_waiting()
+        if self._waiting:
+            logger.error("%d lines of %s are lost: the disk refused them to the end", len(self._waiting), METRICS_FILE)
+            self._waiting.clear()
         self._metrics.close()
         self._rollouts.close()
         for sink in self._sinks:
             sink.close()
+
+    def _write_waiting(self) -> None:
+        try:
+            while self._waiting:
+                self._metrics.append(self._waiting[0])
+                del self._waiting[0]
+        except OSError as error:
+            if len(self._waiting) > _MAX_WAITING:
+                raise
+            if not self._refused:
+                logger.warning(
+                    "%s cannot be written (%s); its lines are kept until it can", self._metrics.path, error
+                )  # once per outage
+            self._refused = True
+        else:
+            if self._refused:
+                logger.info("%s is written again, nothing is missing", self._metrics.path)
+            self._refused = False
 
     def __enter__(self) -> Self:
         """Use as a context manager."""

@@ -21,7 +21,6 @@ runs = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(runs)
 
 MEGABYTES = 8
-LEFT_BYTES = 256 * 1024
 SETTINGS = {
     "rollout__batch_size": 1,
     "rollout__group_size": 2,
@@ -45,9 +44,8 @@ def filler(directory, *, fill_at, empty_at):
 
     def act(step, trajectories):
         if step == fill_at:
-            # What is left is enough for metrics and for nothing else.
             with ballast.open("wb", buffering=0) as file:
-                while shutil.disk_usage(directory).free > LEFT_BYTES:
+                while shutil.disk_usage(directory).free:
                     file.write(bytes(4096))
         if step == empty_at:
             ballast.unlink()
@@ -64,15 +62,15 @@ def main():
     config = runs.tiny(directory, **SETTINGS)
     summary, _ = runs.train(config, transform_rewards=filler(directory, fill_at=2, empty_at=5))
     steps = CheckpointStore(directory / "checkpoints", keep=2).steps()
-    sys.stdout.write(f"emptied: saved at {steps}, finished {summary['finished']}\n")
+    logged = list(read_metrics(directory / "metrics.jsonl"))
+    sys.stdout.write(f"emptied: saved at {steps}, finished {summary['finished']}, metrics of steps {logged}\n")
     directory = root / "full"
     mount(directory)
     config = runs.tiny(directory, **SETTINGS | {"total_train_steps": 20})
     try:
         runs.train(config, transform_rewards=filler(directory, fill_at=2, empty_at=None))
     except CheckpointError as error:
-        steps = list(read_metrics(directory / "metrics.jsonl"))
-        sys.stdout.write(f"full for good: CheckpointError, exit code {error.exit_code}, metrics of steps {steps}\n")
+        sys.stdout.write(f"full for good: CheckpointError, exit code {error.exit_code}: {error}\n")
 
 
 main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -134,20 +135,35 @@ def test_a_killed_writer_leaves_only_whole_lines_in_order(tmp_path):
 
 @pytest.mark.fault(
     row=32,
-    injected="the disk refuses metrics.jsonl or rollouts.jsonl",
-    seen="an error for the numbers, a warning for the samples shown to people",
+    injected="the disk refuses metrics.jsonl, for a while or to the end, and rollouts.jsonl",
+    seen="numbers are kept and written in order when the disk takes them again, and counted when it never does; "
+    "samples shown to people are left out with a warning",
 )
-def test_a_full_disk_is_an_error_for_metrics_but_only_a_warning_for_rollouts(tmp_path, caplog):
+def test_lines_that_a_full_disk_refuses_are_written_later(tmp_path, caplog):
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
-    for name in ("metrics.jsonl", "rollouts.jsonl"):
-        (tmp_path / name).symlink_to("/dev/full")
     metrics = MetricLogger(tmp_path, MetricsConfig())
-    with pytest.raises(OSError, match="No space left"):
-        metrics.log(0, {"a": 1.0})
+    metrics.log(0, {"a": 0.0})
+    healthy = os.dup(metrics._metrics._descriptor)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, metrics._metrics._descriptor)
+    for step in (1, 2):
+        metrics.log(step, {"a": float(step)})
+    assert caplog.text.count("cannot be written") == 1
+    os.dup2(healthy, metrics._metrics._descriptor)
+    metrics.log(3, {"a": 3.0})
+    assert series(read_metrics(tmp_path / "metrics.jsonl"), "a") == [(step, float(step)) for step in range(4)]
+    os.dup2(full, metrics._metrics._descriptor)
+    metrics.log(4, {"a": 4.0})
+    os.dup2(full, metrics._rollouts._descriptor)
     metrics.log_rollouts(0, [group()])
     metrics.log_rollouts(1, [group()])
-    assert caplog.text.count("cannot be written") == 1
+    assert caplog.text.count("rollouts.jsonl cannot be written") == 1
+    for descriptor in (healthy, full):
+        os.close(descriptor)
+    with contextlib.suppress(OSError):  # /dev/full cannot be flushed
+        metrics.close()
+    assert "1 lines of metrics.jsonl are lost" in caplog.text
 
 
 def test_rollouts_survive_the_round_trip(tmp_path):
