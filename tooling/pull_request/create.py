@@ -32,12 +32,14 @@ from tooling.pull_request.situation import (
     target,
     target_offline,
 )
+from tooling.review.records import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tooling.kit.repository import Repository
+    from tooling.pull_request.body.facts import Facts
     from tooling.pull_request.history.outcome import Proposal
     from tooling.pull_request.move.moving import Recovery
 
@@ -106,9 +108,10 @@ def make_plan(git: Git, wishes: Wishes, reports: Reports, *, rehearsal: bool) ->
         refuse_strangers(git, branch.name, goal.remote, goal.theirs, known)
     proposal = propose(git, branch.tip, goal, wishes)
     moving.refuse_losses(git, proposal.before, proposal.after)
-    body = body_text(git, proposal, goal, reports)
+    facts = measure(git, proposal, base_tip=goal.base_tip, test_report=reports.tests, audit=reports.audit)
+    warnings += _doubts(facts)
     answer = service.look_up(git.root, branch, goal)
-    return _planned(git, branch, goal, proposal, answer, body, wishes), warnings
+    return _planned(git, branch, goal, facts, answer, wishes), warnings
 
 
 def body_offline(git: Git, wishes: Wishes, reports: Reports) -> tuple[Proposal, str]:
@@ -116,13 +119,19 @@ def body_offline(git: Git, wishes: Wishes, reports: Reports) -> tuple[Proposal, 
     branch = current_branch(git)
     goal = target_offline(git, branch, wishes)
     proposal = propose(git, branch.tip, goal, wishes)
-    return proposal, body_text(git, proposal, goal, reports)
-
-
-def body_text(git: Git, proposal: Proposal, goal: Target, reports: Reports) -> str:
-    """The text of the pull request."""
     facts = measure(git, proposal, base_tip=goal.base_tip, test_report=reports.tests, audit=reports.audit)
-    return fill(find_template(git, goal.base_tip, proposal.after), facts)
+    return proposal, fill(find_template(git, goal.base_tip, proposal.after), facts)
+
+
+def _doubts(facts: Facts) -> list[str]:
+    """What speaks against proposing this now; the author decides."""
+    found = [each for each in facts.review.open if each.rule.severity >= Severity.HIGH]
+    doubts = [f"areal-review: {each.place.path}:{each.place.line}: {each.place.message}" for each in found]
+    if facts.tests is not None and facts.tests.failed:
+        doubts.append(f"{len(facts.tests.failed)} tests failed, by {facts.tests.name}")
+    if facts.tests_outdated:
+        doubts.append("the test report is older than the newest commit")
+    return doubts
 
 
 def create(
@@ -193,10 +202,8 @@ def _fetch(git: Git, branch: Branch, goal: Target, *, rehearsal: bool) -> None:
         fetch(git, goal.remote, mine, wanted, rehearsal=rehearsal)
 
 
-def _planned(
-    git: Git, branch: Branch, goal: Target, proposal: Proposal, answer: service.Answer, body: str, wishes: Wishes
-) -> Plan:
-    existing = answer.existing
+def _planned(git: Git, branch: Branch, goal: Target, facts: Facts, answer: service.Answer, wishes: Wishes) -> Plan:
+    existing, proposal = answer.existing, facts.proposal
     if existing is not None and existing.base != goal.base and not wishes.base:
         fix = f"add --base {existing.base}, or --base {goal.base} to change it"
         raise UsageError(f"#{existing.number} is open against {existing.base!r}", where="--base", fix=fix)
@@ -219,7 +226,8 @@ def _planned(
         backup=backup,
         push=push,
         pushing=wishes.push,
-        body=body,
+        facts=facts,
+        body=fill(find_template(git, goal.base_tip, proposal.after), facts),
         steps=tuple(steps),
     )
     step = _service_step(plan, wishes) if wishes.push else None

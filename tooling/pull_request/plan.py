@@ -6,7 +6,10 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from tooling.review.report.outcome import finding_object
+
 if TYPE_CHECKING:
+    from tooling.pull_request.body.facts import Facts
     from tooling.pull_request.history.outcome import Proposal
     from tooling.pull_request.move.backups import Backup
     from tooling.pull_request.service import Answer
@@ -61,6 +64,7 @@ class Plan:
     """What the remote lacks."""
     pushing: bool
     """Whether it is to be pushed in this run."""
+    facts: Facts
     body: str
     steps: tuple[Step, ...]
 
@@ -85,10 +89,26 @@ class Plan:
             "title": self.proposal.title,
             "message": self.proposal.message,
             "body": self.body,
+            "risk": self.facts.review.risk.level.name,
+            "findings": [finding_object(each) for each in self.facts.review.open],
+            "tests": _tests(self.facts),
             "backup": self.backup.id if self.backup else None,
             "existing": {"number": existing.number, "url": existing.url} if existing else None,
             "steps": [each.fields() for each in self.steps],
         }
+
+
+def _tests(facts: Facts) -> dict[str, Any] | None:
+    report = facts.tests
+    if report is None:
+        return None
+    return {
+        "passed": report.passed,
+        "failed": list(report.failed),
+        "skipped": [{"reason": reason, "tests": number} for reason, number in report.skipped],
+        "outdated": facts.tests_outdated,
+        "before_rebase": facts.merged_since,
+    }
 
 
 def push_of(branch: Branch, target: Target, proposal: Proposal, *, extends: bool) -> Push | None:

@@ -198,8 +198,9 @@ def _remote(git: Git, branch: Branch, named: str, known: Mapping[str, str]) -> s
 
 def _base(named: str, remote: str, known: Mapping[str, str]) -> tuple[str, str]:
     """Remote and branch of the base: "upstream/main" where `upstream` is a remote, "main" of the remote otherwise."""
-    lead, _, rest = named.partition("/")
-    return (lead, rest) if rest and lead in known else (remote, named)
+    named = named.removeprefix("refs/remotes/").removeprefix(HEADS)
+    lead = next((each for each in sorted(known, key=len, reverse=True) if named.startswith(f"{each}/")), "")
+    return (lead, named.removeprefix(f"{lead}/")) if lead else (remote, named)
 
 
 def _default_here(git: Git, remote: str) -> str:

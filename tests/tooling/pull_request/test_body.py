@@ -98,6 +98,21 @@ def test_failures_are_named_and_nothing_is_ticked(world):
     assert "- [ ] tests pass" in text
 
 
+def test_what_speaks_against_it_is_said_and_measured(world):
+    text = "import subprocess\n\n\ndef load(path):\n    subprocess.run(f'cat {path}', shell=True)\n"
+    world.commit("feat: load", {"package/load.py": text})
+    place = report(world, failure="<failure/>", after=timedelta(hours=-1))
+    ran = world.json("create", "--dry-run", "--test-report", os.fspath(place))
+    said = "\n".join(ran["warnings"])
+    assert "1 tests failed" in said
+    assert "older than the newest commit" in said
+    assert any("package/load.py:5" in each for each in ran["warnings"])
+    told = ran["tests"]
+    assert (told["passed"], told["failed"], told["outdated"]) == (2, ["tests.a::test_three"], True)
+    assert [each["path"] for each in ran["findings"]] == ["package/load.py"]
+    assert ran["risk"] in {"HIGH", "CRITICAL"}
+
+
 def test_a_report_of_an_earlier_state_says_so(world):
     text = body(world, "--no-rebase", "--test-report", os.fspath(report(world, after=timedelta(hours=-1))))
     assert "older than the newest commit" in section(text, "Tests")

@@ -98,6 +98,15 @@ def test_the_own_hook_before_a_push_runs(world):
     assert (ran.code, "tests are red" in ran.err, world.there("topic")) == (11, True, "")
 
 
+def test_the_own_hook_for_references_can_forbid_the_move(world):
+    hook = world.root / ".git/hooks/reference-transaction"
+    hook.write_text('#!/bin/sh\n[ "$1" = prepared ] || exit 0\n[ -z "$(sed -n /refs.heads/p)" ]\n')
+    hook.chmod(0o755)
+    before = (world.tip(), world.files())
+    ran = world.run("create")
+    assert (ran.code, (world.tip(), world.files()), world.git("status", "--porcelain")) == (3, before, "")
+
+
 def test_a_remote_that_cannot_be_reached_changes_nothing(world):
     world.remote.rename(world.folder / "gone.git")
     before = (world.git("for-each-ref"), world.files())
@@ -127,6 +136,9 @@ def test_a_fork_is_pushed_to_and_compared_with_its_origin(world):
     subprocess.run(["git", "init", "-q", "--bare", os.fspath(world.folder / "fork.git")], check=True)
     world.git("remote", "rename", "origin", "upstream")
     world.git("remote", "add", "fork", "../fork.git")
+    world.git("config", "remote.team/fork.url", "../fork.git")
+    plan = world.json("create", "--base", "team/fork/main", "--remote", "upstream", "--dry-run")
+    assert "no branch 'main'" in plan["error"]
     plan = world.json("create", "--base", "upstream/main", "--remote", "fork")
     assert (plan["ok"], plan["base"], plan["remote"]) == (True, "upstream/main", "fork")
     assert world.git("ls-remote", "fork", "refs/heads/topic").split("\t")[0] == world.tip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -104,24 +105,12 @@ def _written(git: Git, tip: str) -> int:
 
 
 def _review(git: Git, proposal: Proposal) -> Outcome:
-    """The review of what is proposed, next to the base that it is proposed for."""
-    from tooling.review.baseline import read_baseline
-    from tooling.review.domains import touched
-    from tooling.review.passes import passes
-    from tooling.review.policy import read_policy
-    from tooling.review.report.outcome import Outcome
-    from tooling.review.repository.comparison import between
-    from tooling.review.repository.git import Git as Reader
-    from tooling.review.review import find
-    from tooling.review.risk import assess
+    """The review of what is proposed, next to the base that it is proposed for: exactly what the command finds."""
+    from tooling.review.cli.arguments import parse as parse_words
+    from tooling.review.cli.main import review
 
-    comparison = between(Reader(git.readable), proposal.onto, proposal.after)
-    policy = read_policy(comparison.base)
-    known = (comparison.base.text(policy.baseline) or "") if policy.baseline else ""
-    findings = find(comparison, policy, read_baseline(known))
-    domains = touched(comparison, policy.domains)
-    risk = assess(comparison, domains, findings)
-    return Outcome(comparison, domains, risk, passes(comparison, domains, risk, findings), findings)
+    words = ["--repo", os.fspath(git.readable), "--base", proposal.onto, "--head", proposal.after]
+    return review(parse_words(words))[0]
 
 
 def _issues(proposal: Proposal, token: re.Pattern[str]) -> tuple[str, ...]:
