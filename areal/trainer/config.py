@@ -9,10 +9,15 @@ from areal.algorithm import presets
 from areal.api import Config, ConfigError, DatasetKind, GenerationConfig
 from areal.dataset.config import DatasetConfig
 from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.server.config import ServerEngineConfig
+from areal.engine.sglang.config import SGLangConfig
 from areal.engine.train.config import TrainEngineConfig
+from areal.engine.vllm.config import VLLMConfig
 from areal.infra.checkpoint.config import CheckpointConfig
 from areal.infra.metrics.config import MetricsConfig
 from areal.infra.rollout.config import RolloutConfig
+from areal.infra.supervisor.config import SupervisorConfig
+from areal.infra.weights.config import WeightTransferConfig
 
 if TYPE_CHECKING:
     from areal.algorithm.spec import ObjectiveSpec
@@ -156,7 +161,17 @@ class PPOConfig(RunConfig):
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     """Batching, staleness and failure handling."""
     engine: EmbeddedEngineConfig = field(default_factory=EmbeddedEngineConfig)
-    """The inference engine."""
+    """The inference engine of this process; ignored unless rollout.engine is embedded."""
+    servers: ServerEngineConfig = field(default_factory=ServerEngineConfig)
+    """Inference servers, whatever program; this and the next four are ignored when rollout.engine is embedded."""
+    supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
+    """How server processes are watched and restarted."""
+    weights: WeightTransferConfig = field(default_factory=WeightTransferConfig)
+    """How new weights reach the servers."""
+    vllm: VLLMConfig = field(default_factory=VLLMConfig)
+    """Start of vLLM servers."""
+    sglang: SGLangConfig = field(default_factory=SGLangConfig)
+    """Start of SGLang servers."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     """The algorithm."""
     critic: TrainEngineConfig | None = None
@@ -179,11 +194,18 @@ class PPOConfig(RunConfig):
             )
         if self.objective.overlong_penalty < 0:
             raise ConfigError(f"objective.overlong_penalty is {self.objective.overlong_penalty}, expected >= 0")
+        if self.rollout.engine == "sglang" and self.weights.carrier == "broadcast":
+            raise ConfigError("weights.carrier broadcast does not reach sglang servers; use shared_memory or disk")
         try:
             spec = presets.resolve(self.objective.preset, self.objective.overrides)
         except ConfigError:
             return  # `validate_run` and `get_objective` report it, with its key
         self._check_ratios(spec)
+
+    @property
+    def max_seq_len(self) -> int:
+        """Longest sequence of the engine in use."""
+        return self.engine.max_seq_len if self.rollout.engine == "embedded" else self.servers.max_seq_len
 
     def _check_ratios(self, spec: ObjectiveSpec) -> None:
         """Importance ratios that would be wrong, or 1 everywhere, without anybody noticing."""

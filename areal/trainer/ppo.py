@@ -21,7 +21,6 @@ import torch
 
 from areal.algorithm import get_objective
 from areal.api import ConfigError, Trajectory, WeightUpdateMeta
-from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.reference import FrozenModel
 from areal.infra.metrics import names
@@ -31,6 +30,7 @@ from areal.models.value_head import ValueModel
 from areal.reward.isolation import AsyncRewardWrapper
 from areal.trainer.assembly import load_model, load_rows, steps_in_run, tokenizer_of
 from areal.trainer.evaluation import Evaluation, Evaluator
+from areal.trainer.inference import build_inference_engine
 from areal.trainer.learner import PolicyLearner
 from areal.utils.logging import getLogger
 from areal.utils.seeding import rng_state, seed_everything, set_rng_state
@@ -82,12 +82,12 @@ class PPOTrainer:
         )
         # Now, so that a reward that cannot be imported is reported before anything is sampled.
         self._reward.start()
-        self.engine = EmbeddedEngine(
-            self.actor.model,
-            config=config.engine,
-            eos_token_id=self.tokenizer.eos_token_id,
+        self.engine = build_inference_engine(
+            config,
+            actor=self.actor,
             tokenizer=self.tokenizer,
-            version=self.session.first_step,
+            directory=session.directory,
+            version=session.first_step,
         )
         self.executor = self._build_executor()
         self.evaluations: list[Evaluation] = []
@@ -215,7 +215,7 @@ class PPOTrainer:
             seed=config.seed,
             dataset_name=config.train_dataset.name,
             workflow_name=config.workflow,
-            engine_name="embedded",
+            engine_name=config.rollout.engine,
         )
         if self.session.resumed is not None:
             executor.load_state_dict(self.session.resumed.load("rollout"))

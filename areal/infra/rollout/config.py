@@ -12,6 +12,9 @@ from areal.api import Config, ConfigError
 class RolloutConfig(Config):
     """How prompts become training batches."""
 
+    engine: Literal["embedded", "sglang", "vllm"] = "embedded"
+    """What generates. embedded: this process (section engine); vllm, sglang: server processes (sections servers,
+    supervisor, weights, and that of the same name)."""
     batch_size: int = 64
     """Prompts per training step."""
     group_size: int = 8

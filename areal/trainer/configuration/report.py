@@ -6,7 +6,9 @@ Neither imports torch. One unit throughout: *prompts*; a prompt has `group_size`
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,23 +216,44 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
         if key == "eval_gconfig" or config.valid_dataset.max_length is not None:
             yield from _length_problems(key, sampling, "valid_dataset", config.valid_dataset, config)
     yield from _objective_problems(config)
+    yield from _server_problems(config)
+
+
+def _server_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
+    """What servers need on this machine before the first one can be started."""
+    name = config.rollout.engine
+    if name == "embedded":
+        return
+    if importlib.util.find_spec("aiohttp") is None:
+        yield "rollout.engine", f"{name} needs the client's packages: pip install 'areal[servers]'"
+    python, how = {
+        "vllm": (config.vllm.python, "run `bash scripts/setup_vllm.sh`, or give"),
+        "sglang": (config.sglang.python, "give"),
+    }[name]
+    if shutil.which(python) is None:
+        yield f"{name}.python", f"no interpreter at {python!r}; {how} the python of an environment that has {name}"
 
 
 def _length_problems(
     key: str, sampling: GenerationConfig, dataset_key: str, dataset: DatasetConfig, config: PPOConfig
 ) -> Iterator[tuple[str, str]]:
-    limit, new = config.engine.max_seq_len, sampling.max_new_tokens
+    limit, limit_key, new = config.max_seq_len, f"{_engine_section(config)}.max_seq_len", sampling.max_new_tokens
     if new >= limit:
         yield (
             f"{key}.max_new_tokens",
-            f"{new} leaves no room for a prompt in engine.max_seq_len {limit}; lower it or raise engine.max_seq_len",
+            f"{new} leaves no room for a prompt in {limit_key} {limit}; lower it or raise {limit_key}",
         )
     elif dataset.max_length is not None and dataset.max_length + new > limit:
         yield (
-            "engine.max_seq_len",
+            limit_key,
             f"{limit} is less than {dataset_key}.max_length {dataset.max_length} + {key}.max_new_tokens {new} = "
             f"{dataset.max_length + new}; raise it to that, or lower one of the two",
         )
+
+
+def _engine_section(config: PPOConfig) -> str:
+    """The section that limits sequences of the engine in use."""
+    return "engine" if config.rollout.engine == "embedded" else "servers"
 
 
 def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
@@ -257,9 +280,11 @@ def _notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
     if not isinstance(config, PPOConfig):
         return
     sizes = _rl_sizes(config)
-    live, slots = sizes["max_live_samples"] or 0, config.engine.max_batch_size
+    live, slots, slots_key = sizes["max_live_samples"] or 0, config.engine.max_batch_size, "engine.max_batch_size"
+    if config.rollout.engine != "embedded":
+        slots, slots_key = config.servers.num_servers * config.servers.max_concurrent, "room in the servers"
     if live > slots:
-        yield f"up to {live} samples are live but engine.max_batch_size is {slots}: the others wait for a slot"
+        yield f"up to {live} samples are live but {slots_key} is {slots}: the others wait for a slot"
     if config.rollout.batch_size % config.objective.num_minibatches:
         yield (
             f"rollout.batch_size {config.rollout.batch_size} is not a multiple of objective.num_minibatches "
@@ -268,8 +293,11 @@ def _notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
     if config.rollout.consume == "drop":
         yield "rollout.consume is drop: prompts with long answers are dropped more often, which biases training"
     maximum = read_model_config(config.model).get("max_position_embeddings")
-    if isinstance(maximum, int) and maximum < config.engine.max_seq_len:
-        yield f"engine.max_seq_len {config.engine.max_seq_len} is cut to the model's max_position_embeddings {maximum}"
+    if isinstance(maximum, int) and maximum < config.max_seq_len:
+        yield (
+            f"{_engine_section(config)}.max_seq_len {config.max_seq_len} is cut to the model's max_position_embeddings "
+            f"{maximum}"
+        )
 
 
 def _preference_notes(config: DPOConfig) -> Iterator[str]:
