@@ -26,11 +26,11 @@ CALLS = {
     "new_kinds": {},
     "new_schema": {"kind": "dataset"},
     "new_explain": {"kind": "reward", "name": "digits", "answers": {"style": "boxed"}},
-    "new_status": {"kind": "reward"},
+    "new_status": {"kind": "model"},
     "new_plan": {"kind": "reward", "name": "digits", "answers": {"style": "boxed"}, "diff": True},
     "new_update_plan": {"all": True, "kind": "workflow"},
-    "new_rename_plan": {"kind": "reward", "old": "nowhere", "new": "elsewhere"},
-    "new_undo_plan": {"kind": "reward", "name": "nowhere"},
+    "new_rename_plan": {"kind": "model", "old": "qwen2", "new": "qwen2_base"},
+    "new_undo_plan": {"kind": "model", "name": "qwen3_moe"},
     "new_recover_plan": {},
     "review": {"commit": "HEAD"},
     "review_rules": {"rule": "blocking-in-async"},
@@ -134,7 +134,7 @@ async def test_every_tool_answers_what_its_command_prints(original, connected):
     told = {name: set(READING[name].fields) - fields for name, fields in seen.items() if fields}
     told["review_rules"].discard("rules")  # of the list without a rule
     assert {name: missing for name, missing in told.items() if missing} == {}
-    assert len(told) >= 18, "most of them succeed here"
+    assert len(told) >= 22, "most of them succeed here"
 
 
 async def test_the_review_finds_the_bug(original, connected):
@@ -169,6 +169,16 @@ async def test_copies_are_compiled(copy, connected):
     assert target.read_bytes() == before
 
 
+async def test_a_message_is_suggested_for_what_is_staged(copy, connected, git):
+    (copy / "areal/reward/extra.py").write_text('"""A reward."""\n', encoding="utf-8")
+    git(copy, "add", "areal/reward/extra.py")
+    async with connected(copy) as client:
+        result = await client.call_tool("commit_suggest", {"type": "feat"})
+    assert not result.is_error
+    assert result.structured_content["header"].startswith("feat(reward): ")
+    assert set(TOOLS["commit_suggest"].fields) <= set(result.structured_content)
+
+
 async def test_without_leave_nothing_writes(copy, connected, git):
     async with connected(copy) as client:
         for tool in TOOLS.values():
@@ -193,7 +203,7 @@ async def test_errors_say_what_where_and_how_to_fix_it(original, connected):
 
 
 @pytest.mark.parametrize(
-    "text", ["--force", "; touch hacked", "$(touch hacked)", "a\nb\n--force", "\x00", "x" * 90_000]
+    "text", ["--force", "; touch hacked", "$(touch hacked)", "a\nb\n--force", "\x00", "x" * 90_000, "y" * 3_000_000]
 )
 async def test_hostile_texts_are_texts(copy, connected, git, text):
     async with connected(copy) as client:

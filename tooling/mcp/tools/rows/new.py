@@ -165,7 +165,7 @@ TOOLS: Final[tuple[Tool, ...]] = (
         fields=_CHANGED,
         writes=True,
         seconds=900,
-        example={"kind": "reward", "old": "boxed_integer", "new": "boxed_number"},
+        example={"kind": "model", "old": "qwen2", "new": "qwen2_base"},
     ),
     Tool(
         name="new_undo",
@@ -183,7 +183,7 @@ TOOLS: Final[tuple[Tool, ...]] = (
         fields=_CHANGED,
         writes=True,
         destructive=True,
-        example={"kind": "reward", "name": "boxed_integer"},
+        example={"kind": "model", "name": "qwen3_moe"},
     ),
     Tool(
         name="new_recover",
