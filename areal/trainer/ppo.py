@@ -25,7 +25,6 @@ from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.reference import FrozenModel
 from areal.infra.metrics import names
 from areal.infra.rollout.executor import RolloutExecutor
-from areal.infra.rollout.stop import RolloutStoppedError
 from areal.models.value_head import ValueModel
 from areal.reward.isolation import AsyncRewardWrapper
 from areal.trainer.assembly import load_model, load_rows, steps_in_run, tokenizer_of
@@ -134,7 +133,7 @@ class PPOTrainer:
     def _step(self, step: int) -> dict[str, float]:
         """One batch: wait, learn, publish. Returns its metrics."""
         clock = _Clock()
-        rollout = self.executor.next_batch(lambda: self.session.stop.requested)
+        rollout = self.executor.next_batch(self._should_stop)
         clock.lap("rollout_wait")
         trajectories = [item for group in rollout.groups for item in group.trajectories]
         if self._transform_rewards is not None:
@@ -157,21 +156,15 @@ class PPOTrainer:
         return metrics if evaluation is None else metrics | evaluation.metrics()
 
     def _evaluate(self, step: int) -> Evaluation | None:
-        """None without validation rows, when the run shall stop, and when it failed, which is no reason to stop."""
-        try:
-            evaluation = self.evaluator.run(step, lambda: self.session.stop.requested)
-        except RolloutStoppedError:
-            return None
-        except Exception:
-            if step == 0:
-                raise  # nothing has been trained: whoever started the run is still there to mend it
-            _logger.exception("evaluation at step %d failed; training goes on", step)
-            self.session.metrics.log(step, {names.EVAL_FAILED: 1.0})
-            return None
+        """None without validation rows, when it failed, and when the run shall stop."""
+        evaluation = self.session.evaluated(step, lambda: self.evaluator.run(step, self._should_stop))
         if evaluation is not None:
             self.evaluations.append(evaluation)
             self.session.metrics.log(step, evaluation.metrics())
         return evaluation
+
+    def _should_stop(self) -> bool:
+        return self.session.stop.requested
 
     def _evaluation_due(self, step: int) -> bool:
         every = self.config.eval_every_steps

@@ -131,11 +131,14 @@ class _RowLoop:
         return metrics
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        """Empty without validation rows."""
+        """Empty without validation rows, and when it failed."""
         if self._material.valid is None:
             return {}
         count = min(len(self._material.valid), self._config.eval_rows)
-        metrics = {**self._method.evaluate(count), "eval/rows": float(count)}
+        found = self._session.evaluated(step, lambda: self._method.evaluate(count))
+        if found is None:
+            return {}
+        metrics = {**found, "eval/rows": float(count)}
         self._session.metrics.log(step, metrics)
         return metrics
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from areal.api import CheckpointError, ConfigError, RolloutError
 from areal.infra.checkpoint.lock import RunLock
 from areal.infra.checkpoint.signals import StopRequest
 from areal.infra.checkpoint.store import CheckpointStore
+from areal.infra.metrics import names
 from areal.infra.metrics.live import LiveView
 from areal.infra.metrics.logger import MetricLogger
 from areal.infra.rollout.stop import RolloutStoppedError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from areal.trainer.config import RunConfig
 
 _logger = getLogger(__name__)
+_T = TypeVar("_T")
 
 FREE_TO_CHANGE: Final = (
     "checkpoint.", "eval_every_steps", "eval_rows", "experiment_name", "metrics.", "output_dir", "total_train_epochs",
@@ -132,6 +134,20 @@ class RunSession:
         else:
             self._failed_saves, self._retry_pause, self._retry_step = 0, 1, None
             self._saved_step = step
+
+    def evaluated(self, step: int, evaluate: Callable[[], _T]) -> _T | None:
+        """What `evaluate` returns; None when it fails, which is logged and marked but ends no training, and when it was
+        stopped. Before the first step a failure is raised: whoever started the run is still there to mend it."""
+        try:
+            return evaluate()
+        except RolloutStoppedError:
+            return None
+        except Exception:
+            if step == 0:
+                raise
+            _logger.exception("evaluation at step %d failed; training goes on", step)
+            self.metrics.log(step, {names.EVAL_FAILED: 1.0})
+            return None
 
     def check_rows(self, fingerprint: str) -> None:
         """Say which rows the run trains on; saved with each checkpoint.

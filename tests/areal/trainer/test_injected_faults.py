@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import os
 import signal
@@ -20,8 +21,10 @@ import torch
 from areal.api import ConfigError, EngineError, RolloutError
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics.logger import read_metrics
+from areal.trainer.configuration.source import load_config
 from areal.trainer.ppo import PPOTrainer
 from areal.trainer.session import open_session
+from areal.trainer.sft import SFTTrainer
 
 _spec = importlib.util.spec_from_file_location("runs", Path(__file__).with_name("runs.py"))
 runs = importlib.util.module_from_spec(_spec)
@@ -448,6 +451,42 @@ def test_a_crash_in_evaluation_does_not_end_training(tmp_path, user_code, straig
     assert "eval/reward" not in metrics[2]
     assert "the judge of the validation rows has moved" in caplog.text
     assert_equal_bits(weights, straight)
+
+
+@pytest.mark.fault(
+    row=31,
+    injected="the second evaluation of a supervised run raises",
+    seen="marked as eval/failed; training and the later evaluations go on",
+)
+def test_a_crash_in_the_evaluation_of_a_supervised_run_does_not_end_it(tmp_path):
+    shared = {name: value for name, value in runs.BASE.items() if name.startswith(("model", "seed", "metrics"))}
+    data = {
+        "train_dataset.name": "arithmetic",
+        "valid_dataset.name": "arithmetic",
+        "eval_every_steps": 1,
+        "eval_rows": 4,
+    }
+    settings = (
+        shared | data | {"kind": "sft", "output_dir": str(tmp_path / "run"), "batch_size": 4, "total_train_steps": 3}
+    )
+    config = load_config(None, [f"{key}={json.dumps(value)}" for key, value in settings.items()]).config
+    calls = []
+    with open_session(config) as session:
+        trainer = SFTTrainer(config, session)
+        evaluate = trainer.evaluate
+
+        def break_once(count):
+            calls.append(count)
+            if len(calls) == 2:
+                raise RuntimeError("evaluation is broken")
+            return evaluate(count)
+
+        trainer.evaluate = break_once
+        summary = trainer.train()
+    assert summary["finished"]
+    metrics = metrics_of(tmp_path / "run")
+    assert [step for step, row in metrics.items() if row.get("eval/failed")] == [1]
+    assert [step for step, row in metrics.items() if "eval/loss" in row] == [0, 2, 3]
 
 
 @pytest.mark.fault(
