@@ -186,6 +186,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "heavy-package-root": ([], []),
+    "one-kind-of-device": (
+        ["import torch\nfrom platforms import current_platform\ntorch.cuda.empty_cache()\n"],
+        [
+            "import torch\nfrom platforms import current_platform\ncurrent_platform.empty_cache()\n",
+            "import torch\ntorch.cuda.empty_cache()\n",
+            "import torch\nfrom platforms import current_platform\nif is_cuda():\n    torch.cuda.ipc()\n",
+        ],
+    ),
     "main-only-name": ([], []),
     "sampler-without-epoch": (
         ["def f(d, n):\n    s = DistributedSampler(d)\n    for epoch in range(n):\n        print(epoch, s)\n"],

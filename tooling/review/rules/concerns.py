@@ -36,6 +36,7 @@ CONCERNS: Final[dict[str, tuple[str, ...]]] = {
         "unmasked-numerator",
         "histogram-end",
     ),
+    "code for one kind of device": ("one-kind-of-device",),
     "groups and pairs that are split": ("group-order-lost", "pair-halves-equal"),
     "versions and weight updates": ("version-not-set", "trajectory-without-versions", "update-without-pause"),
     "config fields: documents, defaults, validation, order": (

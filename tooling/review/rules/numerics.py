@@ -31,6 +31,7 @@ _PURE = frozenset(
         "cumsum",
     ]
 )
+_PLATFORM = re.compile(r"^current_(platform|accelerator|device_type)$")
 _PURE_TEXT = frozenset(
     ["strip", "lstrip", "rstrip", "lower", "upper", "removeprefix", "removesuffix", "startswith", "endswith"]
 )
@@ -140,6 +141,21 @@ def host_sync_in_loop(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, f"`.{node.func.attr}()` in a loop of `{function.name}`")
 
 
+def one_kind_of_device(module: Module, _side: Side) -> Iterator[Place]:
+    """`torch.cuda.synchronize()` in a module that asks the platform's object for everything else."""
+    platform = next((name for name in module.imported if _PLATFORM.search(name)), "")
+    for node in module.nodes(ast.Call) if platform else ():
+        name = module.dotted(node.func)
+        if name.startswith("torch.cuda.") and not _asked_before(module, node):
+            yield Place(module.path, node.lineno, f"`{name}` is for one kind of device; this module has `{platform}`")
+
+
+def _asked_before(module: Module, node: ast.AST) -> bool:
+    """Whether a condition around the call asks for CUDA."""
+    tests = (each.test for each in module.around(node) if isinstance(each, ast.If | ast.IfExp))
+    return any("cuda" in ast.unparse(test).lower() for test in tests)
+
+
 def histogram_end(module: Module, _side: Side) -> Iterator[Place]:
     """`histc(x, bins=n, max=n - 1)`: the last two values share a bin."""
     for node in module.nodes(ast.Call):
@@ -187,6 +203,16 @@ RULES = (
         example="def train_batch(self, mbs):\n    for mb in mbs:\n        total += loss.item()",
         in_tests=False,
         in_file=host_sync_in_loop,
+    ),
+    Rule(
+        id="one-kind-of-device",
+        severity=Severity.LOW,
+        title="Call for one kind of device, beside an object for all",
+        why="On every other accelerator that the project supports it fails, or waits for a device that is not used.",
+        fix="Call the platform's object: `current_platform.synchronize()`.",
+        example="from areal.infra.platforms import current_platform\ntorch.cuda.empty_cache()",
+        in_tests=False,
+        in_file=one_kind_of_device,
     ),
     Rule(
         id="histogram-end",
