@@ -27,6 +27,7 @@ from tooling.pull_request.situation import (
     Wishes,
     current_branch,
     refuse_changes,
+    refuse_elsewhere,
     refuse_moved,
     refuse_operations,
     target,
@@ -99,6 +100,7 @@ def make_plan(git: Git, wishes: Wishes, reports: Reports, *, rehearsal: bool) ->
     """Everything up to the first change of the branch, and warnings. Raises what forbids to go on."""
     refuse_operations(git.repository)
     branch = current_branch(git)
+    refuse_elsewhere(git, branch)
     warnings = refuse_changes(git, refuse_untracked=wishes.refuse_untracked)
     goal = target(git, branch, wishes)
     _fetch(git, branch, goal, rehearsal=rehearsal)
@@ -174,6 +176,7 @@ def restore(
     with at_work(repository, dry_run=dry_run, wait_seconds=wait_seconds) as (git, recovery):
         refuse_operations(repository)
         branch = current_branch(git)
+        refuse_elsewhere(git, branch)
         refuse_changes(git, refuse_untracked=False)
         found = backups.find(git, wanted, branch)
         if found.commit == branch.tip:

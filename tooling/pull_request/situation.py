@@ -99,6 +99,21 @@ def refuse_operations(repository: Repository) -> None:
             raise UsageError(f"{what} is in progress", where=os.fspath(repository.root), fix=f"end it: `{way_out}`")
 
 
+def refuse_elsewhere(git: Git, branch: Branch) -> None:
+    """Raise UsageError where another work tree has the same branch: it would be left behind without a word."""
+    here = os.path.realpath(git.root)
+    place = ""
+    for field in git.listed("worktree", "list", "--porcelain", "-z"):
+        word, _, value = field.partition(" ")
+        place = value if word == "worktree" else place
+        if word == "branch" and value == branch.reference and os.path.realpath(place) != here:
+            raise UsageError(
+                f"{branch.name!r} is checked out in another work tree too",
+                where=place,
+                fix="`git switch` to something else there",
+            )
+
+
 def refuse_changes(git: Git, *, refuse_untracked: bool) -> list[str]:
     """Raise UsageError for work that is not committed. Returns what is worth a warning: files git does not know."""
     changed, untracked = _status(git)

@@ -130,6 +130,36 @@ def test_not_over_edits_that_git_was_told_to_overlook(world, flag):
     expect_refused(world, "package/one.py", code=3)
 
 
+def test_not_while_another_work_tree_has_the_branch(world):
+    world.git("worktree", "add", "-q", "--force", "../twin", "topic")
+    expect_refused(world, "another work tree")
+    ran = world.run("restore")
+    assert (ran.code, "twin" in ran.err) == (2, True)
+
+
+def test_not_while_another_git_holds_the_index(world, monkeypatch):
+    monkeypatch.setattr("tooling.pull_request.move.moving._PATIENCE", 0.1)
+    before = world.tip(), world.files()
+    (world.root / ".git/index.lock").touch()
+    ran = world.run("create")
+    assert (ran.code, "index.lock" in ran.err, "remove that file" in ran.err) == (3, True, True)
+    assert (world.tip(), world.files()) == before
+    (world.root / ".git/index.lock").unlink()
+    assert world.run("create").code == 0
+
+
+def test_not_while_another_git_holds_the_branch(world):
+    before = world.tip(), world.files(), world.there("topic")
+    lock = world.root / ".git/refs/heads/topic.lock"
+    lock.touch()
+    ran = world.run("create")
+    assert (ran.code, "topic.lock" in ran.err) == (3, True)
+    assert (world.tip(), world.files(), world.there("topic")) == before
+    assert world.git("status", "--porcelain") == ""
+    lock.unlink()
+    assert world.run("create").code == 0
+
+
 def test_not_outside_of_a_repository(world):
     ran = world.run("create", "--repo", os.fspath(world.folder))
     assert (ran.code, "git init" in ran.err) == (2, True)
