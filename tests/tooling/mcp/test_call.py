@@ -137,5 +137,6 @@ def test_what_is_huge_is_refused_with_its_size(tmp_path):
     error = refusal("commit_check", tmp_path, message="x" * 1_000_000)
     assert "(1000000 characters)" in error.message
     assert len(str(error)) < 400
+    assert "1000010 characters" in refusal("new_plan", tmp_path, kind="reward", answers={"x": "y" * 1_000_001}).message
     assert refusal("upgrade_impact", tmp_path, requests=["a==1"] * 101).where == "requests"
     assert refusal("new_plan", tmp_path, kind="dataset", **{"from": "x/" * 490 + "y" * 300}).where == "from"

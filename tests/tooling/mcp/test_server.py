@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import anyio
 import pytest
@@ -277,6 +278,29 @@ async def test_the_server_survives_a_killed_command(original, connected):
         assert found[0].is_error
         assert (found[0].structured_content["code"], found[0].structured_content["exit_code"]) == ("killed", 137)
         assert not (await client.call_tool("new_kinds", {})).is_error
+
+
+async def end_while_it_works(client, number):
+    """Ends the server with a signal while a command runs, and waits for the command's end."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(client.call_tool, "new_explain", {"kind": "reward", "name": "digits"})
+        with anyio.fail_after(20):
+            while len(descendants(os.getpid())) < 2:
+                await anyio.sleep(0.02)
+        server, command = descendants(os.getpid())[:2]
+        os.kill(server.pid, number)
+        with anyio.fail_after(20):
+            while Path("/proc", str(command.pid)).exists():
+                await anyio.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+async def test_a_server_that_is_ended_takes_its_commands_along(original, connected, gone, number):
+    async with connected(original) as client:
+        with pytest.raises(ExceptionGroup) as caught:
+            await end_while_it_works(client, number)
+    assert [type(each) for each in caught.value.exceptions] == [MCPError], "the connection was closed"
+    assert await gone(0)
 
 
 async def test_long_work_shows_signs_of_life(original, connected):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from importlib.util import find_spec
@@ -87,6 +88,9 @@ def _serve(arguments: argparse.Namespace) -> None:
     from tooling.mcp.serving.server import Settings, serve
 
     root = find_repository(arguments.repo).root.resolve()
+    # The thread that reads standard input cannot be interrupted, so Ctrl-C ends the process as such; commands that run
+    # lose their lifeline, roll back and end.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     serve(
         Settings(
             root=root,

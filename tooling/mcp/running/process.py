@@ -162,7 +162,7 @@ async def _end(process: Process) -> None:
     with anyio.move_on_after(GRACE_SECONDS + 1):
         await _ended(process)
     if process.returncode is None:
-        below = descendants(process.pid)
+        below += descendants(process.pid)
         _kill(process.pid)
         await _ended(process)
     for each in below:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tooling.kit.errors import UsageError
 from tooling.kit.suggest import did_you_mean
-from tooling.mcp.tools.records import FORMS, Check, Parameter, Passing
+from tooling.mcp.tools.records import FORMS, TEXT_LENGTH, Check, Parameter, Passing
 from tooling.mcp.tools.schemas import input_schema
 
 if TYPE_CHECKING:
@@ -49,8 +49,14 @@ def make_call(tool: Tool, arguments: Mapping[str, Any], root: Path) -> Call:
     words = [item for _, value in by[Passing.WORD] for item in (value if isinstance(value, list) else [value])]
     _refuse_gap(tool, [parameter for parameter, _ in by[Passing.WORD]])
     line = [*commands, *tool.words, "--json", f"--repo={os.fspath(root)}", *options, *(["--", *words] if words else [])]
-    inputs = [json.dumps(value) for _, value in by[Passing.INPUT]]
-    return Call(tool, tuple(line), "".join(inputs))
+    return Call(tool, tuple(line), "".join(_input(parameter, value) for parameter, value in by[Passing.INPUT]))
+
+
+def _input(parameter: Parameter, value: Any) -> str:
+    text = json.dumps(value)
+    if len(text) > TEXT_LENGTH:
+        raise UsageError(f"has {len(text)} characters as JSON", where=parameter.name, fix=f"at most {TEXT_LENGTH}")
+    return text
 
 
 def _options(parameter: Parameter, value: Any) -> Iterator[str]:
