@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 AGENTS: Final[dict[str, tuple[str, ...]]] = {
     "claude": ("claude", "--output-format", "json", "--permission-mode", "acceptEdits", "--allowedTools", "Bash", "-p"),
-    "codex": ("codex", "exec", "--sandbox", "workspace-write", "--skip-git-repo-check"),
+    "codex": ("codex", "exec", "--sandbox", "workspace-write", "--add-dir", ".git", "--skip-git-repo-check"),
     "opencode": ("opencode", "run"),
 }
+"""Codex keeps its hands off `.git` unless told otherwise, and some tasks are to commit."""
 PLACE: Final = "{prompt}"
 
 
@@ -66,7 +67,7 @@ def attempt(words: Sequence[str], prompt: str, folder: Path, *, seconds: float) 
         done = subprocess.run(
             line,
             cwd=folder,
-            env={**mine, **own, "PATH": programs},
+            env={**mine, **own, "PATH": programs, "PWD": os.fspath(folder)},  # some ask PWD where they are
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -82,8 +82,8 @@ def environment(folder: Path) -> dict[str, str]:
     """What a command of a workspace sees."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     programs = os.pathsep.join([os.fspath(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    home = folder.parent / f"{folder.name}-home"
-    home.mkdir(exist_ok=True)
+    home = _inside_git(folder, "home")
+    home.mkdir(parents=True, exist_ok=True)
     return kept | {
         "PATH": programs,
         "PYTHONPATH": os.fspath(folder),
@@ -182,7 +182,12 @@ def _change(workspace: Workspace, kind: str, value: Mapping[str, str], name: str
 
 
 def _remote(workspace: Workspace, name: str) -> Path:
-    return workspace.root.parent / f"{workspace.root.name}-{name}.git"
+    return _inside_git(workspace.root, f"{name}.git")
+
+
+def _inside_git(folder: Path, name: str) -> Path:
+    """A place that belongs to a workspace, goes where it goes, and that git does not look at."""
+    return folder / ".git" / "evaluation" / name
 
 
 def _write(path: Path, text: str) -> None:

@@ -20,6 +20,8 @@ from tooling.harness.evaluation.agents import AGENTS, attempt, command_of
 ROOT = Path(__file__).resolve().parents[4]
 CLIENTS = Path(os.environ.get("AREAL_AGENT_CLIS", ROOT / ".areal-cache" / "agent-clis" / "node_modules" / ".bin"))
 
+PROMPT = "Greet Ann; $(touch owned)"
+
 
 def scripted_model(*arguments):
     """The helper beside this file; tests are no package."""
@@ -42,20 +44,71 @@ def workspace(tmp_path, monkeypatch):
     return root
 
 
+def program(name):
+    """The agent as `--agent NAME` starts it."""
+    if shutil.which(name, path=str(CLIENTS)) is None:
+        pytest.skip(f"no {name} here: run `bash scripts/setup_agent_clis.sh`, or set AREAL_AGENT_CLIS")
+    return command_of(name, CLIENTS)
+
+
+def asked(model):
+    """Everything that the model was shown."""
+    return json.dumps(model.requests)
+
+
 @pytest.mark.slow
 def test_claude_code_gets_the_prompt_and_may_write(workspace, monkeypatch):
-    if shutil.which("claude", path=str(CLIENTS)) is None:
-        pytest.skip("no claude here: run `bash scripts/setup_agent_clis.sh`, or set AREAL_AGENT_CLIS")
+    words = program("claude")
     given = {"file_path": str(workspace / "greeting.txt"), "content": "hello Ann\n"}
     with scripted_model("Write", given) as model:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", model.address)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "scripted")
         monkeypatch.setenv("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
-        made = attempt(command_of("claude", CLIENTS), "Greet Ann; $(touch owned)", workspace, seconds=90)
+        made = attempt(words, PROMPT, workspace, seconds=90)
     assert made.exit_code == 0, made.output
     assert json.loads(made.output)["result"] == "Done."
-    assert "Greet Ann; $(touch owned)" in json.dumps(model.requests[0]["messages"])
-    assert [path.name for path in sorted(workspace.iterdir())] == [".git", "greeting.txt"]
+    assert PROMPT in asked(model)
+    assert sorted(path.name for path in workspace.iterdir()) == [".git", "greeting.txt"]
+    assert (workspace / "greeting.txt").read_text(encoding="utf-8") == "hello Ann\n"
+
+
+@pytest.mark.slow
+def test_codex_gets_the_prompt_and_may_write_and_commit(workspace):
+    who = "git -c user.name=A -c user.email=a@example.org"
+    given = {"cmd": f"echo hello Ann > greeting.txt && git add --all && {who} commit -qm 'docs: greet'"}
+    words = program("codex")
+    with scripted_model("exec_command", given) as model:
+        provider = f'{{name="scripted", base_url="{model.address}/v1", wire_api="responses"}}'
+        settings = ["model_provider=scripted", f"model_providers.scripted={provider}"]
+        settings.append("features.enable_request_compression=false")
+        options = [word for setting in settings for word in ("-c", setting)]
+        made = attempt((*words, "-m", "scripted", *options), PROMPT, workspace, seconds=90)
+    assert made.exit_code == 0, made.output
+    assert PROMPT in asked(model)
+    assert sorted(path.name for path in workspace.iterdir()) == [".git", "greeting.txt"]
+    log = subprocess.run(["git", "log", "--format=%s"], cwd=workspace, capture_output=True, text=True, check=False)
+    assert log.stdout == "docs: greet\n", made.output
+
+
+@pytest.mark.slow
+def test_opencode_gets_the_prompt_and_may_write(workspace, monkeypatch):
+    words = program("opencode")
+    given = {"filePath": str(workspace / "greeting.txt"), "content": "hello Ann\n"}
+    with scripted_model("write", given) as model:
+        options = {"baseURL": f"{model.address}/v1", "apiKey": "scripted"}
+        models = {"scripted": {"name": "Scripted", "tool_call": True}}
+        provider = {"npm": "@ai-sdk/openai-compatible", "name": "Scripted", "options": options, "models": models}
+        settings = {
+            "model": "scripted/scripted",
+            "small_model": "scripted/scripted",
+            "provider": {"scripted": provider},
+        }
+        monkeypatch.setenv("OPENCODE_CONFIG_CONTENT", json.dumps(settings))
+        monkeypatch.setenv("OPENCODE_DISABLE_AUTOUPDATE", "1")
+        made = attempt(words, PROMPT, workspace, seconds=110)
+    assert made.exit_code == 0, made.output
+    assert PROMPT in asked(model)
+    assert (workspace / "greeting.txt").is_file(), made.output
     assert (workspace / "greeting.txt").read_text(encoding="utf-8") == "hello Ann\n"
 
 
