@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from areal.api import CheckpointError, ModelError
 from areal.models.loading import SafetensorsFolder, from_tensors, read_config
-from areal.models.saving import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
+from areal.models.saving import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE, check_replaceable
 from areal.models.value_head import ValueModel
 from areal.utils.atomic import atomic_directory
 
@@ -42,8 +42,7 @@ def save_reward_model(save_critic: Callable[[Path], None], path: str | Path, *, 
     cannot be written.
     """
     target = Path(path).resolve()
-    if target.exists() and not (target / CONFIG_FILE).is_file():
-        raise CheckpointError(f"{target} exists and is not a checkpoint folder; choose another path or remove it")
+    check_replaceable(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with atomic_directory(target, replace=True) as staging:

@@ -51,7 +51,7 @@ def save_tensors(
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     config = {**args.to_hf_config(), "dtype": dtype}
     target = Path(path).resolve()
-    _check_replaceable(target)
+    check_replaceable(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # What a save that was killed left here can be as large as the model.
@@ -59,12 +59,13 @@ def save_tensors(
         with atomic_directory(target, replace=True) as staging:
             _write_weights(tensors, staging, DEFAULT_SHARD_BYTES if max_shard_bytes is None else max_shard_bytes)
             _write_json(config, staging / CONFIG_FILE)
-            _carry_over(target, staging)
+            carry_over(target, staging)
     except (OSError, SafetensorError) as error:  # a full disk is the latter when safetensors meets it
         raise CheckpointError(f"cannot write checkpoint {target}: {error}") from error
 
 
-def _check_replaceable(target: Path) -> None:
+def check_replaceable(target: Path) -> None:
+    """Raise CheckpointError unless `target` is free, empty or a checkpoint folder."""
     if not target.exists():
         return
     content = list(target.iterdir()) if target.is_dir() else []
@@ -105,7 +106,7 @@ def _write_json(content: Mapping[str, Any], path: Path) -> None:
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _carry_over(target: Path, staging: Path) -> None:
+def carry_over(target: Path, staging: Path) -> None:
     """Copy the files of the old folder that are neither config nor weights."""
     if not target.exists():
         return

@@ -258,15 +258,13 @@ class TrainingEngine:
 
         A critic is written as its backbone, plus value_head.safetensors with the head.
         """
-        from areal.models import save_pretrained
-
         model: Any = self._model
         if not self.is_critic:
-            save_pretrained(model, path)
+            model.save_pretrained(path)
             return
         from safetensors.torch import save
 
-        save_pretrained(model.backbone, path)
+        model.backbone.save_pretrained(path)
         head = {name: tensor.cpu().contiguous() for name, tensor in model.head.state_dict().items()}
         atomic_write(path / "value_head.safetensors", save(head))
 

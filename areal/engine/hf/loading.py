@@ -1,0 +1,65 @@
+"""Loads models of `transformers` for training. Local folders and safetensors only; nothing from a checkpoint is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from areal.api import ModelError
+from areal.engine.hf.model import HuggingFaceModel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def from_pretrained(
+    path: str | Path, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
+) -> HuggingFaceModel:
+    """The model in a checkpoint folder. Raises ModelError when it cannot be loaded without running code from it."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if not Path(path).is_dir():
+        raise ModelError(f"no checkpoint folder at {str(path)!r}; download the model first")
+    options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+    try:
+        config = _without_noise(AutoConfig.from_pretrained(path, **options))
+        inner = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype, use_safetensors=True, **options)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(f"transformers cannot load {path}: {error}") from error
+    return HuggingFaceModel(inner.to(device))
+
+
+def from_config(
+    content: Mapping[str, Any],
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    seed: int = 0,
+) -> HuggingFaceModel:
+    """A model with random weights from the content of a config.json; they depend on config and seed alone.
+
+    Raises ModelError when `transformers` does not know it.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    fields = dict(content)
+    try:
+        config = _without_noise(AutoConfig.for_model(fields.pop("model_type", ""), **fields))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            inner = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(f"transformers cannot build a {content.get('model_type')!r} model: {error}") from error
+    return HuggingFaceModel(inner.eval().to(device))
+
+
+def _without_noise(config: Any) -> Any:
+    """Dropout and router noise off: the same tokens must have the same log-probabilities every time."""
+    for part in {id(config): config, id(config.get_text_config()): config.get_text_config()}.values():
+        for name, value in vars(part).items():
+            noisy = "dropout" in name or name.endswith(("_pdrop", "_drop")) or name == "router_jitter_noise"
+            if noisy and isinstance(value, float):
+                setattr(part, name, 0.0)
+    return config

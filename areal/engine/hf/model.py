@@ -1,0 +1,254 @@
+"""A model of `transformers` as an `areal.api.CausalModel`: packed tokens in, hidden states and logits out.
+
+Inside, sequences are padded on the right to rectangles, those of similar length together. Packing them into one row
+would need attention that knows where documents end, which only some architectures of `transformers` have and none
+announces; right padding is safe for every causal model, since no token sees what comes after it, and positions count
+from 0 in each row by themselves.
+
+The vocabulary projection is that of the model itself, with whatever it does to logits: the model is run with its body
+replaced by given states. So logits exist in slices only, as for our own families.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+from transformers.utils import ModelOutput
+
+from areal.api import CheckpointError, ModelError
+from areal.models.blocks.rectangles import MAX_PADDING_RATIO, make_rectangle, restoring_order
+from areal.models.saving import carry_over, check_replaceable
+from areal.utils.atomic import atomic_directory, remove_leftovers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from areal.api import AttentionBackend
+
+_LENGTH_DEPENDENT_ROPE: Final = frozenset({"dynamic", "longrope"})
+_PROBE_TOKENS: Final = 7
+_PROBE_TOLERANCE: Final = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class HuggingFaceArgs:
+    """What engines ask about a model."""
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    max_position_embeddings: int
+
+
+class HuggingFaceModel(nn.Module):
+    """Wraps `inner`, an AutoModelForCausalLM. Parameters are named "inner." and what `transformers` calls them."""
+
+    def __init__(self, inner: Any) -> None:
+        """Raises ModelError for a model whose vocabulary projection cannot be told from its body."""
+        super().__init__()
+        config = inner.config.get_text_config()
+        self.args = HuggingFaceArgs(
+            model_type=inner.config.model_type,
+            vocab_size=inner.get_input_embeddings().weight.shape[0],
+            hidden_size=config.hidden_size,
+            max_position_embeddings=getattr(config, "max_position_embeddings", None) or 1 << 30,
+        )
+        self.inner = inner
+        self._length_dependent = _rope_type(config) in _LENGTH_DEPENDENT_ROPE
+        self.rebuild_head()
+        self._check_head()
+
+    @property
+    def length_limit(self) -> int:
+        """0: no two sequences share the states of what they have in common."""
+        return 0
+
+    @property
+    def embed_tokens(self) -> nn.Module:
+        """Of the input."""
+        embedding: nn.Module = self.inner.get_input_embeddings()
+        return embedding
+
+    @property
+    def lm_head(self) -> nn.Module | None:
+        """None where the projection is the embedding's weight."""
+        head: Any = self.inner.get_output_embeddings()
+        return None if head is None or head.weight is self.inner.get_input_embeddings().weight else head
+
+    @property
+    def head_transform(self) -> None:
+        """Whatever there is belongs to `inner`."""
+        return
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        tree_attn_meta: Any = None,
+        *,
+        attention: AttentionBackend | None = None,
+    ) -> Tensor:
+        """Logits [T, vocab_size]; see `CausalModel.forward`."""
+        states = self.hidden(tokens, positions, cu_seqlens, max_seqlen, tree_attn_meta, attention=attention)
+        return self.project(states)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        tree_attn_meta: Any = None,
+        *,
+        attention: AttentionBackend | None = None,
+    ) -> Tensor:
+        """Output of the body [T, hidden_size]; see `CausalModel.hidden`. Sequences start at position 0."""
+        if attention is not None or tree_attn_meta is not None:
+            raise ModelError("a model of transformers has its own attention; pass attention=None, tree_attn_meta=None")
+        bounds = cu_seqlens.tolist()
+        spans = [(start, end - start) for start, end in itertools.pairwise(bounds) if end > start]
+        groups = _group(spans, exact=self._length_dependent)
+        states = torch.cat([self._run(tokens, group) for group in groups])
+        order = restoring_order(groups, tokens.device)
+        return states if order is None else states.index_select(0, order)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Vocabulary logits, [..., hidden_size] -> [..., vocab_size]; includes everything the model does to them."""
+        head, body = self._head
+        flat = hidden.reshape(1, -1, hidden.shape[-1])
+        body.states = flat
+        try:
+            ids = torch.zeros(flat.shape[:2], dtype=torch.int64, device=hidden.device)
+            logits: Tensor = head(input_ids=ids, use_cache=False, return_dict=True).logits
+        finally:
+            body.states = None
+        return logits.reshape(*hidden.shape[:-1], logits.shape[-1])
+
+    def set_gradient_checkpointing(self, enabled: bool) -> None:
+        """Whether blocks drop their activations and recompute them in the backward pass."""
+        # Older versions know the second name only.
+        kind = "activation" if hasattr(self.inner, "activation_checkpointing_enable") else "gradient"
+        if not enabled:
+            getattr(self.inner, f"{kind}_checkpointing_disable")()
+            return
+        options = {f"{kind}_checkpointing_kwargs": {"use_reentrant": False}}
+        getattr(self.inner, f"{kind}_checkpointing_enable")(**options)
+        # transformers recomputes in training mode only; nothing else depends on it, since dropout is 0.
+        self.inner.train()
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a checkpoint folder that `transformers` loads, replacing an existing one; whole or not at all."""
+        write_folder(path, self.inner.save_pretrained)
+
+    def rebuild_head(self) -> None:
+        """Look at `inner` again; due when modules of it were replaced."""
+        prefix = self.inner.base_model_prefix
+        if prefix not in self.inner._modules or self.inner.get_output_embeddings() is None:
+            raise ModelError(
+                f"{type(self.inner).__name__} has no body {prefix!r} with a vocabulary projection after it; only "
+                f"decoders that AutoModelForCausalLM makes of one can be trained"
+            )
+        head, body = copy.copy(self.inner), _GivenStates()
+        head.__dict__["_modules"] = {**self.inner._modules, prefix: body}
+        # In a tuple, so that it is no part of this module: its parameters are those of `inner`.
+        self._head = (head, body)
+
+    def _run(self, tokens: Tensor, spans: list[tuple[int, int]]) -> Tensor:
+        """States of the tokens in the spans, in their order, [tokens of them, hidden_size]."""
+        rectangle = make_rectangle(spans, tokens.shape[0], tokens.device)
+        cells = rectangle.gather(tokens)
+        mask = None
+        if rectangle.kept is not None:
+            mask = torch.zeros(cells.numel(), dtype=torch.int64, device=tokens.device)
+            mask = mask.index_fill(0, rectangle.kept, 1).view(cells.shape)
+        body = self.inner.base_model
+        states: Tensor = body(input_ids=cells, attention_mask=mask, use_cache=False, return_dict=True).last_hidden_state
+        flat = states.flatten(0, 1)
+        return flat if rectangle.kept is None else flat.index_select(0, rectangle.kept)
+
+    @torch.no_grad()
+    def _check_head(self) -> None:
+        count = min(_PROBE_TOKENS, self.args.vocab_size)
+        tokens = torch.arange(count, device=self.inner.get_input_embeddings().weight.device)
+        bounds = torch.tensor([0, count], dtype=torch.int32, device=tokens.device)
+        found = self(tokens, tokens, bounds, count).float()
+        expected = self.inner(input_ids=tokens[None], use_cache=False).logits[0].float()
+        error = (found - expected).abs().max() / expected.abs().max().clamp(min=1e-6)
+        if not error < _PROBE_TOLERANCE:
+            raise ModelError(
+                f"{type(self.inner).__name__}: body and vocabulary projection one after the other give other logits "
+                f"than the whole model (relative error {float(error):.1e}), so it cannot be trained in slices"
+            )
+
+
+class _GivenStates(nn.Module):
+    """Stands for the body of a model: returns the states it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: Tensor | None = None
+
+    @property
+    def decoder(self) -> nn.Module:
+        """Some models go past their body to this part of it."""
+        return self
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        return _Output(last_hidden_state=self.states)
+
+
+@dataclass
+class _Output(ModelOutput):
+    """States and nothing else: whatever else a head asks a body for is None."""
+
+    last_hidden_state: Tensor | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.get(name)
+
+
+def write_folder(path: str | Path, write: Any) -> None:
+    """Have `write(folder)` fill the checkpoint folder `path`; whole or not at all, other files of an old one are kept.
+
+    Raises CheckpointError when `path` holds something else, or cannot be written.
+    """
+    from pathlib import Path
+
+    target = Path(path).resolve()
+    check_replaceable(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target.parent, name=target.name)
+        with atomic_directory(target, replace=True) as staging:
+            write(staging)
+            carry_over(target, staging)
+    except OSError as error:
+        raise CheckpointError(f"cannot write checkpoint {target}: {error}") from error
+
+
+def _group(spans: list[tuple[int, int]], *, exact: bool) -> list[list[tuple[int, int]]]:
+    """Sequences that are padded to one rectangle: all, unless padding would be more than half of it; exact: only
+    those of equal length, for models in which positions are turned by what the longest row of a batch needs."""
+    longest, total = max(length for _, length in spans), sum(length for _, length in spans)
+    if not exact and len(spans) * longest <= MAX_PADDING_RATIO * total:
+        return [spans]
+    groups: dict[int, list[tuple[int, int]]] = {}
+    for span in spans:
+        groups.setdefault(span[1] if exact else (span[1] - 1).bit_length(), []).append(span)
+    return list(groups.values())
+
+
+def _rope_type(config: Any) -> str:
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return str(parameters.get("rope_type", parameters.get("type", "")))
