@@ -38,7 +38,9 @@ class WeightReceiver:
         else:
             raise RefusedWeightsError(f"unknown kind of weight transfer {source['kind']!r}")
         verify(manifest, tensors)
-        self._staged = (int(manifest["version"]), tensors)
+        # In the order of the manifest: a file has its own.
+        ordered = {entry["name"]: tensors[entry["name"]] for entry in manifest["tensors"]}
+        self._staged = (int(manifest["version"]), ordered)
 
     def take(self, version: int) -> dict[str, torch.Tensor]:
         """The staged tensors, in manifest order; the receiver forgets them. RefusedWeightsError for another version."""

@@ -1,0 +1,39 @@
+"""One engine of each kind per module, for its start takes seconds; skipped where the program is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+_spec = importlib.util.spec_from_file_location("contract_engines", Path(__file__).with_name("engines.py"))
+engines = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(engines)
+
+KINDS = ("embedded", "vllm double", "sglang double", "vllm")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def subject(request, tmp_path_factory):
+    """An engine of one kind and its model."""
+    kind, model = request.param, engines.build_model()
+    folder = tmp_path_factory.mktemp("engine")
+    if kind == "embedded":
+        engine = engines.embedded(model)
+    elif kind == "vllm":
+        if not engines.VLLM_PYTHON.is_file():
+            pytest.skip("no vLLM here: bash scripts/setup_vllm.sh")
+        command = engines.vllm_command(folder, model, engines.ServerEngineConfig(dtype="float32", max_concurrent=64))
+        engine = engines.with_servers("vllm", command, model, folder, max_concurrent=64)
+    else:
+        api = kind.split()[0]
+        command = engines.double_command(api, engines.write_config(folder / "model", model))
+        engine = engines.with_servers(api, command, model, folder)
+    try:
+        if kind != "embedded":
+            engine.wait_ready()
+        yield engines.Subject(engine, model, kind)
+    finally:
+        engine.close()

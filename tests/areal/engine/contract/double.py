@@ -1,0 +1,312 @@
+"""A stand-in for an inference server: the HTTP API of vLLM or SGLang, served by a process of its own, with the embedded
+engine behind it. Tokens, log-probabilities, versions and weights are real; only the program around them is not.
+
+    python double.py API FOLDER PORT [FAULT]      # API: vllm or sglang; FOLDER has a config.json
+
+It follows the answers of vLLM 0.32 and SGLang 0.5, field by field, as far as the adapters read them. FAULT "stale": new
+weights are acknowledged, and not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from aiohttp import web
+from safetensors.torch import load_file
+
+from areal.api import EngineError, FaultError, GenerationConfig, ModelRequest, StopReason, WeightUpdateMeta
+from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.embedded.engine import EmbeddedEngine
+from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
+from areal.models import from_config
+from areal.models.registry import get_spec
+
+VLLM_PATHS = ("/collective_rpc", "/pause", "/resume", "/abort_requests", "/inference/v1/generate",
+              "/update_weight_version", "/reset_prefix_cache")  # fmt: skip
+
+
+class Model:
+    """The engine behind both APIs. Calls are generated in slices, so that they can be streamed, cut and aborted."""
+
+    def __init__(self, folder, fault):
+        config = json.loads((Path(folder) / "config.json").read_text())
+        self.module = from_config(config, seed=12345)
+        self.adapter = get_spec(config["model_type"]).state_dict_adapter(self.module.args)
+        self.engine = EmbeddedEngine(
+            self.module, config=EmbeddedEngineConfig(max_batch_size=64), eos_token_id=None, version=0
+        )
+        self.fault = fault
+        self.labels = {0: "default"}
+        self.aborted = set()
+        self.live = set()
+        self.seeds = {}
+        self.slice_of = {}
+
+    def load(self, tensors):
+        if self.fault == "stale" and self.engine.version > 0:
+            return
+        state = self.adapter.from_hf(tensors)
+        self.engine.update_weights(WeightUpdateMeta(kind="memory", version=self.engine.version + 1, state_dict=state))
+        self.module.load_state_dict(state, strict=False)
+
+    def score(self, tokens):
+        ids = torch.tensor(tokens)
+        length = len(ids)
+        with torch.no_grad():
+            logits = self.module.forward(
+                ids, torch.arange(length), torch.tensor([0, length], dtype=torch.int32), length
+            ).float()
+        logp = torch.log_softmax(logits, dim=-1)[:-1]
+        return [None, *logp.gather(1, ids[1:, None])[:, 0].tolist()]
+
+    async def slices(self, call_id, prompt, sampling, interval):
+        """Yield (tokens, logprobs, label, finish); the last one has a finish."""
+        config = dict(sampling)
+        limit, done, least = config.pop("max"), 0, config.pop("min")
+        tokens = list(prompt)
+        self.live.add(call_id)
+        try:
+            while True:
+                size = min(1 if done == 0 else interval, limit - done)
+                request = ModelRequest(
+                    input_ids=tokens,
+                    gconfig=GenerationConfig(
+                        max_new_tokens=size, min_new_tokens=min(size, max(0, least - done)), **config
+                    ),
+                    request_id=f"{call_id}/{done}",
+                    seed=self.seeds.get(call_id, 0),
+                    sampled_before=done,
+                )
+                self.slice_of[call_id] = request.request_id
+                response = await self.engine.agenerate(request)
+                tokens = [*tokens, *response.output_tokens]
+                done += len(response.output_tokens)
+                finish = ""
+                if response.stop_reason is StopReason.STOP:
+                    finish = "stop"
+                elif call_id in self.aborted:
+                    finish = "abort"
+                elif done >= limit:
+                    finish = "length"
+                yield response, finish
+                if finish:
+                    return
+        finally:
+            self.live.discard(call_id)
+            self.aborted.discard(call_id)
+
+    def abort(self, ids):
+        chosen = set(self.live) if ids is None else self.live & set(ids)
+        self.aborted |= chosen
+        self.engine.abort([self.slice_of[call_id] for call_id in chosen])
+
+
+async def events(request, generator):
+    """Send objects as server-sent events."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    async for event in generator:
+        await response.write(f"data: {json.dumps(event)}\n\n".encode())
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+class VLLM:
+    """The part of vLLM's API that the adapter uses."""
+
+    def __init__(self, model):
+        self.model = model
+        self.receiver = WeightReceiver(worker_index=0, device=torch.device("cpu"))
+        self.version = None
+
+    def routes(self):
+        posts = {"/collective_rpc": self.rpc, "/inference/v1/generate": self.generate, "/pause": self.pause,
+                 "/resume": self.resume, "/abort_requests": self.abort, "/reset_prefix_cache": self.ok,
+                 "/update_weight_version": self.set_label}  # fmt: skip
+        gets = {"/openapi.json": self.describe, "/version": self.describe_version}
+        return [web.post(path, handler) for path, handler in posts.items()] + [
+            web.get(path, handler) for path, handler in gets.items()
+        ]
+
+    async def describe(self, request):
+        return web.json_response({"paths": {path: {} for path in VLLM_PATHS}})
+
+    async def describe_version(self, request):
+        return web.json_response({"version": "0.32.0"})
+
+    async def ok(self, request):
+        return web.json_response({"success": True})
+
+    async def set_label(self, request):
+        label = (await request.json())["new_version"]
+        self.model.labels[self.model.engine.version] = label
+        return web.json_response({"success": True, "new_version": label})
+
+    async def pause(self, request):
+        if request.query["mode"] == "abort":
+            self.model.abort(None)
+        self.model.engine.pause()
+        return web.json_response({"status": "paused"})
+
+    async def resume(self, request):
+        self.model.engine.resume()
+        return web.json_response({"status": "resumed"})
+
+    async def abort(self, request):
+        ids = (await request.json()).get("request_ids")
+        self.model.abort(None if ids is None else [name.removeprefix("generate-tokens-") for name in ids])
+        return web.json_response({"status": "aborted"})
+
+    async def rpc(self, request):
+        body = await request.json()
+        arguments = body.get("args", [])
+        answer = {"ok": True, "version": self.version}
+        try:
+            if body["method"] == "areal_hello":
+                answer = {"incarnation": os.environ.get("AREAL_SERVER_INCARNATION", ""), "rank": 0, "parameters": []}
+            elif body["method"] == "areal_stage":
+                asked = json.loads(arguments[0])
+                await asyncio.to_thread(self.receiver.stage, asked["manifest"], asked["source"])
+            elif body["method"] == "areal_switch":
+                self.model.load(self.receiver.take(int(arguments[0])))
+                self.version = answer["version"] = int(arguments[0])
+        except (RefusedWeightsError, EngineError) as error:
+            answer = {"ok": False, "error": str(error)}
+        return web.json_response({"results": [answer]})
+
+    async def generate(self, request):
+        body = await request.json()
+        sampling = body["sampling_params"]
+        if "prompt_logprobs" in sampling:
+            scores = self.model.score(body["token_ids"])
+            listed = [None] + [
+                {str(token): {"logprob": score}} for token, score in zip(body["token_ids"][1:], scores[1:], strict=True)
+            ]
+            return web.json_response({"prompt_logprobs": listed, "choices": []})
+        return await events(request, self.chunks(body, sampling))
+
+    async def chunks(self, body, sampling):
+        greedy = sampling["temperature"] == 0
+        config = {"temperature": 1.0 if greedy else sampling["temperature"], "top_p": sampling["top_p"],
+                  "top_k": sampling["top_k"], "greedy": greedy, "stop_token_ids": tuple(sampling["stop_token_ids"]),
+                  "max": sampling["max_tokens"], "min": sampling["min_tokens"]}  # fmt: skip
+        self.model.seeds[body["request_id"]] = sampling["seed"]
+        spans, total = [], 0
+        try:
+            async for response, finish in self.model.slices(
+                body["request_id"], body["token_ids"], config, sampling["stream_interval"]
+            ):
+                for version in response.output_versions:
+                    label = self.model.labels[version]
+                    if not spans or spans[-1]["version"] != label:
+                        spans.append({"version": label, "start": total, "end": total})
+                    total += 1
+                    spans[-1]["end"] = total
+                content = [
+                    {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": []}
+                    for token, logprob in zip(response.output_tokens, response.output_logprobs, strict=True)
+                ]
+                choice = {
+                    "index": 0,
+                    "token_ids": response.output_tokens,
+                    "logprobs": {"content": content},
+                    "finish_reason": finish or None,
+                    "weight_versions": spans if finish and total else None,
+                }
+                yield {"request_id": body["request_id"], "choices": [choice]}
+        except FaultError as error:
+            yield {"error": {"message": str(error), "type": "BadRequestError", "code": 400}}
+
+
+class SGLang:
+    """The part of SGLang's API that the adapter uses."""
+
+    def __init__(self, model):
+        self.model = model
+        self.running = asyncio.Event()
+        self.running.set()
+
+    def routes(self):
+        posts = {"/generate": self.generate, "/pause_generation": self.pause, "/continue_generation": self.resume,
+                 "/abort_request": self.abort, "/update_weights_from_disk": self.update}  # fmt: skip
+        return [web.post(path, handler) for path, handler in posts.items()] + [web.get("/server_info", self.info)]
+
+    async def info(self, request):
+        return web.json_response({"version": "0.5.20", "tp_size": 1, "enable_deterministic_inference": True})
+
+    async def pause(self, request):
+        assert (await request.json())["mode"] == "abort"
+        self.running.clear()
+        self.model.abort(None)
+        while self.model.live:
+            await asyncio.sleep(0.002)
+        return web.json_response({"status": "ok"})
+
+    async def resume(self, request):
+        self.running.set()
+        return web.json_response({"status": "ok"})
+
+    async def abort(self, request):
+        self.model.abort([(await request.json())["rid"]])
+        return web.json_response({})
+
+    async def update(self, request):
+        body = await request.json()
+        if self.model.live:
+            return web.json_response({"success": False, "message": "requests are running"}, status=400)
+        try:
+            self.model.load(load_file(f"{body['model_path']}/model.safetensors"))
+        except (OSError, EngineError) as error:
+            return web.json_response({"success": False, "message": str(error)}, status=400)
+        self.model.labels[self.model.engine.version] = body["weight_version"]
+        return web.json_response({"success": True, "message": "Succeeded to update model weights."})
+
+    async def generate(self, request):
+        body = await request.json()
+        if body.get("logprob_start_len") == 0:
+            scores = self.model.score(body["input_ids"])
+            listed = [[score, token, None] for score, token in zip(scores, body["input_ids"], strict=True)]
+            return web.json_response({"meta_info": {"input_token_logprobs": listed}})
+        await self.running.wait()
+        return await events(request, self.chunks(body))
+
+    async def chunks(self, body):
+        sampling = body["sampling_params"]
+        greedy = sampling["temperature"] == 0
+        config = {"temperature": 1.0 if greedy else sampling["temperature"], "greedy": greedy,
+                  "stop_token_ids": tuple(sampling["stop_token_ids"]), "max": sampling["max_new_tokens"],
+                  "min": sampling["min_new_tokens"]}  # fmt: skip
+        self.model.seeds[body["rid"]] = sampling.get("sampling_seed", 0)
+        entries, version = [], self.model.labels[self.model.engine.version]
+        async for response, finish in self.model.slices(body["rid"], body["input_ids"], config, 4):
+            entries += [
+                [logprob, token, None]
+                for logprob, token in zip(response.output_logprobs, response.output_tokens, strict=True)
+            ]
+            yield {"meta_info": {"id": body["rid"], "finish_reason": {"type": finish} if finish else None,
+                                 "completion_tokens": len(entries), "output_token_logprobs": entries,
+                                 "weight_version": version}}  # fmt: skip
+
+
+async def health(request):
+    return web.Response()
+
+
+async def main(api, folder, port, fault=""):
+    torch.set_num_threads(1)
+    served = {"vllm": VLLM, "sglang": SGLang}[api](Model(folder, fault))
+    app = web.Application(client_max_size=2**28)
+    app.add_routes([web.get("/health", health), *served.routes()])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", int(port)).start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,215 @@
+"""The engines the contract is checked on, each as users build it: in this process, or with server processes."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from areal.api import GenerationConfig, ModelRequest, ModelResponse, WeightUpdateMeta
+from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.embedded.engine import EmbeddedEngine
+from areal.engine.server.checks import RequestLimits
+from areal.engine.server.client import is_healthy
+from areal.engine.server.config import ServerEngineConfig
+from areal.engine.server.engine import ServerEngine
+from areal.engine.sglang.adapter import SGLangAdapter
+from areal.engine.vllm.adapter import VLLMAdapter
+from areal.engine.vllm.config import VLLMConfig
+from areal.engine.vllm.launch import prepare
+from areal.infra.supervisor.config import SupervisorConfig
+from areal.infra.supervisor.supervisor import LocalSupervisor, ServerCommand
+from areal.infra.weights.broadcast import BroadcastCarrier
+from areal.infra.weights.files import FileCarrier
+from areal.models import from_config
+from areal.models.registry import get_spec
+
+ROOT = Path(__file__).resolve().parents[4]
+VLLM_PYTHON = ROOT / ".venv-vllm/bin/python"
+CONTEXT = 512
+TINY: dict[str, Any] = {
+    "model_type": "qwen3",
+    "vocab_size": 20,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    # Tied: the head that is easily left behind by a weight update.
+    "tie_word_embeddings": True,
+    # Far from uniform predictions, so that a wrong weight, position or cache shows.
+    "initializer_range": 0.25,
+}
+
+
+class Letters:
+    """A tokenizer of one letter per token, for stop strings."""
+
+    eos_token_id = None
+
+    @staticmethod
+    def decode(ids):
+        return "".join(chr(ord("a") + token) for token in ids)
+
+
+@dataclass
+class Subject:
+    """An engine, and a model that always has the weights the engine should have."""
+
+    engine: Any
+    model: Any
+    kind: str
+    old_models: dict[int, Any] = field(default_factory=dict)
+    """Version to a copy of the model as it was."""
+
+    @staticmethod
+    def request(*prompt: int, new: int = 16, seed: int = 0, **options: Any) -> ModelRequest:
+        """A generation; options go to GenerationConfig."""
+        return ModelRequest(
+            input_ids=list(prompt) or [3, 4, 5], gconfig=GenerationConfig(max_new_tokens=new, **options), seed=seed
+        )
+
+    def generate(self, *requests: ModelRequest) -> list[ModelResponse]:
+        """All at once, on a loop of their own."""
+
+        async def main() -> list[ModelResponse]:
+            return await asyncio.wait_for(asyncio.gather(*map(self.engine.agenerate, requests)), 60)
+
+        return asyncio.run(main())
+
+    def change_weights(self, seed: int) -> None:
+        """Move the model's weights; the engine keeps its own."""
+        self.old_models[self.engine.version] = copy.deepcopy(self.model)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
+
+    def publish(self) -> int:
+        """Give the engine the model's weights; returns their version."""
+        version = self.engine.version + 1
+        self.engine.update_weights(
+            WeightUpdateMeta(kind="memory", version=version, state_dict=dict(self.model.named_parameters()))
+        )
+        return version
+
+    def logprobs(self, model: Any, response: ModelResponse, temperature: float = 1.0) -> torch.Tensor:
+        """Log-probabilities [outputs, vocab] of one full forward."""
+        return full_forward(model, [*response.input_tokens, *response.output_tokens], temperature)[
+            len(response.input_tokens) - 1 : -1
+        ]
+
+    def deviation(
+        self, response: ModelResponse, *, model: Any = None, temperature: float = 1.0, part: slice = slice(None)
+    ) -> float:
+        """Largest difference between recorded and recomputed log-probabilities of some of the output tokens."""
+        chosen = torch.tensor(response.output_tokens)[:, None]
+        expected = self.logprobs(model or self.model, response, temperature).gather(1, chosen)[:, 0]
+        return float((expected - torch.tensor(response.output_logprobs))[part].abs().max())
+
+
+def full_forward(model: Any, tokens: list[int], temperature: float = 1.0) -> torch.Tensor:
+    ids, length = torch.tensor(tokens), len(tokens)
+    with torch.no_grad():
+        logits = model.forward(ids, torch.arange(length), torch.tensor([0, length], dtype=torch.int32), length).float()
+    return torch.log_softmax(logits / temperature, dim=-1)
+
+
+def build_model(**changes: Any) -> Any:
+    return from_config({**TINY, **changes}, seed=1)
+
+
+def embedded(model: Any) -> Any:
+    return EmbeddedEngine(
+        model, config=EmbeddedEngineConfig(max_seq_len=CONTEXT), eos_token_id=None, tokenizer=Letters()
+    )
+
+
+def double_command(api: str, folder: Path, fault: str = ""):
+    """(index, port) -> command of a double whose model folder is `folder`."""
+    script = Path(__file__).with_name("double.py")
+
+    def command(index: int, port: int) -> ServerCommand:
+        return ServerCommand(
+            arguments=[sys.executable, str(script), api, str(folder), str(port), fault],
+            environment={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )
+
+    return command
+
+
+def write_config(folder: Path, model: Any) -> Path:
+    import json
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**model.args.to_hf_config(), "dtype": "float32"}))
+    return folder
+
+
+def vllm_command(folder: Path, model: Any, config: ServerEngineConfig):
+    """(index, port) -> command of a real vLLM server."""
+    command = prepare(
+        VLLMConfig(python=str(VLLM_PYTHON)),
+        config,
+        folder=folder,
+        model_config={**model.args.to_hf_config(), "dtype": "float32"},
+        context=CONTEXT,
+        on_cpu=True,
+    )
+
+    def of(index: int, port: int) -> ServerCommand:
+        arguments, environment = command(index, port)
+        return ServerCommand(arguments=arguments, environment=environment)
+
+    return of
+
+
+def with_servers(
+    api: str, command: Any, model: Any, folder: Path, *, carrier: Any = None, servers: int = 1, **options: Any
+) -> ServerEngine:
+    """An engine with server processes, started; `wait_ready` before use."""
+    config = ServerEngineConfig(
+        **{
+            "dtype": "float32",
+            "num_servers": servers,
+            "max_seq_len": CONTEXT,
+            "stream_interval": 4,
+            "probe_tokens": 8,
+            "wait_seconds": 240.0,
+        }
+        | options
+    )
+    names = get_spec(model.args.model_type).state_dict_adapter(model.args)
+    adapter = {"vllm": VLLMAdapter, "sglang": SGLangAdapter}[api]()
+    pool = LocalSupervisor(
+        [f"{api}-{index}" for index in range(servers)],
+        command,
+        health=is_healthy,
+        config=SupervisorConfig(poll_seconds=0.1, restart_pause_seconds=0.1, startup_seconds=240.0),
+        log_folder=folder / "logs",
+    )
+    return ServerEngine(
+        adapter,
+        pool=pool,
+        carrier=carrier or FileCarrier(folder / "weights", model_config=model.args.to_hf_config()),
+        config=config,
+        limits=RequestLimits(context=CONTEXT, vocab_size=model.args.vocab_size, eos_token_id=None, tokenizer=Letters()),
+        to_hf=names.to_hf,
+        weights=names.to_hf(dict(model.named_parameters())),
+        reference=lambda tokens: (
+            full_forward(model, tokens)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()
+        ),
+    )
+
+
+def gloo_carrier() -> BroadcastCarrier:
+    return BroadcastCarrier(backend="gloo", device="cpu", bucket_bytes=4096, timeout_seconds=60.0)
