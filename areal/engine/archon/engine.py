@@ -17,6 +17,7 @@ from areal.api import EngineError, NumericsError, TrainStats
 from areal.engine.archon.optimizer import ShardedAdamW, agree
 from areal.engine.archon.packing import divide_rows, micro_batches_of
 from areal.engine.archon.passes import Scoring, SequentialPasses
+from areal.engine.archon.pipeline import PipelinePasses
 from areal.engine.archon.state import EngineState
 from areal.engine.archon.totals import Totals
 from areal.engine.train.forward import place, to_device
@@ -85,7 +86,11 @@ class ArchonEngine:
             param_dtype="bfloat16" if self._dtype == torch.bfloat16 else None,
             reshard_after_forward=archon.reshard_after_forward,
         )
-        self._passes = SequentialPasses(model, plan, self._meshes, config, is_critic=is_critic)
+        self._passes: SequentialPasses | PipelinePasses
+        if self._dims.pp > 1:
+            self._passes = PipelinePasses(model, plan, self._meshes, config, archon, is_critic=is_critic)
+        else:
+            self._passes = SequentialPasses(model, plan, self._meshes, config, is_critic=is_critic)
         self.optimizer = ShardedAdamW(
             self._passes.model, config, self._meshes, partial_over_tp=self._passes.partial_over_tp
         )

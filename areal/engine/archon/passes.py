@@ -73,8 +73,8 @@ class SequentialPasses:
         """Scores of this data rank's micro-batches."""
         for rows in micro:
             prepared, scored = self._run(select(batch, rows) if rows else None, scoring)
-            if rows and prepared.predicted is not None:
-                keep(rows, prepared.predicted, scored)
+            if rows and prepared.layout.predicted is not None:
+                keep(rows, prepared.layout.predicted, scored)
         give_back(self.model)
 
     def backward(
@@ -94,8 +94,8 @@ class SequentialPasses:
                 gradients.append(torch.ones_like(output.loss))
                 totals.add(
                     output,
-                    num_model_tokens=prepared.num_model_tokens,
-                    num_predicted=int(prepared.targets.numel()),
+                    num_model_tokens=prepared.layout.num_model_tokens,
+                    num_predicted=int(prepared.layout.targets.numel()),
                 )
             torch.autograd.backward(roots, gradients)
 
@@ -107,7 +107,8 @@ class SequentialPasses:
         """Nothing to do: every rank has its scores."""
 
     def _run(self, part: PaddedBatch | None, scoring: Scoring) -> tuple[Prepared, Scored]:
-        prepared = self._scorer.prepare(part, self._device, only_masked=scoring.only_masked)
+        layout = self._scorer.lay_out(part, self._device, only_masked=scoring.only_masked)
+        prepared = self._scorer.prepare(layout)
         states = self._scorer.run(prepared, is_critic=self._is_critic)
         if self._is_critic:
             return prepared, self._scorer.values(prepared, states)
@@ -126,12 +127,12 @@ def loss_of(
     dtype: torch.dtype,
 ) -> LossOutput:
     """What `loss_fn` says of a micro-batch; see `TrainingEngine.train_batch`."""
-    assert prepared.predicted is not None, "a blank micro-batch has no loss"
+    assert prepared.layout.predicted is not None, "a blank micro-batch has no loss"
     values_N, entropy_N = scored.values, None
     if scored.scores is not None:
         values_N, entropy_N = scored.scores.logp, scored.scores.entropy
         if scoring.smoothing > 0 and scored.scores.mean_logp is not None:
             values_N = (1 - scoring.smoothing) * values_N + scoring.smoothing * scored.scores.mean_logp
-    scores_SL = place(values_N, prepared.predicted, dtype=dtype)
-    entropy_SL = place(entropy_N, prepared.predicted, dtype=dtype) if scoring.with_entropy else None
+    scores_SL = place(values_N, prepared.layout.predicted, dtype=dtype)
+    entropy_SL = place(entropy_N, prepared.layout.predicted, dtype=dtype) if scoring.with_entropy else None
     return loss_fn(scores_SL, entropy_SL, part)

@@ -30,22 +30,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """Model input of one micro-batch on this rank, and what to do with the states that come out."""
+class Layout:
+    """A micro-batch as all ranks that share its rows see it."""
 
-    tokens: Tensor
-    """int64 [piece of T, padded]."""
-    positions: Tensor
-    cu_seqlens: Tensor
-    max_seqlen: int
-    attention: ParallelAttention
-    source: Tensor
-    """int64 [N]: index of the state that predicts each token, into T."""
+    tokens: TokenLayout
     targets: Tensor
     """int64 [N]."""
     predicted: Tensor | None
     """bool [S, L]: which tokens those are; None for a blank micro-batch."""
     num_model_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Model input of one micro-batch on this rank."""
+
+    layout: Layout
+    tokens: Tensor
+    """int64 [piece of T, padded]."""
+    positions: Tensor
+    attention: ParallelAttention
+
+    @property
+    def source(self) -> Tensor:
+        """int64 [N]: index of the state that predicts each token, into T."""
+        return self.layout.tokens.source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +89,8 @@ class Scorer:
         """Whether ranks of tp keep pieces of the tokens between regions."""
         return self._sharding.plan.sequence_parallel and self._tp.size() > 1
 
-    def prepare(self, part: PaddedBatch | None, device: torch.device, *, only_masked: bool) -> Prepared:
-        """Input of a micro-batch; None for a blank one, which is a sequence of one token that predicts nothing."""
+    def lay_out(self, part: PaddedBatch | None, device: torch.device, *, only_masked: bool) -> Layout:
+        """What of a micro-batch goes through the model; None for a blank one: one token that predicts nothing."""
         layout, predicted = None, None
         if part is not None:
             self._check_lengths(part)
@@ -90,22 +99,26 @@ class Scorer:
         targets = torch.zeros(0, dtype=torch.int64, device=device)
         if part is not None and predicted is not None and layout is not None:
             targets = part.tokens[predicted]
-        num_model_tokens = layout.tokens.shape[0] if layout is not None else 0
-        layout = layout or _blank(device)
-        num_tokens = layout.tokens.shape[0]
-        padding = -num_tokens % self._multiple
-        tokens, positions = (functional.pad(ids, (0, padding)) for ids in (layout.tokens, layout.positions))
-        inner = layout.attention or PackedAttention(layout.cu_seqlens, num_tokens, device)
-        return Prepared(
-            tokens=self._own(tokens),
-            positions=self._own(positions),
-            cu_seqlens=layout.cu_seqlens,
-            max_seqlen=layout.max_seqlen,
-            attention=ParallelAttention(inner, num_tokens, heads=(self._tp.rank(), self._tp.size()), tokens=self._cp),
-            source=layout.source,
+        return Layout(
+            tokens=layout or _blank(device),
             targets=targets,
             predicted=predicted,
-            num_model_tokens=num_model_tokens,
+            num_model_tokens=layout.tokens.shape[0] if layout is not None else 0,
+        )
+
+    def prepare(self, layout: Layout, *, length: int = 1) -> Prepared:
+        """This rank's piece of the tokens, padded to a multiple that all pieces are equal in, and at least to `length`
+        tokens for all ranks together."""
+        packed = layout.tokens
+        num_tokens = packed.tokens.shape[0]
+        total = -(-max(num_tokens, length) // self._multiple) * self._multiple
+        tokens, positions = (functional.pad(ids, (0, total - num_tokens)) for ids in (packed.tokens, packed.positions))
+        inner = packed.attention or PackedAttention(packed.cu_seqlens, num_tokens, tokens.device)
+        return Prepared(
+            layout=layout,
+            tokens=self._own(tokens),
+            positions=self._own(positions),
+            attention=ParallelAttention(inner, num_tokens, heads=(self._tp.rank(), self._tp.size()), tokens=self._cp),
         )
 
     def run(self, prepared: Prepared, *, is_critic: bool) -> Tensor:
@@ -114,18 +127,22 @@ class Scorer:
         states: Tensor = forward(
             prepared.tokens,
             prepared.positions,
-            prepared.cu_seqlens,
-            prepared.max_seqlen,
+            prepared.layout.tokens.cu_seqlens,
+            prepared.layout.tokens.max_seqlen,
             attention=prepared.attention,
         )
         return states
+
+    def num_states(self, prepared: Prepared) -> int:
+        """Rows of the hidden states that flow between blocks on this rank."""
+        return prepared.tokens.shape[0] // (self._tp.size() if self._in_pieces else 1)
 
     def values(self, prepared: Prepared, values: Tensor) -> Scored:
         """Values of the states that predict, from those of this rank's piece."""
         if self._in_pieces:
             values = join_pieces(values, self._tp)
         here = self._here(prepared, values.shape[0])
-        if not prepared.targets.numel():
+        if not prepared.layout.targets.numel():
             return Scored(scores=None, values=None, anchor=values[:1])
         found = values.index_select(0, prepared.source[here] - self._offset(values.shape[0]))
         return Scored(scores=None, values=self._joined(found, here, prepared), anchor=None)
@@ -136,7 +153,7 @@ class Scorer:
         if self._in_pieces:
             states = enter_gathered(states, self._tp) if split else join_pieces(states, self._tp)
         here = self._here(prepared, states.shape[0])
-        rows, targets = prepared.source[here] - self._offset(states.shape[0]), prepared.targets[here]
+        rows, targets = prepared.source[here] - self._offset(states.shape[0]), prepared.layout.targets[here]
         if not rows.numel():
             # At least one row, so that every rank projects; what it scores reaches nobody.
             rows, targets = rows.new_zeros(1), targets.new_zeros(1)
@@ -152,7 +169,7 @@ class Scorer:
             with_distribution=with_distribution,
             measure=VocabularyShares(self._tp) if split else None,
         )
-        if not prepared.targets.numel():
+        if not prepared.layout.targets.numel():
             return Scored(scores=None, values=None, anchor=found.logp)
         joined = [
             None if column is None else self._joined(column[: int(here.sum())], here, prepared)
@@ -179,7 +196,7 @@ class Scorer:
         """[N] from each rank's own ones; their loss is the same everywhere, so each rank's gradient is its own."""
         if self._cp.size() == 1:
             return found
-        whole = found.new_zeros(prepared.targets.shape).index_add(0, here.nonzero()[:, 0], found)
+        whole = found.new_zeros(prepared.layout.targets.shape).index_add(0, here.nonzero()[:, 0], found)
         return leave(whole, self._cp)
 
     def _check_lengths(self, part: PaddedBatch) -> None:

@@ -44,22 +44,25 @@ class EngineState:
     def stream(self) -> Iterator[tuple[str, Tensor]]:
         """Names and whole tensors in the order of the model, on every rank; each has to take all of them."""
         give_back(self._model)
-        for name, tensor in self._model.state_dict().items():
-            yield name, self._published(name, whole(tensor))
+        own = self._model.state_dict()
+        for name, owner in self._owners(list(own)):
+            tensor = self._published(name, whole(own[name])) if name in own else None
+            yield name, self._sent(tensor, owner)
 
     def whole_state(self) -> dict[str, Any]:
         """What `TrainingEngine.state_dict` has beside its counters, as copies in host memory, on every rank."""
         parameters = {name: tensor.to("cpu", copy=True) for name, tensor in self.stream()}
         moments: dict[str, dict[str, Tensor]] = {}
         masters: dict[str, Tensor] = {}
-        for name, parameter in self._optimizer.parameters.items():
-            found = self._optimizer.moments(name)
-            moments[name] = {
-                key: (value if key == "step" else whole_of_shard(value, parameter)).to("cpu", copy=True)
-                for key, value in found.items()
-            }
+        for name, owner in self._owners(list(self._optimizer.parameters)):
+            found = self._whole_moments(name)
+            for key in self._sent_names(list(found), owner):
+                moments.setdefault(name, {})[key] = self._sent(found.get(key), owner).to("cpu", copy=True)
+            moments.setdefault(name, {})
             if self._has_masters:
-                masters[name] = whole(parameter).to("cpu", copy=True)
+                parameter = self._optimizer.parameters.get(name)
+                master = None if parameter is None else whole(parameter)
+                masters[name] = self._sent(master, owner).to("cpu", copy=True)
         return {
             "schema": STATE_SCHEMA,
             "parameters": parameters,
@@ -76,9 +79,10 @@ class EngineState:
             )
         give_back(self._model)
         own, optimizer = self._model.state_dict(), state["optimizer"]
-        check_names("parameters", state["parameters"], set(own))
-        check_names("optimizer state", optimizer["moments"], set(self._optimizer.parameters))
-        expected = set(self._optimizer.parameters) if self._has_masters else set()
+        check_names("parameters", state["parameters"], {name for name, _ in self._owners(list(own))})
+        trained = {name for name, _ in self._owners(list(self._optimizer.parameters))}
+        check_names("optimizer state", optimizer["moments"], trained)
+        expected = trained if self._has_masters else set()
         check_names("master weights (they exist only when dtype is bfloat16)", optimizer["masters"], expected)
         for name, tensor in own.items():
             stored = state["parameters"][name]
@@ -122,6 +126,46 @@ class EngineState:
         failure = _on_first_rank(lambda: _write(save_tensors, args, tensors, head, path))
         if failure is not None:
             raise failure
+
+    def _whole_moments(self, name: str) -> dict[str, Tensor]:
+        """Of a parameter of this rank's piece; {} of others."""
+        parameter = self._optimizer.parameters.get(name)
+        if parameter is None:
+            return {}
+        return {
+            key: value if key == "step" else whole_of_shard(value, parameter)
+            for key, value in self._optimizer.moments(name).items()
+        }
+
+    def _owners(self, names: list[str]) -> list[tuple[str, int]]:
+        """All names of the model, in its order, with the rank of the pipeline whose piece has them."""
+        if self._meshes.pp.size() == 1:
+            return [(name, 0) for name in names]
+        found: list[list[str]] = [[] for _ in range(self._meshes.pp.size())]
+        dist.all_gather_object(found, names, group=self._meshes.group("pp"))
+        return [(name, rank) for rank, others in enumerate(found) for name in others]
+
+    def _sent(self, tensor: Tensor | None, owner: int) -> Tensor:
+        """A tensor that one rank of the pipeline has, on all of them."""
+        if self._meshes.pp.size() == 1:
+            assert tensor is not None, "without a pipeline every rank has everything"
+            return tensor
+        form: list[Any] = [None if tensor is None else (tuple(tensor.shape), tensor.dtype)]
+        group = self._meshes.group("pp")
+        dist.broadcast_object_list(form, group=group, group_src=owner)
+        shape, dtype = form[0]
+        if tensor is None:
+            tensor = torch.empty(shape, dtype=dtype, device=next(self._model.parameters()).device)
+        tensor = tensor.contiguous()
+        dist.broadcast(tensor, group=group, group_src=owner)
+        return tensor
+
+    def _sent_names(self, names: list[str], owner: int) -> list[str]:
+        if self._meshes.pp.size() == 1:
+            return names
+        found: list[Any] = [names]
+        dist.broadcast_object_list(found, group=self._meshes.group("pp"), group_src=owner)
+        return list(found[0])
 
     def _published(self, name: str, tensor: Tensor) -> Tensor:
         """In the engine's dtype; buffers keep theirs."""

@@ -102,3 +102,14 @@ def test_wrong_arguments_are_refused_naming_them(plan, arguments, message):
     code, found = plan(DENSE, *arguments)
     assert code == 2
     assert re.search(message, found["error"]["message"])
+
+
+def test_a_pipeline_is_planned_for_its_larger_end(plan):
+    _, one = plan(DENSE)
+    code, cut = plan(DENSE, "--parallel", "pp=4", "--micro-batches", "8")
+    assert code == 0
+    # The last piece has a layer, the final norm and the head.
+    layer = (one["parameters"] - 2 * 1000 * 64 - 64) // 4
+    assert cut["parameters_per_rank"] == layer + 64 + 1000 * 64
+    assert bytes_of(cut, "communication", "pipeline") == 16 * 1024 * 64 * 4
+    assert bytes_of(cut, "memory", "activations") == bytes_of(one, "memory", "activations")  # a quarter, of 4 at once

@@ -115,7 +115,7 @@ def communication(shards: Shards, work: Work) -> list[Item]:
                 collectives=calls,
             )
         )
-    others = (_regions(shards, work), _context(shards, work), _experts(shards, work))
+    others = (_pipeline(shards, work), _regions(shards, work), _context(shards, work), _experts(shards, work))
     return [*items, *(item for item in others if item is not None)]
 
 
@@ -123,7 +123,7 @@ def _regions(shards: Shards, work: Work) -> Item | None:
     """Sums at the end of attention and feed-forward layers, and their adjoints."""
     if work.dims.tp == 1:
         return None
-    layers, hidden = shards.args.num_layers, shards.args.hidden_size
+    layers, hidden = shards.num_layers, shards.args.hidden_size
     repeats = 3 if work.config.gradient_checkpointing else 2
     one = 2 * _ring(work.tokens * hidden * work.computed, work.dims.tp)
     calls = work.micro_batches * layers * 2 * repeats
@@ -136,6 +136,20 @@ def _regions(shards: Shards, work: Work) -> Item | None:
     )
 
 
+def _pipeline(shards: Shards, work: Work) -> Item | None:
+    """Hidden states to the next piece, and their gradients to the one before."""
+    if work.dims.pp == 1:
+        return None
+    tokens = work.tokens // (work.dims.tp if work.sequence_parallel else 1)
+    calls = 2 * work.micro_batches
+    return Item(
+        name="pipeline",
+        num_bytes=calls * tokens * shards.args.hidden_size * work.computed,
+        formula=f"{calls} times {tokens} tokens x {shards.args.hidden_size} x {work.computed} bytes",
+        collectives=calls,
+    )
+
+
 def _context(shards: Shards, work: Work) -> Item | None:
     """Tokens for heads, and back, around attention."""
     if work.dims.cp == 1:
@@ -144,11 +158,11 @@ def _context(shards: Shards, work: Work) -> Item | None:
     # At least one key-value head per rank travels.
     heads = 2 * args.num_heads // work.dims.tp + 2 * max(work.dims.cp, args.num_kv_heads // work.dims.tp)
     repeats = 3 if work.config.gradient_checkpointing else 2
-    calls = work.micro_batches * args.num_layers * 4 * repeats
+    calls = work.micro_batches * shards.num_layers * 4 * repeats
     values = work.tokens * heads * args.head_dim
     return Item(
         name="context parallel",
-        num_bytes=work.micro_batches * args.num_layers * repeats * _ring(values * work.computed, work.dims.cp),
+        num_bytes=work.micro_batches * shards.num_layers * repeats * _ring(values * work.computed, work.dims.cp),
         formula=f"{work.tokens} tokens x {heads} heads x {args.head_dim} x {work.computed} bytes, {repeats} a layer",
         collectives=calls,
     )
@@ -183,12 +197,15 @@ def _activations(shards: Shards, work: Work) -> Item:
     per_layer = 4 * args.hidden_size // between + 2 * query + 2 * key_value + 4 * width
     kept = args.hidden_size // between
     checkpointed = work.config.gradient_checkpointing
-    values = args.num_layers * kept + per_layer if checkpointed else args.num_layers * per_layer
+    values = shards.num_layers * kept + per_layer if checkpointed else shards.num_layers * per_layer
+    # The first piece of a pipeline starts as many micro-batches as there are pieces before one comes back.
+    at_once = min(work.dims.pp, work.micro_batches)
     return Item(
         name="activations",
-        num_bytes=work.tokens * values * work.computed,
+        num_bytes=work.tokens * values * work.computed * at_once,
         formula=f"roughly, {work.tokens} tokens x {values} values x {work.computed} bytes"
-        + (", recomputed" if checkpointed else ""),
+        + (", recomputed" if checkpointed else "")
+        + (f", {at_once} micro-batches at once" if at_once > 1 else ""),
     )
 
 

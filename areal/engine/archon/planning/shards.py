@@ -17,6 +17,7 @@ from areal.engine.archon.optimizer import local_data
 from areal.models.blocks.moe import Experts
 from areal.models.parallel.experts import apply_expert_parallel
 from areal.models.parallel.meshes import build_meshes
+from areal.models.parallel.pipeline import take_piece
 from areal.models.parallel.plan import ParallelPlan
 from areal.models.parallel.tensor import apply_tensor_parallel
 from areal.models.registry import get_spec
@@ -24,6 +25,7 @@ from areal.models.registry import get_spec
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from areal.api import ModelSpec
     from areal.models.parallel.dims import ParallelDims
 
 
@@ -33,12 +35,10 @@ class Unit:
 
     name: str
     """ "layers.0", "layers.0.mlp.experts", or "" for what is outside of blocks."""
-    total: int
-    """Of the whole model."""
     gathered: int
     """On a rank while it computes: what tp and ep leave of them."""
     kept: int
-    """On a rank between passes, of rank 0, which has no fewer than any other."""
+    """On a rank between passes: the first of its group, which has no fewer than the others."""
     ways: int
     """Over how many ranks they are gathered."""
     copies: int
@@ -52,11 +52,10 @@ class Shards:
     units: tuple[Unit, ...]
     args: Any
     """Of the model."""
-
-    @property
-    def total(self) -> int:
-        """Parameters of the model."""
-        return sum(unit.total for unit in self.units)
+    num_layers: int
+    """Of the rank's piece of the pipeline."""
+    total: int
+    """Parameters of the whole model."""
 
     @property
     def kept(self) -> int:
@@ -64,27 +63,27 @@ class Shards:
         return sum(unit.kept for unit in self.units)
 
 
-def shards_of(config: Mapping[str, Any], dims: ParallelDims) -> Shards:
-    """What rank 0 has of the model that a config.json describes. Raises ModelError when it does not divide."""
-    with torch.device("meta"):
-        spec = get_spec(str(config.get("model_type")))
-        args = spec.args_class.from_hf_config(config)
-        model: Any = spec.model_class(args)
-    totals = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    with _pretended_processes(dims.world_size):
+def shards_of(config: Mapping[str, Any], dims: ParallelDims, *, piece: int | None = None) -> Shards:
+    """What a rank has of the model that a config.json describes: the first one with this piece of the pipeline, by
+    default with the first or the last, whichever is larger. Raises ModelError when the model does not divide."""
+    if piece is None:
+        ends = [shards_of(config, dims, piece=end) for end in sorted({0, dims.pp - 1})]
+        return max(ends, key=lambda shards: shards.kept)
+    spec = get_spec(str(config.get("model_type")))
+    model, total = _piece(config, dims, piece)
+    with _pretended_processes(dims.world_size, piece * dims.world_size // dims.pp):
         plan = ParallelPlan(dims=dims, meshes=build_meshes(dims, "cpu"))
-        tensors = _unsharded_sizes(config, plan)
+        tensors = _unsharded_sizes(_piece(config, dims, piece)[0], spec, plan)
         spec.parallelize(model, plan)
         kept = {name: local_data(parameter).numel() for name, parameter in model.named_parameters()}
         ways = {name: _ways(parameter, dims) for name, parameter in model.named_parameters()}
     members: dict[str, list[str]] = {}
     experts = {name for name, module in model.named_modules() if isinstance(module, Experts)} if dims.ep > 1 else set()
-    for name in totals:
+    for name in kept:
         members.setdefault(_unit_of(name, experts), []).append(name)
     units = [
         Unit(
             name=unit,
-            total=sum(totals[name] for name in names),
             gathered=sum(tensors[name] for name in names),
             kept=sum(kept[name] for name in names),
             ways=ways[names[0]],
@@ -92,14 +91,20 @@ def shards_of(config: Mapping[str, Any], dims: ParallelDims) -> Shards:
         )
         for unit, names in members.items()
     ]
-    return Shards(units=tuple(units), args=args)
+    return Shards(units=tuple(units), args=model.args, num_layers=len(model.layers), total=total)
 
 
-def _unsharded_sizes(config: Mapping[str, Any], plan: ParallelPlan) -> dict[str, int]:
-    """Sizes after tensor and expert parallelism, before FSDP2: of the same model split without it."""
-    spec = get_spec(str(config.get("model_type")))
+def _piece(config: Mapping[str, Any], dims: ParallelDims, piece: int) -> tuple[Any, int]:
+    """A model without memory, or the piece of it, and how many parameters the whole has."""
     with torch.device("meta"):
+        spec = get_spec(str(config.get("model_type")))
         model: Any = spec.model_class(spec.args_class.from_hf_config(config))
+    total = sum(parameter.numel() for parameter in model.parameters())
+    return (take_piece(model, piece, dims.pp) if dims.pp > 1 else model), total
+
+
+def _unsharded_sizes(model: Any, spec: ModelSpec, plan: ParallelPlan) -> dict[str, int]:
+    """Sizes after tensor and expert parallelism, before FSDP2: of the same model split without it."""
     table = importlib.import_module(spec.parallelize.__module__).TENSOR_PARALLEL
     assert plan.meshes is not None, "built by the caller"
     if plan.dims.tp > 1:
@@ -127,12 +132,12 @@ def _unit_of(name: str, experts: set[str]) -> str:
 
 
 @contextmanager
-def _pretended_processes(world_size: int) -> Iterator[None]:
+def _pretended_processes(world_size: int, rank: int) -> Iterator[None]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if dist.is_initialized():
         raise ConfigError("a plan is made by one process on its own, not by a member of a group")
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     try:
         yield
     finally:

@@ -47,8 +47,8 @@ def logits(model):
 
 def sizes_of(kind, world_size):
     sizes = dict(ARRANGEMENTS[world_size])
-    if world_size == 4 and kind == "mixture":
-        return sizes | {"ep": 4}
+    if world_size == 4:
+        return sizes | {"ep": 4} if kind == "mixture" else {"pp": 2, "tp": 2}
     return sizes | (KINDS[kind] if world_size == 2 else {})
 
 

@@ -1,13 +1,9 @@
 """How rows are divided among data ranks: every row once, groups whole when asked, balanced, the same on every rank."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal.api import ConfigError
-from areal.engine.archon.config import ArchonConfig
 from areal.engine.archon.packing import divide_rows, micro_batches_of
-from areal.models.parallel import ParallelDims
 
 ROWS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5)), min_size=1, max_size=20)
 
@@ -41,9 +37,3 @@ def test_all_ranks_run_the_same_number_of_micro_batches_within_the_budget(batch_
     for rows_of_rank, cut in zip(divided, micro, strict=True):
         assert sorted(row for part in cut for row in part) == rows_of_rank
         assert all(len(part) == 1 or sum(lengths[row] for row in part) <= budget for part in cut if part)
-
-
-def test_schedules_need_their_number_of_stages():
-    with pytest.raises(ConfigError, match="ZBVZeroBubble has exactly 2 per rank"):
-        ArchonConfig(parallel=ParallelDims(pp=2), pp_schedule="ZBVZeroBubble")
-    assert ArchonConfig(pp_schedule="ZBVZeroBubble").parallel.pp == 1
