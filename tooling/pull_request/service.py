@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from tooling.pull_request.address import place_of
 from tooling.pull_request.errors import ServiceError
 from tooling.pull_request.remote import without_secrets
 
@@ -23,24 +23,6 @@ if TYPE_CHECKING:
     from tooling.pull_request.situation import Branch, Target
 
 _SECONDS: Final = 60
-_ADDRESS: Final = re.compile(
-    r"(?:(?:https?|ssh|git)://(?:[^/@]+@)?(?P<host>[^/:]+)(?::\d+)?/|(?:[^/@:]+@)?(?P<short>[^/:@]{2,}):(?!/))"
-    r"(?P<path>[^\s?#]+?)(?:\.git)?/?"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A repository on a service. Example: Place("github.com", "owner", "name")."""
-
-    host: str
-    owner: str
-    """With all groups: "group/subgroup"."""
-    name: str
-
-    def __str__(self) -> str:
-        """As `gh --repo` takes it."""
-        return f"{self.host}/{self.owner}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +46,6 @@ class Answer:
     why: str = ""
     """Why not."""
     existing: Existing | None = None
-
-
-def place_of(url: str) -> Place | None:
-    """The repository that an address names; None for folders and unknown forms."""
-    found = _ADDRESS.fullmatch(url)
-    owner, _, name = (found["path"] if found else "").strip("/").rpartition("/")
-    return Place((found["host"] or found["short"]).lower(), owner, name) if found and owner and name else None
 
 
 def look_up(folder: Path, branch: Branch, target: Target) -> Answer:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.kit.errors import ConflictError, UsageError
 from tooling.kit.suggest import did_you_mean
+from tooling.pull_request.address import place_of
 from tooling.pull_request.remote import ask, require_base, without_secrets
 
 if TYPE_CHECKING:
@@ -187,10 +188,17 @@ def target_offline(git: Git, branch: Branch, wishes: Wishes) -> Target:
 
 
 def remotes(git: Git) -> dict[str, str]:
-    """Name -> address as git resolves it, without names and passwords in it."""
+    """Name -> address, without names and passwords in it: as git resolves it, or as it was written where only that
+    names a service (`insteadOf` may lead to a mirror)."""
     output = git.listed("config", "-z", "--get-regexp", r"^remote\..*\.url$", allowed=(0, 1))
-    names = [each.partition("\n")[0].removeprefix("remote.").removesuffix(".url") for each in output]
-    return {name: without_secrets(git.line("ls-remote", "--get-url", "--", name)) for name in dict.fromkeys(names)}
+    found: dict[str, str] = {}
+    for line in output:
+        key, _, written = line.partition("\n")
+        name = key.removeprefix("remote.").removesuffix(".url")
+        if name not in found:
+            resolved = git.line("ls-remote", "--get-url", "--", name)
+            found[name] = without_secrets(resolved if place_of(resolved) or not place_of(written) else written)
+    return found
 
 
 def _remote(git: Git, branch: Branch, named: str, known: Mapping[str, str]) -> str:

@@ -7,11 +7,13 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from tooling.pull_request.service import Place, by_hand, place_of
+from tooling.pull_request.address import Place, place_of
+from tooling.pull_request.service import by_hand
 from tooling.pull_request.situation import Branch, Target
 
 REAL_GH = shutil.which("gh")
@@ -164,12 +166,44 @@ def test_without_gh_there_is_an_address_to_open():
     assert "--draft" in steps[1]
 
 
-def stand_in():
-    place = Path(__file__).with_name("recorded_gh.py")
-    spec = importlib.util.spec_from_file_location("recorded_gh", place)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def module(name):
+    """A helper beside this file; tests are no package."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture
+def github(world, monkeypatch):
+    """The real `gh`, and a service on this machine that it takes for GitHub."""
+    if REAL_GH is None:
+        pytest.skip("`gh` is not installed")
+    (world.folder / "bin" / "gh").symlink_to(REAL_GH)
+    with tempfile.TemporaryDirectory(prefix="gh-") as folder:  # a socket's path may have 100 characters
+        socket = Path(folder) / "socket"
+        (Path(folder) / "config.yml").write_text(f"http_unix_socket: {socket}\n")
+        monkeypatch.setenv("GH_CONFIG_DIR", folder)
+        monkeypatch.setenv("GH_TOKEN", "none")
+        world.git("remote", "set-url", "origin", "https://github.com/owner/name.git")
+        world.git("config", "url.../remote.git.insteadOf", "https://github.com/owner/name.git")
+        with module("served_github").GitHub(socket) as service:
+            yield service
+            service.shutdown()
+
+
+def test_the_real_one_opens_and_updates_a_request(world, github):
+    ran = world.json("create", "--draft")
+    assert ran["url"] == "https://github.com/owner/name/pull/1", ran
+    made = github.requests[0]
+    assert (made["title"], made["baseRefName"], made["headRefName"]) == ("feat: add two", "main", "topic")
+    assert (made["isDraft"], made["body"]) == (True, ran["body"])
+    world.commit("fix: review $(x) `y`", {"x.txt": "1\n"})
+    ran = world.json("create", "--yes", "--title", "feat: count to two")
+    assert (len(github.requests), made["title"], made["body"]) == (1, "feat: count to two", ran["body"])
+    assert world.run("create", "--title", "feat: count to two").code == 0
+    assert len(github.mutations) == 2
+    assert world.json("status")["pull_request"]["number"] == 1
 
 
 @pytest.mark.skipif(REAL_GH is None, reason="`gh` is not installed: its options cannot be compared with the stand-in's")
@@ -177,7 +211,7 @@ def stand_in():
 def test_the_stand_in_has_only_options_that_the_real_one_has(verb):
     page = subprocess.run([REAL_GH, "pr", verb, "--help"], capture_output=True, text=True, check=True).stdout
     known = set(re.findall(r"--[a-z][\w-]*", page)) | {"--repo", "--help"}
-    whole = stand_in().parser()
+    whole = module("recorded_gh").parser()
     pr = next(each for each in whole._actions if isinstance(each, argparse._SubParsersAction)).choices["pr"]
     verbs = next(each for each in pr._actions if isinstance(each, argparse._SubParsersAction)).choices
     ours = {option for action in verbs[verb]._actions for option in action.option_strings if option.startswith("--")}
