@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Final
 from tooling.kit.output import Report
 from tooling.kit.repository import find_repository
 from tooling.mcp.cli.arguments import DEFAULT_MOST, PROGRAM
+from tooling.mcp.tools.table import every_tool
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
 SERVER: Final = "areal"
+_START_SECONDS: Final = 60
+"""A busy machine may need more than the few seconds that clients wait for a server to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +79,18 @@ def _claude(command: Sequence[str]) -> Snippet:
 
 
 def _codex(command: Sequence[str]) -> Snippet:
+    """Codex gives a call one minute if it is not told otherwise."""
     listed = ", ".join(json.dumps(word) for word in command[1:])  # JSON's quotes are TOML's too
-    text = f"[mcp_servers.{SERVER}]\ncommand = {json.dumps(command[0])}\nargs = [{listed}]\n"
+    longest = max(tool.seconds for tool in every_tool())
+    text = (
+        f"[mcp_servers.{SERVER}]\ncommand = {json.dumps(command[0])}\nargs = [{listed}]\n"
+        f"startup_timeout_sec = {_START_SECONDS}\ntool_timeout_sec = {longest:.0f}\n"
+    )
     return Snippet("~/.codex/config.toml", text, "codex mcp list")
 
 
 def _opencode(command: Sequence[str]) -> Snippet:
-    server = {"type": "local", "command": list(command), "enabled": True}
+    server = {"type": "local", "command": list(command), "enabled": True, "timeout": _START_SECONDS * 1000}
     text = json.dumps({"$schema": "https://opencode.ai/config.json", "mcp": {SERVER: server}}, indent=2) + "\n"
     return Snippet("opencode.json of the project", text, "opencode mcp list")
 
