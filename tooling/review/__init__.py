@@ -5,6 +5,6 @@ with which an agent continues. It never writes, runs nothing of the project and 
     rules/        one page per family of rules; a rule yields places, never decides what is new
     review.py     what is new against the base
     suppression.py  which comments suppress a finding
-    domains.py, risk.py, passes.py    phases 1 to 3: owner domains, risk level, review passes
+    neighbours.py, domains.py, risk.py, passes.py    phases 1 to 3: users, owner domains, risk level, review passes
     report/       text, JSON, SARIF, annotations, Markdown
 """

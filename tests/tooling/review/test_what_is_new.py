@@ -49,6 +49,28 @@ def test_files_outside_the_change_that_used_what_it_removed(world):
     assert world.found() == [("unresolved-import", "pkg/b.py", 1), ("signature-mismatch", "pkg/b.py", 4)]
 
 
+def test_files_outside_that_get_a_removed_name_from_a_package(world):
+    world.commit(
+        {
+            "pkg/__init__.py": "from pkg.a import load_all\n",
+            "pkg/a.py": "def load_all(x):\n    return x\n",
+            "pkg/b.py": "from pkg import load_all\n\nload_all(1)\n",
+            "pkg/c.py": "def load_all(x):\n    return x\n\n\nload_all(1)\n",
+        }
+    )
+    world.commit({"pkg/a.py": "def load_all(x, where):\n    return x\n"})
+    assert world.found() == [("signature-mismatch", "pkg/b.py", 3)]
+    assert world.review().comparison.affected == ("pkg/__init__.py", "pkg/b.py", "pkg/c.py")
+
+
+def test_a_common_name_of_a_moved_script_leads_nowhere(world):
+    script = "def main(x):\n    return x\n"
+    world.commit({"old/script.py": script} | {f"other/m{number}.py": script for number in range(3)})
+    world.git("mv", "old/script.py", "old/renamed.py")
+    world.commit({})
+    assert world.review().comparison.affected == ()
+
+
 def test_a_comment_with_a_reason_suppresses(world):
     line = "    return yaml.unsafe_load(text)"
     world.commit({"a.py": BAD.replace(line, f"{line}  # review: ignore[unsafe-yaml] our own constant")})

@@ -112,11 +112,11 @@ def review(arguments: argparse.Namespace) -> tuple[Outcome, Policy]:
     """All phases."""
     from tooling.review.baseline import read_baseline
     from tooling.review.domains import touched
+    from tooling.review.neighbours import users
     from tooling.review.passes import passes
     from tooling.review.policy import read_policy
     from tooling.review.report.outcome import Outcome
     from tooling.review.repository.git import Git
-    from tooling.review.repository.neighbours import users
     from tooling.review.review import find
     from tooling.review.risk import assess
 

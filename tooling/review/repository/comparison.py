@@ -14,7 +14,7 @@ from tooling.review.repository.module import Function, Module
 from tooling.review.repository.side import INDEX, WORK_TREE, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from tooling.review.repository.git import Git
 
@@ -95,17 +95,37 @@ class Comparison:
     @cached_property
     def affected(self) -> tuple[str, ...]:
         """Files outside the change that name something it removed or gave another signature."""
-        names = {name for name, _ in self.gone.values()} | set(self._resigned())
-        names = {name for name in names if len(name) > 2}
-        return tuple(path for path in self.head.grep(names, "*.py") if path not in self.by_path)
+        wanted: dict[str, set[str]] = {}
+        for name, path in [*((name, file.old_path) for name, file in self.gone.values()), *self._resigned()]:
+            if len(name) > 2:
+                wanted.setdefault(name, set()).add(_stem(path))
+        paths = [path for path in self.head.grep(wanted, "*.py") if path not in self.by_path] if wanted else []
+        self.head.load(paths)
+        # A name like `main` is everywhere: who does not name the module either means another one, unless the name is
+        # handed on by a package.
+        handed_on = self.head.mentioned(wanted, "*__init__.py") if paths else set()
+        texts = {path: self.head.text(path) or "" for path in paths}
+        return tuple(path for path, text in texts.items() if _may_mean(text, wanted, handed_on))
 
-    def _resigned(self) -> Iterator[str]:
+    def _resigned(self) -> Iterator[tuple[str, str]]:
         for file in self.files:
             before, after = self.base.module(file.old_path), self.head.module(file.path)
             if before is None or after is None or file.status == "A":
                 continue
             old = _signatures(before)
-            yield from (name for name, shape in _signatures(after).items() if old.get(name, shape) != shape)
+            now = _signatures(after).items()
+            yield from ((name, file.path) for name, shape in now if old.get(name, shape) != shape)
+
+
+def _stem(path: str) -> str:
+    """ "engine" of "areal/api/engine.py", "api" of "areal/api/__init__.py"."""
+    *folders, name = path.removesuffix(".py").split("/")
+    return folders[-1] if name == "__init__" and folders else name
+
+
+def _may_mean(text: str, wanted: Mapping[str, Collection[str]], handed_on: Collection[str]) -> bool:
+    mentioned = (name for name in wanted if name in text)
+    return any(name in handed_on or any(stem in text for stem in wanted[name]) for name in mentioned)
 
 
 def top_level(module: Module) -> dict[str, ast.AST]:
