@@ -10,12 +10,13 @@ pickle:
          ("raised", seconds, text)    ("fault", seconds, kind, text)
 
 Two processes, in a session of their own: the first is a guard that runs no user code and can therefore always act.
-When the parent is gone it kills the group, that is the worker and everything the reward started, even if the reward
-hangs in C.
+When the parent is gone, or asks by SIGTERM, it kills the group, that is the worker and everything the reward started,
+even if the reward hangs in C. On Linux it also adopts what moved to a session of its own, and kills that too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import numbers
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HEADER = struct.Struct("<I")
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_HUNT_SECONDS = 2.0
 
 
 def main() -> None:
@@ -44,6 +46,7 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     os.dup2(2, 1)  # what a reward prints must not mix with the output of the program that called us
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     worker = os.fork()
     if worker == 0:
         _serve(channel)
@@ -56,10 +59,7 @@ def _guard(worker: int, parent: int, channel: socket.socket) -> None:
     # Two signs of the parent's end: its end of the socket closes, which some fork of the parent may delay, and the
     # kernel's signal, which only Linux has.
     signal.signal(signal.SIGTERM, _kill_group)
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         _kill_group()
 
@@ -71,7 +71,8 @@ def _guard(worker: int, parent: int, channel: socket.socket) -> None:
         _kill_group()
 
     threading.Thread(target=wait_for_hangup, daemon=True).start()
-    status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    status = _wait_for(worker)
+    _kill_descendants()
     if status >= 0:
         os._exit(status)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core dump, the worker's own, is enough
@@ -80,8 +81,50 @@ def _guard(worker: int, parent: int, channel: socket.socket) -> None:
     os.kill(os.getpid(), -status)
 
 
+def _wait_for(worker: int) -> int:
+    """Exit code of the worker; on the way, adopted processes that end are reaped."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == worker:
+            return os.waitstatus_to_exitcode(status)
+
+
 def _kill_group(*_: object) -> None:
+    _kill_descendants()
     os.killpg(0, signal.SIGKILL)
+
+
+def _kill_descendants() -> None:
+    """Kill until none is left: those of a killed one become ours. Bounded, since a fork bomb may be faster."""
+    deadline = time.monotonic() + _HUNT_SECONDS
+    while (found := _descendants()) and time.monotonic() < deadline:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _descendants() -> list[int]:
+    """Living processes below this one; none where there is no /proc."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        with contextlib.suppress(OSError, ValueError):
+            with open(f"/proc/{int(name)}/stat", encoding="utf-8", errors="replace") as file:
+                # "pid (name) state parent ...": the name may hold blanks and parentheses.
+                state, parent = file.read().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                parents[int(name)] = int(parent)
+    found, own = [], {os.getpid()}
+    while level := [pid for pid, parent in parents.items() if parent in own]:
+        found += level
+        own = set(level)
+    return found
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _serve(channel: socket.socket) -> None:

@@ -38,6 +38,8 @@ _STARTUP_SECONDS = 120.0
 """Limit for starting Python and importing the reward's module; apart from the limit of a call."""
 _MAX_FAILED_STARTS = 3
 """Replacements that may fail in a row once the reward has been imported; the very first failure is final."""
+_GUARD_SECONDS = 3.0
+"""For the guard of a worker that is killed; more than it hunts for."""
 _LOOK_AHEAD_SECONDS = 0.002
 _MAX_LOOK_AHEAD = 16
 _RECEIVE_BYTES = 1 << 18
@@ -346,9 +348,15 @@ class WorkerPool:
 
 
 def _kill(worker: _Worker) -> int | None:
-    """End the worker and everything in its process group; return its exit status, None when it cannot be had."""
-    # The group first: until the leader is reaped, nobody else can get its number. A leader that died by itself keeps
-    # its own exit status.
+    """End the worker and everything it started; return its exit status, None when it cannot be had."""
+    # The guard can reach what left the group, so it is asked first.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(worker.process.pid, signal.SIGTERM)
+    deadline = time.monotonic() + _GUARD_SECONDS
+    while not _ended(worker.process.pid) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    # The group before the leader is reaped: until then, nobody else can get its number. A leader that died by itself
+    # keeps its own exit status.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(worker.process.pid, signal.SIGKILL)
     worker.channel.close()
@@ -357,6 +365,11 @@ def _kill(worker: _Worker) -> int | None:
     except subprocess.TimeoutExpired:
         logger.warning("reward worker process %d does not end after SIGKILL", worker.process.pid)
         return None
+
+
+def _ended(pid: int) -> bool:
+    """Whether a child has ended, without taking its exit status."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _again(error: ArealError) -> ArealError:

@@ -3,8 +3,8 @@
     reward = AsyncRewardWrapper("gsm8k", timeout_seconds=15.0, max_workers=2)
     score = await reward("8*9=", "72", [5, 9], [11], answer="72")
 
-A worker that exceeds the limit is killed with every process the reward started (those that moved to a session of their
-own excepted), and replaced. See `_worker_pool` for how, and `_worker` for what runs on the other side.
+A worker that exceeds the limit is killed with every process the reward started (outside Linux, those that moved to a
+session of their own excepted), and replaced. See `_worker_pool` for how, and `_worker` for what runs on the other side.
 """
 
 from __future__ import annotations

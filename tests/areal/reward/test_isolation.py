@@ -53,6 +53,15 @@ def hang(prompt, completions, prompt_ids, completion_ids, **data):
         child = subprocess.Popen(["sleep", "600"])
         open(prompt, "a").write(f"{child.pid} end")
         child.wait()
+    if completions in ("session", "leaves"):
+        # A session of its own each, and the inner one loses its parent.
+        inner = "import subprocess as s; print(s.Popen(['sleep', '600'], stdout=2, start_new_session=True).pid)"
+        orphan = subprocess.run([sys.executable, "-S", "-c", inner], stdout=subprocess.PIPE, text=True).stdout.strip()
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        open(prompt, "a").write(f"{child.pid} {orphan} end")
+        if completions == "leaves":
+            os._exit(3)
+        child.wait()
     return 1.0
 
 def crash(prompt, completions, prompt_ids, completion_ids, **data):
@@ -271,6 +280,26 @@ async def test_the_children_of_a_hanging_reward_die_with_it(rewards, wrap, tmp_p
     assert eventually(lambda: not any(alive(pid) for pid in pids))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt what lost its parent")
+@pytest.mark.fault(
+    row=13,
+    injected="a reward that moves processes into sessions of their own, one of them without a parent, and then hangs, "
+    "or crashes",
+    seen="all of them are gone after the limit, or the crash",
+)
+@pytest.mark.parametrize("how", ["session", "leaves"])
+async def test_children_in_sessions_of_their_own_die_too(rewards, wrap, tmp_path, how):
+    reward = wrap(f"{rewards}:hang", timeout_seconds=2.0)
+    reward.start()
+    note = tmp_path / "pid"
+    fault = await fault_of(reward(str(note), how, [], []))
+    assert fault.kind is (FaultKind.REWARD_TIMEOUT if how == "session" else FaultKind.REWARD_RAISED)
+    pids = pids_in(note)
+    assert len(pids) == 3
+    assert eventually(lambda: not any(alive(pid) for pid in pids))
+    assert await reward("", "fine", [], []) == 1.0
+
+
 async def test_a_hang_delays_only_its_own_worker(rewards, wrap):
     reward = wrap(f"{rewards}:hang", timeout_seconds=3.0, max_workers=2)
     reward.start()
@@ -476,10 +505,10 @@ async def test_a_worker_killed_from_outside_while_idle_is_replaced(rewards, wrap
 
 @pytest.mark.fault(
     row=13,
-    injected="SIGKILL of the process that owns rewards hanging in Python, in C, or in a child",
+    injected="SIGKILL of the process that owns rewards hanging in Python, in C, or in children, also in other sessions",
     seen="no reward process is left",
 )
-@pytest.mark.parametrize("how", ["python", "c", "child"])
+@pytest.mark.parametrize("how", ["python", "c", "child", "session"])
 def test_kill_9_of_the_parent_leaves_no_orphans(rewards, tmp_path, how):
     """The script also counts how often its top level runs: a worker must not run the user's program again."""
     script = tmp_path / "program.py"
@@ -504,7 +533,7 @@ def test_kill_9_of_the_parent_leaves_no_orphans(rewards, tmp_path, how):
     pids = [int(text) for text in program.stdout.readline().split()]
     assert len(pids) == 2
     note = tmp_path / "note"
-    assert eventually(lambda: len(pids_in(note)) == (2 if how == "child" else 1))
+    assert eventually(lambda: len(pids_in(note)) == {"child": 2, "session": 3}.get(how, 1))
     pids += pids_in(note)
     assert all(alive(pid) for pid in pids)
     program.kill()
