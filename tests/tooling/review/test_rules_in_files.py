@@ -215,7 +215,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "wildcard-import": (["from os.path import *\n"], ["from os.path import join\n"]),
     "swallowed-error": (
         ["def f(g):\n    try:\n        g()\n    except Exception:\n        pass\n"],
-        ["def f(g):\n    try:\n        g()\n    except KeyError:\n        pass\n"],
+        [
+            "def f(g):\n    try:\n        g()\n    except KeyError:\n        pass\n",
+            "def _stop_all(g):\n    try:\n        g()\n    except Exception:\n        pass\n",
+        ],
     ),
     "torn-state": (
         ["def save_state(p, s):\n    with open(p, 'w') as f:\n        f.write(s)\n"],

@@ -260,5 +260,11 @@ def test_functions_that_others_import_use_no_names_of_the_main_program(world):
     assert world.found() == [("main-only-name", "run.py", 9)]
 
 
+def test_a_choice_may_be_checked_where_it_is_used(world):
+    config = CASES["unchecked-choice"][0][0]
+    world.commit({"a.py": config, "b.py": "def f(c):\n    if c.kind not in ('a', 'b'):\n        raise ValueError(c)\n"})
+    assert world.found() == []
+
+
 def test_rules_of_this_page_are_rules_of_one_file():
     assert {name for name in CASES if RULES[name].in_file is None} == set()

@@ -206,6 +206,12 @@ def _children(node: ast.AST) -> list[ast.AST]:
     return children
 
 
+TEARDOWN = re.compile(
+    r"^_*(destroy|close|aclose|stop|shutdown|cleanup|clean_up|teardown|terminate|kill|del|exit)(_|$)|^__a?(del|exit)__$"
+)
+"""Names of functions that end something: nothing may hang there, and going on after an error is right."""
+
+
 def keyword(call: ast.Call, *names: str) -> ast.expr | None:
     """The value of the first keyword of these names."""
     return next((each.value for each in call.keywords if each.arg in names), None)

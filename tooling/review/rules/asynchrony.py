@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, keyword, last_name, own_nodes
+from tooling.review.repository.module import TEARDOWN, Function, keyword, last_name, own_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,15 +17,12 @@ if TYPE_CHECKING:
 
 _BLOCKING = frozenset(
     {"time.sleep", "os.system", "subprocess.run", "subprocess.call", "subprocess.check_call"}
-    | {"subprocess.check_output", "urllib.request.urlopen", "socket.create_connection", "input"}
+    | {"subprocess.check_output", "urllib.request.urlopen", "socket.create_connection"}
     | {
         f"{client}.{verb}"
         for client in ("requests", "httpx")
         for verb in ["get", "post", "put", "patch", "delete", "head", "request"]
     }
-)
-_TEARDOWN = re.compile(
-    r"^_*(destroy|close|aclose|stop|shutdown|cleanup|teardown|terminate|del|exit)(_|$)|^__(del|exit)__$"
 )
 _WAITER = re.compile(r"thread|proc|worker", re.IGNORECASE)
 _POOL = re.compile(r"executor|pool", re.IGNORECASE)
@@ -102,7 +99,7 @@ def unbounded_wait(module: Module, _side: Side) -> Iterator[Place]:
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in {"join", "shutdown"}:
             continue
         function = module.function_of(node)
-        if not isinstance(function, Function) or not _TEARDOWN.match(function.name):
+        if not isinstance(function, Function) or not TEARDOWN.match(function.name):
             continue
         owner = ast.unparse(node.func.value)
         if node.func.attr == "join" and not node.args and not node.keywords and _joined(owner, function):

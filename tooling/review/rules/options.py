@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CONFIG = re.compile(r"(Config|Args|Arguments|Options|Params)$")
 
 
-def unchecked_choice(module: Module, _side: Side) -> Iterator[Place]:
+def unchecked_choice(module: Module, side: Side) -> Iterator[Place]:
     """A field with a list of choices that the class's own validation leaves out."""
     for owner in module.nodes(ast.ClassDef):
         limited = {name: node for node in owner.body if (name := _limited(node))}
@@ -28,9 +28,16 @@ def unchecked_choice(module: Module, _side: Side) -> Iterator[Place]:
         said |= {str(part.value) for each in checks for part in ast.walk(each) if isinstance(part, ast.Constant)}
         generic = any(last_name(part.func) == "fields" for each in checks for part in _calls(each))
         for name, node in limited.items() if set(limited) & said and not generic else ():
-            if name not in said:
+            if name not in said and not _checked_elsewhere(side, module, name):
                 message = f"`{owner.name}.{name}` lists its choices, and `__post_init__` does not check them"
                 yield Place(module.path, node.lineno, message)
+
+
+def _checked_elsewhere(side: Side, module: Module, name: str) -> bool:
+    """Whether another file says what the field must be."""
+    spelt = re.compile(rf"{re.escape(name)}\b.*(\bnot in\b|must be|invalid|unknown|unsupported)", re.IGNORECASE)
+    others = (path for path in side.grep([name], "*.py") if path != module.path)
+    return any(spelt.search(line) for path in others for line in (side.text(path) or "").splitlines())
 
 
 def _calls(function: Function) -> Iterator[ast.Call]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.repository.module import Function, last_name, own_nodes, parse
+from tooling.review.repository.module import TEARDOWN, Function, last_name, own_nodes, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ def swallowed(module: Module, _side: Side) -> Iterator[Place]:
         attempt = module.parents[handler]
         effects = isinstance(attempt, ast.Try) and all(isinstance(each, ast.Expr) for each in attempt.body)
         function = module.function_of(handler)
-        ending = isinstance(function, Function) and function.name in {"__del__", "__exit__", "close", "destroy"}
+        ending = isinstance(function, Function) and bool(TEARDOWN.match(function.name))
         if broad and silent and effects and not ending:
             yield Place(module.path, handler.lineno, "every error disappears here")
 
