@@ -87,7 +87,9 @@ def refuse_strangers(git: Git, branch: str, remote: str, theirs: str, known: tup
     branch leads to, or once led to (reflog, backups)."""
     asked = "".join(f"{line}\n" for line in (theirs, *(f"^{each}" for each in known)))
     shape = "--format=%h %an: %s"
-    found = git.run("log", "--max-count=6", shape, "--stdin", "--no-show-signature", given=asked.encode())
+    found = git.run(
+        "log", "--max-count=6", "--ignore-missing", shape, "--stdin", "--no-show-signature", given=asked.encode()
+    )
     lines = found.decode(errors="replace").splitlines()
     if lines:
         shown = "; ".join(lines[:5]) + (" ..." if len(lines) > 5 else "")

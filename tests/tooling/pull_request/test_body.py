@@ -245,6 +245,26 @@ def test_the_template_of_a_repository_is_filled_and_kept(world, place):
     assert text.index("## Screenshots") < text.index("## Risk")
 
 
+@pytest.mark.parametrize(
+    ("line", "ticked"),
+    [
+        ("I have added tests that prove my fix is effective", True),
+        ("New and existing unit tests pass locally with my changes", False),
+        ("I have run the tests", False),
+        ("I have not added tests", False),
+        ("I added no tests, since it is a refactoring", False),
+        ("My commits follow Conventional Commits", True),
+        ("I have performed a self-review of my code", False),
+        ("I have commented my code, particularly in hard-to-understand areas", False),
+        ("The branch is rebased", True),
+    ],
+)
+def test_a_box_is_ticked_only_for_what_is_proven(world, line, ticked):
+    world.advance("docs: template", {".github/PULL_REQUEST_TEMPLATE.md": f"## Checklist\n\n- [ ] {line}\n"})
+    world.commit("test: two", {"tests/test_two.py": "def test_two():\n    assert True\n"})
+    assert section(body(world), "Checklist") == f"- [{'x' if ticked else ' '}] {line}"
+
+
 def test_the_base_decides_about_the_template_not_the_change(world):
     world.advance("docs: template", {".github/PULL_REQUEST_TEMPLATE.md": "## Summary\n\nFROM BASE\n"})
     world.commit("docs: mine", {"docs/pull_request_template.md": "## Summary\n\nFROM BRANCH\n"})

@@ -56,6 +56,7 @@ _TYPES: Final[dict[str, re.Pattern[str]]] = {
     "gov": re.compile(r"gov|process"),
     "revert": re.compile(r"revert"),
 }
+_NEGATION: Final = re.compile(r"\b(?:not?|never|without|cannot)\b|n't\b")
 OURS: Final = """\
 {sections}
 ## Checklist
@@ -208,8 +209,16 @@ def _fill_checklists(sections: list[_Section], facts: Facts) -> None:
     """Tick what a fact proves. Nothing else: a person does the rest."""
     for section in sections:
         for index, line in enumerate(section.lines):
-            if _BOX.match(line) and any(words.search(line.lower()) and proven(facts) for words, proven in _PROOFS):
+            if _BOX.match(line) and _proven(line.lower(), facts):
                 section.lines[index] = _set(line)
+
+
+def _proven(line: str, facts: Facts) -> bool:
+    """The first statement that is known decides: "new and existing tests pass" is about passing."""
+    if _NEGATION.search(line):
+        return False
+    proof = next((proof for words, proof in _PROOFS if words.search(line)), None)
+    return proof is not None and proof(facts)
 
 
 def _set(line: str) -> str:
@@ -228,7 +237,7 @@ _PROOFS: Final[tuple[tuple[re.Pattern[str], Callable[[Facts], bool]], ...]] = (
         lambda facts: facts.conforming,
     ),
     (re.compile(r"newest commit of the base|rebased|up[ -]to[ -]date with"), lambda facts: facts.up_to_date),
-    (re.compile(r"\btests? (?:all )?pass|passing tests|tests.* (?:all )?pass"), _tests_pass),
+    (re.compile(r"tests?\b.*\bpass|\bpass(?:es|ed|ing)?\b.*tests?\b|\b(?:ran|run|executed)\b.*tests?\b"), _tests_pass),
     (
         re.compile(r"changed code comes with changed tests|(?:added|changed|updated|new) (?:\w+ ){0,3}tests?\b"),
         lambda facts: bool(facts.paths("test")),
