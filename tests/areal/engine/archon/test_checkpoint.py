@@ -10,6 +10,12 @@ from areal.engine.archon.equality.launch import run_processes
 WORKER = str(Path(__file__).with_name("checkpoint_worker.py"))
 
 
+@pytest.mark.fault(
+    row=29,
+    injected="a checkpoint of four ranks continued by two and by one",
+    seen="resharded: losses, parameters and random draws equal those of the four; logits of the export are equal; "
+    "shards of another model are refused",
+)
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_checkpoint_of_four_ranks_is_continued_by_two_and_one_and_exported(tmp_path):

@@ -16,6 +16,11 @@ def good_tokens(prompt_length, count):
     return [2 + (prompt_length + index) % 18 for index in range(count)]
 
 
+@pytest.mark.fault(
+    row=5,
+    injected="the connection is cut, or falls silent, after 5 tokens, twice in a row",
+    seen="the request goes on at another server with exactly its tokens so far; every token carries its version",
+)
 @pytest.mark.parametrize("behaviour", ["drop:5", "stall:5"])
 def test_a_generation_that_breaks_off_goes_on_elsewhere_with_its_tokens(world, behaviour):
     world.start(2)
@@ -36,6 +41,11 @@ def test_a_generation_that_breaks_off_goes_on_elsewhere_with_its_tokens(world, b
     assert world.engine.stats()["salvaged_tokens"] >= 8
 
 
+@pytest.mark.fault(
+    row=7,
+    injected="a stream that ends without its end mark",
+    seen="a failed call, continued elsewhere",
+)
 def test_an_answer_without_its_end_mark_is_no_answer(world):
     world.start(1)
     world.servers[0].script = ["no_end"]
@@ -52,6 +62,11 @@ def test_a_continuation_draws_other_random_numbers(world):
     assert second["sampling_params"]["seed"] != 42
 
 
+@pytest.mark.fault(
+    row=7,
+    injected="HTML, HTTP 500, HTTP 503 and cut JSON instead of an answer",
+    seen="a failed call each; asked elsewhere; nothing of it reaches the tokens",
+)
 @pytest.mark.parametrize("behaviour", ["html", "status:500", "status:503", "truncated"])
 def test_an_answer_that_is_no_answer_is_never_taken_for_text(world, behaviour):
     world.start(2)
@@ -61,6 +76,12 @@ def test_an_answer_that_is_no_answer_is_never_taken_for_text(world, behaviour):
     assert world.engine.stats()["failed_calls"] == 2
 
 
+@pytest.mark.fault(
+    row=8,
+    injected="wrong counts, None, NaN, a log-probability above 0 or clamped, tokens outside the vocabulary, labels "
+    "that do not fit",
+    seen="a generation_failed fault that says what was wrong; the next request is fine",
+)
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [
@@ -85,6 +106,11 @@ def test_tokens_that_cannot_be_trained_on_are_a_fault_with_its_reason(world, beh
     assert world.one(new=10).output_tokens == good_tokens(2, 10)
 
 
+@pytest.mark.fault(
+    row=8,
+    injected="NaN in three answers in a row",
+    seen="the server is given up and replaced",
+)
 def test_a_server_that_keeps_sending_nonsense_is_given_up(world):
     world.start(1, max_consecutive_errors=3)
     world.servers[0].script = ["nan"] * 3
@@ -113,6 +139,11 @@ def test_attempts_are_bounded(world):
     assert len(world.servers[0].requests) == 3
 
 
+@pytest.mark.fault(
+    row=6,
+    injected="a server with four requests sends no further token",
+    seen="given up by its progress; all four requests end complete",
+)
 def test_a_silent_server_is_given_up_and_its_requests_go_on(world):
     world.start(1)
     world.servers[0].script = ["stall:3"] * 4
@@ -153,6 +184,11 @@ def test_a_server_without_the_needed_endpoints_is_refused_with_the_fix(world, mo
         world.engine.wait_ready(timeout=5)
 
 
+@pytest.mark.fault(
+    row=23,
+    injected="another process answers at the port of a server that is gone",
+    seen="recognised by its incarnation and refused",
+)
 def test_an_answer_from_another_process_at_the_port_is_recognised(world, monkeypatch):
     world.start(1, restarts=0, ready=False)
     world.engine.wait_ready(timeout=5)
@@ -170,6 +206,11 @@ def test_an_answer_from_another_process_at_the_port_is_recognised(world, monkeyp
 # ---- weight updates
 
 
+@pytest.mark.fault(
+    row=9,
+    injected="the staged weights do not have the announced digests, once",
+    seen="sent again; the update succeeds",
+)
 def test_a_damaged_transfer_is_tried_again(world):
     world.start(1)
     world.servers[0].refuse_stage = 1
@@ -179,6 +220,11 @@ def test_a_damaged_transfer_is_tried_again(world):
     assert world.pool.condemned == []
 
 
+@pytest.mark.fault(
+    row=9,
+    injected="no server accepts the staged weights",
+    seen="the update fails loudly; version and answers stay those of before",
+)
 def test_weights_that_every_server_refuses_change_nothing(world):
     world.start(2)
     for server in world.servers:
@@ -207,6 +253,11 @@ def test_a_server_that_fails_while_switching_is_replaced_and_gets_the_weights_fi
     assert world.servers[1].label == "1"
 
 
+@pytest.mark.fault(
+    row=9,
+    injected="a server says that it switched and keeps computing with other weights",
+    seen="found by the probe after the switch, given up, started again with the right ones",
+)
 def test_a_server_that_keeps_its_old_weights_is_found_by_the_probe(world):
     world.start(2)
     world.servers[0].score = -0.7
@@ -217,6 +268,11 @@ def test_a_server_that_keeps_its_old_weights_is_found_by_the_probe(world):
     world.engine.wait_ready(timeout=10)
 
 
+@pytest.mark.fault(
+    row=10,
+    injected="a server computes with wrong weights between switch and probe, while requests are under way",
+    seen="what it sampled in between is thrown away and sampled again",
+)
 def test_nothing_sampled_between_a_bad_switch_and_its_probe_is_kept(world):
     world.start(2, affinity_tokens=0)
     for server in world.servers:
@@ -241,6 +297,11 @@ def test_nothing_sampled_between_a_bad_switch_and_its_probe_is_kept(world):
     assert resumed
 
 
+@pytest.mark.fault(
+    row=5,
+    injected="a server with version 1 hangs and is started again",
+    seen="it gets version 1 before the first request; every token is labelled 1",
+)
 def test_a_restarted_server_gets_the_newest_weights_before_requests(world):
     world.start(1)
     world.update(1)
@@ -253,6 +314,11 @@ def test_a_restarted_server_gets_the_newest_weights_before_requests(world):
     assert calls[restart:].index("/update_weight_version") < calls[restart:].index("/inference/v1/generate") + 2
 
 
+@pytest.mark.fault(
+    row=10,
+    injected="two updates during one generation",
+    seen="tokens of versions 0, 1 and 2, in order",
+)
 def test_labels_follow_updates_during_a_generation(world):
     world.start(1)
     world.servers[0].delay = 0.02
