@@ -116,6 +116,11 @@ def test_a_server_is_reported_when_it_is_healthy_and_knows_its_incarnation(super
             assert response.read().decode() == instance.incarnation
 
 
+@pytest.mark.fault(
+    row=5,
+    injected="SIGKILL of a supervised server",
+    seen="reported with its signal, started again as another incarnation",
+)
 def test_a_killed_server_is_restarted_as_another_incarnation(supervise):
     supervisor, events = supervise("good")
     first, _ = events.next("up")
@@ -127,6 +132,11 @@ def test_a_killed_server_is_restarted_as_another_incarnation(supervise):
     assert second.incarnation != first.incarnation
 
 
+@pytest.mark.fault(
+    row=6,
+    injected="SIGSTOP of a supervised server",
+    seen="found by its health checks, killed and replaced",
+)
 def test_a_stopped_server_is_found_to_hang_and_replaced(supervise):
     supervisor, events = supervise("good")
     events.next("up")
@@ -151,6 +161,11 @@ def test_a_condemned_server_is_replaced_although_it_looks_alive(supervise):
     assert is_healthy(second.url, 5.0)
 
 
+@pytest.mark.fault(
+    row=5,
+    injected="a server that ends at every start",
+    seen="given up after the bounded number, with the end of its log",
+)
 def test_restarts_are_bounded_and_the_log_says_why(supervise):
     _, events = supervise("exit", max_restarts=2)
     name, reason = events.next("retired")
@@ -188,6 +203,11 @@ def test_a_command_that_does_not_exist_is_named(supervise, tmp_path):
     supervisor.close()
 
 
+@pytest.mark.fault(
+    row=25,
+    injected="a supervised server with children in other sessions is closed",
+    seen="none of them is left",
+)
 def test_closing_ends_every_process_also_in_other_sessions(supervise, tmp_path):
     supervisor, events = supervise("children")
     events.next("up")
@@ -207,6 +227,11 @@ def test_a_server_that_ignores_sigterm_is_killed_after_its_grace(supervise):
     assert not is_running(pid)
 
 
+@pytest.mark.fault(
+    row=25,
+    injected="SIGKILL of the process that owns a supervisor",
+    seen="none of its servers is left",
+)
 def test_nothing_survives_an_owner_that_is_killed(tmp_path):
     owner = subprocess.Popen([sys.executable, str(Path(__file__).with_name("owner.py")), str(tmp_path)])
     try:
