@@ -28,4 +28,5 @@ format: setup
 docs: setup
 	@.venv/bin/python scripts/generate_reference.py
 	@.venv/bin/python scripts/generate_command_pages.py
+	@.venv/bin/python scripts/generate_fault_table.py
 	@.venv/bin/areal-audit --write

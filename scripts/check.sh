@@ -72,6 +72,7 @@ if [ $fast = 0 ]; then
     gate harness-check $bin/areal-harness check
     gate command-pages $bin/python scripts/generate_command_pages.py --check
     gate checklists $bin/areal-audit --check
+    gate fault-table $bin/python scripts/generate_fault_table.py --check
 fi
 
 # Last, and not through `gate`: its closing line with the counts is the last line of a run that passes.
