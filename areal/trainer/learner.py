@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.algorithm import metrics as metric_functions
-from areal.algorithm import reward_shaping
+from areal.algorithm import mismatch, reward_shaping
 from areal.algorithm.aggregate import count
 from areal.algorithm.critic import value_loss
 from areal.algorithm.packing import collate, select, split_groups
@@ -77,16 +76,17 @@ class PolicyLearner:
         parts = split_groups(batch.groups, self.config.objective.num_minibatches)
         actor_stats: list[TrainStats] = []
         critic_stats: list[TrainStats] = []
-        for indices in parts:
+        for number, indices in enumerate(parts):
             minibatch = select(trained, indices)
-            actor_stats.append(self._update_actor(minibatch))
+            # Without a forward of its own, the first minibatch's says how sampler and trainer differ.
+            compare = number == 0 and not self._recomputes_prox()
+            actor_stats.append(self._update_actor(minibatch, compare=compare))
             if self.critic is not None:
                 critic_stats.append(self._update_critic(self.critic, minibatch))
         metrics = _merge(actor_stats, "train") | _merge(critic_stats, "critic")
-        if self._recomputes_prox():
-            metrics[names.MISMATCH_MEAN] = metrics["train/behave_abs_diff"]
-            metrics[names.MISMATCH_MAX] = metrics["train/behave_abs_diff_max"]
-            metrics["mismatch/effective_sample_size"] = effective_sample_size(actor_stats)
+        compared = {key: metrics.pop(key) for key in list(metrics) if key.startswith(f"train/{mismatch.PREFIX}")}
+        sums = {key.removeprefix("train/"): value for key, value in compared.items()} or self._compare(batch)
+        metrics |= {f"{names.MISMATCH_PREFIX}{key}": value for key, value in mismatch.summary(sums).items()}
         metrics[names.KL] = metrics["train/kl_ref" if self.reference is not None else "train/approx_kl"]
         return metrics | self._describe(batch)
 
@@ -144,18 +144,35 @@ class PolicyLearner:
         )
         return replace(batch, advantages=advantages, returns=returns)
 
-    def _update_actor(self, minibatch: PaddedBatch) -> TrainStats:
+    def _compare(self, batch: PaddedBatch) -> dict[str, float]:
+        """Sampler against trainer over a batch whose log-probabilities were recomputed."""
+        assert batch.logp_prox is not None, "update comes after prepare"
+        fresh = batch.versions == self.actor.version
+        sums = mismatch.partial_sums(
+            batch.logp_prox,
+            batch.logp_behave,
+            mask=batch.loss_mask,
+            fresh=fresh,
+            num_tokens=float(batch.loss_mask.sum()),
+            num_fresh=float((batch.loss_mask * fresh).sum()),
+        )
+        return {key: float(value) for key, value in sums.items()}
+
+    def _update_actor(self, minibatch: PaddedBatch, *, compare: bool) -> TrainStats:
+        """compare: also measure how the sampler's log-probabilities differ from those of this forward."""
         denominators = self.objective.denominators(
             mask=minibatch.loss_mask,
             groups=minibatch.groups,
             logp_prox=minibatch.logp_prox,
             logp_behave=minibatch.logp_behave,
         )
+        version = self.actor.version
+        num_fresh = float((minibatch.loss_mask * (minibatch.versions == version)).sum())
 
         def loss_fn(logp: Tensor, entropy: Tensor | None, micro: PaddedBatch) -> LossOutput:
             if micro.logp_prox is None or micro.advantages is None:
                 raise EngineError("update of a batch that was not prepared; call prepare first")
-            return self.objective.loss(
+            output = self.objective.loss(
                 logp,
                 logp_prox=micro.logp_prox,
                 logp_behave=micro.logp_behave,
@@ -166,6 +183,17 @@ class PolicyLearner:
                 denominators=denominators,
                 entropy=entropy,
             )
+            if not compare:
+                return output
+            sums = mismatch.partial_sums(
+                logp,
+                micro.logp_behave,
+                mask=micro.loss_mask,
+                fresh=micro.versions == version,
+                num_tokens=denominators.tokens,
+                num_fresh=num_fresh,
+            )
+            return replace(output, metrics={**output.metrics, **sums})
 
         return self.actor.train_batch(minibatch, loss_fn, temperature=self._temperature, with_entropy=True)
 
@@ -201,11 +229,6 @@ class PolicyLearner:
             "tokens/sampled": float(lengths.sum()),
             "tokens/total": float(batch.lengths.sum()),
         }
-
-
-def effective_sample_size(stats: Sequence[TrainStats]) -> float:
-    """Mean over minibatches of (mean w)^2 / mean w^2: 1 when sampler and trainer agree, towards 0 as they part."""
-    return sum(metric_functions.effective_sample_size(item.metrics) for item in stats) / len(stats)
 
 
 def _merge(stats: Sequence[TrainStats], prefix: str) -> dict[str, float]:

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
         # The guard has one thread, so that code may run between fork and exec.
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_guard)  # noqa: PLW1509 - see above
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_guard)  # noqa: PLW1509 - one thread only
     except OSError as error:
         sys.stderr.write(f"guard: cannot start {command[0]!r}: {error}\n")
         return 127

@@ -153,6 +153,19 @@ def test_decoupled_objectives_recompute_the_proximal_policy_and_agree_with_the_s
         assert row["mismatch/effective_sample_size"] == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.parametrize("prox_logp", ["behave", "recompute"])
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_every_step_says_how_sampler_and_trainer_differ(tmp_path, prox_logp, minibatches):
+    config = runs.tiny(tmp_path / "run", objective__prox_logp=prox_logp, objective__num_minibatches=minibatches)
+    runs.train(config)
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    for step in range(1, 5):
+        assert rows[step]["mismatch/abs_max"] < 1e-5
+        assert rows[step]["mismatch/fresh_fraction"] == pytest.approx(1.0)
+        assert rows[step]["mismatch/effective_sample_size"] == pytest.approx(1.0, abs=1e-4)
+        assert not [key for key in rows[step] if key.startswith("train/sampler_")]
+
+
 def test_resume_after_a_stop_continues_bit_by_bit(tmp_path):
     _, straight = runs.train(runs.tiny(tmp_path / "straight"))
     interrupted = runs.tiny(tmp_path / "interrupted")

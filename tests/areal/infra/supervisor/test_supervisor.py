@@ -185,7 +185,9 @@ def test_a_refused_server_counts_as_a_failed_start(supervise):
     events = Events()
     events.refuse = 1
     supervise("good", events=events, max_restarts=1)
-    events.next("up")
+    instance, _ = events.next("up")
+    assert events.refuse == 0
+    assert is_healthy(instance.url, 5.0)
 
 
 def test_a_command_that_does_not_exist_is_named(supervise, tmp_path):
