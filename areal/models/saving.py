@@ -64,19 +64,19 @@ def save_tensors(
         raise CheckpointError(f"cannot write checkpoint {target}: {error}") from error
 
 
-def check_replaceable(target: Path) -> None:
-    """Raise CheckpointError unless `target` is free, empty or a checkpoint folder."""
+def check_replaceable(target: Path, *, mark: str = CONFIG_FILE) -> None:
+    """Raise CheckpointError unless `target` is free, empty or a checkpoint folder, which has a file `mark`."""
     if not target.exists():
         return
     content = list(target.iterdir()) if target.is_dir() else []
     if (
         target.is_dir()
-        and (not content or (target / CONFIG_FILE).is_file())
+        and (not content or (target / mark).is_file())
         and all(file.is_file() for file in content)
     ):
         return
     raise CheckpointError(
-        f"{target} exists and is not a checkpoint folder (a folder with {CONFIG_FILE} and no subfolders); "
+        f"{target} exists and is not a checkpoint folder (a folder with {mark} and no subfolders); "
         "choose another path or remove it"
     )
 

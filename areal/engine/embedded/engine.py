@@ -63,6 +63,10 @@ class EmbeddedEngine:
                 f"share_weights=True uses the module as it is, but the config asks for dtype {config.dtype!r} on "
                 f"device {config.device!r}; leave both at 'auto'"
             )
+        # Under adapters the base never changes, so that updates need not carry it.
+        self._frozen = frozenset(name for name, value in model.named_parameters() if not value.requires_grad)
+        if len(self._frozen) == len(list(model.parameters())):
+            self._frozen = frozenset()
         self._model = model if share_weights else private_copy(model, dtype=config.dtype, device=config.device)
         self._config = config
         context = min(config.max_seq_len, model.args.max_position_embeddings)
@@ -151,7 +155,7 @@ class EmbeddedEngine:
         assert state is not None, "WeightUpdateMeta checks that kind 'memory' has a state dict"
         with self._gate.control():
             self._require_newer(meta)
-            replace_weights(self._model, state)
+            replace_weights(self._model, state, frozen=self._frozen)
             self._batch.preempt(self._version)
             self._version = meta.version
             self._tally["weight_updates"] += 1

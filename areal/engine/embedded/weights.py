@@ -35,18 +35,21 @@ def private_copy(model: nn.Module, *, dtype: str, device: str) -> nn.Module:
     return own
 
 
-def replace_weights(model: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
+def replace_weights(
+    model: nn.Module, state_dict: Mapping[str, Tensor], *, frozen: frozenset[str] = frozenset()
+) -> None:
     """Copy `state_dict` (native names) into `model`; dtype and device are converted.
 
-    Required are all parameters, a tied one under any of its names; persistent buffers are copied when present. Raises
-    EngineError naming missing, unknown and misshapen entries, before anything is changed.
+    frozen: parameters that training never changes, which may be left out. Required are all other parameters, a tied one
+    under any of its names; persistent buffers are copied when present. Raises EngineError naming missing, unknown and
+    misshapen entries, before anything is changed.
     """
     targets: dict[str, Tensor] = {
         **dict(model.named_parameters(remove_duplicate=False)),
         **{name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if tensor is not None},
     }
     given = {id(targets[name]) for name in state_dict if name in targets}
-    missing = [name for name, tensor in model.named_parameters() if id(tensor) not in given]
+    missing = [name for name, tensor in model.named_parameters() if id(tensor) not in given and name not in frozen]
     unknown = [name for name in state_dict if name not in targets]
     misshapen = [
         f"{name} {tuple(tensor.shape)} (expected {tuple(targets[name].shape)})"

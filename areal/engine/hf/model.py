@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import itertools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -22,11 +23,11 @@ from transformers.utils import ModelOutput
 
 from areal.api import CheckpointError, ModelError
 from areal.models.blocks.rectangles import MAX_PADDING_RATIO, make_rectangle, restoring_order
-from areal.models.saving import carry_over, check_replaceable
+from areal.models.saving import CONFIG_FILE, carry_over, check_replaceable
 from areal.utils.atomic import atomic_directory, remove_leftovers
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -218,15 +219,14 @@ class _Output(ModelOutput):
         return self.get(name)
 
 
-def write_folder(path: str | Path, write: Any) -> None:
+def write_folder(path: str | Path, write: Callable[[Path], Any], *, mark: str = CONFIG_FILE) -> None:
     """Have `write(folder)` fill the checkpoint folder `path`; whole or not at all, other files of an old one are kept.
 
-    Raises CheckpointError when `path` holds something else, or cannot be written.
+    mark: file by which an existing folder of this kind is known, and may be replaced. Raises CheckpointError when
+    `path` holds something else, or cannot be written.
     """
-    from pathlib import Path
-
     target = Path(path).resolve()
-    check_replaceable(target)
+    check_replaceable(target, mark=mark)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent, name=target.name)

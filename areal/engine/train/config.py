@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from areal.api import Config, ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig(Config):
+    """Low-rank adapters in place of training the model itself. Needs the package peft."""
+
+    rank: int = 16
+    """Rank of the update of each layer."""
+    alpha: int = 32
+    """The update is scaled by alpha / rank."""
+    targets: list[str] = field(default_factory=list)
+    """Last names of the linear layers that get an adapter, e.g. [q_proj, v_proj]; empty: all but heads and routers."""
+    rank_stabilized: bool = False
+    """Scale by alpha / sqrt(rank) instead, which suits large ranks (arXiv 2312.03732)."""
+    seed: int = 0
+    """Seed of the adapters' random half; the other half starts at 0, so they change nothing at first."""
+
+    def __post_init__(self) -> None:
+        """Refuse adapters without size."""
+        if self.rank < 1 or self.alpha < 1:
+            raise ConfigError(f"lora.rank is {self.rank} and lora.alpha {self.alpha}, expected at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +69,8 @@ class TrainEngineConfig(Config):
     """"auto" takes an accelerator when present, else "cpu"."""
     gradient_checkpointing: bool = False
     """Recompute layer activations in the backward pass: less memory, about a third more time."""
+    lora: LoraConfig | None = None
+    """Train low-rank adapters and leave the model frozen; null trains the model."""
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""

@@ -24,6 +24,7 @@ from areal.engine.train.forward import (
 from areal.engine.train.head import score_dtype
 from areal.engine.train.optimizer import MasterOptimizer, check_names
 from areal.engine.train.schedule import learning_rate
+from areal.engine.train.totals import Totals
 from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger
 
@@ -70,6 +71,12 @@ class TrainingEngine:
         learning_rate(config, config.warmup_steps, total_steps)
         self._dtype: torch.dtype = getattr(torch, config.dtype)
         self._model = model.to(self.device)
+        self._base: str | None = None
+        if config.lora is not None:
+            from areal.engine.hf.lora import BaseModel, add_lora
+
+            add_lora(self._model, config.lora, dtype=self._dtype)
+            self._base = BaseModel.of(self._model).fingerprint
         self._optimizer = MasterOptimizer(self._model, config, dtype=self._dtype)
         self._version = 0
         self._calls = 0
@@ -173,7 +180,7 @@ class TrainingEngine:
         """
         self._check_scoring(temperature, with_entropy=with_entropy, smoothing=smoothing)
         batch = to_device(batch, self.device)
-        totals = _Totals()
+        totals = Totals()
 
         def backward(part: PaddedBatch) -> None:
             scores_SL, entropy_SL, num_model_tokens = self._scores(
@@ -212,17 +219,24 @@ class TrainingEngine:
         )
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Native parameter names to live tensors (not copies): what `WeightUpdateMeta(kind="memory")` carries."""
-        return self._model.state_dict()
+        """Native parameter names to live tensors (not copies): what `WeightUpdateMeta(kind="memory")` carries.
+
+        With lora: those of the adapters only, since nothing else changes.
+        """
+        if self._base is None:
+            return self._model.state_dict()
+        return {name: parameter.data for name, parameter in self._model.named_parameters() if parameter.requires_grad}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a bit-exact continuation needs, as copies in host memory: later steps do not change it.
 
-        Plain values and tensors only; `areal.infra.checkpoint` can hold it as it is.
+        With lora: the adapters, and a fingerprint of what they were trained on. Plain values and tensors only;
+        `areal.infra.checkpoint` can hold it as it is.
         """
         return {
             "schema": _STATE_SCHEMA,
-            "parameters": {name: tensor.to("cpu", copy=True) for name, tensor in self._model.state_dict().items()},
+            "parameters": {name: tensor.to("cpu", copy=True) for name, tensor in self.weights().items()},
+            **({} if self._base is None else {"base": self._base}),
             "optimizer": self._optimizer.state_dict(),
             "version": self._version,
             "num_steps": self._calls,
@@ -237,7 +251,12 @@ class TrainingEngine:
                 f"engine state has schema {state.get('schema')!r}, this program reads {_STATE_SCHEMA}; use the "
                 f"version of areal that wrote it"
             )
-        own = self._model.state_dict()
+        if state.get("base") != self._base:
+            raise EngineError(
+                "the state was saved with other adapters or on top of another base model; use the same model.path and "
+                "lora settings as when it was saved"
+            )
+        own = self.weights()
         check_names("parameters", state["parameters"], set(own))
         for name, tensor in state["parameters"].items():
             if tensor.shape != own[name].shape or tensor.dtype != own[name].dtype:
@@ -256,9 +275,14 @@ class TrainingEngine:
     def save_pretrained(self, path: Path) -> None:
         """Write a Hugging Face checkpoint folder (config.json and safetensors), replacing an existing one at once.
 
-        A critic is written as its backbone, plus value_head.safetensors with the head.
+        A critic is written as its backbone, plus value_head.safetensors with the head. Adapters are merged into a copy
+        of the model, which is what is written.
         """
         model: Any = self._model
+        if self._base is not None:
+            from areal.engine.hf.lora import merged_copy
+
+            model = merged_copy(model)
         if not self.is_critic:
             model.save_pretrained(path)
             return
@@ -267,6 +291,14 @@ class TrainingEngine:
         model.backbone.save_pretrained(path)
         head = {name: tensor.cpu().contiguous() for name, tensor in model.head.state_dict().items()}
         atomic_write(path / "value_head.safetensors", save(head))
+
+    def save_adapter(self, path: Path, *, base: str) -> None:
+        """Write the adapters alone, as a folder that goes on top of the checkpoint `base`; EngineError without any."""
+        if self.config.lora is None:
+            raise EngineError("there is no adapter to save: the engine was configured without lora")
+        from areal.engine.hf.lora import save_adapter
+
+        save_adapter(self._model, self.config.lora, path, base=base)
 
     def _check_scoring(self, temperature: float, *, with_entropy: bool, smoothing: float) -> None:
         if not (0 <= smoothing < 1 and temperature > 0):
@@ -298,7 +330,7 @@ class TrainingEngine:
         return logp_SL, entropy_SL, num_model_tokens
 
     def _find_offending_rows(
-        self, batch: PaddedBatch, backward: Callable[[PaddedBatch], None], totals: _Totals
+        self, batch: PaddedBatch, backward: Callable[[PaddedBatch], None], totals: Totals
     ) -> tuple[int, ...]:
         """Run each sequence on its own; costs one more pass over the batch, in a case that should be rare."""
         rows: list[int] = []
@@ -337,37 +369,6 @@ class TrainingEngine:
                 f"{message}. max_skipped_steps is {self.config.max_skipped_steps}: lower lr, check the data of "
                 f"those rows, or use dtype float32"
             )
-
-
-class _Totals:
-    """Adds up what the micro-batches of one batch return; nothing leaves the device before the end."""
-
-    def __init__(self) -> None:
-        self._losses: list[Tensor] = []
-        self._metrics: dict[str, list[Tensor]] = {}
-        self._num_model_tokens = 0
-
-    def add(self, output: LossOutput, num_model_tokens: int) -> None:
-        self._losses.append(output.loss.detach())
-        self._num_model_tokens += num_model_tokens
-        for name, value in output.metrics.items():
-            self._metrics.setdefault(name, []).append(value.detach())
-
-    def clear(self) -> None:
-        self._losses.clear()
-        self._metrics.clear()
-        self._num_model_tokens = 0
-
-    def result(self) -> tuple[float, dict[str, float]]:
-        metrics = {name: float(_combine(name, torch.stack(values))) for name, values in self._metrics.items()}
-        metrics["model_tokens_count"] = float(self._num_model_tokens)
-        return float(torch.stack(self._losses).sum()), metrics
-
-
-def _combine(name: str, values: Tensor) -> Tensor:
-    if name.endswith("_max"):
-        return values.max()
-    return values.min() if name.endswith("_min") else values.sum()
 
 
 def _resolve_device(name: str) -> torch.device:

@@ -1,0 +1,179 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685) by `peft`: added to a model in place, merged into copies, saved alone.
+
+Works for our own families and for models of `transformers` alike: layers are replaced, the model stays what it is. What
+is trained is the adapter; the base is frozen, in the dtype it is computed with. There is no dropout: the same tokens
+must have the same log-probabilities in every pass.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+
+from areal.api import ConfigError, EngineError
+from areal.models.registry import get_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from areal.engine.train.config import LoraConfig
+
+_ADAPTER: Final = "default"
+_NOT_TARGETS: Final = frozenset({"embed_out", "gate", "head", "lm_head", "router", "score"})
+"""Last names of linear layers that are left alone unless named: heads, and routers of mixtures of experts."""
+_FINGERPRINT_VALUES: Final = 4096
+
+
+def add_lora(model: nn.Module, config: LoraConfig, *, dtype: torch.dtype) -> None:
+    """Put an adapter beside linear layers of `model`, in place; everything else but a value head is frozen.
+
+    The adapter changes nothing before its first update. dtype: of the frozen parameters from now on. Raises ConfigError
+    when `peft` is missing or no layer has one of the names in config.targets.
+    """
+    peft = _peft()
+    body: Any = getattr(model, "backbone", model)
+    body = getattr(body, "inner", body)
+    targets = [name for name, _ in _linear_layers(body, set(config.targets))]
+    if not targets:
+        known = sorted({name.rpartition(".")[2] for name, _ in _linear_layers(body, set())})
+        raise ConfigError(f"lora.targets {list(config.targets)} name no linear layer; there are {', '.join(known)}")
+    body.requires_grad_(False)
+    settings = peft.LoraConfig(
+        r=config.rank, lora_alpha=config.alpha, target_modules=targets, use_rslora=config.rank_stabilized
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        peft.inject_adapter_in_model(settings, body, adapter_name=_ADAPTER)
+    for name, parameter in body.named_parameters():
+        parameter.requires_grad_(".lora_" in name)
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.to(dtype)
+    if hasattr(body, "get_output_embeddings"):
+        holder: Any = getattr(model, "backbone", model)
+        holder.rebuild_head()
+
+
+def merged_copy(model: nn.Module) -> nn.Module:
+    """A copy of `model` whose layers have taken up their adapters: the same function, with the names of the base."""
+    merged = copy.deepcopy(model)
+    for name, layer in list(_adapted_layers(merged)):
+        base = layer.get_base_layer()
+        with torch.no_grad():
+            change = layer.get_delta_weight(_ADAPTER)
+            base.weight.data = (base.weight.float() + change.float()).to(base.weight.dtype)
+        parent, _, leaf = name.rpartition(".")
+        setattr(merged.get_submodule(parent), leaf, base)
+    holder: Any = getattr(merged, "backbone", merged)
+    if hasattr(holder, "rebuild_head"):
+        holder.rebuild_head()
+    return merged
+
+
+def save_adapter(model: nn.Module, config: LoraConfig, path: Path, *, base: str) -> None:
+    """Write the adapter alone as a folder that `peft` and inference servers load on top of the checkpoint `base`.
+
+    Raises EngineError for a family that stores an adapted layer in another layout than it computes with.
+    """
+    from safetensors.torch import save_file
+
+    from areal.engine.hf.model import write_folder
+
+    peft = _peft()
+    names = _names_on_disk(model)
+    layers = list(_adapted_layers(model))
+    tensors = {}
+    for name, layer in layers:
+        for side in ("lora_A", "lora_B"):
+            weight = getattr(layer, side)[_ADAPTER].weight.detach().cpu().contiguous()
+            tensors[f"base_model.model.{names[name]}.{side}.weight"] = weight
+    settings = peft.LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules=sorted({name.rpartition(".")[2] for name in names.values()}),
+        use_rslora=config.rank_stabilized,
+        base_model_name_or_path=base or None,
+        task_type="CAUSAL_LM",
+        inference_mode=True,
+    )
+
+    def write(folder: Path) -> None:
+        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        settings.save_pretrained(folder)
+
+    write_folder(path, write, mark="adapter_config.json")
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """What an adapter is trained on top of, to tell whether it is still the same."""
+
+    fingerprint: str
+
+    @staticmethod
+    def of(model: nn.Module) -> BaseModel:
+        """From up to 4096 evenly spread values of every frozen parameter."""
+        digest = hashlib.sha256()
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                flat = parameter.detach().flatten()
+                chosen = flat[:: max(1, flat.numel() // _FINGERPRINT_VALUES)]
+                digest.update(name.encode())
+                digest.update(chosen.to("cpu", torch.float32).numpy().tobytes())
+        return BaseModel(digest.hexdigest())
+
+
+def _linear_layers(body: nn.Module, wanted: set[str]) -> Iterator[tuple[str, nn.Module]]:
+    """Linear layers by name: those whose last name is wanted, or with nothing wanted all but heads and routers."""
+    for name, module in body.named_modules():
+        leaf = name.rpartition(".")[2]
+        is_linear = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+        if is_linear and (leaf in wanted if wanted else leaf not in _NOT_TARGETS):
+            yield name, module
+
+
+def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    from peft.tuners.lora import LoraLayer
+
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer):
+            yield name, module
+
+
+def _names_on_disk(model: Any) -> dict[str, str]:
+    """Names of the adapted layers in checkpoints of `transformers`."""
+    names = [name for name, _ in _adapted_layers(model)]
+    if hasattr(model, "inner"):
+        return {name: name.removeprefix("inner.") for name in names}
+    state: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        if ".lora_" not in name:
+            state[name.replace(".base_layer.", ".")] = tensor
+    stored = get_spec(model.args.model_type).state_dict_adapter(model.args).to_hf(state)
+    places = {(tensor.data_ptr(), tuple(tensor.shape)): name for name, tensor in stored.items()}
+    found = {}
+    for name in names:
+        weight = state[f"{name}.weight"]
+        place = places.get((weight.data_ptr(), tuple(weight.shape)))
+        if place is None:
+            raise EngineError(
+                f"layer {name} is stored in another layout than it is computed with, which an adapter file cannot say; "
+                f"use the merged checkpoint, or lora.targets without this layer"
+            )
+        found[name] = place.removesuffix(".weight")
+    return found
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ConfigError("lora needs the package peft; install areal[lora]") from error
+    return peft
