@@ -23,7 +23,7 @@ from pathlib import Path
 import torch._dynamo  # noqa: F401 - imported once for all forks, like what is not used below
 
 import areal.infra.metrics.report
-import areal.trainer.ppo  # noqa: F401
+import areal.trainer.ppo  # noqa: F401 - likewise, for all forks
 from areal.cli.main import main as command_line
 from areal.engine.train.optimizer import MasterOptimizer
 from areal.infra.checkpoint.store import CheckpointStore

@@ -338,11 +338,6 @@ def test_retries_end_and_a_bug_is_not_retried(world, build):
     assert batch.dropped == {"reward_timeout": 1, "workflow_raised": 1}
 
 
-@pytest.mark.fault(
-    row=15,
-    injected="every episode fails",
-    seen="stops after max_consecutive_failures with a tally of kinds and last messages",
-)
 def test_when_everything_fails_the_run_stops_with_the_tally(world, build, caplog):
     def fault(data):
         raise ZeroDivisionError("typo in the reward")
@@ -392,11 +387,6 @@ def test_the_first_fault_of_each_kind_is_shown_although_the_run_goes_on(world, b
     ]
 
 
-@pytest.mark.fault(
-    row=16,
-    injected="constant rewards with filter_zero_variance",
-    seen="stops after max_filtered_batches",
-)
 def test_constant_rewards_are_filtered_within_a_bound(world, build):
     rollout = build(
         workflow=world.OneCall(reward=lambda data, tokens: 1.0), filter_zero_variance=True, max_filtered_batches=3
@@ -555,11 +545,6 @@ def test_pause_stops_admission_and_resume_continues(world, build):
     assert [group.ordinal for group in rollout.next_batch().groups] == [4, 5, 6, 7]
 
 
-@pytest.mark.fault(
-    row=11,
-    injected="episodes that never finish",
-    seen="a warning names the pending prompts, what they do and since when",
-)
 def test_the_watchdog_names_what_is_pending_and_what_it_does(world, build, caplog):
     engine = world.VirtualEngine(latency=lambda request: 60.0 if request.input_ids[0] == 3 else 0.0)
     with caplog.at_level(logging.WARNING):
