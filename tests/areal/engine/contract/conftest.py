@@ -26,7 +26,8 @@ def subject(request, tmp_path_factory):
         if not engines.VLLM_PYTHON.is_file():
             pytest.skip("no vLLM here: bash scripts/setup_vllm.sh")
         command = engines.vllm_command(folder, model, engines.ServerEngineConfig(dtype="float32", max_concurrent=64))
-        engine = engines.with_servers("vllm", command, model, folder, max_concurrent=64)
+        # Broadcast here, files for the doubles and in the run of test_with_servers.py.
+        engine = engines.with_servers("vllm", command, model, folder, carrier=engines.gloo_carrier(), max_concurrent=64)
     else:
         api = kind.split()[0]
         command = engines.double_command(api, engines.write_config(folder / "model", model))

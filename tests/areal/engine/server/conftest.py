@@ -30,9 +30,11 @@ class World:
     def __init__(self, folder):
         self.folder, self.servers, self.engine, self.pool = folder, [], None, None
 
-    def start(self, count=1, *, restarts=10, ready=True, reference=True, **options):
+    def start(self, count=1, *, restarts=10, ready=True, reference=True, paths=misbehaving.PATHS, **options):
         """Start servers and the engine; options go to ServerEngineConfig."""
         self.servers = [misbehaving.MisbehavingServer() for _ in range(count)]
+        for server in self.servers:
+            server.paths = paths
         self.pool = misbehaving.Pool(*self.servers, restarts=restarts)
         defaults = {"dtype": "float32", "stall_seconds": 0.8, "wait_seconds": 10.0, "control_seconds": 5.0}
         self.engine = ServerEngine(

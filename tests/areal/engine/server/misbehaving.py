@@ -33,6 +33,9 @@ class MisbehavingServer:
         """Seconds between two tokens."""
         self.refuse_stage = 0
         self.refuse_switch = 0
+        self.paths = PATHS
+        self.aborted = 0
+        """Number of times all generations were cut, as /pause?mode=abort does."""
         self.running = threading.Event()
         self.running.set()
         self._loop = asyncio.new_event_loop()
@@ -75,7 +78,7 @@ class MisbehavingServer:
         self.calls.append(path)
         body = await request.json() if request.method == "POST" and request.can_read_body else {}
         if path == "/openapi.json":
-            return web.json_response({"paths": {name: {} for name in PATHS}})
+            return web.json_response({"paths": {name: {} for name in self.paths}})
         if path == "/version":
             return web.json_response({"version": "0.32.0"})
         if path == "/collective_rpc":
@@ -83,11 +86,16 @@ class MisbehavingServer:
         if path == "/update_weight_version":
             self.label = body["new_version"]
         if path == "/pause":
+            self.aborted += request.query["mode"] == "abort"
             self.running.clear()
         if path == "/resume":
             self.running.set()
-        if path == "/inference/v1/generate":
+        if path == "/inference/v1/generate" and path in self.paths:
             return await self._generate(request, body)
+        if path == "/inference/v1/generate":
+            return web.json_response({"detail": "Not Found"}, status=404)
+        if path == "/v1/completions":
+            return await self._complete(request, body)
         return web.json_response({"status": "ok"})
 
     def _rpc(self, body: dict) -> web.Response:
@@ -152,6 +160,27 @@ class MisbehavingServer:
                 break
         if behaviour != "no_end":
             await response.write(b"data: [DONE]\n\n")
+
+    async def _complete(self, request: web.Request, body: dict) -> web.StreamResponse:
+        """As /v1/completions answers: token ids beside the text, no versions."""
+        if "prompt_logprobs" in body:
+            scores = [None, *({str(token): {"logprob": self.score}} for token in body["prompt"][1:])]
+            return web.json_response({"choices": [{"prompt_logprobs": scores}]})
+        self.requests.append(body)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        limit, cuts = body["max_tokens"], self.aborted
+        for index in range(limit):
+            await asyncio.sleep(self.delay)
+            token = self._choice(len(body["prompt"]) + index, "good")["token_ids"][0]
+            finish = "abort" if self.aborted > cuts else "length" if index == limit - 1 else None
+            choice = {"index": 0, "text": "x", "token_ids": [token], "finish_reason": finish,
+                      "logprobs": {"token_logprobs": [-0.5], "tokens": ["x"]}}  # fmt: skip
+            await response.write(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
+            if finish:
+                break
+        await response.write(b"data: [DONE]\n\n")
+        return response
 
     def _choice(self, position: int, behaviour: str) -> dict:
         token = 2 + position % (self.vocab - 2)

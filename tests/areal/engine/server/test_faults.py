@@ -177,9 +177,8 @@ def test_without_any_server_left_requests_end_with_the_reason(world):
         world.one()
 
 
-def test_a_server_without_the_needed_endpoints_is_refused_with_the_fix(world, monkeypatch):
-    monkeypatch.setattr("misbehaving.PATHS", ("/health",))
-    world.start(1, restarts=0, ready=False)
+def test_a_server_without_the_needed_endpoints_is_refused_with_the_fix(world):
+    world.start(1, restarts=0, ready=False, paths=("/health",))
     with pytest.raises(EngineError, match="VLLM_SERVER_DEV_MODE=1"):
         world.engine.wait_ready(timeout=5)
 
