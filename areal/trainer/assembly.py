@@ -14,7 +14,7 @@ from areal.dataset.tokenizers import check_tokenizer, load_tokenizer
 if TYPE_CHECKING:
     from areal.api import DatasetKind
     from areal.dataset.config import DatasetConfig
-    from areal.models.blocks.decoder import DecoderModel
+    from areal.engine.train.engine import TrainingEngine
     from areal.trainer.config import ModelConfig, RunConfig
 
 
@@ -38,25 +38,37 @@ def tokenizer_of(config: ModelConfig) -> Any:
     return load_tokenizer(config.tokenizer_path or config.path)
 
 
-def load_model(config: RunConfig, tokenizer: Any) -> DecoderModel:
-    """The model to train: from a checkpoint folder, or random weights from `model.init` and the run's seed."""
+def load_model(config: RunConfig, tokenizer: Any) -> Any:
+    """The model to train, an `areal.api.CausalModel`: from a checkpoint folder, or random weights from `model.init` and
+    the run's seed."""
     import torch
 
-    from areal.models import from_config, from_pretrained
+    library: Any
+    if config.model.implementation == "transformers":
+        from areal.engine.hf import loading as library
+    else:
+        from areal import models as library
 
     # Loaded in float32 whatever the compute dtype: the training engine keeps these as its master weights.
     options: dict[str, Any] = {"dtype": torch.float32, "device": resolve_device(config.actor.device)}
     if config.model.path:
-        model = from_pretrained(config.model.path, **options)
+        model = library.from_pretrained(config.model.path, **options)
     elif config.model.init:
-        model = from_config(config.model.init, seed=config.seed, **options)
+        model = library.from_config(config.model.init, seed=config.seed, **options)
     else:
         raise ConfigError("model: set path (a checkpoint folder) or init (the content of a config.json)")
     check_tokenizer(tokenizer, model.args.vocab_size)
     return model
 
 
-def load_reference(config: RunConfig, tokenizer: Any, *, path: str = "") -> DecoderModel:
+def export_model(engine: TrainingEngine, config: RunConfig, folder: Path) -> None:
+    """Write the trained model; of adapters, the merged model, and they alone in the folder "adapter" beside it."""
+    engine.save_pretrained(folder)
+    if config.actor.lora is not None:
+        engine.save_adapter(folder.with_name("adapter"), base=config.model.path)
+
+
+def load_reference(config: RunConfig, tokenizer: Any, *, path: str = "") -> Any:
     """A model that stays as it is: the one in `path`, or what the trained model is before its first step; in the dtype
     it is computed with."""
     import torch

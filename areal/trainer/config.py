@@ -31,6 +31,9 @@ class ModelConfig(Config):
     """Hugging Face checkpoint folder to start from. Required unless `init` is given."""
     init: dict[str, Any] = field(default_factory=dict)
     """Content of a config.json (model_type, hidden_size, ...) for random weights; ignored when `path` is set."""
+    implementation: Literal["native", "transformers"] = "native"
+    """Whose code computes the model: a family of ours, or any AutoModelForCausalLM of transformers (not for RL, whose
+    engines need a family of ours)."""
     tokenizer_path: str = ""
     """Folder of the tokenizer, or one built on the spot: "characters:<each once>", "bytes:"; empty means `path`."""
 

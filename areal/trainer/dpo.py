@@ -13,7 +13,7 @@ from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.reference import FrozenModel
 from areal.infra.metrics import names
 from areal.trainer import row_loop
-from areal.trainer.assembly import load_model, load_reference
+from areal.trainer.assembly import export_model, load_model, load_reference
 from areal.trainer.reference_scores import ReferenceScores
 from areal.trainer.rows import collate_pairs
 
@@ -100,7 +100,7 @@ class DPOTrainer:
 
     def export(self, folder: Path) -> None:
         """Write the trained model."""
-        self.engine.save_pretrained(folder)
+        export_model(self.engine, self.config, folder)
 
     def _batch(self, name: str, rows: ShuffledRows, ordinals: range) -> PairedBatch:
         if name in self._references:

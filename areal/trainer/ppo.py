@@ -27,7 +27,7 @@ from areal.infra.metrics import names
 from areal.infra.rollout.executor import RolloutExecutor
 from areal.models.value_head import ValueModel
 from areal.reward.isolation import AsyncRewardWrapper
-from areal.trainer.assembly import load_model, load_rows, steps_in_run, tokenizer_of
+from areal.trainer.assembly import export_model, load_model, load_rows, steps_in_run, tokenizer_of
 from areal.trainer.evaluation import Evaluation, Evaluator
 from areal.trainer.inference import build_inference_engine
 from areal.trainer.learner import PolicyLearner
@@ -228,7 +228,7 @@ class PPOTrainer:
         }
 
     def _export(self, folder: Path) -> None:
-        self.actor.save_pretrained(folder)
+        export_model(self.actor, self.config, folder)
         self.tokenizer.save_pretrained(folder)
 
 

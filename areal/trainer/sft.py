@@ -10,7 +10,7 @@ from areal.algorithm.sft import sft_loss
 from areal.engine.train.engine import TrainingEngine
 from areal.infra.metrics import names
 from areal.trainer import row_loop
-from areal.trainer.assembly import load_model
+from areal.trainer.assembly import export_model, load_model
 from areal.trainer.rows import collate_rows
 
 if TYPE_CHECKING:
@@ -74,4 +74,4 @@ class SFTTrainer:
 
     def export(self, folder: Path) -> None:
         """Write the trained model."""
-        self.engine.save_pretrained(folder)
+        export_model(self.engine, self.config, folder)

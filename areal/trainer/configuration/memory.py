@@ -20,7 +20,7 @@ from areal.trainer.config import PPOConfig
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from areal.engine.train.config import TrainEngineConfig
+    from areal.engine.train.config import LoraConfig, TrainEngineConfig
     from areal.trainer.config import ModelConfig, RowsConfig
 
 DTYPE_BYTES: Final = {"bfloat16": 2, "float32": 4, "float64": 8}
@@ -135,7 +135,8 @@ def estimate(config: PPOConfig | RowsConfig, shape: ModelShape) -> list[MemoryIt
 
 
 def _trained(name: str, engine: TrainEngineConfig, shape: ModelShape) -> list[MemoryItem]:
-    count, width = shape.num_parameters, DTYPE_BYTES[engine.dtype]
+    width = DTYPE_BYTES[engine.dtype]
+    count = shape.num_parameters if engine.lora is None else _adapter_parameters(engine.lora, shape)
     moments, state_width = _moments(engine, shape, count), max(width, 4)
     masters = count if width == 2 else 0
     what = f"{moments} {engine.optimizer} moments" + (f" and {masters} masters" if masters else "")
@@ -148,6 +149,21 @@ def _trained(name: str, engine: TrainEngineConfig, shape: ModelShape) -> list[Me
             formula=f"{what} x {state_width} bytes",
         ),
     ]
+
+
+def _adapter_parameters(lora: LoraConfig, shape: ModelShape) -> int:
+    """Two thin matrices beside each linear layer; experts are no linear layers but stacks of them, and get none."""
+    hidden = shape.hidden_size
+    sizes = {
+        "q_proj": hidden + shape.query_size,
+        "k_proj": hidden + shape.key_value_size,
+        "v_proj": hidden + shape.key_value_size,
+        "o_proj": hidden + shape.query_size,
+    }
+    if not shape.model_type.endswith("_moe"):
+        sizes |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + shape.mlp_size)
+    chosen = set(lora.targets) or set(sizes)
+    return shape.num_layers * lora.rank * sum(size for name, size in sizes.items() if name in chosen)
 
 
 def _moments(engine: TrainEngineConfig, shape: ModelShape, count: int) -> int:

@@ -176,9 +176,11 @@ def _model_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]]
         yield "model.path", str(error).removeprefix("model.path: ")
         return
     known = registries.table("model")
-    if content.get("model_type") not in known:
+    if model.implementation == "native" and content.get("model_type") not in known:
         where = "model.path" if model.path else "model.init.model_type"
-        yield where, f"model_type is {content.get('model_type')!r}; supported are {', '.join(known) or '(none)'}"
+        supported = f"supported are {', '.join(known) or '(none)'}"
+        other = "" if isinstance(config, PPOConfig) else ", and all others with model.implementation=transformers"
+        yield where, f"model_type is {content.get('model_type')!r}; {supported}{other}"
 
 
 def _reference_problems(config: DPOConfig) -> Iterator[tuple[str, str]]:
@@ -208,6 +210,13 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
         yield "reward", problem
     if problem := registries.check_name("workflow", config.workflow):
         yield "workflow", problem
+    if config.model.implementation != "native":
+        yield (
+            "model.implementation",
+            "inference engines need a family of ours; use native (`areal-new model` makes one)",
+        )
+    if config.actor.lora is not None and config.rollout.engine != "embedded":
+        yield "actor.lora", f"rollout.engine {config.rollout.engine} takes whole weights, not adapters; use embedded"
     yield from _length_problems("gconfig", config.gconfig, "train_dataset", config.train_dataset, config)
     if config.valid_dataset is not None:
         sampling, key = config.gconfig, "gconfig"
