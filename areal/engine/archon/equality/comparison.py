@@ -18,6 +18,8 @@ from areal.models import from_config
 from areal.models.value_head import ValueModel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor, nn
 
     from areal.api import LossFunction
@@ -30,8 +32,13 @@ TOLERANCES: Final = {"float64": 1e-9, "float32": 2e-5}
 """Largest difference of any value: loss, gradient norm, log-probabilities, gradients, parameters after the steps."""
 
 
-def compare(case: Case, *, dtype: str = "float64") -> dict[str, Any]:
-    """Differences by what was compared, the seconds it took, and whether all are within the tolerance."""
+def compare(
+    case: Case, *, dtype: str = "float64", make_model: Callable[[Case], nn.Module] | None = None
+) -> dict[str, Any]:
+    """Differences by what was compared, the seconds it took, and whether all are within the tolerance.
+
+    make_model: gives the same model each time; None for that of the case's kind.
+    """
     started = time.perf_counter()
     options: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1, "max_grad_norm": 0.5, "adam_eps": 1e-3, "device": "cpu"}
     options |= {"dtype": dtype, "max_tokens_per_micro_batch": 24, "logprob_chunk_size": 7}
@@ -40,8 +47,9 @@ def compare(case: Case, *, dtype: str = "float64") -> dict[str, Any]:
     archon = ArchonConfig(
         parallel=case.dims, **{name: value for name, value in case.options.items() if name in _ARCHON_FIELDS}
     )
-    single = TrainingEngine(_model(case), config=config, is_critic=case.is_critic)
-    many = ArchonEngine(_model(case), config=config, archon=archon, is_critic=case.is_critic)
+    make_model = make_model or _model
+    single = TrainingEngine(make_model(case), config=config, is_critic=case.is_critic)
+    many = ArchonEngine(make_model(case), config=config, archon=archon, is_critic=case.is_critic)
     batch = make_batch(few_rows=case.few_rows)
     differences = _steps(case, single, many, batch)
     tolerance = TOLERANCES[dtype]

@@ -1,0 +1,188 @@
+"""One rank of the behaviour tests: what the engine does besides computing what one process computes."""
+
+import argparse
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from areal.algorithm.packing import select
+from areal.api import ConfigError, EngineError, ModelError, NumericsError, TrainEngine
+from areal.engine.archon.config import ArchonConfig
+from areal.engine.archon.engine import ArchonEngine
+from areal.engine.archon.equality.cases import CONFIGS
+from areal.engine.archon.equality.comparison import loss_of, make_batch
+from areal.engine.archon.processes import connected
+from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train.engine import TrainingEngine
+from areal.models import from_config
+from areal.models.parallel import ParallelDims
+from areal.models.value_head import ValueModel
+
+
+def config_of(**changes):
+    return TrainEngineConfig(**{"lr": 1e-2, "adam_eps": 1e-3, "dtype": "float64", "device": "cpu", **changes})
+
+
+def engine_of(kind="dense", sizes=None, *, config=None, seed=0, **archon):
+    dims = ParallelDims(**(sizes or {"dp_shard": 2}))
+    model = from_config(CONFIGS[kind], dtype=torch.float64, seed=seed)
+    return ArchonEngine(model, config=config or config_of(), archon=ArchonConfig(parallel=dims, **archon))
+
+
+def single_of(kind="dense", *, config=None, seed=0):
+    return TrainingEngine(from_config(CONFIGS[kind], dtype=torch.float64, seed=seed), config=config or config_of())
+
+
+def difference(one, other):
+    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+
+
+def poisoned(batch, row):
+    """A loss that is NaN where `row` has a part."""
+    plain = loss_of(batch)
+
+    def loss_fn(scores, entropy, part):
+        output = plain(scores, entropy, part)
+        hit = bool((part.rewards == batch.rewards[row]).any())
+        return dataclasses.replace(output, loss=output.loss * math.nan) if hit else output
+
+    return loss_fn
+
+
+def skips():
+    """One row of one rank is not finite: every rank skips, says which row, and goes on."""
+    engine, batch = engine_of(config=config_of(max_skipped_steps=1)), make_batch()
+    before = engine.weights()
+    stats = engine.train_batch(batch, poisoned(batch, 4))
+    unchanged = difference(before, engine.weights())
+    rows, stepped = list(engine.offending_rows), stats.stepped
+    after = engine.train_batch(batch, loss_of(batch))
+    engine.train_batch(batch, poisoned(batch, 0))
+    try:
+        engine.train_batch(batch, poisoned(batch, 0))
+        stopped = ""
+    except NumericsError as error:
+        stopped = str(error)
+    return {
+        "stepped": stepped, "rows": rows, "unchanged": unchanged, "skips": engine.num_skipped_steps,
+        "count": stats.metrics["nonfinite_sequences_count"], "recovers": after.stepped, "stopped": stopped,
+    }  # fmt: skip
+
+
+def nothing():
+    """No token is trained: nothing changes, weight decay included."""
+    engine, batch = engine_of(config=config_of(weight_decay=0.5)), make_batch()
+    batch = dataclasses.replace(batch, loss_mask=torch.zeros_like(batch.loss_mask))
+    engine.train_batch(make_batch(), loss_of(make_batch()))
+    before = engine.weights()
+    stats = engine.train_batch(batch, loss_of(batch))
+    return {"changed": difference(before, engine.weights()), "norm": stats.grad_norm, "stepped": stats.stepped}
+
+
+def states():
+    """What one engine saves, the other continues, in both directions."""
+    batch = make_batch()
+    many, single = engine_of("mixture", {"dp_shard": 2, "ep": 2}), single_of("mixture")
+    for engine in (many, single):
+        engine.train_batch(batch, loss_of(batch), with_entropy=True)
+    many.set_version(3)
+    crossed = single_of("mixture", seed=5), engine_of("mixture", {"tp": 2}, seed=6)
+    crossed[0].load_state_dict(many.state_dict())
+    crossed[1].load_state_dict(single.state_dict())
+    for engine in (many, *crossed):
+        engine.train_batch(batch, loss_of(batch), with_entropy=True)
+    weights = dict(many.weights())
+    try:
+        engine_of().load_state_dict(many.state_dict())
+        refused = ""
+    except EngineError as error:
+        refused = str(error)
+    return {
+        "into one": difference(weights, crossed[0].weights()),
+        "into many": difference(weights, crossed[1].weights()),
+        "version": crossed[0].version,
+        "refused": refused,
+    }
+
+
+def low_precision():
+    """bfloat16 keeps float32 masters: close to one process, and the same after its state was loaded."""
+    config, batch = config_of(dtype="bfloat16", adam_eps=1e-8), make_batch()
+    found = {}
+    for name, sizes in (("dp_shard", {"dp_shard": 2}), ("tp", {"tp": 2})):
+        many, single = engine_of(sizes=sizes, config=config), single_of(config=config)
+        losses = [engine.train_batch(batch, loss_of(batch), with_entropy=True).loss for engine in (many, single)]
+        masters = [engine.state_dict()["optimizer"]["masters"] for engine in (many, single)]
+        found[name] = {
+            "loss": abs(losses[0] - losses[1]),
+            "masters": sorted({str(tensor.dtype) for tensor in masters[0].values()}),
+            "parameters": sorted({str(tensor.dtype) for tensor in many.weights().values()}),
+            "difference": difference(*masters),
+        }
+        again = engine_of(sizes={"dp_shard": 2}, config=config, seed=9)
+        again.load_state_dict(many.state_dict())
+        found[name]["reloaded"] = difference(dict(again.weights()), dict(many.weights()))
+    return found
+
+
+def refusals():
+    """What cannot be built, each with its reason."""
+    tied = CONFIGS["tied"]
+    attempts = {
+        "processes": lambda: engine_of(sizes={"dp_shard": 4}),
+        "tied pipeline": lambda: engine_of("tied", {"pp": 2}),
+        "critic pipeline": lambda: ArchonEngine(
+            ValueModel(from_config(tied)), config=config_of(), archon=ArchonConfig(parallel=ParallelDims(pp=2)),
+            is_critic=True,
+        ),
+        "role": lambda: ArchonEngine(
+            from_config(tied), config=config_of(), archon=ArchonConfig(parallel=ParallelDims(tp=2)), is_critic=True
+        ),
+        "values": lambda: engine_of().forward_values(make_batch()),
+    }  # fmt: skip
+    found = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+            found[name] = ""
+        except (ConfigError, ModelError, EngineError) as error:
+            found[name] = str(error)
+    return found
+
+
+def order():
+    """Rows in another order, and other micro-batches, change nothing beyond rounding."""
+    batch, results = make_batch(), []
+    for rows, budget in (([*range(8)], 24), ([5, 2, 7, 0, 1, 6, 3, 4], 1000), ([*range(8)], 1)):
+        engine, shuffled = engine_of(config=config_of(max_tokens_per_micro_batch=budget)), select(batch, rows)
+        results.append((engine.train_batch(shuffled, loss_of(shuffled)), dict(engine.weights())))
+    return {
+        "losses": max(abs(stats.loss - results[0][0].loss) for stats, _ in results),
+        "parameters": max(difference(results[0][1], weights) for _, weights in results),
+        "contract": isinstance(engine_of(), TrainEngine),
+        "micro_batches": [stats.num_micro_batches for stats, _ in results],
+    }
+
+
+BEHAVIOURS = (skips, nothing, states, low_precision, refusals, order)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    with connected("cpu", timeout_seconds=60):
+        results = {behaviour.__name__: behaviour() for behaviour in BEHAVIOURS}
+        everybody = [None] * dist.get_world_size()
+        dist.all_gather_object(everybody, results)
+        results["same on every rank"] = all(other == everybody[0] for other in everybody)
+        if dist.get_rank() == 0:
+            arguments.out.write_text(json.dumps(results) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What many ranks decide together: skipped steps, states that either engine continues, masters, and refusals."""
+
+from pathlib import Path
+
+import pytest
+
+from areal.engine.archon.equality.launch import run_processes
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What two gloo processes saw; one start for all tests here."""
+    return run_processes(str(Path(__file__).with_name("behaviour_worker.py")), 2, [], timeout_seconds=200)[0]
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_every_rank_sees_the_same(found):
+    assert found["same on every rank"]
+
+
+def test_a_row_of_one_rank_that_is_not_finite_makes_all_ranks_skip_and_is_named(found):
+    skips = found["skips"]
+    assert (skips["stepped"], skips["rows"], skips["count"], skips["unchanged"]) == (False, [4], 1.0, 0.0)
+    assert skips["recovers"]
+    assert skips["skips"] == 3
+    assert "skipped on all ranks (2 in a row)" in skips["stopped"]
+    assert "rows [0] of prompt groups [0]" in skips["stopped"]
+
+
+def test_a_batch_without_any_trained_token_changes_nothing(found):
+    assert found["nothing"] == {"changed": 0.0, "norm": 0.0, "stepped": True}
+
+
+def test_one_process_and_many_continue_each_others_states(found):
+    states = found["states"]
+    assert states["into one"] < 1e-12
+    assert states["into many"] < 1e-12
+    assert states["version"] == 3
+    assert "do not fit this model" in states["refused"]
+
+
+@pytest.mark.parametrize("way", ["dp_shard", "tp"])
+def test_bfloat16_keeps_float32_masters_and_stays_close_to_one_process(found, way):
+    low = found["low_precision"][way]
+    assert low["masters"] == ["torch.float32"]
+    assert low["parameters"] == ["torch.bfloat16"]
+    assert low["loss"] < 0.02
+    assert low["reloaded"] == 0.0
+    assert low["difference"] <= 0.0201  # two steps of lr 0.01 apart at most: a first AdamW step is a sign
+
+
+def test_order_and_cutting_change_nothing(found):
+    order = found["order"]
+    assert order["contract"]
+    assert order["losses"] < 1e-12
+    assert order["parameters"] < 1e-12
+    assert len(set(order["micro_batches"])) == 3
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("processes", "need 4 processes and there are 2"),
+        ("tied pipeline", "would share the tied embedding"),
+        ("critic pipeline", "critics are not cut into pieces"),
+        ("role", "is_critic=True does not fit Qwen2Model"),
+        ("values", "forward_values needs a value head"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(found, what, message):
+    assert message in found["refusals"][what]
