@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.api import InferenceEngine, PaddedBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from torch import Tensor
 
     from areal.engine.server.adapter import ServerAdapter
     from areal.engine.server.engine import ServerEngine
@@ -97,10 +99,9 @@ def _with_servers(
     from areal.engine.server.checks import RequestLimits
     from areal.engine.server.engine import ServerEngine
     from areal.infra.weights.building import build_carrier
-    from areal.models.registry import get_spec
 
     args: Any = actor.model.args
-    names = get_spec(args.model_type).state_dict_adapter(args)
+    to_hf = _on_disk(actor, has_adapters=config.actor.lora is not None)
     carrier = build_carrier(
         config.weights,
         run_directory=directory,
@@ -118,8 +119,8 @@ def _with_servers(
             eos_token_id=tokenizer.eos_token_id,
             tokenizer=tokenizer,
         ),
-        to_hf=names.to_hf,
-        weights=names.to_hf(actor.weights()),
+        to_hf=to_hf,
+        weights=to_hf(actor.weights()),
         reference=_reference(actor),
         version=version,
     )
@@ -158,8 +159,42 @@ def _context(config: PPOConfig, actor: TrainingEngine) -> int:
 
 
 def _model_config(actor: TrainingEngine, dtype: str) -> dict[str, Any]:
-    args: Any = actor.model.args
-    return {**args.to_hf_config(), "dtype": dtype}
+    """Content of config.json. A model of transformers ("inner") has its own; ours make it of their arguments."""
+    model: Any = actor.model
+    if not hasattr(model, "inner"):
+        return {**model.args.to_hf_config(), "dtype": dtype}
+    content: dict[str, Any] = model.inner.config.to_diff_dict()
+    return {"architectures": [type(model.inner).__name__], **content, "dtype": dtype}
+
+
+def _on_disk(actor: TrainingEngine, *, has_adapters: bool) -> Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]:
+    """Trained parameters to the names and layouts of a checkpoint, which is what servers read."""
+    if not has_adapters:
+        return lambda state: _checkpoint_tensors(actor.model, state)
+    from areal.engine.hf.lora import merged_copy
+
+    def merged(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        # What is trained are the adapters; servers take the whole model with the adapters in it.
+        whole = merged_copy(actor.model)
+        return _checkpoint_tensors(whole, whole.state_dict())
+
+    return merged
+
+
+def _checkpoint_tensors(model: Any, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    if not hasattr(model, "inner"):
+        from areal.models.registry import get_spec
+
+        return get_spec(model.args.model_type).state_dict_adapter(model.args).to_hf(state)
+    # A tied head is the embedding under a second name: one of them is enough, and files refuse both.
+    found: dict[str, Tensor] = {}
+    seen = set()
+    for name, tensor in state.items():
+        place = (tensor.data_ptr(), tuple(tensor.shape))
+        if tensor.numel() == 0 or place not in seen:
+            found[name.removeprefix("inner.")] = tensor
+        seen.add(place)
+    return found
 
 
 def _reference(actor: TrainingEngine) -> Callable[[Sequence[int]], list[float]]:

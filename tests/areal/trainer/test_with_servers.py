@@ -14,8 +14,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from areal import models
+from areal.engine.hf import loading as hf_loading
+from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train.engine import TrainingEngine
 from areal.infra.metrics.logger import read_metrics
+from areal.models.registry import get_spec
 from areal.trainer import inference
 from areal.trainer.ppo import PPOTrainer
 from areal.trainer.session import open_session
@@ -177,3 +183,23 @@ def test_a_server_that_cannot_start_ends_the_run_with_its_log(tmp_path, settings
         pytest.raises(ArealError, match="no such model on this machine"),
     ):
         trainer.train()
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 2, "alpha": 4}}], ids=["all parameters", "adapters"])
+@pytest.mark.parametrize("library", ["ours", "transformers"])
+def test_what_servers_get_is_a_checkpoint_of_the_trained_model(changes, library):
+    """Names, tied head and merged adapters, held against a model that is loaded from just these tensors."""
+    config = runs.tiny(Path("unused"), actor__lora=changes.get("lora"), model__init=MODEL).actor
+    source = hf_loading if library == "transformers" else models
+    actor = TrainingEngine(source.from_config(MODEL, seed=1), config=config, total_steps=4)
+    with torch.no_grad():
+        for parameter in actor.model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.01)
+    tensors = inference._on_disk(actor, has_adapters=bool(changes))(actor.weights())
+    served = models.from_config(inference._model_config(actor, "float32"), seed=2)
+    names = get_spec("qwen3").state_dict_adapter(served.args)
+    served.load_state_dict(names.from_hf(tensors), strict=False)
+    engine = TrainingEngine(served, config=TrainEngineConfig(), total_steps=4)
+    tokens = [3, 9, 4, 11, 5]
+    assert inference._reference(engine)(tokens) == pytest.approx(inference._reference(actor)(tokens), abs=1e-5)
