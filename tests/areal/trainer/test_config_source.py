@@ -92,6 +92,11 @@ def test_lists_become_tuples_and_stay_lists_in_the_mapping():
     assert to_mapping(config)["gconfig"]["stop_token_ids"] == [1, 2]
 
 
+@pytest.mark.fault(
+    row=33,
+    injected="keys that do not exist, in a file and on the command line",
+    seen="one message with place, line and the nearest known key",
+)
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
