@@ -20,7 +20,7 @@ from tooling.pull_request.history.outcome import propose
 from tooling.pull_request.move import backups, moving
 from tooling.pull_request.move.record import Record, state_folder
 from tooling.pull_request.plan import Plan, Step, backup_step, fetch_step, move_step, push_of, push_step
-from tooling.pull_request.remote import fetch, once_here, refuse_strangers, without_secrets
+from tooling.pull_request.remote import complete, fetch, once_here, refuse_strangers, without_secrets
 from tooling.pull_request.situation import (
     Branch,
     Target,
@@ -110,6 +110,7 @@ def make_plan(git: Git, wishes: Wishes, reports: Reports, *, rehearsal: bool) ->
         refuse_strangers(git, branch.name, goal.remote, goal.theirs, known)
     proposal = propose(git, branch.tip, goal, wishes)
     moving.refuse_losses(git, proposal.before, proposal.after)
+    complete(git, goal.base_remote, proposal.onto, proposal.after)
     facts = measure(git, proposal, base_tip=goal.base_tip, test_report=reports.tests, audit=reports.audit)
     warnings += _doubts(facts)
     answer = service.look_up(git.root, branch, goal)

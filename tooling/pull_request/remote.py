@@ -82,6 +82,17 @@ def fetch(git: Git, remote: str, names: tuple[str, ...], wanted: tuple[str, ...]
     )
 
 
+def complete(git: Git, remote: str, *commits: str) -> None:
+    """In a clone that fetches files on demand: bring those of some commits at once. The review fetches nothing."""
+    if git.setting(f"remote.{remote}.promisor") != "true":
+        return
+    listed = git.run("rev-list", "--objects", "--no-walk", "--missing=print", *commits).decode(errors="replace")
+    missing = "".join(f"{line[1:]}\n" for line in listed.splitlines() if line.startswith("?"))
+    if missing:
+        options = ("--no-tags", "--no-write-fetch-head", "--refmap=", "--filter=blob:none", "--stdin")
+        git.attempt("-c", "fetch.negotiationAlgorithm=noop", "fetch", "-q", *options, remote, given=missing.encode())
+
+
 def refuse_strangers(git: Git, branch: str, remote: str, theirs: str, known: tuple[str, ...]) -> None:
     """Raise ConflictError when the remote branch holds commits that this branch never had. known: commits that this
     branch leads to, or once led to (reflog, backups)."""

@@ -81,6 +81,7 @@ def test_files_that_are_not_checked_out_stay_away(world, step):
 
 def test_objects_that_are_fetched_on_demand_are_enough(world):
     clone_again(world, "--filter=blob:none")
+    assert world.run("create", "--dry-run").code == 0
     assert world.run("create", "--yes").code == 0
     assert world.tip("HEAD^") == world.there("main")
     assert world.git("status", "--porcelain") == ""
