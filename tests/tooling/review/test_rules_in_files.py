@@ -143,6 +143,9 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "from areal.functional import known\nknown(1, strict=True)\n",
             "from areal.functional import known\ndef f(known):\n    known(1, 2, 3)\n",
+            "def f():\n    from areal.functional import known\n    known(1)\ndef g():\n"
+            "    from elsewhere import known\n    known(1, 2, 3)\n"
+            "def h():\n    from areal.functional import known\n    known(1)\n",
             "from areal.configs import Args\nArgs(2)\n",
         ],
     ),

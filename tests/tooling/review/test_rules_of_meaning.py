@@ -157,6 +157,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "        return self.x\n",
             "class A:\n    def f(self):\n"
             "        return self.__dict__, self.__class__, self.x if hasattr(self, 'x') else 1\n",
+            "class Piece:\n    def f(self: Any):\n        return self.size\n",
             "class A:\n    def f(self):\n        return self.late\n\n\ndef make():\n    a = A()\n    a.late = 1\n",
         ],
     ),

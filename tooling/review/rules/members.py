@@ -138,7 +138,9 @@ def unknown_self(module: Module, side: Side) -> Iterator[Place]:
 
 def _takes_self(method: Function) -> bool:
     static = any(last_name(each) in {"staticmethod", "classmethod"} for each in method.decorator_list)
-    return not static and bool(method.args.args) and method.args.args[0].arg == "self"
+    first = method.args.args[0] if method.args.args and not static else None
+    # `self: Any` says that it is an object of another class.
+    return first is not None and first.arg == "self" and first.annotation is None
 
 
 def _self_reads(method: Function) -> Iterator[ast.Attribute]:

@@ -84,6 +84,8 @@ def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
         owner, definition = target
         problem = misfit(side, owner, definition, node)
         root = ast.unparse(node.func).partition(".")[0]
+        if len(module.bindings.get(root, ())) > 1:
+            continue  # two functions import two things under one name
         if problem and not _is_shadowed(module, node, root) and not _expected_to_fail(module, node):
             evidence = f"{owner.path}:{definition.lineno}"
             yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}(...)`: {problem}", evidence)
