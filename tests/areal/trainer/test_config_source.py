@@ -94,7 +94,7 @@ def test_lists_become_tuples_and_stay_lists_in_the_mapping():
 
 @pytest.mark.fault(
     row=33,
-    injected="keys that do not exist, in a file and on the command line",
+    injected="keys of a file that do not exist",
     seen="one message with place, line and the nearest known key",
 )
 @pytest.mark.parametrize(

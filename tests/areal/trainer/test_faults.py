@@ -218,7 +218,7 @@ def start(config, tmp_path) -> subprocess.Popen:
 
 
 def wait_for_steps(directory: Path, count: int, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 200  # on a machine that many use
     while time.monotonic() < deadline:
         path = directory / "metrics.jsonl"
         if path.exists() and len(read_metrics(path)) >= count:
@@ -227,6 +227,37 @@ def wait_for_steps(directory: Path, count: int, process: subprocess.Popen) -> No
             raise AssertionError(process.communicate()[1])
         time.sleep(0.02)
     raise AssertionError("the run did not get going")
+
+
+@pytest.mark.slow
+@pytest.mark.fault(
+    row=1,
+    injected="SIGKILL of the `areal train` that `areal launch` started",
+    seen="started again after a second; it takes over the run directory, continues from its checkpoint and ends with "
+    "the weights of an undisturbed run",
+)
+@pytest.mark.timeout(400)
+def test_a_launched_run_that_is_killed_goes_on_by_itself(tmp_path):
+    changes = {"total_train_steps": 40, "checkpoint__every_steps": 3}
+    straight, _ = runs.train(runs.tiny(tmp_path / "straight", **changes))
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_yaml(runs.tiny(tmp_path / "run", **changes)))
+    areal = [sys.executable, "-m", "areal"]
+    options = ["--log-folder", str(tmp_path / "logs"), "--json", "--", *areal, "train", str(path)]
+    launch = subprocess.Popen([*areal, "launch", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_steps(tmp_path / "run", 4, launch)
+    owner = json.loads((tmp_path / "run" / "run.lock").read_text())
+    os.kill(owner["pid"], signal.SIGKILL)
+    output, errors = launch.communicate(timeout=300)
+    assert launch.returncode == 0, errors
+    assert [start["status"] for start in json.loads(output)["starts"]] == [137, 0]
+    assert f"took over {tmp_path / 'run' / 'run.lock'} from pid {owner['pid']}" in errors
+    weights = [
+        Path(folder, "model.safetensors").read_bytes()
+        for folder in (straight["checkpoint"], tmp_path / "run" / "final")
+    ]
+    assert weights[0] == weights[1]
+    assert list(read_metrics(tmp_path / "run" / "metrics.jsonl")) == list(range(1, 41))
 
 
 @pytest.mark.slow
