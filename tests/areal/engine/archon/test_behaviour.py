@@ -20,6 +20,11 @@ def test_every_rank_sees_the_same(found):
     assert found["same on every rank"]
 
 
+@pytest.mark.fault(
+    row=22,
+    injected="NaN in one row of a batch that several ranks share, so that only one of them computes it",
+    seen="all ranks skip the step and name the row; no parameter changes; skips in a row have a budget",
+)
 def test_a_row_of_one_rank_that_is_not_finite_makes_all_ranks_skip_and_is_named(found):
     skips = found["skips"]
     assert (skips["stepped"], skips["rows"], skips["count"], skips["unchanged"]) == (False, [4], 1.0, 0.0)
@@ -29,6 +34,11 @@ def test_a_row_of_one_rank_that_is_not_finite_makes_all_ranks_skip_and_is_named(
     assert "rows [0] of prompt groups [0]" in skips["stopped"]
 
 
+@pytest.mark.fault(
+    row=20,
+    injected="a batch without any trained token, over several ranks",
+    seen="no deadlock, no NaN, no parameter changes",
+)
 def test_a_batch_without_any_trained_token_changes_nothing(found):
     assert found["nothing"] == {"changed": 0.0, "norm": 0.0, "stepped": True}
 
