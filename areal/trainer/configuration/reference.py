@@ -40,9 +40,9 @@ def markdown() -> str:
     for kind, cls in KINDS.items():
         own = {name: schema for name, schema in fields_of(cls).items() if name not in common}
         lines += ["", f"## kind: {kind}", "", *_table(own)]
-        for name, schema in fields_of(cls).items():
-            if schema.section is not None and name not in sections.setdefault(schema.section, []):
-                sections[schema.section].append(name)
+        for name, section in _named_sections(cls, ""):
+            if name not in sections.setdefault(section, []):
+                sections[section].append(name)
     for section, names in sections.items():
         summary = (section.__doc__ or "").strip().splitlines()[0]
         heading = ", ".join(f"`{name}`" for name in names)
@@ -68,6 +68,14 @@ def _add_descriptions(schema: dict[str, Any], cls: type[Config]) -> None:
     for name, field in fields_of(cls).items():
         if name in schema.get("properties", {}):
             schema["properties"][name]["description"] = field.doc
+
+
+def _named_sections(cls: type[Config], prefix: str) -> Iterator[tuple[str, type[Config]]]:
+    """Every section below `cls` with its dotted key, a section before those inside it."""
+    for name, field in fields_of(cls).items():
+        if field.section is not None:
+            yield f"{prefix}{name}", field.section
+            yield from _named_sections(field.section, f"{prefix}{name}.")
 
 
 def _sections(cls: type[Config]) -> Iterator[tuple[str, type[Config]]]:
