@@ -134,3 +134,16 @@ def test_a_generated_family_is_trained_and_reloaded_by_transformers(sandbox, tmp
     learned = losses(tmp_path / "sft")
     assert learned[-1] < 0.3 * learned[0], learned
     assert len(losses(tmp_path / "grpo")) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_generated_family_is_split_over_processes_without_changing_a_number(sandbox):
+    if not (sandbox.root / "areal/models/deepseek_v3").is_dir():
+        python(sandbox, "-m", "tooling.new", "model", "deepseek_v3", "--no-test")
+    cases = ("--world-size", "2", "--quick", "--only", "latent", "--json")
+    results = json.loads(python(sandbox, "-m", "areal.engine.archon.equality", *cases))["results"]
+    assert {result["case"]: result.get("equal") for result in results} == {
+        "latent tp=2": True,
+        "latent dp_shard=2 ep=2": True,
+    }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from areal.api import EngineError, NumericsError, TrainStats
+from areal.api import ConfigError, EngineError, NumericsError, TrainStats
 from areal.engine.archon.optimizer import ShardedAdamW, agree
 from areal.engine.archon.packing import divide_rows, micro_batches_of
 from areal.engine.archon.passes import Scoring, SequentialPasses
@@ -60,9 +60,11 @@ class ArchonEngine:
     ) -> None:
         """Take over `model`, which has the same parameters on every rank, and keep this rank's part of it.
 
-        Raises ConfigError when the number of processes is not that of `archon.parallel`, ModelError when the model does
-        not divide, and what `TrainingEngine` raises.
+        Raises ConfigError when the number of processes is not that of `archon.parallel` and for adapters, ModelError
+        when the model does not divide, and what `TrainingEngine` raises.
         """
+        if config.lora is not None:
+            raise ConfigError("adapters are trained by one process only; remove lora, or do not split the model")
         self.config, self.archon, self.is_critic = config, archon, is_critic
         self.device = next(model.parameters()).device
         if is_critic == hasattr(model, "project"):

@@ -118,7 +118,13 @@ class Scorer:
             layout=layout,
             tokens=self._own(tokens),
             positions=self._own(positions),
-            attention=ParallelAttention(inner, num_tokens, heads=(self._tp.rank(), self._tp.size()), tokens=self._cp),
+            attention=ParallelAttention(
+                inner,
+                num_tokens,
+                heads=(self._tp.rank(), self._tp.size()),
+                tokens=self._cp,
+                compiled=self._sharding.plan.compile,
+            ),
         )
 
     def run(self, prepared: Prepared, *, is_critic: bool) -> Tensor:

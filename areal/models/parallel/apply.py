@@ -51,15 +51,21 @@ def apply_plan(model: Model, plan: ParallelPlan, table: Mapping[str, Shard]) -> 
     partial: frozenset[str] = frozenset()
     if meshes is not None and dims.tp > 1:
         partial = apply_tensor_parallel(
-            decoder, meshes.tp, table, sequence_parallel=plan.sequence_parallel, leave_experts=dims.ep > 1
+            decoder,
+            meshes.tp,
+            table,
+            sequence_parallel=plan.sequence_parallel,
+            leave_experts=dims.ep > 1,
+            compiled=plan.compile,
         )
     if meshes is not None and dims.ep > 1:
-        partial |= apply_expert_parallel(decoder, dims, meshes, table)
+        partial |= apply_expert_parallel(decoder, dims, meshes, table, compiled=plan.compile)
     # Context parallelism changes no module: a ParallelAttention (context.py) goes with each forward.
     decoder.set_gradient_checkpointing(plan.activation_checkpointing)
     if plan.compile:
         for layer in decoder.layers.values() if isinstance(decoder.layers, nn.ModuleDict) else decoder.layers:
-            layer.compile()
+            # Lengths differ from micro-batch to micro-batch.
+            layer.compile(dynamic=True)
     if meshes is not None and plan.shards_data:
         shard_blocks(decoder, plan, meshes)
     decoder.sharding = Sharding(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from torch.nn import functional
 
 from areal.models.parallel.collectives import exchange
@@ -26,14 +27,22 @@ class ParallelAttention:
     """The same call gives the same result any number of times, so that a block may be recomputed."""
 
     def __init__(
-        self, inner: AttentionBackend, num_tokens: int, *, heads: tuple[int, int], tokens: ProcessGroup
+        self,
+        inner: AttentionBackend,
+        num_tokens: int,
+        *,
+        heads: tuple[int, int],
+        tokens: ProcessGroup,
+        compiled: bool = False,
     ) -> None:
         """inner: attends `num_tokens` packed tokens; what the ranks hold together beyond them is padding and gets
-        zeros. heads: (rank, number of ranks) of tensor parallelism; tokens: ranks that hold pieces of the tokens."""
+        zeros. heads: (rank, number of ranks) of tensor parallelism; tokens: ranks that hold pieces of the tokens.
+        compiled: blocks are; the backend is then called as it is, since its tables differ from forward to forward."""
         self._inner = inner
         self._num_tokens = num_tokens
         self._head_rank, self._head_ranks = heads
         self._group = tokens
+        self._attend = torch.compiler.disable(self._traced) if compiled else self._traced
 
     def __call__(
         self,
@@ -47,6 +56,12 @@ class ParallelAttention:
         **options: Any,
     ) -> Tensor:
         """See `AttentionBackend`; what the inner one supports."""
+        attended: Tensor = self._attend(query, key, value, sinks, alibi, layer=layer, **options)
+        return attended
+
+    def _traced(
+        self, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, alibi: Tensor | None, **options: Any
+    ) -> Tensor:
         size, heads = self._group.size(), query.shape[1]
         if alibi is not None:
             alibi = alibi[self._head_rank * heads :][:heads]  # layers know the slopes of all heads
@@ -57,7 +72,7 @@ class ParallelAttention:
             sinks, alibi = (None if numbers is None else numbers[share] for numbers in (sinks, alibi))
         padding = query.shape[0] - self._num_tokens
         query, key, value = (part[: self._num_tokens] for part in (query, key, value))
-        attended = self._inner(layer, query, key, value, sinks=sinks, alibi=alibi, **options)
+        attended = self._inner(options.pop("layer"), query, key, value, sinks=sinks, alibi=alibi, **options)
         if padding:
             attended = functional.pad(attended, (0, 0, 0, 0, 0, padding))
         return self._to_tokens(attended) if size > 1 else attended

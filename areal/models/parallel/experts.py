@@ -34,9 +34,12 @@ if TYPE_CHECKING:
 
 
 def apply_expert_parallel(
-    model: nn.Module, dims: ParallelDims, meshes: Meshes, table: Mapping[str, Shard]
+    model: nn.Module, dims: ParallelDims, meshes: Meshes, table: Mapping[str, Shard], *, compiled: bool = False
 ) -> frozenset[str]:
-    """Give every rank its experts, in place; names of parameters whose gradients are partial over tp afterwards."""
+    """Give every rank its experts, in place; names of parameters whose gradients are partial over tp afterwards.
+
+    compiled: blocks will be, without what their experts do.
+    """
     splits_features = dims.etp > 1
     partial: set[str] = set()
     for module_name, module in model.named_modules():
@@ -57,7 +60,8 @@ def apply_expert_parallel(
                 partial.add(f"{module_name}.{name}")
         # With experts over ranks of tp too, each of these takes its share of the tokens that all of them have.
         sharing = meshes.group("tp") if dims.tp > 1 and not splits_features else None
-        adopt(module, reads=reads, mesh=mesh, forward=functools.partial(_dispatch, meshes.group("ep"), sharing))
+        dispatch: Callable[..., Tensor] = functools.partial(_dispatch, meshes.group("ep"), sharing)
+        adopt(module, reads=reads, mesh=mesh, forward=torch.compiler.disable(dispatch) if compiled else dispatch)
     return frozenset(partial)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fnmatch
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from torch import nn
 from torch.distributed.tensor import Shard as ShardPlacement
 from torch.distributed.tensor import distribute_tensor
@@ -39,12 +40,19 @@ TERMS: Final = ("bias", "down_bias")
 
 
 def apply_tensor_parallel(
-    model: Any, mesh: DeviceMesh, table: Mapping[str, Shard], *, sequence_parallel: bool, leave_experts: bool
+    model: Any,
+    mesh: DeviceMesh,
+    table: Mapping[str, Shard],
+    *,
+    sequence_parallel: bool,
+    leave_experts: bool,
+    compiled: bool,
 ) -> frozenset[str]:
     """Split `model` (a DecoderModel, or some of its layers) in place; the names of parameters whose gradients are
     partial afterwards. `areal.models.parallel.checks` has found that everything divides.
 
-    leave_experts: they are split by number instead, and not looked at here.
+    leave_experts: they are split by number instead, and not looked at here. compiled: blocks will be, without what is
+    sent between them.
     """
     group = mesh.get_group()
     vocabulary = splits_vocabulary(model.args.vocab_size, group.size(), table)
@@ -59,7 +67,7 @@ def apply_tensor_parallel(
         splits = dict(splits_of(module_name, module, table))
         _split_parameters(module, splits, mesh)
         split |= {f"{module_name}.{name}" for name in splits}
-    regions = _Boundaries(group, sequence_parallel=sequence_parallel)
+    regions = _Boundaries(group, sequence_parallel=sequence_parallel, compiled=compiled)
     for layer in _layers(model):
         _split_heads(layer.self_attn, group)
         for name in REGIONS:
@@ -77,17 +85,20 @@ def splits_vocabulary(vocab_size: int, size: int, table: Mapping[str, Shard]) ->
 class _Boundaries:
     """How hidden states come into regions and out of them."""
 
-    def __init__(self, group: ProcessGroup, *, sequence_parallel: bool) -> None:
+    def __init__(self, group: ProcessGroup, *, sequence_parallel: bool, compiled: bool) -> None:
         self.group = group
         self.sequence_parallel = sequence_parallel
+        self.enter, self.leave = self._enter, self._leave
+        if compiled:
+            self.enter, self.leave = torch.compiler.disable(self._enter), torch.compiler.disable(self._leave)
 
-    def enter(self, hidden: Tensor) -> Tensor:
+    def _enter(self, hidden: Tensor) -> Tensor:
         """What flows between regions -> replicated."""
         if self.sequence_parallel:
             return collectives.enter_gathered(hidden, self.group)
         return collectives.enter(hidden, self.group)
 
-    def leave(self, partial: Tensor) -> Tensor:
+    def _leave(self, partial: Tensor) -> Tensor:
         """Partial -> what flows between regions."""
         if self.sequence_parallel:
             return collectives.leave_scattered(partial, self.group)

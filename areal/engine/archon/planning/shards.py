@@ -108,7 +108,10 @@ def _unsharded_sizes(model: Any, spec: ModelSpec, plan: ParallelPlan) -> dict[st
     table = importlib.import_module(spec.parallelize.__module__).TENSOR_PARALLEL
     assert plan.meshes is not None, "built by the caller"
     if plan.dims.tp > 1:
-        apply_tensor_parallel(model, plan.meshes.tp, table, sequence_parallel=False, leave_experts=plan.dims.ep > 1)
+        leave_experts = plan.dims.ep > 1
+        apply_tensor_parallel(
+            model, plan.meshes.tp, table, sequence_parallel=False, leave_experts=leave_experts, compiled=False
+        )
     if plan.dims.ep > 1:
         apply_expert_parallel(model, plan.dims, plan.meshes, table)
     return {name: local_data(parameter).numel() for name, parameter in model.named_parameters()}

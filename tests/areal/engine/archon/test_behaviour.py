@@ -58,7 +58,7 @@ def test_bfloat16_keeps_float32_masters_and_stays_close_to_one_process(found, wa
     assert low["parameters"] == ["torch.bfloat16"]
     assert low["loss"] < 0.02
     assert low["reloaded"] == 0.0
-    assert low["difference"] <= 0.0201  # two steps of lr 0.01 apart at most: a first AdamW step is a sign
+    assert low["difference"] < 1e-3
 
 
 def test_order_and_cutting_change_nothing(found):

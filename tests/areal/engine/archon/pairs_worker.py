@@ -1,0 +1,121 @@
+"""One rank of the tests on pairs: what preference losses and reward models give over ranks, and over none."""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from areal.algorithm.preference import bradley_terry_loss, preference_loss
+from areal.algorithm.preference_spec import PreferenceSpec
+from areal.algorithm.scoring import final_scores
+from areal.api import ConfigError, PairedBatch
+from areal.engine.archon.config import ArchonConfig
+from areal.engine.archon.engine import ArchonEngine
+from areal.engine.archon.equality.cases import CONFIGS
+from areal.engine.archon.processes import connected
+from areal.engine.train.config import LoraConfig, TrainEngineConfig
+from areal.engine.train.engine import TrainingEngine
+from areal.models import from_config
+from areal.models.parallel import ParallelDims
+from areal.models.value_head import ValueModel
+
+# Unequal work: one pair is as long as all others together, so that it is alone on its rank.
+LENGTHS = ((20, 24), (3, 9), (1, 2), (8, 4), (2, 2))
+WAYS = {
+    "dp_shard": {"parallel": ParallelDims(dp_shard=2)},
+    "dp_shard, groups may part": {"parallel": ParallelDims(dp_shard=2), "keep_groups": False},
+    "tp": {"parallel": ParallelDims(tp=2)},
+}
+
+
+def make_pairs():
+    generator = torch.Generator().manual_seed(5)
+    flat = [4 + length for pair in LENGTHS for length in pair]
+    columns, sizes = torch.arange(max(flat)), torch.tensor(flat)
+    tokens = torch.randint(0, CONFIGS["dense"]["vocab_size"], (len(flat), max(flat)), generator=generator)
+    tokens[1::2, :4] = tokens[::2, :4]
+    zeros = torch.zeros(tokens.shape)
+    return PairedBatch(
+        tokens=tokens,
+        lengths=sizes,
+        loss_mask=((columns >= 4) & (columns < sizes[:, None])).float(),
+        logp_behave=zeros,
+        versions=zeros.long(),
+        turn_ids=zeros.long(),
+        rewards=torch.tensor([1.0, 0.0] * len(LENGTHS)),
+        groups=torch.arange(len(LENGTHS)).repeat_interleave(2),
+        truncated=torch.zeros(len(flat), dtype=torch.bool),
+        reference=-10 * torch.rand(len(flat), generator=generator, dtype=torch.float64),
+    )
+
+
+def config_of(**changes):
+    # Plain SGD is not to be had over ranks; with this offset AdamW follows the size of gradients, not their sign only.
+    return TrainEngineConfig(
+        **{
+            "lr": 1e-2,
+            "adam_eps": 1e-3,
+            "dtype": "float64",
+            "device": "cpu",
+            "max_tokens_per_micro_batch": 40,
+            **changes,
+        }
+    )
+
+
+def model_of(*, critic):
+    model = from_config(CONFIGS["dense"], dtype=torch.float64, seed=2)
+    if not critic:
+        return model
+    model = ValueModel(model, bias=False)
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
+    return model
+
+
+def preference(scores, _, part):
+    return preference_loss(scores, batch=part, spec=PreferenceSpec(likelihood_coef=0.1), num_pairs=len(LENGTHS))
+
+
+def scored(values, _, part):
+    return bradley_terry_loss(final_scores(values, part.lengths), batch=part, center_coef=0.01, num_pairs=len(LENGTHS))
+
+
+def compare(way, *, critic):
+    batch, loss_fn = make_pairs(), scored if critic else preference
+    alone = TrainingEngine(model_of(critic=critic), config=config_of(), is_critic=critic)
+    ranks = ArchonEngine(
+        model_of(critic=critic), config=config_of(), archon=ArchonConfig(**WAYS[way]), is_critic=critic
+    )
+    first, second = (engine.train_batch(batch, loss_fn) for engine in (alone, ranks))
+    weights = ranks.weights()
+    parameters = max(float((tensor - weights[name]).abs().max()) for name, tensor in alone.weights().items())
+    metrics = max(abs(first.metrics[name] - second.metrics[name]) for name in ("accuracy", "margin"))
+    return {"loss": abs(first.loss - second.loss), "parameters": parameters, "metrics": metrics}
+
+
+def refused(**changes):
+    try:
+        ArchonEngine(model_of(critic=False), config=config_of(**changes), archon=ArchonConfig(**WAYS["dp_shard"]))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    with connected("cpu", timeout_seconds=60):
+        results = {
+            "preference": {way: compare(way, critic=False) for way in WAYS},
+            "reward model": {way: compare(way, critic=True) for way in WAYS},
+            "refused": [refused(optimizer="muon"), refused(lora=LoraConfig())],
+        }
+        if dist.get_rank() == 0:
+            arguments.out.write_text(json.dumps(results) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Learning from pairs over several ranks is what it is on one: pairs stay together, losses and updates are equal."""
+
+from pathlib import Path
+
+import pytest
+
+from areal.engine.archon.equality.launch import run_processes
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What two gloo processes saw."""
+    return run_processes(str(Path(__file__).with_name("pairs_worker.py")), 2, [], timeout_seconds=200)[0]
+
+
+@pytest.mark.parametrize("way", ["dp_shard", "dp_shard, groups may part", "tp"])
+@pytest.mark.parametrize("kind", ["preference", "reward model"])
+def test_loss_update_and_metrics_equal_those_of_one_process(found, kind, way):
+    assert max(found[kind][way].values()) < 1e-10
+
+
+def test_what_ranks_cannot_train_is_refused(found):
+    muon, lora = found["refused"]
+    assert "needs whole matrices" in muon
+    assert "adapters are trained by one process only" in lora
