@@ -1,54 +1,70 @@
-"""Program run by test_launcher: a small data-parallel training run with checkpoints, over gloo.
+"""Program run by test_launcher: a model whose parameters two ranks share (FSDP), trained with checkpoints of shards.
 
     python train_ranks.py <folder> <steps> <step at which rank 1 dies in start 0, or 0>
 
-Rank 0 saves after every second step; all continue from the newest checkpoint. The gradient is the sum of one of each
-rank, so that a rank that is out of step changes the result, whose digest rank 0 writes to <folder>/result.
+All ranks save after every second step and continue from the newest checkpoint. Rank 0 writes the
+final parameters to <folder>/result.pt.
 """
 
-import hashlib
 import os
 import signal
 import sys
 from pathlib import Path
 
 import torch
-from torch import distributed
+import torch.distributed as dist
 
+from areal.engine.archon.checkpoint import ShardedCheckpoints
+from areal.engine.archon.config import ArchonConfig
+from areal.engine.archon.engine import ArchonEngine
+from areal.engine.archon.equality.cases import CONFIGS
+from areal.engine.archon.equality.comparison import loss_of, make_batch
+from areal.engine.archon.processes import connected
+from areal.engine.train.config import TrainEngineConfig
 from areal.infra.checkpoint.store import CheckpointStore
+from areal.models import from_config
+from areal.models.parallel import ParallelDims
+
+SETTINGS = {"lr": 1e-2, "adam_eps": 1e-3, "weight_decay": 0.1, "device": "cpu", "dtype": "float64"}
+
+
+def build_model():
+    return from_config(CONFIGS["dense"], dtype=torch.float64, seed=0)
+
+
+def build_engine():
+    archon = ArchonConfig(parallel=ParallelDims(dp_shard=dist.get_world_size()))
+    return ArchonEngine(build_model(), config=TrainEngineConfig(**SETTINGS), archon=archon)
+
+
+def train(folder, steps, dies_at):
+    rank, first_start = dist.get_rank(), os.environ["AREAL_LAUNCH_START"] == "0"
+    engine = build_engine()
+    store = CheckpointStore(folder / "checkpoints", keep=2) if rank == 0 else None
+    checkpoints = ShardedCheckpoints(engine, store)
+    dist.barrier()
+    newest = CheckpointStore(folder / "checkpoints", keep=2).load_latest()
+    if newest is not None:
+        checkpoints.load(newest.path)
+    sys.stdout.write(f"rank {rank} starts at step {engine.num_steps}\n")
+    sys.stdout.flush()
+    batch = make_batch()
+    for step in range(engine.num_steps, steps):
+        engine.train_batch(batch, loss_of(batch), with_entropy=True)
+        if first_start and rank == 1 and step + 1 == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if (step + 1) % 2 == 0:
+            checkpoints.save(step + 1)
+            checkpoints.wait()  # so that the kill comes after a checkpoint that is whole
+    parameters = dict(engine.state_dict()["parameters"])
+    if rank == 0:
+        torch.save(parameters, folder / "result.pt")
 
 
 def main():
-    folder, steps, dies_at = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    distributed.init_process_group("gloo")
-    rank, first_start = distributed.get_rank(), os.environ["AREAL_LAUNCH_START"] == "0"
-    store = CheckpointStore(folder / "checkpoints", keep=2) if rank == 0 else None
-    distributed.barrier()
-    store = store or CheckpointStore(folder / "checkpoints", keep=2)
-    weights = torch.ones(4)
-    optimizer = torch.optim.AdamW([weights], lr=0.1)
-    checkpoint = store.load_latest()
-    first = 0
-    if checkpoint is not None:
-        state = checkpoint.load("state")
-        weights.copy_(state["weights"])
-        optimizer.load_state_dict(state["optimizer"])
-        first = checkpoint.step
-    sys.stdout.write(f"rank {rank} starts at step {first}\n")
-    sys.stdout.flush()
-    for step in range(first, steps):
-        gradient = torch.randn(4, generator=torch.Generator().manual_seed(100 * step + rank))
-        distributed.all_reduce(gradient)
-        weights.grad = gradient
-        optimizer.step()
-        if first_start and rank == 1 and step + 1 == dies_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if rank == 0 and (step + 1) % 2 == 0:
-            store.save(step + 1, {"state": {"weights": weights, "optimizer": optimizer.state_dict()}})
-    distributed.barrier()
-    if rank == 0:
-        (folder / "result").write_text(hashlib.sha256(weights.numpy().tobytes()).hexdigest())
-    distributed.destroy_process_group()
+    with connected("cpu", timeout_seconds=60):
+        train(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
 
 
-main()
+if __name__ == "__main__":
+    main()
