@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
@@ -125,7 +126,7 @@ def _steps(case: Case, single: TrainingEngine, many: ArchonEngine, batch: Padded
         difference = (torch.as_tensor(one, dtype=torch.float64) - torch.as_tensor(other, dtype=torch.float64)).abs()
         worst = float(difference.max()) if difference.numel() else 0.0
         # NaN is a difference, never an equality.
-        found[what] = max(found.get(what, 0.0), worst if worst == worst else float("inf"))  # noqa: PLR0124
+        found[what] = max(found.get(what, 0.0), math.inf if math.isnan(worst) else worst)
 
     for step in range(STEPS):
         if case.is_critic:
