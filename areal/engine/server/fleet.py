@@ -61,6 +61,11 @@ class Fleet:
         self._changed = asyncio.Event()
 
     @property
+    def present(self) -> list[Server]:
+        """All that have not been given up, also those that get no requests while it is checked whether they live."""
+        return list(self.servers.values())
+
+    @property
     def serving(self) -> list[Server]:
         """Those that get requests."""
         return [server for server in self.servers.values() if server.serving]

@@ -56,7 +56,7 @@ class Members:
 
     @property
     def version(self) -> int:
-        """Of the weights that the servers are to have."""
+        """Of the weights that all servers have: during an update, some have newer ones already."""
         return self._published.manifest.version
 
     # ---- EngineView
@@ -157,7 +157,7 @@ class Members:
         async with self._lock:
             self._calm.clear()
             try:
-                done = await self.updater.push(self.fleet.serving, published, probe, paused=self.fleet.paused)
+                done = await self.updater.push(self.fleet.present, published, probe, paused=self.fleet.paused)
                 if not done and len(self.fleet.retired) >= self._pool.size:
                     raise EngineError(f"no server is left to take weights of version {published.manifest.version}")
                 self._published, self._probe = published, probe
@@ -170,7 +170,7 @@ class Members:
         async with self._lock:
             if not self.fleet.paused:
                 self.fleet.paused = True
-                await asyncio.gather(*map(self._pause_one, self.fleet.serving))
+                await asyncio.gather(*map(self._pause_one, self.fleet.present))
 
     async def resume(self) -> None:
         """Undo `pause`. Idempotent."""
@@ -179,7 +179,7 @@ class Members:
                 return
             self._calm.clear()
             try:
-                await asyncio.gather(*map(self._resume_one, self.fleet.serving))
+                await asyncio.gather(*map(self._resume_one, self.fleet.present))
                 self.fleet.paused = False
             finally:
                 self._calm.set()

@@ -36,6 +36,11 @@ class EngineView(Protocol):
     fleet: Fleet
     tally: dict[str, float]
 
+    @property
+    def version(self) -> int:
+        """Of the last weights that were published completely."""
+        ...
+
     async def settled(self) -> int:
         """Wait until no weight update is under way; returns the engine's version."""
         ...
@@ -67,10 +72,10 @@ class GenerationRunner:
         name = ""
         while True:
             if (reason := self._outcome(generation)) is not None:
-                return generation.response(reason, server=name)
+                return await self._respond(generation, reason, name)
             server = await self._acquire(generation, failed_on)
             if server is None:
-                return generation.response(StopReason.ABORT, server=name)
+                return await self._respond(generation, StopReason.ABORT, name)
             name = server.instance.name
             try:
                 await self._call(generation, server)
@@ -79,6 +84,12 @@ class GenerationRunner:
                 self._after_failure(generation, server, error)
             else:
                 self._count_continuation(generation)
+
+    async def _respond(self, generation: Generation, reason: StopReason, server: str) -> ModelResponse:
+        """Hand it out once the version of its last token is the engine's: servers do not get one at the same moment."""
+        if generation.versions and generation.versions[-1] > self._view.version:
+            await self._view.settled()
+        return generation.response(reason, server=server)
 
     def _count_continuation(self, generation: Generation) -> None:
         if generation.finished_by is not None or generation.abort_asked:
@@ -108,6 +119,9 @@ class GenerationRunner:
     async def _call(self, generation: Generation, server: Server) -> None:
         """One call; what is certain of its output is settled, whether it succeeds or fails."""
         progress = CallProgress(generation.next_call(), server.version)
+        if server.changing:
+            # It may sample with the new weights from the first token on: nothing is certain before its labels come.
+            progress.mark_boundary()
         generation.current = progress
         server.calls.add(progress)
         last: Chunk | None = None
@@ -158,9 +172,10 @@ class GenerationRunner:
         if last is None:
             return
         needs_new = progress.boundary is not None or server.changing
-        newest = await self._view.settled() if needs_new else server.version
+        if needs_new:
+            await self._view.settled()
         # A version counts only after the server passed its probe: until then `server.version` is the one before.
-        complete = progress.settle_complete(generation, last, newest=min(newest, server.version), where=server.where)
+        complete = progress.settle_complete(generation, last, newest=server.version, where=server.where)
         reason = stop_reason(last.finish)
         if complete and reason is not StopReason.ABORT and generation.finished_by is None:
             raise BrokenTokensError(

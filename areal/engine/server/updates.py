@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from areal.api import ArealError, EngineError
-from areal.engine.server.errors import RefusedError, ServerError
+from areal.engine.server.errors import BadAnswerError, RefusedError, ServerError
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -65,15 +65,16 @@ class WeightUpdater:
         all of them go on with what they have.
         """
         started = time.perf_counter()
-        staged, refusals = await self._stage_all(servers, published)
+        staged, problems = await self._stage_all(servers, published)
         self.tally["stage_seconds"] = time.perf_counter() - started
-        if servers and not staged and len(refusals) == len(servers):
+        refused = [error for error in problems.values() if isinstance(error, RefusedError)]
+        if servers and not staged and len(refused) == len(servers):
             raise EngineError(
                 f"weight update to version {published.manifest.version} refused, the servers keep their weights: "
-                f"{refusals[0]}"
+                f"{refused[0]}"
             )
-        for server, reason in refusals:
-            self._give_up(server, reason)
+        for server, error in problems.items():
+            self._give_up(server, str(error))
         started = time.perf_counter()
         done = await asyncio.gather(*(self._switch(server, published, probe, paused=paused) for server in staged))
         self.tally["switch_seconds"] = time.perf_counter() - started
@@ -98,19 +99,33 @@ class WeightUpdater:
 
     async def _stage_all(
         self, servers: Sequence[Server], published: PublishedWeights
-    ) -> tuple[list[Server], list[tuple[Server, str]]]:
-        waiting, staged, refusals = list(servers), [], []
+    ) -> tuple[list[Server], dict[Server, Exception]]:
+        """Servers that have it, and the others with their last problem."""
+        # A broadcast waits for all its members: one that is gone would cost everybody the whole timeout.
+        problems = await self._unreachable(servers)
+        waiting = [server for server in servers if server not in problems]
         for attempt in range(self._config.weight_attempts):
             if not waiting:
                 break
             self.tally["weight_retries"] += len(waiting) if attempt else 0
-            problems = await self._stage_once(waiting, published)
-            staged += [server for server in waiting if server not in problems]
-            waiting = list(problems)
-            refusals = list(problems.items())
-        return [server for server in servers if server in staged], refusals
+            failed = await self._stage_once(waiting, published)
+            problems = {server: error for server, error in problems.items() if server not in waiting} | failed
+            # Others than those that answered are gone, and not asked again.
+            waiting = [server for server, error in failed.items() if isinstance(error, RefusedError)]
+        return [server for server in servers if server not in problems], problems
 
-    async def _stage_once(self, servers: Sequence[Server], published: PublishedWeights) -> dict[Server, str]:
+    async def _unreachable(self, servers: Sequence[Server]) -> dict[Server, Exception]:
+        checks = [
+            self._client.get(server.instance.url, "/health", timeout=self._config.control_seconds) for server in servers
+        ]
+        results = await asyncio.gather(*checks, return_exceptions=True)
+        return {
+            server: result
+            for server, result in zip(servers, results, strict=True)
+            if isinstance(result, ServerError) and not isinstance(result, BadAnswerError)
+        }
+
+    async def _stage_once(self, servers: Sequence[Server], published: PublishedWeights) -> dict[Server, Exception]:
         """Servers that did not get it, with the reason."""
         routes = self._carrier.routes(
             published, [server.instance for server in servers], [server.capabilities.workers for server in servers]
@@ -122,10 +137,10 @@ class WeightUpdater:
             for server, route in zip(servers, routes, strict=True)
         ]
         results = await asyncio.gather(asyncio.to_thread(self._carrier.send), *calls, return_exceptions=True)
-        problems = {}
+        problems: dict[Server, Exception] = {}
         for server, result in zip(servers, results[1:], strict=True):
             if isinstance(result, (ServerError, ArealError, OSError)):
-                problems[server] = f"{server.where}: {result}"
+                problems[server] = result
             elif isinstance(result, BaseException):
                 raise result
         if isinstance(results[0], BaseException) and not problems:

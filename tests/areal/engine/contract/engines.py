@@ -19,6 +19,8 @@ from areal.engine.server.client import is_healthy
 from areal.engine.server.config import ServerEngineConfig
 from areal.engine.server.engine import ServerEngine
 from areal.engine.sglang.adapter import SGLangAdapter
+from areal.engine.sglang.config import SGLangConfig
+from areal.engine.sglang.launch import prepare as prepare_sglang
 from areal.engine.vllm.adapter import VLLMAdapter
 from areal.engine.vllm.config import VLLMConfig
 from areal.engine.vllm.launch import prepare
@@ -31,6 +33,7 @@ from areal.models.registry import get_spec
 
 ROOT = Path(__file__).resolve().parents[4]
 VLLM_PYTHON = ROOT / ".venv-vllm/bin/python"
+SGLANG_PYTHON = ROOT / ".venv-sglang/bin/python"
 CONTEXT = 512
 TINY: dict[str, Any] = {
     "model_type": "qwen3",
@@ -164,6 +167,25 @@ def vllm_command(folder: Path, model: Any, config: ServerEngineConfig):
         model_config={**model.args.to_hf_config(), "dtype": "float32"},
         context=CONTEXT,
         on_cpu=True,
+    )
+
+    def of(index: int, port: int) -> ServerCommand:
+        arguments, environment = command(index, port)
+        return ServerCommand(arguments=arguments, environment=environment)
+
+    return of
+
+
+def sglang_command(folder: Path, model: Any, config: ServerEngineConfig):
+    """(index, port) -> command of a real SGLang server."""
+    command = prepare_sglang(
+        # Deterministic: seeds decide, as the contract asks.
+        SGLangConfig(python=str(SGLANG_PYTHON), deterministic=True, memory_fraction=0.3),
+        config,
+        folder=folder,
+        model_config={**model.args.to_hf_config(), "dtype": "float32"},
+        context=CONTEXT,
+        on_cpu=False,
     )
 
     def of(index: int, port: int) -> ServerCommand:

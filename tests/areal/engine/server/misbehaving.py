@@ -29,6 +29,8 @@ class MisbehavingServer:
         self.calls: list[str] = []
         self.label = "0"
         self.score = -0.5
+        self.versions_in_logprobs = False
+        """Log-probabilities tell which version sampled a token: -0.5 - version / 1000."""
         self.delay = 0.0
         """Seconds between two tokens."""
         self.refuse_stage = 0
@@ -49,8 +51,9 @@ class MisbehavingServer:
         return f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -184,7 +187,8 @@ class MisbehavingServer:
 
     def _choice(self, position: int, behaviour: str) -> dict:
         token = 2 + position % (self.vocab - 2)
-        logprob = {"none": None, "nan": float("nan"), "positive": 0.3, "clamped": -9999.0}.get(behaviour, -0.5)
+        plain = -0.5 - int(self.label) / 1000 if self.versions_in_logprobs else -0.5
+        logprob = {"none": None, "nan": float("nan"), "positive": 0.3, "clamped": -9999.0}.get(behaviour, plain)
         content = [{"token_id": token, "logprob": logprob}]
         if behaviour == "wrong_count":
             content = content * 2

@@ -224,6 +224,17 @@ def test_a_damaged_transfer_is_tried_again(world):
     injected="no server accepts the staged weights",
     seen="the update fails loudly; version and answers stay those of before",
 )
+def test_a_server_that_is_gone_does_not_hold_up_the_others(world):
+    world.start(2)
+    world.servers[0].close()
+    world.pool.restarts = 0
+    started = time.monotonic()
+    world.update(1)
+    assert time.monotonic() - started < 5
+    assert [name for name, _ in world.pool.condemned] == ["server-0"]
+    assert world.one().output_versions == [1] * 10
+
+
 def test_weights_that_every_server_refuses_change_nothing(world):
     world.start(2)
     for server in world.servers:
