@@ -69,11 +69,7 @@ def check_replaceable(target: Path, *, mark: str = CONFIG_FILE) -> None:
     if not target.exists():
         return
     content = list(target.iterdir()) if target.is_dir() else []
-    if (
-        target.is_dir()
-        and (not content or (target / mark).is_file())
-        and all(file.is_file() for file in content)
-    ):
+    if target.is_dir() and (not content or (target / mark).is_file()) and all(file.is_file() for file in content):
         return
     raise CheckpointError(
         f"{target} exists and is not a checkpoint folder (a folder with {mark} and no subfolders); "

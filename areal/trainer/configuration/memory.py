@@ -20,7 +20,8 @@ from areal.trainer.config import PPOConfig
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from areal.engine.train.config import LoraConfig, TrainEngineConfig
+    from areal.engine.hf.config import LoraConfig
+    from areal.engine.train.config import TrainEngineConfig
     from areal.trainer.config import ModelConfig, RowsConfig
 
 DTYPE_BYTES: Final = {"bfloat16": 2, "float32": 4, "float64": 8}

@@ -15,7 +15,8 @@ from areal.engine.archon.config import ArchonConfig
 from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.processes import connected
-from areal.engine.train.config import LoraConfig, TrainEngineConfig
+from areal.engine.hf.config import LoraConfig
+from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.models import from_config
 from areal.models.parallel import ParallelDims

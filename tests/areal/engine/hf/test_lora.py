@@ -22,7 +22,8 @@ from areal.api import (
 from areal.engine.embedded.config import EmbeddedEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.hf import loading
-from areal.engine.train.config import LoraConfig, TrainEngineConfig
+from areal.engine.hf.config import LoraConfig
+from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.models import from_config, from_pretrained
 from areal.models.value_head import ValueModel
