@@ -78,7 +78,9 @@ class ArchonEngine:
         self._meshes = build_meshes(self._dims, self.device.type)
         self._dtype: torch.dtype = getattr(torch, config.dtype)
         # For bfloat16 the parameters stay float32: they are the master weights, and FSDP2 rounds what it gathers.
-        model.to(torch.float64 if self._dtype == torch.float64 else torch.float32)
+        stored = torch.float64 if self._dtype == torch.float64 else torch.float32
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(stored)
         plan = ParallelPlan(
             dims=self._dims,
             meshes=self._meshes,

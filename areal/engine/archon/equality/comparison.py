@@ -153,5 +153,7 @@ def _steps(case: Case, single: TrainingEngine, many: ArchonEngine, batch: Padded
                 if moment or moments[1][name]:
                     note("gradients", moment["exp_avg"] / 0.1, moments[1][name]["exp_avg"] / 0.1)
         for name, parameter in states[0]["parameters"].items():
-            note("parameters", parameter, states[1]["parameters"][name])
+            other = states[1]["parameters"][name]
+            assert parameter.dtype == other.dtype, f"{name} is {parameter.dtype} and {other.dtype}"
+            note("parameters", parameter, other)
     return found
