@@ -1,0 +1,115 @@
+"""Writes the coverage tables of docs/models.md from saved results of the matrix command.
+
+    areal-new model --matrix FAMILIES.json --json > listed.json
+    areal-new model --matrix OTHERS.json --json > others.json
+    python benchmarks/model_tables.py --listed listed.json [MORE.json ...] --others others.json [MORE.json ...]
+
+A family that stands in several results of one kind is taken from the last: it was tried again. Every figure is one that
+the command printed; nothing is measured or judged here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+from typing import Final
+
+from tooling.new.generators.model_matrix_rows import Row, summary, table
+
+DOCUMENT: Final = Path(__file__).parents[1] / "docs/models.md"
+BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
+KINDS: Final = (
+    (r"is an encoder-decoder", "encoder-decoders"),
+    (r"is not causal", "not causal as configured by default: later tokens change earlier logits"),
+    (r"is a wrapper around", "wrappers around several models; the message names the text model"),
+    (r"no tiny config|fails in forward", "no small instance builds, or it fails by itself"),
+)
+"""Refusals before any analysis, by their words; all others begin with the feature that is missing."""
+
+
+def rows_of(files: list[Path]) -> list[Row]:
+    """Rows of all results in the order of their first appearance, each as it was last."""
+    found: dict[str, Row] = {}
+    for file in files:
+        for entry in json.loads(file.read_text(encoding="utf-8"))["families"]:
+            row = Row(**{name: value for name, value in entry.items() if name != "total_seconds"})
+            found[row.label] = row
+    return list(found.values())
+
+
+def spread(rows: list[Row]) -> str:
+    """Where the seconds of proven families go, and how many configs were compared."""
+    proven = [row for row in rows if row.outcome == "proven"]
+    parts = []
+    for phase in ("analyse", "generate", "test"):
+        seconds = sorted(row.seconds[phase] for row in proven)
+        parts.append(f"{phase} {statistics.median(seconds):.1f} (up to {seconds[-1]:.0f})")
+    equal, refused = (sum(row.verification.get(key, 0) for row in proven) for key in ("equal", "refused"))
+    return (
+        f"Seconds in the median: {', '.join(parts)}. The verification compared {equal:,} configs that were loaded, all "
+        f"equal, and {refused:,} were refused at load."
+    )
+
+
+def others(rows: list[Row]) -> str:
+    """Types that nobody listed: what was proven, line by line, and what was refused, by the reason."""
+    proven = [row for row in rows if row.outcome == "proven"]
+    lines = ["| model_type | of tolerance | lines | verified |", "|---|---|---|---|"]
+    for row in proven:
+        checked = f"{row.verification.get('equal', 0)} equal, {row.verification.get('refused', 0)} refused"
+        lines.append(f"| `{row.label}` | {row.parity_ratio:.2f} | {row.lines['family']} | {checked} |")
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.outcome != "proven":
+            reasons.setdefault(kind_of(row), []).append(f"`{row.label}`")
+    lines += ["", "| not generated, because of | types |", "|---|---|"]
+    lines += [f"| {reason} | {', '.join(types)} |" for reason, types in sorted(reasons.items(), key=_most_first)]
+    counts = summary(rows)
+    return "\n".join(
+        [*lines, "", ", ".join(f"{counts[name]} {name}" for name in ("proven", "refused", "failed", "wrong", "error"))]
+    )
+
+
+def kind_of(row: Row) -> str:
+    """Why a type is not there, in a few words."""
+    if row.outcome != "refused":
+        return f"{row.outcome}: {' '.join(row.reason.split())[:120]}"
+    known = next((words for pattern, words in KINDS if re.search(pattern, row.reason)), None)
+    return (known or row.reason.split("; ")[0].partition(" at ")[0]).replace("|", "/")
+
+
+def _most_first(entry: tuple[str, list[str]]) -> tuple[int, str]:
+    return -len(entry[1]), entry[0]
+
+
+def write(text: str, document: Path = DOCUMENT) -> None:
+    """Replace what stands between the markers."""
+    before, begin, rest = document.read_text(encoding="utf-8").partition(BEGIN)
+    _old, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{document}: no {BEGIN} ... {END}")
+    document.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--listed", nargs="+", type=Path, required=True, metavar="RESULT.json")
+    parser.add_argument("--others", nargs="+", type=Path, required=True, metavar="RESULT.json")
+    parser.add_argument("--dry-run", action="store_true", help="print the text instead of writing it")
+    given = parser.parse_args(arguments)
+    listed, rest = rows_of(given.listed), rows_of(given.others)
+    text = "\n\n".join((table(listed), spread(listed), others(rest)))
+    if given.dry_run:
+        sys.stdout.write(text + "\n")
+    else:
+        write(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
