@@ -152,6 +152,11 @@ def _gone(pid):
         return True
 
 
+@pytest.mark.fault(
+    row=5,
+    injected="SIGKILL of one of two server processes in the middle of a GRPO run",
+    seen="the run goes on without a dropped prompt, learns, and the server comes back with the last weights",
+)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_grpo_learns_over_servers_one_of_which_is_killed(tmp_path, settings, with_double):
@@ -159,6 +164,11 @@ def test_grpo_learns_over_servers_one_of_which_is_killed(tmp_path, settings, wit
     assert stats["probe_abs_max"] < 1e-4
 
 
+@pytest.mark.fault(
+    row=5,
+    injected="SIGKILL of one of two real vLLM servers in the middle of a GRPO run (skipped without vLLM)",
+    seen="as with doubles: nothing is dropped, the reward rises, versions are right, the server comes back",
+)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not VLLM_PYTHON.is_file(), reason="no vLLM here: bash scripts/setup_vllm.sh")

@@ -94,6 +94,12 @@ class Chaos:
         self.done["versions"] += 1
 
 
+@pytest.mark.fault(
+    row=10,
+    injected="120 requests on 3 servers that break off, answer nonsense or fall silent, under updates, pauses and "
+    "aborts at random moments; log-probabilities tell which version sampled a token",
+    seen="every label is the truth, every answer what an undisturbed server gives, none hangs or is lost",
+)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", range(3))
 def test_every_token_has_its_true_version_whatever_happens(world, seed):
