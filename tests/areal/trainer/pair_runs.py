@@ -39,7 +39,7 @@ BASE: dict[str, Any] = {
 }
 
 
-def write_pairs(folder: Path, *, train: int = 64, test: int = 128, seed: int = 0, shuffle_labels: bool = False) -> Path:
+def write_pairs(folder: Path, *, train: int = 64, test: int = 128, seed: int = 0, turn_labels: bool = False) -> Path:
     """train.jsonl and test.jsonl with prompt, chosen, rejected and margin; no prompt occurs in both."""
     generator = random.Random(seed)
     prompts = [f"{a}{b}+{c}=" for a in range(10) for b in range(10) for c in range(10)]
@@ -51,8 +51,8 @@ def write_pairs(folder: Path, *, train: int = 64, test: int = 128, seed: int = 0
             answers = {"".join(generator.choices("0123456789", k=generator.randint(2, 4))) for _ in range(8)}
             ordered = sorted(answers, key=lambda text: (digit_sum(text), text))
             sides = [ordered[-1], ordered[0]]
-            if shuffle_labels and split == "train":
-                generator.shuffle(sides)
+            if turn_labels and split == "train":
+                sides.reverse()
             margin = abs(digit_sum(sides[0]) - digit_sum(sides[1])) / 10
             rows.append({"prompt": prompt, "chosen": sides[0], "rejected": sides[1], "margin": margin})
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
