@@ -208,6 +208,18 @@ def _rollout_items(config: PPOConfig, shape: ModelShape) -> list[MemoryItem]:
         items += _trained("critic", config.critic, shape)
     if presets.resolve(config.objective.preset, config.objective.overrides).kl_coef > 0:
         items.append(_weights("reference weights", shape, config.actor.dtype))
+    if config.rollout.engine != "embedded":
+        # Weights and cache of servers are in processes and on devices of their own. Carriers hold two versions while
+        # one replaces the other.
+        width = DTYPE_BYTES[config.servers.dtype]
+        return [
+            *items,
+            MemoryItem(
+                name="weights on their way",
+                num_bytes=2 * shape.num_parameters * width,
+                formula=f"2 versions x {shape.num_parameters} x {width} bytes of host memory, {config.weights.carrier}",
+            ),
+        ]
     engine_dtype = config.actor.dtype if config.engine.dtype == "auto" else config.engine.dtype
     items.append(_weights("engine weights", shape, engine_dtype))
     length = min(config.engine.max_seq_len, shape.max_position_embeddings or config.engine.max_seq_len)

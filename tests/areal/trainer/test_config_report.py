@@ -237,3 +237,17 @@ def test_every_registry_has_entries_whose_targets_look_importable():
 
 def test_bytes_are_shown_in_binary_units():
     assert [format_bytes(n) for n in (12, 2048, 5 * 1024**3)] == ["12 B", "2.0 KiB", "5.0 GiB"]
+
+
+def test_servers_are_asked_for_before_anything_starts(good):
+    message = refusal([*good, "rollout.engine=vllm", "vllm.python=no-such-folder/bin/python"])
+    assert "vllm.python" in message
+    assert "bash scripts/setup_vllm.sh" in message
+
+
+def test_with_servers_their_lengths_count_and_their_memory_does_not(good):
+    vllm = [*good, "rollout.engine=vllm", f"vllm.python={sys.executable}"]
+    assert "servers.max_seq_len 8" in refusal([*vllm, "servers.max_seq_len=8"])
+    names = [item["name"] for item in build_report(load_config(None, vllm))["memory"]["items"]]
+    assert "weights on their way" in names
+    assert "engine KV cache" not in names
