@@ -50,7 +50,7 @@ class DPOConfig(RowsConfig):
     """The loss."""
     reference_path: str = ""
     """Checkpoint folder of the reference model; empty means the trained model before its first step. It is only needed
-    before the run, which keeps two numbers per row, and never in memory together with the optimizer."""
+    before the run, which keeps two numbers per row, and takes no memory while the run trains."""
 
     dataset_kind: ClassVar[DatasetKind] = "preference"
     """What the rows must be made for."""

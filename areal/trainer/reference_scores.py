@@ -1,7 +1,7 @@
 """What the reference model thinks of each answer: computed once per row, kept with the run's state, two numbers a pair.
 
-With them the reference model is only needed before the run, or when a resumed run visits further rows; it is never in
-memory together with gradients and optimizer.
+With them the reference model is only needed before the run, or when a resumed run visits further rows; it takes no
+memory while the run trains.
 """
 
 from __future__ import annotations

@@ -173,8 +173,9 @@ def _moments(engine: TrainEngineConfig, shape: ModelShape, count: int) -> int:
         return 2 * count
     if engine.optimizer == "sgd":
         return count if engine.momentum else 0
-    # One for what Muon turns; embedding and head, at most two matrices, are AdamW's.
-    return count + min(count, 2 * shape.vocab_size * shape.hidden_size)
+    # One for what Muon turns; embedding and head, at most two matrices, are AdamW's, and adapters leave them alone.
+    tokens = 0 if engine.lora is not None else 2 * shape.vocab_size * shape.hidden_size
+    return count + min(count, tokens)
 
 
 def _weights(name: str, shape: ModelShape, dtype: str) -> MemoryItem:
