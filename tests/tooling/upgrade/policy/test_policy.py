@@ -140,7 +140,8 @@ def test_this_repository_watches_what_the_field_moves():
     declared = {each.distribution: each.declared for each in policy.packages}
     assert declared["vllm"]
     assert declared["torch"]
-    assert not declared["sglang"]
+    assert declared["sglang"]
+    assert not declared["ray"]
     assert {"megatron-core", "megatron-bridge", "mbridge", "peft", "ray", "torchao", "datasets"} <= set(declared)
     for each in policy.packages:
         assert each.repository.count("/") == 1
