@@ -173,7 +173,7 @@ def test_grpo_learns_over_servers_one_of_which_is_killed(tmp_path, settings, wit
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not VLLM_PYTHON.is_file(), reason="no vLLM here: bash scripts/setup_vllm.sh")
 def test_grpo_learns_over_real_vllm_servers_one_of_which_is_killed(tmp_path, settings):
-    settings["vllm__python"] = str(VLLM_PYTHON)
+    settings |= {"vllm__python": str(VLLM_PYTHON), "total_train_steps": 8}
     stats = _learn(runs.tiny(tmp_path / "run", **settings), 3, tmp_path)
     assert stats["probe_abs_max"] < 1e-4
 
