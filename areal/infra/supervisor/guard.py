@@ -4,9 +4,9 @@
 
 LIFELINE is an inherited file descriptor whose other end the owner keeps open. When the owner goes away, however it
 dies, the kernel closes that end: the guard then ends the command (SIGTERM, after GRACE_SECONDS SIGKILL). SIGTERM to the
-guard does the same. When the command ends, every process it left behind is killed, those that moved to another session
-included (on Linux the guard adopts them). The guard exits with the command's status, 128 + signal number if it was
-killed.
+guard does the same, SIGUSR1 without grace. When the command ends, every process it left behind is killed, those that
+moved to another session included (on Linux the guard adopts them). The guard exits with the command's status, 128 +
+signal number if it was killed.
 
 It does not restart anything: that is `supervisor`.
 """
@@ -25,6 +25,7 @@ from pathlib import Path
 
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _POLL_SECONDS = 0.5
+_REST_SECONDS = 2.0
 
 
 def main(arguments: list[str]) -> int:
@@ -36,6 +37,7 @@ def main(arguments: list[str]) -> int:
     signal.set_wakeup_fd(wake_write)
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    signal.signal(signal.SIGUSR1, lambda number, _: asked.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the owner, which decides
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
@@ -52,7 +54,7 @@ def main(arguments: list[str]) -> int:
         if wake_read in ready:
             os.read(wake_read, 4096)
     if child.poll() is None:
-        _end(child, grace)
+        _end(child, 0.0 if asked[0] == signal.SIGUSR1 else grace)
     _kill_rest()
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
@@ -68,15 +70,22 @@ def _end(child: subprocess.Popen[bytes], grace: float) -> None:
 
 
 def _kill_rest() -> None:
-    """Kill all remaining children; those of a killed one are adopted, so repeat until none is left."""
+    """End all remaining children; those of an ended one are adopted, so repeat until none is left.
+
+    First gently: helpers that remove a server's shared memory do it when the others are gone, and must live so long.
+    """
+    deadline = time.monotonic() + _REST_SECONDS
     while True:
+        gently = time.monotonic() < deadline
         for pid in _children():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGTERM if gently else signal.SIGKILL)
         try:
-            os.waitpid(-1, 0)
+            ended, _ = os.waitpid(-1, os.WNOHANG if gently else 0)
         except ChildProcessError:
             return
+        if gently and not ended:
+            time.sleep(0.05)
 
 
 def _children() -> list[int]:

@@ -24,6 +24,7 @@ INCARNATION_VARIABLE: Final = "AREAL_SERVER_INCARNATION"
 """Environment variable that tells a server which start it is."""
 _GUARD: Final = Path(__file__).with_name("guard.py")
 _KILL_SECONDS: Final = 10.0
+_CLEAN_UP_SECONDS: Final = 5.0
 
 
 def new_incarnation() -> str:
@@ -104,11 +105,11 @@ class ServerProcess:
     def stop(self, *, grace_seconds: float | None = None) -> None:
         """End it and everything it started, and wait. grace_seconds: None takes that of the start; 0 kills at once."""
         grace = self._grace_seconds if grace_seconds is None else grace_seconds
-        if grace > 0 and self._process.poll() is None:
-            self._process.terminate()
-            # The guard kills after its own grace; some more for that, or for a guard that is stopped itself.
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM if grace > 0 else signal.SIGUSR1)
+            # The guard kills after its own grace; some more for what is left, or for a guard that is stopped itself.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(grace + 2.0)
+                self._process.wait(grace + _CLEAN_UP_SECONDS)
         self._kill_group()
         if self._lifeline >= 0:
             os.close(self._lifeline)
