@@ -29,6 +29,7 @@ class ServerClient:
     def __init__(self, *, api_key: str = "") -> None:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def get(self, url: str, path: str, *, timeout: float) -> Any:
         """JSON of a GET; None for an empty answer."""
@@ -62,7 +63,8 @@ class ServerClient:
             raise ConnectionFailedError(f"{where}: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
-        """Close all connections. Idempotent."""
+        """Close all connections; there will be no others. Idempotent."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -82,6 +84,8 @@ class ServerClient:
             raise ConnectionFailedError(f"{where}: {type(error).__name__}: {error}") from error
 
     def _open(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise ConnectionFailedError("the client is closed")
         if self._session is None:
             import aiohttp
 

@@ -213,6 +213,7 @@ class Pool:
         self.servers, self.restarts = list(servers), restarts
         self.size = len(servers)
         self.condemned: list[tuple[str, str]] = []
+        self.up: set[str] = set()
         self.lives = 0
 
     def start(self, listener) -> None:
@@ -221,6 +222,9 @@ class Pool:
             threading.Thread(target=self._announce, args=(index,), daemon=True).start()
 
     def condemn(self, instance, reason) -> None:
+        if instance.incarnation not in self.up:
+            return  # it is being welcomed right now, and that is about to fail
+        self.up.discard(instance.incarnation)
         self.condemned.append((instance.name, reason))
         index = int(instance.name.rpartition("-")[2])
         threading.Thread(target=self._again, args=(index, instance, reason), daemon=True).start()
@@ -245,6 +249,7 @@ class Pool:
         instance = ServerInstance(name=f"server-{index}", incarnation=server.incarnation, url=server.url)
         try:
             self.listener.server_up(instance)
+            self.up.add(instance.incarnation)
         except ArealError as error:
             if self.restarts <= 0:
                 self.listener.server_retired(instance.name, str(error))
