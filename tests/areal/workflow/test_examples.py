@@ -26,10 +26,9 @@ def test_an_example_names_only_what_exists(path):
     config = load_config(path).config
     # The placeholder checkpoint of the language-model examples is replaced by a tokenizer that reads any text.
     tokenizer = load_tokenizer(config.model.tokenizer_path or "bytes:")
-    kind = "rl" if isinstance(config, PPOConfig) else "sft"
     for part in (config.train_dataset, config.valid_dataset):
         if part is not None:
-            assert len(load_dataset(part, tokenizer, kind=kind)) > 0
+            assert len(load_dataset(part, tokenizer, kind=config.dataset_kind)) > 0
     if config.model.init:
         check_tokenizer(tokenizer, config.model.init["vocab_size"])
     if isinstance(config, PPOConfig):

@@ -233,8 +233,8 @@ async def test_two_calls_at_once_are_both_answered(original, connected):
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_cancelled_call_leaves_no_process_and_the_server_goes_on(original, connected, gone, mode):
     async with connected(original, mode=mode) as client:
-        with anyio.move_on_after(1.0) as scope:
-            await client.call_tool("new_explain", {"kind": "reward", "name": "digits"})
+        with anyio.move_on_after(1.0) as scope:  # it takes several
+            await client.call_tool("harness_check", {})
         assert scope.cancelled_caught
         assert await gone(1), "only the server is left"
         assert not (await client.call_tool("new_kinds", {})).is_error

@@ -215,6 +215,7 @@ class Pool:
         self.condemned: list[tuple[str, str]] = []
         self.up: set[str] = set()
         self.lives = 0
+        self.closed = False
 
     def start(self, listener) -> None:
         self.listener = listener
@@ -230,9 +231,16 @@ class Pool:
         threading.Thread(target=self._again, args=(index, instance, reason), daemon=True).start()
 
     def close(self) -> None:
-        pass
+        self.closed = True
 
     def _again(self, index, instance, reason) -> None:
+        try:
+            self._replace(index, instance, reason)
+        except Exception:
+            if not self.closed:  # an engine that is gone has no use for news of its servers
+                raise
+
+    def _replace(self, index, instance, reason) -> None:
         self.listener.server_down(instance, reason)
         if self.restarts <= 0:
             self.listener.server_retired(instance.name, reason)

@@ -252,17 +252,19 @@ def test_bounds_alone_give_a_baseline_as_far_as_they_go(tmp_path):
     assert version_of(root, "datasets") is None
 
 
-def test_this_repository_moves_vllm_in_its_gpu_extra_alone():
+def test_this_repository_moves_vllm_in_its_gpu_extra_and_its_set_up_alone():
     root = Path()
     declarations = find_declarations(root)
     policy = read_policy(root, declarations)
-    assert [each.version for each in baselines("vllm", declarations, policy, root)] == ["0.11"]
+    assert [each.where for each in baselines("vllm", declarations, policy, root)] == ["scripts/setup_vllm.sh:12"]
     assert [each.origin for each in baselines("torch", declarations, policy, root)] == ["constraint", "range"]
     found = bump(root, policy, declarations, [parse_request("vllm==0.18.0")])
-    changes = found.plan.changes
-    assert [change.path for change in changes] == ["pyproject.toml"]
-    old, new = changes[0].before.decode().splitlines(), changes[0].after.decode().splitlines()
-    assert [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]] == [
-        ("    \"vllm>=0.11; platform_system == 'Linux'\",", "    \"vllm>=0.18.0; platform_system == 'Linux'\","),
-    ]
+    moved = {}
+    for change in found.plan.changes:
+        old, new = change.before.decode().splitlines(), change.after.decode().splitlines()
+        moved[change.path] = [pair[1] for pair in zip(old, new, strict=True) if pair[0] != pair[1]]
+    assert moved == {
+        "pyproject.toml": ["    \"vllm>=0.18.0; platform_system == 'Linux'\","],
+        "scripts/setup_vllm.sh": ['readonly CUDA_WANT="vllm==0.18.0"'],
+    }
     assert [each.distribution for each in found.companions] == ["torch"]
