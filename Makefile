@@ -1,10 +1,11 @@
 # Thin names for the scripts; without make, run the commands on the right.
 
-.PHONY: help setup demo test lint format docs
+.PHONY: help setup demo test test-all lint format docs
 
 help:
 	@echo "make demo    set up, then run asynchronous GRPO on arithmetic and write a report"
 	@echo "make test    set up, then every gate: style, types, layers, docs, tests"
+	@echo "make test-all  the same with the exhaustive tests, twice as long"
 	@echo "make setup   make .venv ready (again: milliseconds)"
 	@echo "make lint    the quick gates only"
 	@echo "make format  rewrite the code in the house style"
@@ -18,6 +19,9 @@ demo: setup
 
 test: setup
 	@bash scripts/check.sh
+
+test-all: setup
+	@bash scripts/check.sh --all
 
 lint: setup
 	@bash scripts/check.sh --fast

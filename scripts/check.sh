@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # Every gate of this repository, each with its seconds. All run even when one fails; the failed ones are named at the end.
 #
-#   bash scripts/check.sh            # everything; needs scripts/setup.sh once
+#   bash scripts/check.sh            # everything but exhaustive tests; needs scripts/setup.sh once
+#   bash scripts/check.sh --all      # those as well: every kill, every split, every client call; twice as long
 #   bash scripts/check.sh --fast     # seconds: style, layers and the architecture test
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
-fast=0
+fast=0 all=0
 case "${1:-}" in
 "") ;;
 --fast) fast=1 ;;
+--all) all=1 ;;
 *)
-    echo "check: unknown argument '$1'; the only one is --fast" >&2
+    echo "check: unknown argument '$1'; there are --fast and --all" >&2
     exit 2
     ;;
 esac
@@ -77,6 +79,7 @@ fi
 
 # Last, and not through `gate`: its closing line with the counts is the last line of a run that passes.
 if [ $fast = 1 ]; then tests=(tests/test_architecture.py -q); else tests=(-q -n 2 --durations=10 --durations-min=3); fi
+if [ $fast = 0 ] && [ $all = 0 ]; then tests+=(-m "not exhaustive"); fi
 $bin/python -m pytest "${tests[@]}" || failed+=(pytest)
 
 if [ ${#failed[@]} -gt 0 ]; then

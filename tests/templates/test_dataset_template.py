@@ -108,6 +108,7 @@ def test_every_generated_test_passes(copy, everything):
     assert "skipped" not in done.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_generated_module_is_well_typed(copy, everything):
     modules = sorted(

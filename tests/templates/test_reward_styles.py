@@ -114,6 +114,7 @@ def test_the_generated_tests_find_mistakes(repository, mistake):
     assert blind == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_repositorys_other_gates_pass(repository):
     modules = [f"areal/reward/{name}.py" for name in NAMES]

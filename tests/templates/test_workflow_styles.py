@@ -212,6 +212,7 @@ def test_generated_tests_pass(sandbox):
     assert result.ok, result.detail
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "gate",
@@ -234,7 +235,10 @@ def test_generated_code_passes_the_other_gates(sandbox, gate):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unit", ["plain_answer", "second_try", "with_tools", "with_images"])
+@pytest.mark.parametrize(
+    "unit",
+    ["plain_answer", *(pytest.param(unit, marks=pytest.mark.exhaustive) for unit in ("second_try", "with_tools", "with_images"))],
+)
 def test_generated_tests_find_out_workflows_that_do_the_wrong_thing(sandbox, unit):
     module = (sandbox.root / f"areal/workflow/{unit}.py").read_text()
     test = (sandbox.root / f"tests/areal/workflow/test_{unit}.py").read_text()

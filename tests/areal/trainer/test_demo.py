@@ -37,6 +37,7 @@ def test_rewards_dealt_out_at_random_teach_nothing(tmp_path):
     assert not result["learnt"]
 
 
+@pytest.mark.exhaustive
 def test_more_imitation_of_the_same_demonstrations_teaches_nothing_new(tmp_path):
     result, _ = demo(tmp_path / "demo", control="sft-only", steps=None)
     assert result["steps"] == 0

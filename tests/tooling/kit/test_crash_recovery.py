@@ -133,6 +133,7 @@ def test_killed_before_every_step_of_an_apply_the_next_run_takes_all_of_it_back(
     assert dirty > len(steps) / 2
 
 
+@pytest.mark.exhaustive
 def test_killed_before_every_step_of_every_recovery_the_run_after_that_finishes_it(make_copy):
     root = make_copy()
     before = snapshot(root)

@@ -27,7 +27,7 @@ def _assert_all_equal(results, expected):
 )
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_every_way_of_splitting_computes_what_one_process_computes(world_size):
     results = run_processes(WORKER, world_size, ["--quick"], timeout_seconds=240)
     _assert_all_equal(results, cases(world_size, quick=True))

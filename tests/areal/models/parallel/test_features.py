@@ -7,6 +7,7 @@ import pytest
 from areal.engine.archon.equality.launch import run_processes
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_block_is_split_by_the_generated_table_without_changing_a_number():
