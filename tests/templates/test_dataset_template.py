@@ -133,6 +133,7 @@ def mutations(source):
             yield source.replace(old, new)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_generated_test_notices_a_broken_loader(copy):
     """No mutation of the loader survives the test that was generated with it."""

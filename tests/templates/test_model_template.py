@@ -63,6 +63,7 @@ def test_their_own_tests_pass(generated):
     assert result.ok, result.detail
 
 
+@pytest.mark.exhaustive
 def test_they_are_typed_and_no_module_imports_what_it_does_not_use(generated):
     root = generated[0].root
     folders = [f"areal/models/{name}" for name in FAMILIES]

@@ -139,6 +139,7 @@ def test_a_generated_family_is_trained_and_reloaded_by_transformers(sandbox, tmp
     assert len(losses(tmp_path / "grpo")) == 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_generated_family_is_split_over_processes_without_changing_a_number(sandbox):

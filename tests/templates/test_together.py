@@ -91,6 +91,7 @@ def train(sandbox, folder, name):
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_generated_units_train_together_and_are_undone_without_a_trace(tmp_path):
     rows = [{"question": f"{a}+{b}=", "answer": str(a + b)} for a in range(5) for b in range(5)]

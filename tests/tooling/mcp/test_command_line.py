@@ -156,6 +156,7 @@ def test_without_the_sdk_the_message_says_how_to_get_it(original, tmp_path):
     assert "pip install 'areal[mcp]'" in json.loads(done.stdout)["fix"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_self_test_finds_nothing_wrong_here(original, capsys):

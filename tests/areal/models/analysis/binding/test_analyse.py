@@ -95,6 +95,7 @@ def test_latent_attention_of_deepseek_is_bound_with_its_sharpened_scores() -> No
     assert slots["layer.feed_forward"]["condition"] == {"kind": "at_least", "field": "first_k_dense_replace"}
 
 
+@pytest.mark.exhaustive
 def test_groups_of_experts_that_make_no_difference_alone_are_bound() -> None:
     slots = report("deepseek_v2")["slots"]
     for slot, name in (("groups", "n_group"), ("top_groups", "topk_group")):

@@ -15,6 +15,7 @@ def report():
     return as_json(analyse(resolve("cohere2_moe")))
 
 
+@pytest.mark.exhaustive
 def test_every_value_that_the_class_has_by_default_is_proven(report):
     assert report["status"] == "proven"
     fixed = {use["name"] for use in report["fields"] if use["status"] == "fixed"}

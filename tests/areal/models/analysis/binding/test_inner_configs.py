@@ -10,6 +10,7 @@ from areal.models.analysis.oracle.subject import resolve
 pytest.importorskip("transformers.models.dbrx")
 
 
+@pytest.mark.exhaustive
 def test_fields_of_inner_configs_are_fields_and_the_configs_themselves_are_none():
     report = as_json(analyse(resolve("dbrx")))
     assert report["status"] == "proven"

@@ -80,6 +80,7 @@ def test_what_no_spec_says_is_refused_by_name(model_type: str) -> None:
     assert refusal.value.detail
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not DATA.is_file(), reason="the data of the project's design is not here")
 def test_settings_that_other_families_were_measured_with_are_proven() -> None:
     data = json.loads(DATA.read_text(encoding="utf-8"))
