@@ -1,17 +1,17 @@
-"""`areal-docs`: finds the command, writes its report, turns errors into exits."""
+"""`areal-docs`: finds the command."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 from tooling.documentation.cli.arguments import PROGRAM, parse
-from tooling.kit.errors import ToolError, WriteError
-from tooling.kit.output import Report, discard, reserved_stdout, say, write_report
+from tooling.kit.frame import framed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tooling.kit.output import Report
 
 _MODULES: Final = {
     "zh-check": "tooling.documentation.cli.check",
@@ -20,46 +20,10 @@ _MODULES: Final = {
 }
 
 
-class InterruptedRunError(ToolError):
-    """Ctrl-C."""
-
-    exit_code = 130
-    code = "interrupted"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    as_json = "--json" in words
-    with reserved_stdout() if as_json else nullcontext(sys.stdout) as stream:
-        try:
-            report = _safely(words)
-            write_report(report, stream, as_json=as_json)
-            stream.flush()
-        except BrokenPipeError:
-            discard(stream)
-            return 141
-        except SystemExit as ending:  # --help
-            return int(ending.code or 0)
-        return report.status
-
-
-def _safely(words: Sequence[str]) -> Report:
-    try:
-        return _run(words)
-    except BrokenPipeError:
-        raise
-    except ToolError as error:
-        return _failed(error)
-    except KeyboardInterrupt:
-        return _failed(InterruptedRunError("interrupted; nothing was written"))
-    except OSError as error:
-        return _failed(WriteError(error.strerror or str(error), where=str(error.filename or "")))
-    except Exception:  # noqa: BLE001 - the outermost frame: a bug must not look like a verdict
-        import traceback
-
-        say(traceback.format_exc())
-        return _failed(ToolError("internal error", fix="report it with the text above"))
+    return framed(PROGRAM, words, lambda _: _run(words))
 
 
 def _run(words: Sequence[str]) -> Report:
@@ -67,10 +31,5 @@ def _run(words: Sequence[str]) -> Report:
     import importlib
 
     arguments = parse(words)
-    report = importlib.import_module(_MODULES[arguments.command]).run(arguments)
-    assert isinstance(report, Report)
+    report: Report = importlib.import_module(_MODULES[arguments.command]).run(arguments)
     return report
-
-
-def _failed(error: ToolError) -> Report:
-    return Report(command=PROGRAM, problem=error, changing=False, data=dict(getattr(error, "details", None) or {}))

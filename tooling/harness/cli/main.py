@@ -1,18 +1,18 @@
-"""Entry point of `areal-harness`: runs a command, turns errors into messages and exit codes."""
+"""`areal-harness`: finds the command."""
 
 from __future__ import annotations
 
 import sys
-import traceback
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 from tooling.harness.cli.arguments import PROGRAM, parse, parser
-from tooling.kit.errors import ToolError, WriteError
-from tooling.kit.output import Report, discard, reserved_stdout, say, write_report
+from tooling.kit.errors import ToolError
+from tooling.kit.frame import framed
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from tooling.kit.output import Report
 
 
 _MODULES: Final = {
@@ -22,13 +22,6 @@ _MODULES: Final = {
     "list": "tooling.harness.cli.listing",
     "sync": "tooling.harness.cli.sync",
 }
-
-
-class _InterruptedError(ToolError):
-    """Ctrl-C."""
-
-    exit_code = 130
-    code = "interrupted"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,42 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ToolError:
             parser().print_help()
             return 0
-    if "--json" in words:
-        with reserved_stdout() as stream:
-            return _report(words, stream, as_json=True)
-    return _report(words, sys.stdout, as_json=False)
+    return framed(PROGRAM, words, lambda _: _run(words))
 
 
-def _report(words: list[str], stream: TextIO, *, as_json: bool) -> int:
-    report = _attempt(words)
-    try:
-        write_report(report, stream, as_json=as_json)
-        stream.flush()
-    except BrokenPipeError:
-        discard(stream)
-    return report.status
-
-
-def _attempt(words: list[str]) -> Report:
-    try:
-        return _run(parse(words))
-    except ToolError as error:
-        data = dict(getattr(error, "details", {}) or {})
-        return Report(command=PROGRAM, problem=error, changing=False, data=data)
-    except KeyboardInterrupt:
-        return Report(command=PROGRAM, problem=_InterruptedError("interrupted; nothing was written"), changing=False)
-    except OSError as error:
-        refused = WriteError(error.strerror or str(error), where=str(error.filename or ""))
-        return Report(command=PROGRAM, problem=refused, changing=False)
-    except Exception as error:  # noqa: BLE001 - the outermost frame: a bug must not look like a finding
-        say(traceback.format_exc())
-        problem = ToolError(f"{type(error).__name__}: {error}", fix=f"this is a bug of {PROGRAM}; please report it")
-        return Report(command=PROGRAM, problem=problem, changing=False)
-
-
-def _run(arguments: argparse.Namespace) -> Report:
+def _run(words: Sequence[str]) -> Report:
+    """Only the command that is asked for is loaded."""
     from importlib import import_module
 
-    # Only the command that is asked for is loaded.
-    command: Callable[[argparse.Namespace], Report] = import_module(_MODULES[arguments.command]).run
-    return command(arguments)
+    arguments = parse(list(words))
+    report: Report = import_module(_MODULES[arguments.command]).run(arguments)
+    return report

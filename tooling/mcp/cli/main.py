@@ -1,14 +1,13 @@
-"""Entry point of `areal-mcp`: serves, or prints and ends; turns errors into messages and exit codes."""
+"""Entry point of `areal-mcp`: serves, or prints and ends."""
 
 from __future__ import annotations
 
 import signal
 import sys
-import traceback
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import ToolError, UsageError, WriteError
+from tooling.kit.errors import UsageError
 from tooling.mcp.cli.arguments import PROGRAM, parse, parser
 
 if TYPE_CHECKING:
@@ -18,47 +17,16 @@ if TYPE_CHECKING:
     from tooling.kit.output import Report
 
 
-class InterruptedRunError(ToolError):
-    """Ctrl-C."""
-
-    exit_code = 130
-    code = "interrupted"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if {"-h", "--help"} & set(words):
         parser().print_help()
         return 0
-    report = _attempt(words)
-    if report is None:
-        return 0
-    from tooling.kit.output import discard, write_report
+    from tooling.kit.frame import framed
 
-    try:
-        write_report(report, sys.stdout, as_json="--json" in words)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        discard(sys.stdout)
-    return report.status
-
-
-def _attempt(words: list[str]) -> Report | None:
-    """None: it was a server."""
-    try:
-        arguments = parse(words)
-        return _run(arguments)
-    except ToolError as error:
-        return _failed(error)
-    except KeyboardInterrupt:
-        return _failed(InterruptedRunError("interrupted"))
-    except OSError as error:
-        return _failed(WriteError(error.strerror or str(error), where=str(error.filename or "")))
-    except Exception as error:  # noqa: BLE001 - the outermost frame: a bug must not look like an answer
-        traceback.print_exc(file=sys.stderr)
-        problem = ToolError(f"{type(error).__name__}: {error}", fix=f"this is a bug of {PROGRAM}; please report it")
-        return _failed(problem)
+    # A server speaks through standard output by itself, and hands back no report.
+    return framed(PROGRAM, words, lambda _: _run(parse(words)), machine=(), interrupted=("interrupted", ""))
 
 
 def _run(arguments: argparse.Namespace) -> Report | None:
@@ -100,9 +68,3 @@ def _serve(arguments: argparse.Namespace) -> None:
             most=arguments.max_output,
         )
     )
-
-
-def _failed(error: ToolError) -> Report:
-    from tooling.kit.output import Report
-
-    return Report(command=PROGRAM, problem=error, changing=False)

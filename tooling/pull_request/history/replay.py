@@ -22,6 +22,7 @@ class RebaseConflictError(MergeConflictError):
         """files: paths with conflicts."""
         super().__init__(message, where=where, fix=fix)
         self.files = tuple(files)
+        self.details = {"files": list(files)}
 
 
 def merged_tree(git: Git, onto: str, tip: str, *, base_name: str, what: str = "") -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from tooling.kit.errors import ToolError, UsageError, WriteError
-from tooling.kit.output import Report, aligned, discard, reserved_stdout, say, write_report
+from tooling.kit.errors import UsageError
+from tooling.kit.frame import framed
+from tooling.kit.output import Report, aligned
 from tooling.kit.suggest import did_you_mean
 from tooling.review.cli.arguments import FOUND, PROGRAM, parse, parser
 from tooling.review.records import Severity
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tooling.review.repository.comparison import Comparison
     from tooling.review.repository.git import Git
 
+_MACHINE: Final = ("--json", "--sarif", "--rdjson", "--github", "--markdown", "--as-baseline")
+"""Options with which stdout is for a program."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
@@ -30,55 +33,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         parser().print_help()
         return 0
-    with reserved_stdout() as stream:
-        try:
-            report, raw = _safely(words)
-            if raw is not None:
-                stream.write(raw)
-            else:
-                write_report(report, stream, as_json="--json" in words)
-            stream.flush()
-        except BrokenPipeError:
-            discard(stream)
-            return 141
-    if raw is not None and report.problem is not None:
-        say(f"error: {report.problem}")
-    return report.status
+    return framed(PROGRAM, words, lambda stream: _run(parse(words), stream), machine=_MACHINE)
 
 
-def _safely(words: list[str]) -> tuple[Report, str | None]:
-    try:
-        arguments = parse(words)
-        if arguments.words:
-            return explain(arguments.words[1:]), None
-        return _run(arguments)
-    except ToolError as error:
-        return Report(command=PROGRAM, problem=error, changing=False), None
-    except KeyboardInterrupt:
-        say("interrupted")
-        return Report(command=PROGRAM, exit_code=130, changing=False), None
-    except OSError as error:
-        problem = WriteError(error.strerror or str(error), where=str(error.filename or ""))
-        return Report(command=PROGRAM, problem=problem, changing=False), None
-    except Exception:  # noqa: BLE001 - the outermost frame: a bug must not look like a verdict
-        say(traceback.format_exc())
-        bug = ToolError("internal error", fix="report it with the text above")
-        return Report(command=PROGRAM, problem=bug, changing=False), None
-
-
-def _run(arguments: argparse.Namespace) -> tuple[Report, str | None]:
+def _run(arguments: argparse.Namespace, stream: TextIO) -> Report:
+    if arguments.words:
+        return explain(arguments.words[1:])
     outcome, policy = review(arguments)
     threshold = arguments.fail_on or policy.fail_on
     least = len(Severity) + 1 if threshold == "never" else Severity[threshold.upper()]
     failed = any(each.rule.severity >= least for each in outcome.open)
-    report = Report(
-        command=PROGRAM,
-        exit_code=FOUND if failed else 0,
-        changing=False,
-        data=_data(outcome),
-        text=_text(outcome, arguments),
+    status = FOUND if failed else 0
+    raw = _raw(outcome, arguments)
+    if raw is not None:
+        stream.write(raw)
+        return Report(command=PROGRAM, exit_code=status, changing=False)
+    return Report(
+        command=PROGRAM, exit_code=status, changing=False, data=_data(outcome), text=_text(outcome, arguments)
     )
-    return report, _raw(outcome, arguments)
 
 
 def _data(outcome: Outcome) -> dict[str, Any]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from tooling.kit.errors import UsageError
+from tooling.kit.frame import framed
 from tooling.kit.output import Report
 from tooling.upgrade.cli.arguments import AUDIT, audit_parser, parse
-from tooling.upgrade.cli.frame import apply, context_of, end_progress, framed, half_written, repository_root, writing
+from tooling.upgrade.cli.frame import apply, context_of, end_progress, half_written, repository_root, writing
 
 if TYPE_CHECKING:
     import argparse
@@ -27,10 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         parser.print_help()
         return 0
-    return framed(AUDIT, words, lambda _stream: _run(parse(parser, words), _stream))
+    gc.disable()  # one process, few cycles, very many small objects
+    return framed(AUDIT, words, lambda _: _run(parse(parser, words)))
 
 
-def _run(arguments: argparse.Namespace, _stream: TextIO) -> Report:
+def _run(arguments: argparse.Namespace) -> Report:
     if not arguments.write:
         context = context_of(arguments)
         checked = _check(context, _known(context, arguments.packages), None)

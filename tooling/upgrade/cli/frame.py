@@ -1,88 +1,22 @@
-"""What both command lines share: finding the repository, the lock around writing, and turning errors into exits."""
+"""What both command lines share: finding the repository, and the lock around writing."""
 
 from __future__ import annotations
 
-import gc
-import io
 import sys
-import traceback
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 
-from tooling.kit.errors import ToolError, UsageError, WriteError
-from tooling.kit.output import Report, discard, reserved_stdout, say, write_report
+from tooling.kit.errors import ToolError, UsageError
+from tooling.kit.output import say
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tooling.kit.change.plan import Plan
     from tooling.kit.repository import Repository
     from tooling.upgrade.operations.context import Context
-
-
-class InterruptedRunError(ToolError):
-    """Ctrl-C."""
-
-    exit_code = 130
-    code = "interrupted"
-
-
-def framed(program: str, words: list[str], run: Callable[[TextIO], Report | None]) -> int:
-    """Runs a command and writes its report; returns the exit code. `run` may write to the stream itself and return
-    None, or raise ToolError."""
-    as_json = "--json" in words or "--sarif" in words
-    gc.disable()  # one process, few cycles, very many small objects
-    with _stdout(as_json) as stream:
-        try:
-            report = _safely(program, run, stream)
-            if report is not None:
-                write_report(report, stream, as_json="--json" in words)
-            stream.flush()
-        except BrokenPipeError:
-            discard(stream)
-            return 141
-        except KeyboardInterrupt:
-            say("interrupted while the report was printed")
-            return InterruptedRunError.exit_code
-        except OSError as error:
-            discard(stream)
-            say(f"error: the report could not be printed: {error.strerror}; what it is about is done")
-            return WriteError.exit_code
-        return report.status if report is not None else 0
-
-
-@contextmanager
-def _stdout(reserve: bool) -> Iterator[TextIO]:
-    if sys.stdout is None:  # closed by the caller
-        yield io.StringIO()
-    elif reserve:
-        with reserved_stdout() as stream:
-            yield stream
-    else:
-        yield sys.stdout
-
-
-def _safely(program: str, run: Callable[[TextIO], Report | None], stream: TextIO) -> Report | None:
-    try:
-        return run(stream)
-    except BrokenPipeError:
-        raise
-    except ToolError as error:
-        return _failed(program, error)
-    except KeyboardInterrupt:
-        return _failed(program, InterruptedRunError("interrupted; nothing was written"))
-    except OSError as error:
-        return _failed(program, WriteError(error.strerror or str(error), where=str(error.filename or "")))
-    except Exception:  # noqa: BLE001 - the outermost frame: a bug must not look like a verdict
-        say(traceback.format_exc())
-        return _failed(program, ToolError("internal error", fix="report it with the text above"))
-
-
-def _failed(program: str, error: ToolError) -> Report:
-    data: dict[str, Any] = dict(getattr(error, "details", {}) or {})
-    return Report(command=program, problem=error, changing=False, data=data)
 
 
 def context_of(arguments: argparse.Namespace) -> Context:

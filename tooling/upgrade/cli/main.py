@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import TYPE_CHECKING, TextIO
 
@@ -24,9 +25,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         parser.print_help()
         return 0
-    from tooling.upgrade.cli.frame import framed
+    from tooling.kit.frame import framed
 
-    return framed(UPGRADE, words, lambda stream: _run(parse_upgrade(parser, words), stream))
+    gc.disable()  # one process, few cycles, very many small objects
+    return framed(
+        UPGRADE, words, lambda stream: _run(parse_upgrade(parser, words), stream), machine=("--json", "--sarif")
+    )
 
 
 def _run(arguments: argparse.Namespace, stream: TextIO) -> Report | None:
