@@ -55,16 +55,10 @@ def get_jsonl_rl_dataset(
     `prompt_column`, then `instruction` on a line of its own. id_column: when given, its values must not repeat.
     """
     raw = _read(path, split, id_column)
+    prompts = _prompts(raw, prompt_column, messages_column, tokenizer, system=system, instruction=instruction)
     rows = []
-    uses_chat = any(messages_column in row for row in raw.rows)
-    if uses_chat:
-        _require_chats(raw, messages_column)
-    else:
-        require_texts(raw, prompt_column)
-    for row in raw.rows:
+    for row, messages in zip(raw.rows, prompts, strict=True):
         rest = {k: v for k, v in row.items() if k not in (prompt_column, messages_column, answer_column)}
-        text = "" if uses_chat else _with_instruction(row[prompt_column], instruction)
-        messages = row[messages_column] if uses_chat else as_messages(text, tokenizer, system=system)
         answer = {"answer": row[answer_column]} if answer_column in row else {}
         rows.append({**rest, **answer, "messages": messages})
     return rl_dataset(raw, rows, tokenizer, max_length)
@@ -87,18 +81,12 @@ def get_jsonl_sft_dataset(
     RL.
     """
     raw = _read(path, split, id_column)
-    uses_chat = any(messages_column in row for row in raw.rows)
-    if uses_chat:
+    if _has_chats(raw, messages_column):
         pairs = _split_chats(raw, messages_column)
     else:
         require_texts(raw, prompt_column, answer_column)
-        pairs = [
-            (
-                as_messages(_with_instruction(row[prompt_column], instruction), tokenizer, system=system),
-                row[answer_column],
-            )
-            for row in raw.rows
-        ]
+        prompts = _prompts(raw, prompt_column, messages_column, tokenizer, system=system, instruction=instruction)
+        pairs = [(messages, row[answer_column]) for row, messages in zip(raw.rows, prompts, strict=True)]
     return sft_dataset(raw, pairs, tokenizer, max_length)
 
 
@@ -120,21 +108,28 @@ def get_jsonl_preference_dataset(
     """
     raw = _read(path, split, "")
     require_texts(raw, chosen_column, rejected_column)
-    uses_chat = any(messages_column in row for row in raw.rows)
-    if uses_chat:
-        _require_chats(raw, messages_column)
-    else:
-        require_texts(raw, prompt_column)
+    prompts = _prompts(raw, prompt_column, messages_column, tokenizer, system=system)
     triples = [
-        (
-            row[messages_column] if uses_chat else as_messages(row[prompt_column], tokenizer, system=system),
-            row[chosen_column],
-            row[rejected_column],
-        )
-        for row in raw.rows
+        (messages, row[chosen_column], row[rejected_column]) for row, messages in zip(raw.rows, prompts, strict=True)
     ]
     margins = _margins(raw, margin_column) if margin_column else None
     return preference_dataset(raw, triples, tokenizer, max_length, margins=margins)
+
+
+def _prompts(
+    raw: RawRows, prompt_column: str, messages_column: str, tokenizer: Any, *, system: str = "", instruction: str = ""
+) -> list[Any]:
+    """The chat of every row, or one made of its prompt; no row has a chat, or all must have one."""
+    if _has_chats(raw, messages_column):
+        _require_chats(raw, messages_column)
+        return [row[messages_column] for row in raw.rows]
+    require_texts(raw, prompt_column)
+    texts = [f"{row[prompt_column]}\n{instruction}" if instruction else row[prompt_column] for row in raw.rows]
+    return [as_messages(text, tokenizer, system=system) for text in texts]
+
+
+def _has_chats(raw: RawRows, column: str) -> bool:
+    return any(column in row for row in raw.rows)
 
 
 def _margins(raw: RawRows, column: str) -> list[float]:
@@ -188,7 +183,3 @@ def _chat_problem(row: dict[str, Any], column: str) -> str:
     if not isinstance(chat[-1].get("content"), str) or not chat[-1]["content"]:
         return f"{column}: the assistant turn to learn is empty"
     return messages_problem(chat[:-1])
-
-
-def _with_instruction(prompt: str, instruction: str) -> str:
-    return f"{prompt}\n{instruction}" if instruction else prompt
