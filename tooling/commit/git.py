@@ -78,7 +78,9 @@ def run_git(root: Path, *arguments: str, allowed: tuple[int, ...] = (0,), given:
         raise UsageError("the `git` program was not found", fix="install git, or add its folder to PATH") from error
     if done.returncode not in allowed:
         words = done.stderr.decode(errors="replace").strip()
-        raise UsageError(f"`git {arguments[0]}` failed: {words}", where=os.fspath(root))
+        unknown = "bad revision" in words or "unknown revision" in words
+        fix = "name commits that are here: `git branch --all` and `git log` show them" if unknown else ""
+        raise UsageError(f"`git {arguments[0]}` failed: {words}", where=os.fspath(root), fix=fix)
     return done.stdout
 
 
