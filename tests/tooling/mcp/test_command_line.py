@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import resource
 import subprocess
 import sys
 import tomllib
@@ -36,13 +35,9 @@ def test_the_sdk_is_not_loaded_to_print_something(words):
     assert done.stderr.rpartition("LOADED ")[2] == ""
 
 
-def test_help_is_quick_and_documents_exit_codes():
+def test_help_documents_exit_codes():
     words = [sys.executable, "-P", "-m", "tooling.mcp", "--help"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(words, capture_output=True, text=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # Of the processor, not of the clock: others may be at work here.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.15
     assert "exit codes:" in done.stdout
     assert "--allow-writes" in done.stdout
 
