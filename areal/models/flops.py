@@ -1,0 +1,93 @@
+"""Floating-point operations that a model's matrix products need: the numerator of model FLOPs utilisation (MFU).
+
+    used = training_flops(model, lengths) / seconds / peak_of_the_device
+
+Needed, not done: recomputed activations, padding and what a kernel computes in vain count for nothing, and prompts
+that are computed once for several sequences count for each. As PaLM counts them (arXiv 2204.02311, appendix B: 6 per
+parameter and token, and attention), with two refinements: a token attends to what it may see, not to the whole
+sequence, and of the embedding only its second use, as the projection to the vocabulary, is a product.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from areal.api import ModelError
+from areal.models.blocks.attention import SelfAttention
+from areal.models.blocks.latent_attention import LatentAttention
+from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from areal.models.blocks.decoder import DecoderModel
+
+_PER_VALUE = 2
+"""A multiplication and an addition."""
+
+
+def training_flops(model: DecoderModel, lengths: Sequence[int], *, num_predicted: int | None = None) -> int:
+    """Of a forward and backward pass in which all parameters are trained: three times the forward pass, for each
+    product has two more, the gradients of both its factors. Arguments: see `forward_flops`."""
+    return 3 * forward_flops(model, lengths, num_predicted=num_predicted)
+
+
+def forward_flops(model: DecoderModel, lengths: Sequence[int], *, num_predicted: int | None = None) -> int:
+    """Of one forward pass over sequences of these lengths.
+
+    num_predicted: tokens that are projected to the vocabulary; None for all. The model may be on the device "meta".
+    """
+    tokens = sum(lengths)
+    predicted = tokens if num_predicted is None else num_predicted
+    products = tokens * matrix_values(model) + predicted * _head_values(model)
+    return _PER_VALUE * (products + attention_products(model, lengths))
+
+
+def matrix_values(model: DecoderModel) -> int:
+    """Of the matrices between embedding and head that a token is multiplied with; of experts, the chosen ones."""
+    body = [module for layer in model.layers for module in layer.modules()]
+    values = sum(module.weight.numel() for module in body if isinstance(module, (nn.Linear, Router)))
+    return values + sum(_chosen_values(module) for module in body if isinstance(module, MixtureOfExperts))
+
+
+def attention_products(model: DecoderModel, lengths: Sequence[int]) -> int:
+    """Multiplications of queries with the keys they see, and of attention weights with their values."""
+    total = 0
+    for layer in model.layers:
+        found = [module for module in layer.modules() if isinstance(module, (SelfAttention, LatentAttention))]
+        if not found:
+            raise ModelError(f"{type(layer).__name__} has no attention that is known here; its FLOPs cannot be told")
+        for attention in found:
+            pairs = sum(visible_pairs(length, attention.window, attention.chunk) for length in lengths)
+            total += pairs * _values_per_pair(attention)
+    return total
+
+
+def visible_pairs(length: int, window: int | None = None, chunk: int | None = None) -> int:
+    """How many (query, key) pairs of a sequence are visible: causal, in a window of so many tokens, within chunks."""
+    if chunk is not None and chunk < length:
+        whole, rest = divmod(length, chunk)
+        return whole * visible_pairs(chunk, window) + visible_pairs(rest, window)
+    seen = length if window is None else min(window, length)
+    return seen * (seen + 1) // 2 + (length - seen) * seen
+
+
+def _values_per_pair(attention: SelfAttention | LatentAttention) -> int:
+    """Sizes of query and value, over all heads."""
+    if isinstance(attention, SelfAttention):
+        return attention.num_heads * (attention.head_dim + attention.value_dim)
+    heads = attention.o_proj.in_features // attention.value_dim
+    return heads * (attention.nope_dim + attention.rope_dim + attention.value_dim)
+
+
+def _chosen_values(mixture: MixtureOfExperts) -> int:
+    experts: Experts = mixture.experts
+    matrices = sum(parameter.numel() for parameter in experts.parameters() if parameter.dim() == 3)
+    return matrices // experts.up_proj.shape[0] * mixture.router.top_k
+
+
+def _head_values(model: DecoderModel) -> int:
+    transform = 0 if model.head_transform is None else sum(p.numel() for p in model.head_transform.parameters())
+    return model.embed_tokens.weight.numel() + transform
