@@ -1,15 +1,28 @@
-"""What stand-alone benchmarks share: bounded threads, alternating timing, and a description of the machine."""
+"""What stand-alone benchmarks share: bounded threads, alternating timing, where figures come from, and their way into
+docs/benchmarks.md."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
+import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import argparse
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+DOCUMENT: Final = ROOT / "docs/benchmarks.md"
+TRL_PYTHON: Final = ROOT / ".venv-trl/bin/python"
+VLLM_PYTHON: Final = ROOT / ".venv-vllm/bin/python"
+SETUP: Final = {TRL_PYTHON: "bash scripts/setup_trl.sh", VLLM_PYTHON: "bash scripts/setup_vllm.sh"}
+"""Environments of other programs, and what makes them."""
+EXIT_CODES: Final = "exit codes: 0 measured, 1 a side failed, 2 wrong arguments, or what is compared is missing"
 
 
 def set_thread_environment(threads: int) -> None:
@@ -38,10 +51,27 @@ def alternate(
             tokens = run()
             if number:
                 rates[name].append(tokens / (clock() - started))
-    return {
-        name: {"median": statistics.median(values), "min": min(values), "max": max(values)}
-        for name, values in rates.items()
-    }
+    return {name: spread(values) for name, values in rates.items()}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, minimum and maximum."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def shown(figures: Mapping[str, float], form: str = ".2f") -> str:
+    """ "median (min to max)"."""
+    return f"{figures['median']:{form}} ({figures['min']:{form}} to {figures['max']:{form}})"
+
+
+def processors() -> list[int]:
+    """Numbers of the cores that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def load_average() -> list[float]:
+    """Over 1, 5 and 15 minutes."""
+    return [round(value, 2) for value in os.getloadavg()]
 
 
 def machine() -> dict[str, Any]:
@@ -50,9 +80,84 @@ def machine() -> dict[str, Any]:
 
     return {
         "cpus": os.cpu_count(),
-        "load_average": [round(value, 2) for value in os.getloadavg()],
+        "load_average": load_average(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
+
+
+def require(name: str, *interpreters: Path) -> None:
+    """End the program with exit code 2, and say how to set it up, when an environment is missing."""
+    missing = [path for path in interpreters if not path.exists()]
+    if missing:
+        needed = ", then ".join(f"`{SETUP[path]}`" for path in missing)
+        stop(f"{name}: run {needed} first ({', '.join(path.parts[-3] for path in missing)} is missing)")
+
+
+def stop(reason: str, *, code: int = 2) -> None:
+    """End the program: nothing was measured."""
+    print(reason, file=sys.stderr)
+    sys.exit(code)
+
+
+def progress(text: str) -> None:
+    """Tell people what runs; stdout is for the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """--json and --write-docs."""
+    parser.epilog = EXIT_CODES
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of the table")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/benchmarks.md")
+
+
+class Report:
+    """Figures of one program on their way out. Make it before measuring: the load of the machine begins there."""
+
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        self.name, self.options = name, options
+        self.started, self.load_before = time.time(), load_average()
+
+    def finish(self, figures: Mapping[str, Any], table: str) -> None:
+        """Print figures or table, and write the table where it is asked for."""
+        where = machine() | {"load_average_before": self.load_before, "seconds": round(time.time() - self.started, 1)}
+        text = f"{table}\n\n{self._footnote(where)}"
+        if self.options.write_docs:
+            write_docs(self.name, text)
+        if self.options.json:
+            settings = {key: value for key, value in vars(self.options).items() if key not in ("json", "write_docs")}
+            print(json.dumps({"machine": where, "settings": settings, **figures}, indent=2, default=str))
+        else:
+            print(text)
+
+    def _footnote(self, where: Mapping[str, Any]) -> str:
+        before, after = ("/".join(f"{value:.1f}" for value in where[key]) for key in _LOADS)
+        return (
+            f"{len(processors())} cores, load average {before} before and {after} after, which counts the measurement "
+            f"itself; {where['seconds']:.0f} s in all. torch {where['torch']}, Python {where['python']}."
+        )
+
+
+_LOADS: Final = ("load_average_before", "load_average")
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def write_docs(name: str, text: str, document: Path = DOCUMENT) -> None:
+    """Replace what stands between the page's markers of this program. Without them, nothing is written."""
+    from areal.utils.atomic import atomic_write
+
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    page = document.read_text(encoding="utf-8")
+    head, found, rest = page.partition(begin)
+    _old, closed, tail = rest.partition(end)
+    if not found or not closed:
+        stop(f"{document}: expected the markers {begin} and {end}, once each")
+    atomic_write(document, f"{head}{begin}\n{text}\n{end}{tail}")

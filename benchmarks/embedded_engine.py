@@ -30,8 +30,7 @@ from common import alternate, machine, set_thread_environment
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from areal.api import ModelRequest
-    from areal.engine.embedded.engine import EmbeddedEngine
+    from areal.api import InferenceEngine, ModelRequest
 
 SIZES: dict[str, dict[str, Any]] = {
     "0.4M": {"hidden_size": 96, "num_hidden_layers": 3, "intermediate_size": 256},
@@ -61,20 +60,20 @@ def model_config(size: str) -> dict[str, Any]:
     }
 
 
-def make_prompts(count: int, lengths: tuple[int, int]) -> list[list[int]]:
+def make_prompts(count: int, lengths: tuple[int, int], *, seed: int = 0) -> list[list[int]]:
     """Prompts of random ids that never contain a stop id; lengths uniform in the closed range."""
     import torch
 
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     low, high = lengths
     chosen = torch.randint(low, high + 1, (count,), generator=generator).tolist()
     return [torch.randint(4, VOCAB_SIZE, (length,), generator=generator).tolist() for length in chosen]
 
 
 class EngineSide:
-    """The embedded engine: all requests at once; it batches them itself."""
+    """An engine of ours: all requests at once; it batches them itself."""
 
-    def __init__(self, engine: EmbeddedEngine) -> None:
+    def __init__(self, engine: InferenceEngine) -> None:
         self.engine = engine
         self.seed = 0
 

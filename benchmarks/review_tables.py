@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-DOCUMENT = Path(__file__).parents[1] / "docs/review.md"
-BEGIN, END = "<!-- review_history: begin -->", "<!-- review_history: end -->"
+import common
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCUMENT = common.ROOT / "docs/review.md"
 SUMMED = ("found", "cases", "commits", "changed_lines", "alarms", "right")
 
 
@@ -19,14 +22,9 @@ def keep(file: Path, name: str, score: dict[str, Any]) -> dict[str, dict[str, An
     return scores
 
 
-def write_docs(scores: dict[str, dict[str, Any]], document: Path = DOCUMENT) -> None:
-    """Replace what stands between the markers."""
-    text = document.read_text(encoding="utf-8")
-    head, begin, rest = text.partition(BEGIN)
-    _old, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{document}: expected the markers {BEGIN} and {END}, once each")
-    document.write_text(f"{head}{BEGIN}\n{_table(scores)}\n{END}{tail}", encoding="utf-8")
+def write_docs(scores: dict[str, dict[str, Any]]) -> None:
+    """Replace the table of the page."""
+    common.write_docs("review_history", _table(scores), DOCUMENT)
 
 
 def _table(scores: dict[str, dict[str, Any]]) -> str:

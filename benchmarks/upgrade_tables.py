@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-DOCUMENT = Path(__file__).parents[1] / "docs/benchmarks.md"
-BEGIN, END = "<!-- upgrade_history: begin -->", "<!-- upgrade_history: end -->"
+import common
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 VISIBILITIES = ("visible", "hard", "invisible")
 
 
@@ -52,14 +54,9 @@ def summary(scores: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def write_docs(scores: list[dict[str, Any]], document: Path = DOCUMENT) -> None:
-    """Replace what stands between the markers."""
-    text = document.read_text()
-    head, begin, rest = text.partition(BEGIN)
-    _old, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{document}: expected the markers {BEGIN} and {END}, once each")
-    document.write_text(f"{head}{BEGIN}\n{_table(scores)}\n{END}{tail}")
+def write_docs(scores: list[dict[str, Any]]) -> None:
+    """Replace the table of the page."""
+    common.write_docs("upgrade_history", _table(scores))
 
 
 def _table(scores: list[dict[str, Any]]) -> str:
