@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from areal.api import ConfigError, EngineError, NumericsError, TrainStats
+from areal.api import ConfigError, TrainStats
 from areal.engine.archon.optimizer import ShardedAdamW, agree
 from areal.engine.archon.packing import divide_rows, micro_batches_of
 from areal.engine.archon.passes import Scoring, SequentialPasses
 from areal.engine.archon.pipeline import PipelinePasses
 from areal.engine.archon.state import EngineState
 from areal.engine.archon.totals import Totals
+from areal.engine.train.checks import check_has_distribution, check_has_values, check_role, check_scoring
 from areal.engine.train.forward import place, to_device
 from areal.engine.train.head import score_dtype
+from areal.engine.train.progress import Progress, ProgressReport
 from areal.engine.train.schedule import learning_rate
 from areal.models.parallel.meshes import build_meshes
 from areal.models.parallel.plan import ParallelPlan
-from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,10 +39,8 @@ if TYPE_CHECKING:
     from areal.engine.archon.scoring import Scored
     from areal.engine.train.config import TrainEngineConfig
 
-_logger = getLogger(__name__)
 
-
-class ArchonEngine:
+class ArchonEngine(ProgressReport):
     """One trained model, actor or critic, over all processes of the group.
 
     with connected() as device:
@@ -67,11 +66,7 @@ class ArchonEngine:
             raise ConfigError("adapters are trained by one process only; remove lora, or do not split the model")
         self.config, self.archon, self.is_critic = config, archon, is_critic
         self.device = next(model.parameters()).device
-        if is_critic == hasattr(model, "project"):
-            raise EngineError(
-                f"is_critic={is_critic} does not fit {type(model).__name__}: a critic is an "
-                f"areal.models.value_head.ValueModel around a decoder, an actor is the decoder itself"
-            )
+        check_role(model, is_critic=is_critic)
         self._total_steps = total_steps
         learning_rate(config, config.warmup_steps, total_steps)
         self._dims = archon.parallel.resolved(dist.get_world_size())
@@ -99,60 +94,24 @@ class ArchonEngine:
             self._passes.model, config, self._meshes, partial_over_tp=self._passes.partial_over_tp
         )
         self._state = EngineState(self._passes.model, self.optimizer, self._meshes, dtype=self._dtype)
-        self._version = 0
-        self._calls = 0
-        self._skipped_in_row = 0
-        self._skipped_total = 0
-        self._offending_rows: tuple[int, ...] = ()
+        self._progress = Progress(max_skipped_steps=config.max_skipped_steps, whose=" on all ranks")
 
     @property
     def model(self) -> nn.Module:
         """This rank's part of the live model."""
         return self._passes.model
 
-    @property
-    def version(self) -> int:
-        """Number of weight versions published so far."""
-        return self._version
-
-    @property
-    def num_steps(self) -> int:
-        """Calls of `train_batch` so far, skipped steps included; the learning rate is a function of it."""
-        return self._calls
-
-    @property
-    def num_skipped_steps(self) -> int:
-        """Steps skipped for non-finite gradients since the run began."""
-        return self._skipped_total
-
-    @property
-    def offending_rows(self) -> tuple[int, ...]:
-        """Rows of the last skipped batch whose own gradient or loss was not finite."""
-        return self._offending_rows
-
-    def set_version(self, version: int) -> None:
-        """Record the version that the next published weights have. Raises EngineError when it would go back."""
-        if version < self._version:
-            raise EngineError(f"version {version} is older than the current {self._version}; versions only grow")
-        self._version = version
-
     @torch.no_grad()
     def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
         """See `TrainEngine.forward_logp`; the whole result, on every rank."""
-        if self.is_critic:
-            raise EngineError(
-                "forward_logp needs a language model head and this engine trains a critic; use forward_values"
-            )
+        check_has_distribution(is_critic=self.is_critic)
         scoring = Scoring(temperature=temperature, with_distribution=False, only_masked=only_masked)
         return self._forward(batch, scoring, lambda scored: scored.scores.logp if scored.scores else None)
 
     @torch.no_grad()
     def forward_values(self, batch: PaddedBatch) -> Tensor:
         """See `TrainEngine.forward_values`; the whole result, on every rank."""
-        if not self.is_critic:
-            raise EngineError(
-                "forward_values needs a value head; build the engine around a ValueModel with is_critic=True"
-            )
+        check_has_values(is_critic=self.is_critic)
         scoring = Scoring(temperature=1.0, with_distribution=False, only_masked=False)
         return self._forward(batch, scoring, lambda scored: scored.values)
 
@@ -170,10 +129,7 @@ class ArchonEngine:
         All ranks skip a step when a gradient or the loss is not finite on any of them. "model_tokens_count" counts
         tokens once, however many ranks share them.
         """
-        if not (0 <= smoothing < 1 and temperature > 0):
-            raise EngineError(f"expected 0 <= smoothing < 1 and temperature > 0, got {smoothing} and {temperature}")
-        if self.is_critic and (with_entropy or smoothing):
-            raise EngineError("a critic has no distribution over tokens: with_entropy and smoothing must stay off")
+        check_scoring(is_critic=self.is_critic, temperature=temperature, with_entropy=with_entropy, smoothing=smoothing)
         batch = to_device(batch, self.device)
         scoring = Scoring(
             temperature=temperature,
@@ -185,18 +141,17 @@ class ArchonEngine:
         divided = self._divide(batch)
         totals = self._backward(batch, divided, loss_fn, scoring)
         gradient_norm = self.optimizer.gradient_norm() if totals.num_predicted else 0.0
-        rate = learning_rate(self.config, self._calls, self._total_steps)
+        rate = learning_rate(self.config, self.num_steps, self._total_steps)
         stepped = math.isfinite(agree(totals.loss, self.device)) and math.isfinite(gradient_norm)
-        self._calls += 1
         metrics = dict(totals.metrics)
         if stepped:
             if totals.num_predicted:
                 self.optimizer.step(rate, gradient_norm)
-            self._skipped_in_row = 0
+            self._progress.record_step()
         else:
-            self._offending_rows = self._find_offending_rows(batch, divided, loss_fn, scoring)
-            metrics["nonfinite_sequences_count"] = float(len(self._offending_rows))
-            self._record_skip(batch, totals.loss, gradient_norm)
+            rows = self._find_offending_rows(batch, divided, loss_fn, scoring)
+            metrics["nonfinite_sequences_count"] = float(len(rows))
+            self._progress.record_skip(batch, rows, loss=totals.loss, gradient_norm=gradient_norm)
         self.optimizer.zero_grad()
         return TrainStats(
             loss=totals.loss,
@@ -229,19 +184,11 @@ class ArchonEngine:
 
     def counters(self) -> dict[str, int]:
         """Where the run is: the part of the state that is the same on every rank."""
-        return {
-            "version": self._version,
-            "num_steps": self._calls,
-            "skipped_in_row": self._skipped_in_row,
-            "skipped_total": self._skipped_total,
-        }
+        return self._progress.counters()
 
     def set_counters(self, counters: Mapping[str, int]) -> None:
         """Inverse of `counters`."""
-        self._version = counters["version"]
-        self._calls = counters["num_steps"]
-        self._skipped_in_row = counters["skipped_in_row"]
-        self._skipped_total = counters["skipped_total"]
+        self._progress.set_counters(counters)
 
     def save_pretrained(self, path: Path) -> None:
         """Write a Hugging Face checkpoint folder from the shards, replacing an existing one at once. Returns on every
@@ -295,20 +242,3 @@ class ArchonEngine:
             finite = math.isfinite(agree(totals.loss, self.device)) and math.isfinite(self.optimizer.gradient_norm())
             found += [] if finite else [row]
         return tuple(found)
-
-    def _record_skip(self, batch: PaddedBatch, loss: float, gradient_norm: float) -> None:
-        self._skipped_in_row += 1
-        self._skipped_total += 1
-        rows = self._offending_rows
-        groups = [int(batch.groups[row]) for row in rows]
-        culprits = f"rows {list(rows)} of prompt groups {groups}" if rows else "no single row"
-        message = (
-            f"optimizer step {self._calls - 1} skipped on all ranks ({self._skipped_in_row} in a row): loss {loss}, "
-            f"gradient norm {gradient_norm}; caused by {culprits}"
-        )
-        _logger.warning("%s", message)
-        if self._skipped_in_row > self.config.max_skipped_steps:
-            raise NumericsError(
-                f"{message}. max_skipped_steps is {self.config.max_skipped_steps}: lower lr, check the data of "
-                f"those rows, or use dtype float32"
-            )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from areal.api import EngineError, NumericsError, TrainStats
+from areal.api import EngineError, TrainStats
+from areal.engine.train.checks import check_has_distribution, check_has_values, check_role, check_scoring
 from areal.engine.train.forward import (
     forward_logp,
     place,
@@ -23,10 +24,10 @@ from areal.engine.train.forward import (
 )
 from areal.engine.train.head import score_dtype
 from areal.engine.train.optimizer import MasterOptimizer, check_names
+from areal.engine.train.progress import Progress, ProgressReport
 from areal.engine.train.schedule import learning_rate
 from areal.engine.train.totals import Totals
 from areal.utils.atomic import atomic_write
-from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,11 +40,10 @@ if TYPE_CHECKING:
 
     LossFunction = Callable[[Tensor, Tensor | None, PaddedBatch], LossOutput]
 
-_logger = getLogger(__name__)
 _STATE_SCHEMA: Final = 1
 
 
-class TrainingEngine:
+class TrainingEngine(ProgressReport):
     """One trained model, actor or critic.
 
     engine = TrainingEngine(from_pretrained(path), config=TrainEngineConfig(lr=1e-4), total_steps=200)
@@ -62,11 +62,7 @@ class TrainingEngine:
         self.config = config
         self.device = _resolve_device(config.device)
         self.is_critic = is_critic
-        if is_critic == hasattr(model, "project"):
-            raise EngineError(
-                f"is_critic={is_critic} does not fit {type(model).__name__}: a critic is an "
-                f"areal.models.value_head.ValueModel around a decoder, an actor is the decoder itself"
-            )
+        check_role(model, is_critic=is_critic)
         self._total_steps = total_steps
         learning_rate(config, config.warmup_steps, total_steps)
         self._dtype: torch.dtype = getattr(torch, config.dtype)
@@ -78,11 +74,7 @@ class TrainingEngine:
             add_lora(self._model, config.lora, dtype=self._dtype)
             self._base = BaseModel.of(self._model).fingerprint
         self._optimizer = MasterOptimizer(self._model, config, dtype=self._dtype)
-        self._version = 0
-        self._calls = 0
-        self._skipped_in_row = 0
-        self._skipped_total = 0
-        self._offending_rows: tuple[int, ...] = ()
+        self._progress = Progress(max_skipped_steps=config.max_skipped_steps)
         if config.gradient_checkpointing:
             switch: Any = self._model.set_gradient_checkpointing
             switch(True)
@@ -92,33 +84,6 @@ class TrainingEngine:
         """The live model."""
         return self._model
 
-    @property
-    def version(self) -> int:
-        """Number of weight versions published so far."""
-        return self._version
-
-    @property
-    def num_steps(self) -> int:
-        """Calls of `train_batch` so far, skipped steps included; the learning rate is a function of it."""
-        return self._calls
-
-    @property
-    def num_skipped_steps(self) -> int:
-        """Steps skipped for non-finite gradients since the run began."""
-        return self._skipped_total
-
-    @property
-    def offending_rows(self) -> tuple[int, ...]:
-        """Rows of the last skipped batch whose own gradient or loss was not finite; empty when no single row explains
-        it."""
-        return self._offending_rows
-
-    def set_version(self, version: int) -> None:
-        """Record the version that the next published weights have. Raises EngineError when it would go back."""
-        if version < self._version:
-            raise EngineError(f"version {version} is older than the current {self._version}; versions only grow")
-        self._version = version
-
     @torch.no_grad()
     def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
         """Log-probability of every token given its prefix, float32 [S, L], without gradient; 0 at t=0 and on padding.
@@ -127,10 +92,7 @@ class TrainingEngine:
         only_masked: compute tokens with loss_mask 1 only and leave 0 elsewhere, which spares the vocabulary projection
         of prompts. The values are the same up to the rounding of matrix products of another shape.
         """
-        if self.is_critic:
-            raise EngineError(
-                "forward_logp needs a language model head and this engine trains a critic; use forward_values"
-            )
+        check_has_distribution(is_critic=self.is_critic)
         moved = to_device(batch, self.device)
         result = forward_logp(self._model, moved, self.config, temperature=temperature, only_masked=only_masked)
         return result.to(batch.tokens.device)
@@ -142,10 +104,7 @@ class TrainingEngine:
         The value at token t is that of the state in which t was chosen, i.e. of tokens[:t]: the same convention as for
         log-probabilities, so it is 0 at t=0 and on padding. Raises EngineError without a value head.
         """
-        if not self.is_critic:
-            raise EngineError(
-                "forward_values needs a value head; build the engine around a ValueModel with is_critic=True"
-            )
+        check_has_values(is_critic=self.is_critic)
         moved = to_device(batch, self.device)
         result_SL = torch.zeros(batch.tokens.shape, dtype=score_dtype(self._dtype), device=self.device)
 
@@ -178,7 +137,7 @@ class TrainingEngine:
         Raises NumericsError when more than max_skipped_steps steps in a row were skipped, EngineError when memory does
         not suffice even for half-sized micro-batches.
         """
-        self._check_scoring(temperature, with_entropy=with_entropy, smoothing=smoothing)
+        check_scoring(is_critic=self.is_critic, temperature=temperature, with_entropy=with_entropy, smoothing=smoothing)
         batch = to_device(batch, self.device)
         totals = Totals()
 
@@ -199,16 +158,15 @@ class TrainingEngine:
         num_micro_batches = run_in_micro_batches(batch, budget, lambda part, _: backward(part), reset=reset)
         loss, metrics = totals.result()
         gradient_norm = self._optimizer.gradient_norm()
-        rate = learning_rate(self.config, self._calls, self._total_steps)
+        rate = learning_rate(self.config, self.num_steps, self._total_steps)
         stepped = math.isfinite(loss) and math.isfinite(gradient_norm)
-        self._calls += 1
         if stepped:
             self._optimizer.step(rate, gradient_norm)
-            self._skipped_in_row = 0
+            self._progress.record_step()
         else:
-            self._offending_rows = self._find_offending_rows(batch, backward, totals)
-            metrics["nonfinite_sequences_count"] = float(len(self._offending_rows))
-            self._record_skip(batch, loss, gradient_norm)
+            rows = self._find_offending_rows(batch, backward, totals)
+            metrics["nonfinite_sequences_count"] = float(len(rows))
+            self._progress.record_skip(batch, rows, loss=loss, gradient_norm=gradient_norm)
         return TrainStats(
             loss=loss,
             grad_norm=gradient_norm,
@@ -238,10 +196,7 @@ class TrainingEngine:
             "parameters": {name: tensor.to("cpu", copy=True) for name, tensor in self.weights().items()},
             **({} if self._base is None else {"base": self._base}),
             "optimizer": self._optimizer.state_dict(),
-            "version": self._version,
-            "num_steps": self._calls,
-            "skipped_in_row": self._skipped_in_row,
-            "skipped_total": self._skipped_total,
+            **self._progress.counters(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -267,10 +222,7 @@ class TrainingEngine:
         self._optimizer.load_state_dict(state["optimizer"])
         for name, tensor in state["parameters"].items():
             own[name].copy_(tensor)
-        self._version = state["version"]
-        self._calls = state["num_steps"]
-        self._skipped_in_row = state["skipped_in_row"]
-        self._skipped_total = state["skipped_total"]
+        self._progress.set_counters(state)
 
     def save_pretrained(self, path: Path) -> None:
         """Write a Hugging Face checkpoint folder (config.json and safetensors), replacing an existing one at once.
@@ -299,12 +251,6 @@ class TrainingEngine:
         from areal.engine.hf.lora import save_adapter
 
         save_adapter(self._model, self.config.lora, path, base=base)
-
-    def _check_scoring(self, temperature: float, *, with_entropy: bool, smoothing: float) -> None:
-        if not (0 <= smoothing < 1 and temperature > 0):
-            raise EngineError(f"expected 0 <= smoothing < 1 and temperature > 0, got {smoothing} and {temperature}")
-        if self.is_critic and (with_entropy or smoothing):
-            raise EngineError("a critic has no distribution over tokens: with_entropy and smoothing must stay off")
 
     def _scores(
         self, part: PaddedBatch, temperature: float, *, with_entropy: bool, smoothing: float
@@ -349,26 +295,6 @@ class TrainingEngine:
         run_in_micro_batches(batch, 1, work, reset=lambda: None)
         reset()
         return tuple(sorted(rows))
-
-    def _record_skip(self, batch: PaddedBatch, loss: float, gradient_norm: float) -> None:
-        self._skipped_in_row += 1
-        self._skipped_total += 1
-        rows = self._offending_rows
-        culprits = (
-            f"rows {list(rows)} of prompt groups {[int(batch.groups[row]) for row in rows]}"
-            if rows
-            else "no single row"
-        )
-        message = (
-            f"optimizer step {self._calls - 1} skipped ({self._skipped_in_row} in a row): loss {loss}, gradient norm "
-            f"{gradient_norm}; caused by {culprits}"
-        )
-        _logger.warning("%s", message)
-        if self._skipped_in_row > self.config.max_skipped_steps:
-            raise NumericsError(
-                f"{message}. max_skipped_steps is {self.config.max_skipped_steps}: lower lr, check the data of "
-                f"those rows, or use dtype float32"
-            )
 
 
 def _resolve_device(name: str) -> torch.device:
