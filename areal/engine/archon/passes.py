@@ -12,11 +12,10 @@ import torch
 
 from areal.algorithm.packing import select
 from areal.engine.archon.scoring import Prepared, Scored, Scorer
+from areal.engine.archon.splitting import split_decoder
 from areal.engine.train.forward import place
 from areal.engine.train.head import score_dtype
-from areal.models.parallel.apply import Sharding
 from areal.models.parallel.data import give_back, shard_rest
-from areal.models.registry import get_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +52,7 @@ class SequentialPasses:
         """Shard `model` in place."""
         holder: Any = model
         decoder: Any = holder.backbone if is_critic else holder
-        get_spec(decoder.args.model_type).parallelize(decoder, plan)
+        sharding = split_decoder(decoder, plan)
         if is_critic and plan.shards_data:
             shard_rest(model, plan, meshes)
         self.model = model
@@ -62,11 +61,11 @@ class SequentialPasses:
         self._dtype = score_dtype(getattr(torch, config.dtype))
         self._device = next(model.parameters()).device
         prefix = "backbone." if is_critic else ""
-        sharding: Sharding = getattr(decoder, "sharding", None) or Sharding(plan=plan)
         partial = {prefix + name for name in sharding.partial_over_tp}
         if is_critic and plan.sequence_parallel and plan.dims.tp > 1:
             partial |= {"head.weight", "head.bias"}  # each rank maps its piece of the states
         self.partial_over_tp = frozenset(partial)
+        self.copies: frozenset[str] = frozenset()
         self._scorer = Scorer(model, decoder, sharding, meshes, chunk=config.logprob_chunk_size)
 
     def forward(self, batch: PaddedBatch, micro: list[list[int]], scoring: Scoring, keep: Keep) -> None:

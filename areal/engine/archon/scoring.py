@@ -49,7 +49,8 @@ class Prepared:
     tokens: Tensor
     """int64 [piece of T, padded]."""
     positions: Tensor
-    attention: ParallelAttention
+    attention: ParallelAttention | None
+    """None for a model that attends by itself."""
 
     @property
     def source(self) -> Tensor:
@@ -113,18 +114,11 @@ class Scorer:
         num_tokens = packed.tokens.shape[0]
         total = -(-max(num_tokens, length) // self._multiple) * self._multiple
         tokens, positions = (functional.pad(ids, (0, total - num_tokens)) for ids in (packed.tokens, packed.positions))
-        inner = packed.attention or PackedAttention(packed.cu_seqlens, num_tokens, tokens.device)
         return Prepared(
             layout=layout,
             tokens=self._own(tokens),
             positions=self._own(positions),
-            attention=ParallelAttention(
-                inner,
-                num_tokens,
-                heads=(self._tp.rank(), self._tp.size()),
-                tokens=self._cp,
-                compiled=self._sharding.plan.compile,
-            ),
+            attention=None if self._sharding.attends_itself else self._attention(packed),
         )
 
     def run(self, prepared: Prepared, *, is_critic: bool) -> Tensor:
@@ -184,6 +178,16 @@ class Scorer:
         assert joined[0] is not None
         return Scored(
             scores=TokenScores(logp=joined[0], entropy=joined[1], mean_logp=joined[2]), values=None, anchor=None
+        )
+
+    def _attention(self, packed: TokenLayout) -> ParallelAttention:
+        num_tokens = packed.tokens.shape[0]
+        return ParallelAttention(
+            packed.attention or PackedAttention(packed.cu_seqlens, num_tokens, packed.tokens.device),
+            num_tokens,
+            heads=(self._tp.rank(), self._tp.size()),
+            tokens=self._cp,
+            compiled=self._sharding.plan.compile,
         )
 
     def _own(self, whole: Tensor) -> Tensor:

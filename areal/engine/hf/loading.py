@@ -24,7 +24,7 @@ def from_pretrained(
         raise ModelError(f"no checkpoint folder at {str(path)!r}; download the model first")
     options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     try:
-        config = _without_noise(AutoConfig.from_pretrained(path, **options))
+        config = _prepared(AutoConfig.from_pretrained(path, **options), dtype)
         inner = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype, use_safetensors=True, **options)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"transformers cannot load {path}: {error}") from error
@@ -46,7 +46,7 @@ def from_config(
 
     fields = dict(content)
     try:
-        config = _without_noise(AutoConfig.for_model(fields.pop("model_type", ""), **fields))
+        config = _prepared(AutoConfig.for_model(fields.pop("model_type", ""), **fields), dtype)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             inner = AutoModelForCausalLM.from_config(config, dtype=dtype)
@@ -55,8 +55,10 @@ def from_config(
     return HuggingFaceModel(inner.eval().to(device))
 
 
-def _without_noise(config: Any) -> Any:
+def _prepared(config: Any, dtype: torch.dtype) -> Any:
     """Dropout and router noise off: the same tokens must have the same log-probabilities every time."""
+    if dtype == torch.float64:
+        config._experts_implementation = "eager"  # the fused product of experts has no such numbers
     for part in {id(config): config, id(config.get_text_config()): config.get_text_config()}.values():
         for name, value in vars(part).items():
             noisy = "dropout" in name or name.endswith(("_pdrop", "_drop")) or name == "router_jitter_noise"

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from areal.api import ConfigError, EngineError
-from areal.models.registry import get_spec
+from areal.api import ConfigError, EngineError, LowRankChange
+from areal.engine.hf.naming import checkpoint_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -111,6 +111,38 @@ def save_adapter(model: nn.Module, config: LoraConfig, path: Path, *, base: str)
     write_folder(path, write, mark="adapter_config.json")
 
 
+def base_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What `model` is without its adapters, as its checkpoint has it: live tensors, no copies."""
+    return checkpoint_tensors(model, _without_adapters(model))
+
+
+def low_rank_changes(model: nn.Module) -> tuple[LowRankChange, ...]:
+    """How the adapters change `base_tensors`; factors are named as `factors` names them.
+
+    Raises EngineError for a family that stores an adapted layer in another layout than it computes with.
+    """
+    names = _names_on_disk(model)
+    return tuple(
+        LowRankChange(
+            target=f"{names[name]}.weight",
+            down=f"{names[name]}.lora_A.weight",
+            up=f"{names[name]}.lora_B.weight",
+            scale=float(layer.scaling[_ADAPTER]),
+            transposed=bool(layer.fan_in_fan_out),
+        )
+        for name, layer in _adapted_layers(model)
+    )
+
+
+def factors(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Trained parameters of adapters by the names of `low_rank_changes`."""
+    found = {}
+    for name, stored in _names_on_disk(model).items():
+        for side in ("lora_A", "lora_B"):
+            found[f"{stored}.{side}.weight"] = state[f"{name}.{side}.{_ADAPTER}.weight"]
+    return found
+
+
 @dataclass(frozen=True)
 class BaseModel:
     """What an adapter is trained on top of, to tell whether it is still the same."""
@@ -150,13 +182,8 @@ def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
 def _names_on_disk(model: Any) -> dict[str, str]:
     """Names of the adapted layers in checkpoints of `transformers`."""
     names = [name for name, _ in _adapted_layers(model)]
-    if hasattr(model, "inner"):
-        return {name: name.removeprefix("inner.") for name in names}
-    state: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        if ".lora_" not in name:
-            state[name.replace(".base_layer.", ".")] = tensor
-    stored = get_spec(model.args.model_type).state_dict_adapter(model.args).to_hf(state)
+    state = _without_adapters(model)
+    stored = checkpoint_tensors(model, state)
     places = {(tensor.data_ptr(), tuple(tensor.shape)): name for name, tensor in stored.items()}
     found = {}
     for name in names:
@@ -169,6 +196,13 @@ def _names_on_disk(model: Any) -> dict[str, str]:
             )
         found[name] = place.removesuffix(".weight")
     return found
+
+
+def _without_adapters(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers of the base, by the names they had before adapters were added."""
+    return {
+        name.replace(".base_layer.", "."): tensor for name, tensor in model.state_dict().items() if ".lora_" not in name
+    }
 
 
 def _peft() -> Any:

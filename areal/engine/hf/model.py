@@ -27,11 +27,13 @@ from areal.models.saving import CONFIG_FILE, carry_over, check_replaceable
 from areal.utils.atomic import atomic_directory, remove_leftovers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
     from areal.api import AttentionBackend
+    from areal.models.parallel.apply import Sharding
+    from areal.models.parallel.plan import ParallelPlan
 
 _LENGTH_DEPENDENT_ROPE: Final = frozenset({"dynamic", "longrope"})
 _PROBE_TOKENS: Final = 7
@@ -62,6 +64,7 @@ class HuggingFaceModel(nn.Module):
             max_position_embeddings=getattr(config, "max_position_embeddings", None) or 1 << 30,
         )
         self.inner = inner
+        self.sharding: Sharding | None = None
         self._length_dependent = _rope_type(config) in _LENGTH_DEPENDENT_ROPE
         self.rebuild_head()
         self._check_head()
@@ -118,7 +121,8 @@ class HuggingFaceModel(nn.Module):
         bounds = cu_seqlens.tolist()
         spans = [(start, end - start) for start, end in itertools.pairwise(bounds) if end > start]
         groups = _group(spans, exact=self._length_dependent)
-        states = torch.cat([self._run(tokens, group) for group in groups])
+        blanks = [[(0, 1)]] * (self._num_rectangles(len(groups), tokens.device) - len(groups))
+        states = torch.cat([self._run(tokens, group) for group in [*groups, *blanks]])[: tokens.shape[0]]
         order = restoring_order(groups, tokens.device)
         return states if order is None else states.index_select(0, order)
 
@@ -146,9 +150,25 @@ class HuggingFaceModel(nn.Module):
         # transformers recomputes in training mode only; nothing else depends on it, since dropout is 0.
         self.inner.train()
 
+    def parallelize(self, plan: ParallelPlan) -> None:
+        """Apply `plan` in place. Raises ModelError where it is more than data parallelism."""
+        from areal.engine.hf.parallel import shard
+
+        self.sharding = shard(self, plan)
+
     def save_pretrained(self, path: str | Path) -> None:
         """Write a checkpoint folder that `transformers` loads, replacing an existing one; whole or not at all."""
         write_folder(path, self.inner.save_pretrained)
+
+    def save_tensors(self, tensors: Mapping[str, Tensor], path: str | Path) -> None:
+        """`save_pretrained` with the weights of a model whose own are in shards, by the names that they have here."""
+        with torch.device("meta"):
+            blank = type(self.inner)(self.inner.config)
+        prefix = "inner."
+        blank.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()}, assign=True)
+        blank.tie_weights()
+        blank.generation_config = self.inner.generation_config
+        write_folder(path, blank.save_pretrained)
 
     def rebuild_head(self) -> None:
         """Look at `inner` again; due when modules of it were replaced."""
@@ -162,6 +182,14 @@ class HuggingFaceModel(nn.Module):
         head.__dict__["_modules"] = {**self.inner._modules, prefix: body}
         # In a tuple, so that it is no part of this module: its parameters are those of `inner`.
         self._head = (head, body)
+
+    def _num_rectangles(self, own: int, device: torch.device) -> int:
+        """How often the body is run: it communicates, so equally often on every rank that shares the parameters."""
+        if self.sharding is None or self.sharding.plan.meshes is None:
+            return own
+        from areal.engine.hf.parallel import largest_over
+
+        return largest_over(self.sharding.plan.meshes.group("data"), own, device)
 
     def _run(self, tokens: Tensor, spans: list[tuple[int, int]]) -> Tensor:
         """States of the tokens in the spans, in their order, [tokens of them, hidden_size]."""

@@ -35,6 +35,8 @@ class Sharding:
     """Parameters whose gradients are terms of a sum over the ranks of tp, after the backward passes of a step."""
     splits_vocabulary: bool = False
     """Whether `project` gives the logits of this rank's share of the vocabulary."""
+    attends_itself: bool = False
+    """Whether the model has attention of its own, and takes no `AttentionBackend`."""
 
 
 def apply_plan(model: Model, plan: ParallelPlan, table: Mapping[str, Shard]) -> Model:

@@ -19,6 +19,8 @@ from torch.distributed.fsdp import (
 from areal.models.blocks.moe import Experts
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from areal.models.parallel.meshes import Meshes
     from areal.models.parallel.plan import ParallelPlan
 
@@ -26,21 +28,20 @@ if TYPE_CHECKING:
 def shard_blocks(model: Any, plan: ParallelPlan, meshes: Meshes) -> None:
     """Each block of a DecoderModel is a unit that is gathered and given back; the experts of a mixture have a mesh of
     their own where they are split by number."""
-    policy = _policy(plan)
     for layer in model.layers.values() if isinstance(model.layers, nn.ModuleDict) else model.layers:
         if plan.dims.ep > 1:
             for module in layer.modules():
                 if isinstance(module, Experts):
-                    fully_shard(
-                        module,
-                        mesh=meshes.expert_fsdp,
-                        mp_policy=policy,
-                        reshard_after_forward=plan.reshard_after_forward,
-                    )
-        fully_shard(layer, mesh=meshes.fsdp, mp_policy=policy, reshard_after_forward=plan.reshard_after_forward)
+                    shard_unit(module, plan, meshes.expert_fsdp)
+        shard_unit(layer, plan, meshes.fsdp)
     # What is left, embedding and head, is used at both ends: gathered once per forward and backward pass.
     shard_rest(model, plan, meshes)
     register_fsdp_forward_method(model, "hidden")
+
+
+def shard_unit(module: nn.Module, plan: ParallelPlan, mesh: DeviceMesh) -> None:
+    """Make `module` a unit: its parameters are gathered when it is called, and given back as the plan says."""
+    fully_shard(module, mesh=mesh, mp_policy=_policy(plan), reshard_after_forward=plan.reshard_after_forward)
 
 
 def shard_rest(module: nn.Module, plan: ParallelPlan, meshes: Meshes) -> None:

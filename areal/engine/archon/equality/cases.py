@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from areal.api import Config
 from areal.models.parallel.dims import ParallelDims
 
-Kind = Literal["dense", "tied", "mixture", "latent"]
+Kind = Literal["dense", "tied", "mixture", "latent", "transformers gpt2", "transformers llama", "transformers mixtral"]
 
 _SHARED: Final = {
     "vocab_size": 64,
@@ -56,9 +57,33 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
         "topk_group": 1,
         "routed_scaling_factor": 1.5,
     },
+    "transformers gpt2": {
+        "model_type": "gpt2",
+        "vocab_size": 64,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 64,
+        "initializer_range": 0.3,
+    },
+    "transformers llama": {
+        **_SHARED,
+        "model_type": "llama",
+        "intermediate_size": 48,
+        "num_key_value_heads": 2,
+        "attention_bias": True,
+    },
+    "transformers mixtral": {
+        **_SHARED,
+        "model_type": "mixtral",
+        "intermediate_size": 16,
+        "num_key_value_heads": 2,
+        "num_local_experts": 4,
+    },
 }
 """Content of config.json. dense: query and key norms, grouped heads; tied: biases, tied embeddings, one key-value head;
-mixture: experts in every layer; latent: MLA, sigmoid router with groups, a shared expert, a dense layer."""
+mixture: experts in every layer; latent: MLA, sigmoid router with groups, a shared expert, a dense layer; "transformers
+...": models without a family of ours, gpt2 with tied embeddings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +95,36 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     """Of `ArchonConfig` and `TrainEngineConfig`."""
     is_critic: bool = False
+    layers: int = 2
+    """Of the model."""
     few_rows: bool = False
     """Fewer groups than ranks, so that some ranks have nothing to compute."""
     tier: Literal["quick", "full"] = "full"
     """quick: in every run of the tests."""
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether the model is one of `transformers`, with no family of ours."""
+        return self.kind.startswith("transformers ")
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether adapters are trained and nothing else."""
+        return "lora" in self.options
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Content of config.json."""
+        changed = {} if self.layers == 2 else {"num_hidden_layers": self.layers}
+        return {**CONFIGS[self.kind], **changed}
+
+    @property
     def name(self) -> str:
         """E.g. "mixture dp_shard=2 tp=2 sequence_parallel"."""
-        options = [name if value is True else f"{name}={value}" for name, value in self.options.items()]
+        options = [
+            name if value is True or isinstance(value, Config) else f"{name}={value}"
+            for name, value in self.options.items()
+        ]
         extra = [*options, *(["critic"] if self.is_critic else []), *(["idle ranks"] if self.few_rows else [])]
         return " ".join([self.kind, self.dims.describe(), *extra])
 
@@ -90,7 +136,7 @@ def cases(world_size: int, *, quick: bool = False) -> list[Case]:
 
 
 def _case(kind: Kind, *, quick: bool = False, options: dict[str, Any] | None = None, **rest: Any) -> Case:
-    known = {name: rest.pop(name) for name in ("is_critic", "few_rows") if name in rest}
+    known = {name: rest.pop(name) for name in ("is_critic", "few_rows", "layers") if name in rest}
     tier: Literal["quick", "full"] = "quick" if quick else "full"
     return Case(kind=kind, dims=ParallelDims(**rest), options=options or {}, tier=tier, **known)
 
@@ -128,6 +174,24 @@ _CASES: Final[list[Case]] = [
     _case("dense", pp=2, options={"pp_schedule": "GPipe", "gradient_checkpointing": True}),
     _case("mixture", pp=2, few_rows=True),
     _case("latent", pp=2),
+    _case("dense", pp=2, layers=4, options={"pp_schedule": "Interleaved1F1B"}, quick=True),
+    _case("dense", pp=2, layers=4, options={"pp_schedule": "InterleavedZeroBubble"}),
+    _case("dense", pp=2, layers=5, options={"pp_schedule": "ZBVZeroBubble"}, quick=True),
+    _case("tied", pp=2, quick=True),
+    _case("tied", pp=2, layers=6, options={"pp_schedule": "InterleavedZeroBubble", "pp_pieces": 3}, few_rows=True),
+    _case("tied", pp=2, layers=4, options={"pp_schedule": "ZBVZeroBubble"}),
+    _case("mixture", pp=2, layers=4, options={"pp_schedule": "ZBVZeroBubble"}, few_rows=True),
+    _case("latent", pp=2, layers=4, options={"pp_schedule": "InterleavedZeroBubble"}),
+    _case("latent", pp=2, layers=4, options={"pp_schedule": "Interleaved1F1B", "gradient_checkpointing": True}),
+    _case("dense", pp=2, is_critic=True, quick=True),
+    _case("tied", pp=2, layers=4, options={"pp_schedule": "ZBVZeroBubble"}, is_critic=True),
+    _case("transformers gpt2", dp_shard=2, quick=True),
+    _case("transformers gpt2", dp_replicate=2, few_rows=True),
+    _case("transformers llama", dp_shard=2, options={"gradient_checkpointing": True}, quick=True),
+    _case("transformers llama", dp_shard=2, few_rows=True, options={"keep_groups": False}),
+    _case("transformers llama", dp_shard=2, is_critic=True),
+    _case("transformers mixtral", dp_shard=2, quick=True),
+    _case("transformers mixtral", dp_shard=2, few_rows=True),
     # Four processes: the pairs that matter, and all together.
     _case("dense", dp_shard=2, tp=2, quick=True),
     _case("dense", dp_shard=2, tp=2, options={"sequence_parallel": True, "gradient_checkpointing": True}),
@@ -154,5 +218,15 @@ _CASES: Final[list[Case]] = [
     _case("dense", pp=2, tp=2, options={"sequence_parallel": True}),
     _case("dense", pp=2, cp=2),
     _case("mixture", pp=2, dp_shard=2, ep=2),
+    _case("dense", pp=4, layers=8, options={"pp_schedule": "Interleaved1F1B"}),
+    _case("dense", pp=2, dp_shard=2, layers=4, options={"pp_schedule": "Interleaved1F1B"}),
+    _case("dense", pp=2, dp_shard=2, layers=4, options={"pp_schedule": "ZBVZeroBubble"}),
+    _case("tied", pp=2, dp_shard=2),
+    _case("tied", pp=2, tp=2, options={"sequence_parallel": True}),
+    _case("tied", pp=2, tp=2, layers=4, options={"pp_schedule": "InterleavedZeroBubble"}),
+    _case("latent", pp=2, tp=2, layers=4, options={"pp_schedule": "ZBVZeroBubble"}),
+    _case("mixture", pp=2, dp_shard=2, ep=2, layers=4, options={"pp_schedule": "InterleavedZeroBubble"}),
+    _case("dense", pp=2, dp_shard=2, is_critic=True),
+    _case("dense", pp=2, tp=2, options={"sequence_parallel": True}, is_critic=True),
     _case("dense", dp_shard=2, tp=2, is_critic=True),
 ]

@@ -12,7 +12,6 @@ import torch
 from areal.api import LossOutput, PaddedBatch
 from areal.engine.archon.config import ArchonConfig
 from areal.engine.archon.engine import ArchonEngine
-from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.models import from_config
@@ -111,7 +110,13 @@ def loss_of(batch: PaddedBatch) -> LossFunction:
 
 
 def _model(case: Case) -> nn.Module:
-    model = from_config(CONFIGS[case.kind], dtype=torch.float64, seed=3)
+    model: Any
+    if case.is_foreign:
+        from areal.engine.hf import loading
+
+        model = loading.from_config(case.config, dtype=torch.float64, seed=3)
+    else:
+        model = from_config(case.config, dtype=torch.float64, seed=3)
     if not case.is_critic:
         return model
     critic = ValueModel(model)
