@@ -1,0 +1,116 @@
+"""A model of `transformers` over many processes: data parallelism with FSDP2, around each of its blocks.
+
+Which of its modules are blocks is found by structure, not by name. Its matrices, layers and experts are not split: that
+takes a table which only a family of ours has, and rules of attention which `transformers` does not announce.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+
+from areal.api import ModelError
+from areal.models.parallel.apply import Sharding
+from areal.models.parallel.data import shard_rest, shard_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.distributed import ProcessGroup
+
+    from areal.models.parallel.dims import ParallelDims
+    from areal.models.parallel.plan import ParallelPlan
+
+_NOT_SPLIT: Final = {
+    "pp": "layers",
+    "tp": "matrices",
+    "cp": "sequences",
+    "ep": "experts",
+}
+"""Ways that take a family of ours, and what they would split."""
+
+
+def check_dims(dims: ParallelDims) -> None:
+    """Raise ModelError for ways of splitting that a model of `transformers` does not have."""
+    asked = [f"{name}={getattr(dims, name)}" for name in _NOT_SPLIT if getattr(dims, name) > 1]
+    if asked:
+        things = " and ".join(things for name, things in _NOT_SPLIT.items() if getattr(dims, name) > 1)
+        raise ModelError(
+            f"parallel.{', parallel.'.join(asked)}: a model of transformers does not say how its {things} may be "
+            f"split; use dp_shard and dp_replicate, or make it a family with `areal-new model` and leave "
+            f"model.implementation native"
+        )
+
+
+def shard(model: Any, plan: ParallelPlan) -> Sharding:
+    """Split a `HuggingFaceModel` in place. Raises ModelError for a plan that it does not fit."""
+    check_dims(plan.dims)
+    if plan.compile:
+        raise ModelError("compile: blocks of a model of transformers are not compiled; set compile to false")
+    model.set_gradient_checkpointing(plan.activation_checkpointing)
+    if plan.meshes is not None and plan.shards_data:
+        for block in blocks_of(model.inner):
+            shard_unit(block, plan, plan.meshes.fsdp)
+        shard_rest(model, plan, plan.meshes)
+        register_fsdp_forward_method(model, "hidden")
+        _reduce_all(model)
+    return Sharding(plan=plan, attends_itself=True)
+
+
+def blocks_of(inner: Any) -> list[nn.Module]:
+    """The layers of a model of `transformers`: members of the largest list of modules that is in no other, except those
+    that share a parameter with anything beside them."""
+    lists = list(_outermost_lists(inner.base_model))
+    if not lists:
+        return []
+    largest = max(lists, key=lambda found: sum(parameter.numel() for parameter in found.parameters()))
+    everywhere = _uses(inner)
+    # A layer that is used several times is shared with itself.
+    return [
+        block
+        for block in _members(largest)
+        if all(everywhere[parameter] == uses for parameter, uses in _uses(block).items())
+    ]
+
+
+def largest_over(group: ProcessGroup, number: int, device: torch.device) -> int:
+    """The largest of the numbers that the ranks have."""
+    found = torch.tensor(number, device=device)
+    dist.all_reduce(found, dist.ReduceOp.MAX, group=group)
+    return int(found)
+
+
+def _outermost_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield child
+        else:
+            yield from _outermost_lists(child)
+
+
+def _members(found: nn.ModuleList) -> Iterator[nn.Module]:
+    for member in found:
+        if isinstance(member, nn.ModuleList):
+            yield from _members(member)
+        else:
+            yield member
+
+
+def _uses(module: nn.Module) -> Counter[int]:
+    """How often each parameter occurs, by its identity."""
+    return Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
+
+
+def _reduce_all(model: nn.Module) -> None:
+    """Have parameters without a gradient, experts that no token went to, sent as zeros: other ranks have used them."""
+    for unit in model.modules():
+        if isinstance(unit, FSDPModule):
+            switch: Any = getattr(unit, "set_reduce_scatter_unused_params", None)
+            if switch is None:
+                raise ModelError("models of transformers over many processes need torch 2.13 or newer")
+            switch(True)
