@@ -35,7 +35,21 @@ if TYPE_CHECKING:
 SIZES: dict[str, dict[str, Any]] = {
     "0.4M": {"hidden_size": 96, "num_hidden_layers": 3, "intermediate_size": 256},
     "0.8M": {"hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 384},
-    "25M": {"hidden_size": 512, "num_hidden_layers": 8, "intermediate_size": 1536, "num_attention_heads": 8},
+    "25M": {
+        "hidden_size": 512,
+        "num_hidden_layers": 8,
+        "intermediate_size": 1536,
+        "num_attention_heads": 8,
+        "head_dim": 64,
+    },
+    "100M": {
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "intermediate_size": 3072,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+    },
 }
 VOCAB_SIZE = 256
 CONTEXT = 1024
@@ -51,7 +65,7 @@ def model_config(size: str) -> dict[str, Any]:
         "vocab_size": VOCAB_SIZE,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 64 if size == "25M" else 32,
+        "head_dim": 32,
         "max_position_embeddings": CONTEXT,
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,

@@ -1,0 +1,115 @@
+"""Real vLLM servers around a model of ours, for benchmarks: the engine as a trainer builds it, with any carrier."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from common import VLLM_PYTHON
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from torch import nn
+
+    from areal.api import WeightCarrier
+    from areal.engine.server.adapter import ServerAdapter
+    from areal.engine.server.config import ServerEngineConfig
+    from areal.engine.server.engine import ServerEngine
+    from areal.infra.supervisor.supervisor import ServerCommand
+
+STARTUP_SECONDS = 300.0
+
+
+def vllm_engine(
+    model: Any,
+    folder: Path,
+    *,
+    context: int,
+    cores: tuple[str, ...] = ("",),
+    carrier: WeightCarrier | None = None,
+    adapter: ServerAdapter | None = None,
+    **options: Any,
+) -> ServerEngine:
+    """An engine over one server per entry of `cores` (VLLM_CPU_OMP_THREADS_BIND; "" leaves the choice to vLLM), ready.
+
+    model: float32, one of our families. carrier: shared memory when None. adapter: vLLM's own when None. options: of
+    ServerEngineConfig. The caller closes it.
+    """
+    from areal.engine.server.checks import RequestLimits
+    from areal.engine.server.client import is_healthy
+    from areal.engine.server.config import ServerEngineConfig
+    from areal.engine.server.engine import ServerEngine
+    from areal.engine.vllm.adapter import VLLMAdapter
+    from areal.infra.supervisor.config import SupervisorConfig
+    from areal.infra.supervisor.supervisor import LocalSupervisor
+    from areal.infra.weights.files import FileCarrier
+    from areal.models.registry import get_spec
+
+    config = ServerEngineConfig(
+        **{"dtype": "float32", "num_servers": len(cores), "max_seq_len": context, "wait_seconds": STARTUP_SECONDS}
+        | options
+    )
+    names = get_spec(model.args.model_type).state_dict_adapter(model.args)
+    pool = LocalSupervisor(
+        [f"vllm-{index}" for index in range(len(cores))],
+        _commands(model, folder, config, cores, context=context),
+        health=is_healthy,
+        config=SupervisorConfig(poll_seconds=0.2, startup_seconds=STARTUP_SECONDS, max_restarts=0),
+        log_folder=folder / "logs",
+    )
+    engine = ServerEngine(
+        adapter or VLLMAdapter(),
+        pool=pool,
+        carrier=carrier or FileCarrier.in_memory("/dev/shm"),
+        config=config,
+        limits=RequestLimits(context=context, vocab_size=model.args.vocab_size, eos_token_id=None, tokenizer=None),
+        to_hf=names.to_hf,
+        weights=names.to_hf(model.state_dict()),
+        reference=lambda tokens: log_probabilities(model, tokens),
+    )
+    try:
+        engine.wait_ready()
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def _commands(
+    model: Any, folder: Path, config: ServerEngineConfig, cores: tuple[str, ...], *, context: int
+) -> Callable[[int, int], ServerCommand]:
+    from areal.engine.vllm.config import VLLMConfig
+    from areal.engine.vllm.launch import prepare
+    from areal.infra.supervisor.supervisor import ServerCommand
+
+    vllm = VLLMConfig(python=str(VLLM_PYTHON))
+    commands = [
+        prepare(
+            replace(vllm, cpu_cores=bound),
+            config,
+            folder=folder / f"server-{index}",
+            model_config=model.args.to_hf_config() | {"dtype": config.dtype},
+            context=context,
+            on_cpu=True,
+        )
+        for index, bound in enumerate(cores)
+    ]
+
+    def command(index: int, port: int) -> ServerCommand:
+        arguments, environment = commands[index](index, port)
+        return ServerCommand(arguments=arguments, environment=environment)
+
+    return command
+
+
+def log_probabilities(model: nn.Module, tokens: list[int]) -> list[float]:
+    """What the model gives to all tokens but the first."""
+    import torch
+
+    ids, length = torch.tensor(tokens), len(tokens)
+    with torch.no_grad():
+        logits = model(ids, torch.arange(length), torch.tensor([0, length], dtype=torch.int32), length).float()
+    found: list[float] = logits[:-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0].tolist()
+    return found
