@@ -40,6 +40,8 @@ from areal.api.records import (
 from areal.api.registry import load
 from areal.api.reward import RewardFunction
 from areal.api.serving import (
+    BASE_VERSION,
+    LowRankChange,
     PublishedWeights,
     ServerInstance,
     ServerListener,
@@ -52,6 +54,7 @@ from areal.api.serving import (
 from areal.api.workflow import RolloutWorkflow
 
 __all__ = [
+    "BASE_VERSION",
     "NO_VERSION",
     "REQUIRED_COLUMNS",
     "ArealError",
@@ -73,6 +76,7 @@ __all__ = [
     "InferenceEngine",
     "LossFunction",
     "LossOutput",
+    "LowRankChange",
     "ModelError",
     "ModelRequest",
     "ModelResponse",

@@ -5,8 +5,8 @@ together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,12 +44,13 @@ class ServerListener(Protocol):
         ...
 
     def server_retired(self, name: str, reason: str) -> None:
-        """The server used up its restarts and will not come back."""
+        """The server used up its restarts and will not come back by itself; `server_up` may follow where somebody else
+        starts servers."""
         ...
 
 
 class ServerPool(Protocol):
-    """Keeps servers alive."""
+    """Keeps servers alive, or watches those that somebody else keeps alive."""
 
     @property
     def size(self) -> int:
@@ -61,7 +62,8 @@ class ServerPool(Protocol):
         ...
 
     def condemn(self, server: ServerInstance, reason: str) -> None:
-        """Give up this instance, although it may look alive: it is killed, and started again while restarts are left.
+        """Give up this instance, although it may look alive: it is killed, and started again while restarts are left;
+        one that somebody else started is only left alone for a while.
 
         Returns at once; a no-op when the instance is gone already.
         """
@@ -86,21 +88,57 @@ class TensorEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LowRankChange:
+    """One tensor of a base as adapters change it: tensor + (up @ down) * scale, computed in float32."""
+
+    target: str
+    """Which tensor, as in a Hugging Face checkpoint."""
+    down: str
+    """Name of the factor [rank, inputs] among the tensors of the version."""
+    up: str
+    """Name of the factor [outputs, rank]."""
+    scale: float
+    transposed: bool = False
+    """Whether the base stores the target as [inputs, outputs]."""
+    dtype: str = "float32"
+    """What the sum is rounded to."""
+
+
+BASE_VERSION: Final = -1
+"""In the place of a version: what adapters go on top of, which is never used by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightManifest:
-    """What a weight version consists of: the receiver accepts exactly this or nothing."""
+    """What a weight version consists of: the receiver accepts exactly this or nothing.
+
+    A version is whole, or low-rank factors that change some tensors of a base.
+    """
 
     version: int
+    """BASE_VERSION for a base."""
     entries: tuple[TensorEntry, ...]
+    identity: str = ""
+    """Of a base: a digest over all entries, by which servers know it."""
+    base: str = ""
+    """Identity of the base this goes on top of; empty when it is whole."""
+    changes: tuple[LowRankChange, ...] = ()
+    """What becomes of tensors of the base; the others stay."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, as they travel to a server."""
-        return {
+        content: dict[str, Any] = {
             "version": self.version,
             "tensors": [
                 {"name": entry.name, "dtype": entry.dtype, "shape": list(entry.shape), "digest": entry.digest}
                 for entry in self.entries
             ],
         }
+        if self.identity:
+            content["identity"] = self.identity
+        if self.base:
+            content |= {"base": self.base, "changes": [asdict(change) for change in self.changes]}
+        return content
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> WeightManifest:
@@ -111,6 +149,9 @@ class WeightManifest:
                 TensorEntry(name=item["name"], dtype=item["dtype"], shape=tuple(item["shape"]), digest=item["digest"])
                 for item in value["tensors"]
             ),
+            identity=value.get("identity", ""),
+            base=value.get("base", ""),
+            changes=tuple(LowRankChange(**item) for item in value.get("changes", ())),
         )
 
 
@@ -129,20 +170,30 @@ class PublishedWeights:
     manifest: WeightManifest
     folder: Path | None = None
     """Checkpoint-like folder with the tensors, for servers that load from disk by themselves; None without one."""
+    base: PublishedWeights | None = None
+    """What a server must have before it can take this; None when it is whole."""
 
 
 class WeightCarrier(Protocol):
     """Brings weight versions to servers. Published versions are held until `keep_only` names another, or `close`."""
 
-    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> PublishedWeights:
+    def publish(
+        self,
+        version: int,
+        tensors: Mapping[str, Tensor],
+        *,
+        base: PublishedWeights | None = None,
+        changes: Sequence[LowRankChange] = (),
+    ) -> PublishedWeights:
         """Take over a version (Hugging Face names); the tensors are copied, and may change afterwards.
 
-        Raises EngineError when it cannot; earlier versions stay.
+        version: BASE_VERSION for what adapters go on top of. base, changes: of a version that is adapters; `tensors`
+        are then their factors. Raises EngineError when it cannot; earlier versions stay.
         """
         ...
 
     def keep_only(self, version: int) -> None:
-        """Let go of all versions but this one."""
+        """Let go of all versions but this one; a base stays."""
         ...
 
     def routes(

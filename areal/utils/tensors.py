@@ -7,6 +7,7 @@ nothing of ours. It moves nothing itself.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
@@ -50,6 +51,12 @@ def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     names = list(tensors)
     with ThreadPoolExecutor(_DIGEST_THREADS) as pool:
         return dict(zip(names, pool.map(lambda name: digest(tensors[name]), names), strict=True))
+
+
+def listing_digest(entries: Sequence[Mapping[str, Any]]) -> str:
+    """128 bits of SHA-256 over name, dtype, shape and digest of many tensors: which tensors these are, in hex."""
+    listing = [[entry["name"], entry["dtype"], list(entry["shape"]), entry["digest"]] for entry in entries]
+    return hashlib.sha256(json.dumps(listing).encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 
 def buckets(entries: Sequence[Mapping[str, Any]], max_bytes: int) -> Iterator[list[Mapping[str, Any]]]:

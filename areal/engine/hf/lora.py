@@ -67,8 +67,7 @@ def merged_copy(model: nn.Module) -> nn.Module:
     for name, layer in list(_adapted_layers(merged)):
         base = layer.get_base_layer()
         with torch.no_grad():
-            change = layer.get_delta_weight(_ADAPTER)
-            base.weight.data = (base.weight.float() + change.float()).to(base.weight.dtype)
+            base.weight.data = (base.weight.float() + _change(layer)).to(base.weight.dtype)
         parent, _, leaf = name.rpartition(".")
         setattr(merged.get_submodule(parent), leaf, base)
     holder: Any = getattr(merged, "backbone", merged)
@@ -87,8 +86,11 @@ def save_adapter(model: nn.Module, config: LoraConfig, path: Path, *, base: str)
     from areal.engine.hf.model import write_folder
 
     peft = _peft()
-    names = _names_on_disk(model)
     layers = list(_adapted_layers(model))
+    # `peft` puts them beside the layers of a model, whatever these are called on disk.
+    names = (
+        {name: name.removeprefix("inner.") for name, _ in layers} if hasattr(model, "inner") else _names_on_disk(model)
+    )
     tensors = {}
     for name, layer in layers:
         for side in ("lora_A", "lora_B"):
@@ -116,31 +118,36 @@ def base_tensors(model: nn.Module) -> dict[str, Tensor]:
     return checkpoint_tensors(model, _without_adapters(model))
 
 
-def low_rank_changes(model: nn.Module) -> tuple[LowRankChange, ...]:
-    """How the adapters change `base_tensors`; factors are named as `factors` names them.
+@dataclass(frozen=True)
+class AdaptersOnDisk:
+    """How adapters change `base_tensors`."""
 
-    Raises EngineError for a family that stores an adapted layer in another layout than it computes with.
-    """
-    names = _names_on_disk(model)
-    return tuple(
-        LowRankChange(
-            target=f"{names[name]}.weight",
-            down=f"{names[name]}.lora_A.weight",
-            up=f"{names[name]}.lora_B.weight",
-            scale=float(layer.scaling[_ADAPTER]),
-            transposed=bool(layer.fan_in_fan_out),
-        )
-        for name, layer in _adapted_layers(model)
-    )
+    changes: tuple[LowRankChange, ...]
+    names: Mapping[str, str]
+    """Trained parameter to the factor of a change."""
 
+    def factors(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Trained parameters by the names of the changes."""
+        return {self.names.get(name, name): tensor for name, tensor in state.items()}
 
-def factors(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Trained parameters of adapters by the names of `low_rank_changes`."""
-    found = {}
-    for name, stored in _names_on_disk(model).items():
-        for side in ("lora_A", "lora_B"):
-            found[f"{stored}.{side}.weight"] = state[f"{name}.{side}.{_ADAPTER}.weight"]
-    return found
+    @staticmethod
+    def of(model: nn.Module) -> AdaptersOnDisk:
+        """Raises EngineError for a model that stores an adapted layer in another layout than it computes with."""
+        stored = _names_on_disk(model)
+        changes: list[LowRankChange] = []
+        names: dict[str, str] = {}
+        for name, layer in _adapted_layers(model):
+            down, up = f"{stored[name]}.lora_A.weight", f"{stored[name]}.lora_B.weight"
+            names |= {f"{name}.lora_A.{_ADAPTER}.weight": down, f"{name}.lora_B.{_ADAPTER}.weight": up}
+            change = LowRankChange(
+                target=f"{stored[name]}.weight",
+                down=down,
+                up=up,
+                scale=float(layer.scaling[_ADAPTER]),
+                transposed=bool(layer.fan_in_fan_out),
+            )
+            changes.append(change)
+        return AdaptersOnDisk(tuple(changes), names)
 
 
 @dataclass(frozen=True)
@@ -179,8 +186,15 @@ def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
-def _names_on_disk(model: Any) -> dict[str, str]:
-    """Names of the adapted layers in checkpoints of `transformers`."""
+def _change(layer: Any) -> Tensor:
+    """What the adapter adds to the weight. In float32 whatever the adapter is kept in, unlike `peft`'s own merging:
+    servers that are sent the factors compute just this (`areal.engine.server.adapters`)."""
+    product: Tensor = layer.lora_B[_ADAPTER].weight.float() @ layer.lora_A[_ADAPTER].weight.float()
+    return (product.t() if layer.fan_in_fan_out else product) * layer.scaling[_ADAPTER]
+
+
+def _names_on_disk(model: nn.Module) -> dict[str, str]:
+    """Names of the adapted layers in checkpoints."""
     names = [name for name, _ in _adapted_layers(model)]
     state = _without_adapters(model)
     stored = checkpoint_tensors(model, state)

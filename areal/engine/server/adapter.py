@@ -60,6 +60,10 @@ class Capabilities:
     """Model processes behind the server."""
     verifies: bool = False
     """Whether its workers compare received weights with the manifest before they switch."""
+    adapters: bool = False
+    """Whether it takes versions that are adapters on top of a base."""
+    base: str = ""
+    """Identity of the base it holds already."""
     incarnation: str = ""
     """As the server itself tells it; empty when it does not know."""
     details: dict[str, Any] = field(default_factory=dict)

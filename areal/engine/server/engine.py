@@ -3,8 +3,9 @@
     engine = ServerEngine(adapter, pool=supervisor, carrier=carrier, config=config, ...)
     response = await engine.agenerate(ModelRequest(input_ids=[5, 9, 2], gconfig=GenerationConfig(max_new_tokens=8)))
 
-The parts: `requests` runs generations, `members` looks after servers, `fleet` routes, `updates` moves weights, the
-adapter speaks HTTP. This file joins them and is the only one that other threads call; all work happens on its own loop.
+The parts: `requests` runs generations, `members` looks after servers, `fleet` routes, `publishing` makes weight
+versions, `updates` moves them, the adapter speaks HTTP. This file joins them and is the only one that other threads
+call; all work happens on its own loop.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from areal.api import ArealError, ConfigError, EngineError, ServerInstance, StopReason
+from areal.api import ConfigError, EngineError, ServerInstance, StopReason
 from areal.engine.server.checks import check_request
 from areal.engine.server.client import ServerClient
 from areal.engine.server.errors import ServerError
 from areal.engine.server.generation import Generation
 from areal.engine.server.loop import EngineLoop
 from areal.engine.server.members import Members
+from areal.engine.server.publishing import WeightPublisher
 from areal.engine.server.requests import GenerationRunner
-from areal.engine.server.tensors import check_layout, read_checkpoint, serving_tensors
 from areal.engine.server.updates import Probe
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from areal.engine.server.checks import RequestLimits
     from areal.engine.server.config import ServerEngineConfig
     from areal.engine.server.fleet import Server
+    from areal.engine.server.publishing import AdapterBase
 
 _TALLIES = ("requests", "finished", "aborted", "failed", "cancelled", "continued", "failed_calls", "salvaged_tokens",
             "generated_tokens", "weight_updates", "evictions", "starts", "parity_checks", "parity_abs_max")  # fmt: skip
@@ -43,9 +45,10 @@ class ServerEngine:
     """See the module.
 
     to_hf: native parameter names to Hugging Face names. weights: what the servers begin with, Hugging Face names; its
-    names and shapes are those every later version must have. reference: log-probabilities that the trainer's present
-    weights give to the tokens of a sequence, all but the first; None turns the probe off. version: of the given
-    weights.
+    names and shapes are those every later version must have. base: given when `weights`, and what `to_hf` returns, are
+    factors of adapters on top of it; it travels once, and updates are as small as the adapters. reference:
+    log-probabilities that the trainer's present weights give to the tokens of a sequence, all but the first; None turns
+    the probe off. version: of the given weights.
 
     The constructor starts the servers and returns; requests wait until one is ready (`wait_ready` for all of them).
 
@@ -63,18 +66,19 @@ class ServerEngine:
         limits: RequestLimits,
         to_hf: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]],
         weights: Mapping[str, Tensor],
+        base: AdapterBase | None = None,
         reference: Callable[[list[int]], list[float]] | None = None,
         version: int = 0,
     ) -> None:
         self._adapter, self._pool, self._carrier, self._config = adapter, pool, carrier, config
-        self._limits, self._to_hf, self._reference = limits, to_hf, reference
-        self._layout = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+        self._limits, self._reference = limits, reference
         self._version = version
         self._closed = False
         self._generations: set[Generation] = set()
         self._tally = dict.fromkeys(_TALLIES, 0.0)
         self._client = ServerClient()
-        published = carrier.publish(version, serving_tensors(weights, config.dtype))
+        self._publisher = WeightPublisher(carrier, dtype=config.dtype, to_hf=to_hf, weights=weights, base=base)
+        published = self._publisher.publish_first(version, weights)
         probe = self._make_probe()
         self._loop = EngineLoop(f"areal-{adapter.name}")
         self._members: Members = self._loop.run(self._open(published, probe))
@@ -125,9 +129,7 @@ class ServerEngine:
         it; the old weights then stay.
         """
         self._require_newer(meta)
-        tensors = serving_tensors(self._tensors_of(meta), self._config.dtype)
-        check_layout(tensors, self._layout, version=meta.version)
-        published = self._carrier.publish(meta.version, tensors)
+        published = self._publisher.publish(meta)
         # Weights from a folder are not those the trainer holds, so there is nothing to compare with.
         probe = self._make_probe() if meta.state_dict is not None else None
         self._loop.run(self._update(published, probe))
@@ -136,8 +138,9 @@ class ServerEngine:
         """Counters since start, and the present state.
 
         generated_tokens: received. continued: calls cut by a weight update and continued. failed_calls: calls that
-        failed; salvaged_tokens: kept from them. evictions, starts: of servers. stage_seconds, switch_seconds,
-        probe_abs_max: of the last weight update. parity_abs_max: largest difference found by parity checks.
+        failed; salvaged_tokens: kept from them. evictions, starts: of servers. published_bytes, stage_seconds,
+        switch_seconds, probe_abs_max: of the last weight update; base_bytes: travelled once to each server.
+        parity_abs_max: largest difference found by parity checks.
         """
         servers = list(self._members.fleet.servers.values())
         active = sum(len(server.calls) for server in servers)
@@ -147,7 +150,8 @@ class ServerEngine:
             "version": self._version,
             "servers": sum(server.serving for server in servers),
         }
-        return {name: float(value) for name, value in {**self._tally, **self._members.updater.tally, **now}.items()}
+        parts = {**self._tally, **self._publisher.tally, **self._members.updater.tally, **now}
+        return {name: float(value) for name, value in parts.items()}
 
     def close(self) -> None:
         """End all requests (they return their partial output), end the servers, free everything. Idempotent."""
@@ -252,15 +256,6 @@ class ServerEngine:
             return
 
     # ---- in the caller's thread
-
-    def _tensors_of(self, meta: WeightUpdateMeta) -> Mapping[str, Tensor]:
-        if meta.path is not None:
-            return read_checkpoint(meta.path)
-        assert meta.state_dict is not None, "WeightUpdateMeta checks that kind 'memory' has a state dict"
-        try:
-            return self._to_hf(meta.state_dict)
-        except ArealError as error:
-            raise EngineError(f"weight update refused, the engine keeps its weights: {error}") from error
 
     def _make_probe(self) -> Probe | None:
         length = min(self._config.probe_tokens, self._limits.context - 1)

@@ -31,6 +31,8 @@ class Server:
     capabilities: Capabilities
     version: int
     """Of the weights in use; tokens labelled with it have been verified."""
+    base: str = ""
+    """Identity of the base for adapters that it holds."""
     serving: bool = False
     """Whether it gets requests."""
     alive: bool = True

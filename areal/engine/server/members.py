@@ -95,7 +95,12 @@ class Members:
                 f"{instance.url} is answered by incarnation {capabilities.incarnation}, expected "
                 f"{instance.incarnation}: another process has that port"
             )
-        server = Server(instance=instance, capabilities=capabilities, version=-1)
+        if self._published.base is not None and not capabilities.adapters:
+            raise EngineError(
+                f"{instance.url} takes no adapters, only whole weights: it was started with an older version of this "
+                f"program's extension; start it again, or set weights.adapters=merged"
+            )
+        server = Server(instance=instance, capabilities=capabilities, version=-1, base=capabilities.base)
         async with self._lock:
             if not await self.updater.push([server], self._published, self._probe, paused=False):
                 raise EngineError(f"{server.where} did not take weights of version {self.version}")

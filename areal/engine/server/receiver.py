@@ -1,17 +1,22 @@
 """The receiving end of a weight transfer, inside a worker process of an inference server.
 
-Runs in the server's own environment, next to copies of `areal.utils.tensors` and `areal.utils.process_groups`: standard
-library, torch and safetensors only. It stages and verifies; putting tensors into a model is the worker's business.
+Runs in the server's own environment, next to copies of `adapters`, `areal.utils.tensors` and
+`areal.utils.process_groups`: standard library, torch and safetensors only. It stages and verifies; putting tensors into
+a model is the worker's business.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from areal.engine.server.adapters import AdaptedWeights
 from areal.utils.process_groups import broadcast, connect_store, join_group
-from areal.utils.tensors import bucket_bytes, buckets, digests, dtype_name, views
+from areal.utils.tensors import bucket_bytes, buckets, digests, dtype_name, listing_digest, views
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class RefusedWeightsError(Exception):
@@ -19,31 +24,51 @@ class RefusedWeightsError(Exception):
 
 
 class WeightReceiver:
-    """Holds at most one staged version, verified against its manifest."""
+    """Holds at most one staged version, verified against its manifest, and at most one base for adapters.
+
+    A base stays after versions on top of it were used. From a file that lasts it is mapped, and shared by all workers
+    of a machine; otherwise it is a copy of the model in the memory of the host.
+    """
 
     def __init__(self, *, worker_index: int, device: torch.device) -> None:
         """worker_index: among the workers of its server, from 0. device: where this worker's model lies."""
         self._worker_index, self._device = worker_index, device
-        self._staged: tuple[int, dict[str, torch.Tensor]] | None = None
+        self._staged: tuple[int, Mapping[str, torch.Tensor]] | None = None
+        self._base: dict[str, torch.Tensor] = {}
+        self._identity = ""
         self._group: Any = None
         self._session: tuple[Any, ...] = ()
 
+    @property
+    def base(self) -> str:
+        """Identity of the base that is held; empty without one."""
+        return self._identity
+
     def stage(self, manifest: dict[str, Any], source: dict[str, Any]) -> None:
-        """Fetch all tensors and compare them with the manifest. Raises RefusedWeightsError; then nothing is staged."""
+        """Fetch all tensors and compare them with the manifest. Raises RefusedWeightsError; then nothing is staged.
+
+        What is a base is kept apart from versions, until another base comes.
+        """
         self._staged = None
-        if source["kind"] == "file":
-            tensors = self._from_file(source)
-        elif source["kind"] == "broadcast":
-            tensors = self._from_broadcast(manifest, source)
-        else:
-            raise RefusedWeightsError(f"unknown kind of weight transfer {source['kind']!r}")
+        if manifest.get("base", "") not in ("", self._identity):
+            raise RefusedWeightsError(
+                f"version {manifest['version']} is adapters on top of base {manifest['base']}, but the base here is "
+                f"{self._identity or 'none'}"
+            )
+        tensors = self._fetch(manifest, source)
         verify(manifest, tensors)
         # In the order of the manifest: a file has its own.
         ordered = {entry["name"]: tensors[entry["name"]] for entry in manifest["tensors"]}
-        self._staged = (int(manifest["version"]), ordered)
+        if manifest.get("identity"):
+            self._keep(manifest, ordered, lasting=source.get("lasting", source["kind"] != "file"))
+            return
+        self._staged = (int(manifest["version"]), self._on_base(manifest, ordered))
 
-    def take(self, version: int) -> dict[str, torch.Tensor]:
-        """The staged tensors, in manifest order; the receiver forgets them. RefusedWeightsError for another version."""
+    def take(self, version: int) -> Mapping[str, torch.Tensor]:
+        """The staged model; the receiver forgets it. `AdaptedWeights` when it is adapters on top of the base.
+
+        Raises RefusedWeightsError for another version.
+        """
         staged, self._staged = self._staged, None
         if staged is None or staged[0] != version:
             held = "none" if staged is None else f"version {staged[0]}"
@@ -53,6 +78,31 @@ class WeightReceiver:
     def discard(self) -> None:
         """Forget what is staged."""
         self._staged = None
+
+    def _fetch(self, manifest: dict[str, Any], source: dict[str, Any]) -> dict[str, torch.Tensor]:
+        if source["kind"] == "file":
+            return self._from_file(source)
+        if source["kind"] == "broadcast":
+            return self._from_broadcast(manifest, source)
+        raise RefusedWeightsError(f"unknown kind of weight transfer {source['kind']!r}")
+
+    def _keep(self, manifest: dict[str, Any], tensors: dict[str, torch.Tensor], *, lasting: bool) -> None:
+        if listing_digest(manifest["tensors"]) != manifest["identity"]:
+            raise RefusedWeightsError(f"base {manifest['identity']} is not what its list of tensors says")
+        # A mapped file that is removed on another machine would take this process with it.
+        self._base = tensors if lasting else {name: tensor.clone() for name, tensor in tensors.items()}
+        self._identity = manifest["identity"]
+
+    def _on_base(self, manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        if not manifest.get("base"):
+            return tensors
+        adapted = AdaptedWeights(
+            self._base, identity=self._identity, factors=tensors, changes=list(manifest["changes"])
+        )
+        problems = adapted.problems()
+        if problems:
+            raise RefusedWeightsError(f"adapters of version {manifest['version']} do not fit the base: {problems[0]}")
+        return adapted
 
     def _from_file(self, source: dict[str, Any]) -> dict[str, torch.Tensor]:
         from safetensors import SafetensorError

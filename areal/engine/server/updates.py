@@ -1,6 +1,7 @@
 """Brings a weight version to servers: stage on all, then switch one after the other's pause, then probe.
 
-    stage    the server fetches the tensors beside those in use, and its workers compare each with the manifest
+    stage    the server fetches the tensors beside those in use, and its workers compare each with the manifest; of a
+             version that is adapters, the base comes before them to servers that do not have it
     switch   between two tokens: pause, put the staged tensors in use, label what follows with the version, resume
     probe    a fixed sequence is scored by the server, and must get the log-probabilities that the trainer computes
 
@@ -103,7 +104,20 @@ class WeightUpdater:
         """Servers that have it, and the others with their last problem."""
         # A broadcast waits for all its members: one that is gone would cost everybody the whole timeout.
         problems = await self._unreachable(servers)
+        base = published.base
+        if base is not None:
+            lacking = [one for one in servers if one not in problems and one.base != base.manifest.identity]
+            problems |= await self._stage_patiently(lacking, base)
+            for server in lacking:
+                server.base = "" if server in problems else base.manifest.identity
         waiting = [server for server in servers if server not in problems]
+        problems |= await self._stage_patiently(waiting, published)
+        return [server for server in servers if server not in problems], problems
+
+    async def _stage_patiently(self, servers: Sequence[Server], published: PublishedWeights) -> dict[Server, Exception]:
+        """Servers that did not get it in some attempts, with the last reason."""
+        problems: dict[Server, Exception] = {}
+        waiting = list(servers)
         for attempt in range(self._config.weight_attempts):
             if not waiting:
                 break
@@ -112,7 +126,7 @@ class WeightUpdater:
             problems = {server: error for server, error in problems.items() if server not in waiting} | failed
             # Others than those that answered are gone, and not asked again.
             waiting = [server for server, error in failed.items() if isinstance(error, RefusedError)]
-        return [server for server in servers if server not in problems], problems
+        return problems
 
     async def _unreachable(self, servers: Sequence[Server]) -> dict[Server, Exception]:
         checks = [

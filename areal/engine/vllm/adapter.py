@@ -16,7 +16,7 @@ from areal.engine.server.errors import BadAnswerError, BadStatusError, BrokenTok
 from areal.engine.vllm.command import MODEL_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from areal.api import GenerationConfig, PublishedWeights, WeightRoute
     from areal.engine.server.adapter import Call
@@ -62,6 +62,8 @@ class VLLMAdapter:
             keeps_requests=native and "/update_weight_version" in paths,
             workers=len(workers),
             verifies=True,
+            adapters=all(worker.get("adapters") for worker in workers),
+            base=_common(str(worker.get("base", "")) for worker in workers),
             incarnation=str(workers[0].get("incarnation", "")),
             details={"native": native, "labels": "/update_weight_version" in paths},
         )
@@ -148,6 +150,12 @@ class VLLMAdapter:
         if not results or not all(isinstance(result, dict) for result in results):
             raise BadAnswerError(f"{url}/collective_rpc {method} answered {str(results)[:200]}, expected objects")
         return results
+
+
+def _common(values: Iterable[str]) -> str:
+    """What all workers say; empty when they differ."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else ""
 
 
 def _native_body(call: Call) -> dict[str, Any]:

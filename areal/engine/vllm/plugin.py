@@ -14,6 +14,7 @@ from areal.api import EngineError
 from areal.utils.atomic import atomic_directory
 
 MODULES: Final = (
+    "areal.engine.server.adapters",
     "areal.engine.server.receiver",
     "areal.engine.vllm.worker",
     "areal.utils.process_groups",

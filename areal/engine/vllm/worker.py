@@ -7,18 +7,31 @@ failures are answers, since an exception here would take the whole server down.
 vLLM's CPU build packs the weight of every linear layer when it is loaded. Its own reload packs them anew, except the
 head when it shares the embedding's weight, whose outputs would silently stay those of the old version; `_repack_heads`
 cures it.
+
+Of adapters on top of a base that is loaded already, only the layers they change are loaded again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import time
-from typing import Any
+import uuid
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from areal.engine.server.adapters import AdaptedWeights, to_reload
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_INCARNATION = os.environ.get("AREAL_SERVER_INCARNATION", "") or uuid.uuid4().hex[:12]
+"""Of this start of the server; a server that nobody told has one of its own."""
+_RELOADING = "vllm.model_executor.model_loader.reload"
 
 
 class WorkerExtension:
@@ -26,14 +39,23 @@ class WorkerExtension:
     `areal_`, for a name that the worker has already would be an error."""
 
     def areal_hello(self) -> dict[str, Any]:
-        """Which start of the server this worker belongs to, and where its weights stand."""
+        """Which start of the server this worker belongs to, what it was started with, where its weights stand."""
         worker: Any = self
+        settings = worker.model_config
         return {
-            "incarnation": os.environ.get("AREAL_SERVER_INCARNATION", ""),
+            "incarnation": _INCARNATION,
             "rank": worker.rank,
             "version": getattr(self, "_areal_version", None),
-            "parameters": sorted(name for name, _ in worker.model_runner.get_model().named_parameters()),
+            "adapters": True,
+            "base": self._areal_receiver().base,
+            "logprobs_mode": str(getattr(settings.logprobs_mode, "value", settings.logprobs_mode)),
+            "context": int(settings.max_model_len),
+            "dtype": str(settings.dtype).removeprefix("torch."),
         }
+
+    def areal_identity(self) -> dict[str, Any]:
+        """Which start of the server this is, and nothing else."""
+        return {"incarnation": _INCARNATION}
 
     def areal_stage(self, request: str) -> dict[str, Any]:
         """Fetch and verify a version: {"manifest": ..., "source": ...}. Generation goes on with the old one."""
@@ -51,9 +73,19 @@ class WorkerExtension:
     def _areal_load(self, version: int) -> None:
         worker: Any = self
         tensors = self._areal_receiver().take(version)
-        worker.model_runner.reload_weights(weights_iterator=iter(tensors.items()), is_checkpoint_format=True)
-        _repack_heads(worker.model_runner.get_model())
-        self._areal_version = version
+        model = worker.model_runner.get_model()
+        identity = tensors.identity if isinstance(tensors, AdaptedWeights) else ""
+        names, quiet = list(tensors), ""
+        if isinstance(tensors, AdaptedWeights) and identity == getattr(self, "_areal_loaded_base", ""):
+            names, quiet = _changed_layers(model, tensors), _RELOADING
+        # In case it fails half way: nothing can be left out next time.
+        self._areal_loaded_base = ""
+        with _without_warnings(quiet):
+            worker.model_runner.reload_weights(
+                weights_iterator=((name, tensors[name]) for name in names), is_checkpoint_format=True
+            )
+        _repack_heads(model)
+        self._areal_version, self._areal_loaded_base = version, identity
 
     def _areal_receiver(self) -> WeightReceiver:
         worker: Any = self
@@ -70,6 +102,28 @@ class WorkerExtension:
         except Exception as error:  # noqa: BLE001 - vLLM ends the server when a worker raises; the trainer decides
             return {"ok": False, "error": f"{type(error).__name__}: {error}", "broken": True}
         return {"ok": True, "seconds": time.perf_counter() - started, "version": getattr(self, "_areal_version", None)}
+
+
+def _changed_layers(model: torch.nn.Module, tensors: AdaptedWeights) -> list[str]:
+    """What has to be loaded when everything else is that of the base already."""
+    fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", None) or {}
+    modules = {name for name, _ in model.named_modules()}
+    return to_reload(list(tensors), tensors.changed, modules=modules, fused=fused)
+
+
+@contextlib.contextmanager
+def _without_warnings(name: str) -> Iterator[None]:
+    """vLLM warns of every layer that a reload leaves as it is, which may be wanted. name: "" changes nothing."""
+    if not name:
+        yield
+        return
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _repack_heads(model: torch.nn.Module) -> None:

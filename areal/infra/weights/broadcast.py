@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from areal.api import EngineError, PublishedWeights, WeightRoute
+from areal.api import BASE_VERSION, EngineError, PublishedWeights, WeightRoute
 from areal.infra.weights.manifest import manifest_of
 from areal.utils.process_groups import broadcast, join_group, open_store
 from areal.utils.tensors import bucket_bytes, buckets, views
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from areal.api import ServerInstance
+    from areal.api import LowRankChange, ServerInstance
 
 Membership = tuple[tuple[str, int], ...]
 
@@ -38,7 +38,14 @@ class BroadcastCarrier:
         self._next: PublishedWeights | None = None
         self._sessions = 0
 
-    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> PublishedWeights:
+    def publish(
+        self,
+        version: int,
+        tensors: Mapping[str, Tensor],
+        *,
+        base: PublishedWeights | None = None,
+        changes: Sequence[LowRankChange] = (),
+    ) -> PublishedWeights:
         """See `WeightCarrier.publish`."""
         import torch
 
@@ -47,13 +54,13 @@ class BroadcastCarrier:
             name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
             for name, tensor in tensors.items()
         }
-        published = PublishedWeights(manifest=manifest_of(version, own))
+        published = PublishedWeights(manifest=manifest_of(version, own, base=base, changes=changes), base=base)
         self._held[version] = (published, own)
         return published
 
     def keep_only(self, version: int) -> None:
         """See `WeightCarrier.keep_only`."""
-        self._held = {number: held for number, held in self._held.items() if number == version}
+        self._held = {number: held for number, held in self._held.items() if number in (version, BASE_VERSION)}
 
     def routes(
         self, published: PublishedWeights, servers: Sequence[ServerInstance], workers: Sequence[int]

@@ -15,6 +15,9 @@ class WeightTransferConfig(Config):
     carrier: Literal["broadcast", "disk", "shared_memory"] = "shared_memory"
     """shared_memory: a file in memory that servers of this machine map; disk: a folder that all servers must see;
     broadcast: a process group of the trainer and all servers' workers (sglang takes disk or shared_memory only)."""
+    adapters: Literal["alone", "auto", "merged"] = "auto"
+    """What travels when adapters are trained (actor.lora). alone: the base once to each server, then adapters only,
+    which its workers add to the base (vllm only); merged: the whole model every time; auto: alone where it can be."""
     folder: str = ""
     """Where disk puts its folders; empty means "weights" in the run directory."""
     shared_memory_folder: str = "/dev/shm"

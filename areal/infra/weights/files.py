@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from areal.api import EngineError, PublishedWeights, WeightRoute
+from areal.api import BASE_VERSION, EngineError, PublishedWeights, WeightRoute
 from areal.infra.weights.manifest import manifest_of
 from areal.utils.atomic import atomic_directory
 from areal.utils.logging import getLogger
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from areal.api import ServerInstance
+    from areal.api import LowRankChange, ServerInstance
 
 _logger = getLogger(__name__)
 WEIGHTS_FILE: Final = "model.safetensors"
@@ -29,12 +29,16 @@ class FileCarrier:
     """Writes each version as a folder with safetensors and manifest; receivers map the file.
 
     folder: its parent; made, and removed by `close`. model_config: content of config.json, written beside the weights
-    so that servers which load a checkpoint by themselves can. A version appears whole or not at all.
+    so that servers which load a checkpoint by themselves can. lasting: whether receivers may keep files mapped after
+    they were removed, which is so on file systems of this machine. A version appears whole or not at all.
     """
 
-    def __init__(self, folder: Path, *, model_config: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, model_config: Mapping[str, object] | None = None, lasting: bool = False
+    ) -> None:
         self._folder = folder
         self._model_config = model_config
+        self._lasting = lasting
         self._published: dict[int, PublishedWeights] = {}
 
     @classmethod
@@ -44,16 +48,24 @@ class FileCarrier:
         if not Path(parent).is_dir():
             _logger.warning("there is no %s: weights go through %s", parent, tempfile.gettempdir())
             parent = tempfile.gettempdir()
-        return cls(Path(tempfile.mkdtemp(prefix="areal-weights-", dir=parent)), model_config=model_config)
+        folder = Path(tempfile.mkdtemp(prefix="areal-weights-", dir=parent))
+        return cls(folder, model_config=model_config, lasting=True)
 
-    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> PublishedWeights:
+    def publish(
+        self,
+        version: int,
+        tensors: Mapping[str, Tensor],
+        *,
+        base: PublishedWeights | None = None,
+        changes: Sequence[LowRankChange] = (),
+    ) -> PublishedWeights:
         """See `WeightCarrier.publish`. Raises EngineError when the file cannot be written; the last version stays."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         own = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-        manifest = manifest_of(version, own)
-        target = self._folder / f"version-{version}"
+        manifest = manifest_of(version, own, base=base, changes=changes)
+        target = self._folder / ("base" if version == BASE_VERSION else f"version-{version}")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with atomic_directory(target, replace=True) as staging:
@@ -63,12 +75,12 @@ class FileCarrier:
                     (staging / "config.json").write_text(json.dumps(self._model_config), encoding="utf-8")
         except (OSError, SafetensorError) as error:  # a full disk is the latter when safetensors meets it
             raise EngineError(f"cannot write weights of version {version} to {target}: {error}") from error
-        self._published[version] = PublishedWeights(manifest=manifest, folder=target)
+        self._published[version] = PublishedWeights(manifest=manifest, folder=target, base=base)
         return self._published[version]
 
     def keep_only(self, version: int) -> None:
         """See `WeightCarrier.keep_only`."""
-        for other in [number for number in self._published if number != version]:
+        for other in [number for number in self._published if number not in (version, BASE_VERSION)]:
             folder = self._published.pop(other).folder
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -78,7 +90,11 @@ class FileCarrier:
     ) -> list[WeightRoute]:
         """See `WeightCarrier.routes`: all map the same file."""
         assert published.folder is not None, "this carrier publishes folders"
-        source = {"kind": "file", "path": str((published.folder / WEIGHTS_FILE).resolve())}
+        source = {
+            "kind": "file",
+            "path": str((published.folder / WEIGHTS_FILE).resolve()),
+            "lasting": self._lasting,
+        }
         return [WeightRoute(source=source) for _ in servers]
 
     def send(self) -> None:

@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import sys
+import uuid
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
 from areal.models import from_config
 from areal.models.registry import get_spec
 
+INCARNATION = os.environ.get("AREAL_SERVER_INCARNATION", "") or uuid.uuid4().hex[:12]
 VLLM_PATHS = ("/collective_rpc", "/pause", "/resume", "/abort_requests", "/inference/v1/generate",
               "/update_weight_version", "/reset_prefix_cache")  # fmt: skip
 
@@ -41,6 +43,8 @@ class Model:
             self.module, config=EmbeddedEngineConfig(max_batch_size=64), eos_token_id=None, version=0
         )
         self.fault = fault
+        self.settings = {"logprobs_mode": "processed_logprobs", "dtype": config.get("dtype", "float32"),
+                         "context": config["max_position_embeddings"]}  # fmt: skip
         self.labels = {0: "default"}
         self.aborted = set()
         self.live = set()
@@ -168,7 +172,10 @@ class VLLM:
         answer = {"ok": True, "version": self.version}
         try:
             if body["method"] == "areal_hello":
-                answer = {"incarnation": os.environ.get("AREAL_SERVER_INCARNATION", ""), "rank": 0, "parameters": []}
+                answer = {"incarnation": INCARNATION, "rank": 0, "version": self.version, "adapters": True,
+                          "base": self.receiver.base, **self.model.settings}  # fmt: skip
+            elif body["method"] == "areal_identity":
+                answer = {"incarnation": INCARNATION}
             elif body["method"] == "areal_stage":
                 asked = json.loads(arguments[0])
                 await asyncio.to_thread(self.receiver.stage, asked["manifest"], asked["source"])

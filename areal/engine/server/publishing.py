@@ -1,0 +1,107 @@
+"""What of a trained model travels to servers: all of it with every version, or adapters on top of a base that travels
+once. Runs in the thread of whoever trains; servers are the updater's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from areal.api import BASE_VERSION, ArealError, EngineError
+from areal.engine.server.tensors import check_layout, read_checkpoint, serving_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from areal.api import LowRankChange, PublishedWeights, WeightCarrier, WeightUpdateMeta
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterBase:
+    """What stays while adapters are trained."""
+
+    tensors: Mapping[str, Tensor]
+    """The whole model without adapters, Hugging Face names; not needed any more once the engine is built."""
+    changes: tuple[LowRankChange, ...]
+    """How the trained factors change it; `dtype` is filled in here."""
+
+
+class WeightPublisher:
+    """Hands versions to a carrier, checked against what the engine began with.
+
+    weights: first version; its names and shapes are those every later one must have. With a base, they are the factors
+    of its changes. to_hf: from trained parameters to such tensors.
+    """
+
+    def __init__(
+        self,
+        carrier: WeightCarrier,
+        *,
+        dtype: str,
+        to_hf: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]],
+        weights: Mapping[str, Tensor],
+        base: AdapterBase | None = None,
+    ) -> None:
+        self._carrier, self._dtype, self._to_hf = carrier, dtype, to_hf
+        self._layout = _layout(weights)
+        self._whole = self._layout if base is None else _layout(base.tensors)
+        self._base: PublishedWeights | None = None
+        self._changes: tuple[LowRankChange, ...] = ()
+        self.tally = {"published_bytes": 0.0, "base_bytes": 0.0}
+        if base is not None:
+            self._publish_base(base)
+
+    def publish_first(self, version: int, weights: Mapping[str, Tensor]) -> PublishedWeights:
+        """What the servers begin with."""
+        return self._publish_trained(version, weights)
+
+    def publish(self, meta: WeightUpdateMeta) -> PublishedWeights:
+        """A later version: of trained parameters, or of a folder, which is always the whole model.
+
+        Raises EngineError when names or shapes do not fit, or the carrier cannot take it; earlier versions stay.
+        """
+        if meta.path is not None:
+            return self._publish_folder(meta.version, meta.path)
+        assert meta.state_dict is not None, "WeightUpdateMeta checks that kind 'memory' has a state dict"
+        try:
+            tensors = self._to_hf(meta.state_dict)
+        except ArealError as error:
+            raise EngineError(f"weight update refused, the engine keeps its weights: {error}") from error
+        return self._publish_trained(meta.version, tensors)
+
+    def _publish_trained(self, version: int, tensors: Mapping[str, Tensor]) -> PublishedWeights:
+        check_layout(tensors, self._layout, version=version)
+        # Factors are small, and exact as they are.
+        sent = serving_tensors(tensors, self._dtype) if self._base is None else tensors
+        self.tally["published_bytes"] = _num_bytes(sent)
+        if self._base is None:
+            return self._carrier.publish(version, sent)
+        return self._carrier.publish(version, sent, base=self._base, changes=self._changes)
+
+    def _publish_folder(self, version: int, folder: Path) -> PublishedWeights:
+        tensors = serving_tensors(read_checkpoint(folder), self._dtype)
+        check_layout(tensors, self._whole, version=version)
+        self.tally["published_bytes"] = _num_bytes(tensors)
+        return self._carrier.publish(version, tensors)
+
+    def _publish_base(self, base: AdapterBase) -> None:
+        adapted = {change.target for change in base.changes}
+        # What adapters are added to keeps its precision: rounding it first would not give what merging gives.
+        sent = serving_tensors(
+            {name: tensor for name, tensor in base.tensors.items() if name not in adapted}, self._dtype
+        ) | {name: base.tensors[name].detach() for name in adapted}
+        ordered = {name: sent[name] for name in base.tensors}
+        self.tally["base_bytes"] = _num_bytes(ordered)
+        self._base = self._carrier.publish(BASE_VERSION, ordered)
+        self._changes = tuple(replace(change, dtype=self._dtype) for change in base.changes)
+
+
+def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _num_bytes(tensors: Mapping[str, Tensor]) -> float:
+    return float(sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()))
