@@ -11,35 +11,29 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.api import InferenceEngine, PaddedBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from torch import Tensor
-
-    from areal.engine.server.adapter import ServerAdapter
     from areal.engine.server.engine import ServerEngine
-    from areal.engine.train.engine import TrainingEngine
-    from areal.infra.supervisor.supervisor import LocalSupervisor, ServerCommand
+    from areal.infra.supervisor.supervisor import LocalSupervisor
     from areal.trainer.config import PPOConfig
+    from areal.trainer.policy import Policy
+    from areal.trainer.served import ServedModel
 
 HEALTH_PATH: Final = "/health"
 
 
 def build_inference_engine(
-    config: PPOConfig, *, actor: TrainingEngine, tokenizer: Any, directory: Path, version: int
+    config: PPOConfig, *, actor: Policy, tokenizer: Any, directory: Path, version: int
 ) -> InferenceEngine:
     """The engine, at `version` of the actor's present weights. directory: of the run, for logs and files of servers."""
     name = config.rollout.engine
     if name == "embedded":
         return _embedded(config, actor, tokenizer, version)
-    build = {"vllm": _vllm, "sglang": _sglang}[name]
-    adapter, command = build(config, actor, tokenizer, directory / "servers")
-    return _with_servers(
-        config, adapter, command, actor=actor, tokenizer=tokenizer, directory=directory, version=version
-    )
+    return _with_servers(config, actor=actor, tokenizer=tokenizer, directory=directory, version=version)
 
 
-def _embedded(config: PPOConfig, actor: TrainingEngine, tokenizer: Any, version: int) -> InferenceEngine:
+def _embedded(config: PPOConfig, actor: Policy, tokenizer: Any, version: int) -> InferenceEngine:
     from areal.engine.embedded.engine import EmbeddedEngine
 
     return EmbeddedEngine(
@@ -51,153 +45,57 @@ def _embedded(config: PPOConfig, actor: TrainingEngine, tokenizer: Any, version:
     )
 
 
-def _vllm(
-    config: PPOConfig, actor: TrainingEngine, tokenizer: Any, folder: Path
-) -> tuple[ServerAdapter, Callable[[int, int], ServerCommand]]:
-    from areal.engine.vllm.adapter import VLLMAdapter
-    from areal.engine.vllm.launch import prepare
-
-    command = prepare(
-        config.vllm,
-        config.servers,
-        folder=folder,
-        model_config=_model_config(actor, config.servers.dtype),
-        tokenizer=tokenizer,
-        context=_context(config, actor),
-        on_cpu=not _has_cuda(),
-    )
-    return VLLMAdapter(api=config.vllm.api), _as_server_command(command)
-
-
-def _sglang(
-    config: PPOConfig, actor: TrainingEngine, tokenizer: Any, folder: Path
-) -> tuple[ServerAdapter, Callable[[int, int], ServerCommand]]:
-    from areal.engine.sglang.adapter import SGLangAdapter
-    from areal.engine.sglang.launch import prepare
-
-    command = prepare(
-        config.sglang,
-        config.servers,
-        folder=folder,
-        model_config=_model_config(actor, config.servers.dtype),
-        context=_context(config, actor),
-        on_cpu=not _has_cuda(),
-    )
-    return SGLangAdapter(), _as_server_command(command)
-
-
-def _with_servers(
-    config: PPOConfig,
-    adapter: ServerAdapter,
-    command: Callable[[int, int], ServerCommand],
-    *,
-    actor: TrainingEngine,
-    tokenizer: Any,
-    directory: Path,
-    version: int,
-) -> ServerEngine:
+def _with_servers(config: PPOConfig, *, actor: Policy, tokenizer: Any, directory: Path, version: int) -> ServerEngine:
     from areal.engine.server.checks import RequestLimits
     from areal.engine.server.engine import ServerEngine
     from areal.infra.weights.building import build_carrier
+    from areal.trainer.programs import adapter_of
+    from areal.trainer.served import served_model, served_weights
 
     args: Any = actor.model.args
-    to_hf = _on_disk(actor, has_adapters=config.actor.lora is not None)
+    model = served_model(config.model, dtype=config.servers.dtype, max_seq_len=config.servers.max_seq_len)
+    pool = _supervisor(config, model, tokenizer, directory / "servers")
     carrier = build_carrier(
         config.weights,
         run_directory=directory,
         device=str(next(actor.model.parameters()).device),
-        model_config=_model_config(actor, config.servers.dtype),
+        model_config=model.content,
     )
+    weights = served_weights(config, actor)
     return ServerEngine(
-        adapter,
-        pool=_supervisor(config, adapter.name, command, directory / "servers"),
+        adapter_of(config),
+        pool=pool,
         carrier=carrier,
         config=config.servers,
         limits=RequestLimits(
-            context=_context(config, actor),
+            context=model.context,
             vocab_size=args.vocab_size,
             eos_token_id=tokenizer.eos_token_id,
             tokenizer=tokenizer,
         ),
-        to_hf=to_hf,
-        weights=to_hf(actor.weights()),
+        to_hf=weights.to_hf,
+        weights=weights.first,
+        base=weights.base,
         reference=_reference(actor),
         version=version,
     )
 
 
-def _supervisor(
-    config: PPOConfig, name: str, command: Callable[[int, int], ServerCommand], folder: Path
-) -> LocalSupervisor:
+def _supervisor(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path) -> LocalSupervisor:
     from areal.engine.server.client import is_healthy
     from areal.infra.supervisor.supervisor import LocalSupervisor
+    from areal.trainer.programs import commands_of
 
     return LocalSupervisor(
-        [f"{name}-{index}" for index in range(config.servers.num_servers)],
-        command,
+        [f"{config.rollout.engine}-{index}" for index in range(config.servers.num_servers)],
+        commands_of(config, model, tokenizer=tokenizer, folder=folder),
         health=lambda url, timeout: is_healthy(url, timeout, HEALTH_PATH),
         config=config.supervisor,
         log_folder=folder,
     )
 
 
-def _as_server_command(
-    command: Callable[[int, int], tuple[list[str], dict[str, str]]],
-) -> Callable[[int, int], ServerCommand]:
-    from areal.infra.supervisor.supervisor import ServerCommand
-
-    def of(index: int, port: int) -> ServerCommand:
-        arguments, environment = command(index, port)
-        return ServerCommand(arguments=arguments, environment=environment)
-
-    return of
-
-
-def _context(config: PPOConfig, actor: TrainingEngine) -> int:
-    args: Any = actor.model.args
-    return int(min(config.servers.max_seq_len, args.max_position_embeddings))
-
-
-def _model_config(actor: TrainingEngine, dtype: str) -> dict[str, Any]:
-    """Content of config.json. A model of transformers ("inner") has its own; ours make it of their arguments."""
-    model: Any = actor.model
-    if not hasattr(model, "inner"):
-        return {**model.args.to_hf_config(), "dtype": dtype}
-    content: dict[str, Any] = model.inner.config.to_diff_dict()
-    return {"architectures": [type(model.inner).__name__], **content, "dtype": dtype}
-
-
-def _on_disk(actor: TrainingEngine, *, has_adapters: bool) -> Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]:
-    """Trained parameters to the names and layouts of a checkpoint, which is what servers read."""
-    if not has_adapters:
-        return lambda state: _checkpoint_tensors(actor.model, state)
-    from areal.engine.hf.lora import merged_copy
-
-    def merged(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        # What is trained are the adapters; servers take the whole model with the adapters in it.
-        whole = merged_copy(actor.model)
-        return _checkpoint_tensors(whole, whole.state_dict())
-
-    return merged
-
-
-def _checkpoint_tensors(model: Any, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    if not hasattr(model, "inner"):
-        from areal.models.registry import get_spec
-
-        return get_spec(model.args.model_type).state_dict_adapter(model.args).to_hf(state)
-    # A tied head is the embedding under a second name: one of them is enough, and files refuse both.
-    found: dict[str, Tensor] = {}
-    seen = set()
-    for name, tensor in state.items():
-        place = (tensor.data_ptr(), tuple(tensor.shape))
-        if tensor.numel() == 0 or place not in seen:
-            found[name.removeprefix("inner.")] = tensor
-        seen.add(place)
-    return found
-
-
-def _reference(actor: TrainingEngine) -> Callable[[Sequence[int]], list[float]]:
+def _reference(actor: Policy) -> Callable[[Sequence[int]], list[float]]:
     """Log-probabilities of the trained model, for the probe after weight updates."""
 
     def score(tokens: Sequence[int]) -> list[float]:
@@ -220,9 +118,3 @@ def _reference(actor: TrainingEngine) -> Callable[[Sequence[int]], list[float]]:
         return scores
 
     return score
-
-
-def _has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()

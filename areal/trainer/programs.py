@@ -1,0 +1,87 @@
+"""The server program a configuration names (`rollout.engine`): how it is spoken to, and what starts one server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from areal.api import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from areal.engine.server.adapter import ServerAdapter
+    from areal.infra.supervisor.supervisor import ServerCommand
+    from areal.trainer.config import PPOConfig
+    from areal.trainer.served import ServedModel
+
+    Command = Callable[[int, int], tuple[list[str], dict[str, str]]]
+
+
+def adapter_of(config: PPOConfig) -> ServerAdapter:
+    """Speaks the program's HTTP API."""
+    if config.rollout.engine == "sglang":
+        from areal.engine.sglang.adapter import SGLangAdapter
+
+        return SGLangAdapter()
+    from areal.engine.vllm.adapter import VLLMAdapter
+
+    return VLLMAdapter(api=config.vllm.api)
+
+
+def commands_of(
+    config: PPOConfig, model: ServedModel, *, tokenizer: Any, folder: Path, host: str = ""
+) -> Callable[[int, int], ServerCommand]:
+    """(index of the server, port) -> command; files that it needs are written below `folder` now.
+
+    host: address it listens at; empty for this machine only. Raises ConfigError when the program is not installed.
+    """
+    from areal.infra.supervisor.supervisor import ServerCommand
+
+    prepare = {"vllm": _vllm, "sglang": _sglang}.get(config.rollout.engine)
+    if prepare is None:
+        raise ConfigError(
+            f"rollout.engine is {config.rollout.engine!r}, which runs in the trainer's process; there is no server to "
+            f"start. Use vllm or sglang"
+        )
+    command = prepare(config, model, tokenizer, folder, ("--host", host) if host else ())
+
+    def of(index: int, port: int) -> ServerCommand:
+        arguments, environment = command(index, port)
+        return ServerCommand(arguments=arguments, environment=environment)
+
+    return of
+
+
+def _vllm(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path, more: tuple[str, ...]) -> Command:
+    from areal.engine.vllm.launch import prepare
+
+    return prepare(
+        replace(config.vllm, extra_arguments=(*more, *config.vllm.extra_arguments)),
+        config.servers,
+        folder=folder,
+        model_config=model.content,
+        tokenizer=tokenizer,
+        context=model.context,
+        on_cpu=not _has_cuda(),
+    )
+
+
+def _sglang(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path, more: tuple[str, ...]) -> Command:
+    from areal.engine.sglang.launch import prepare
+
+    return prepare(
+        replace(config.sglang, extra_arguments=(*more, *config.sglang.extra_arguments)),
+        config.servers,
+        folder=folder,
+        model_config=model.content,
+        context=model.context,
+        on_cpu=not _has_cuda(),
+    )
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

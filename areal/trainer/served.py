@@ -1,0 +1,127 @@
+"""What inference servers are given of a trained model: the content of its config.json, and its weights by the names of
+a checkpoint, whole or as adapters on top of what stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.api import EngineError, ModelError
+from areal.trainer.configuration.memory import read_model_config
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from areal.engine.server.publishing import AdapterBase
+    from areal.trainer.config import ModelConfig, PPOConfig
+    from areal.trainer.policy import Policy
+
+_logger = getLogger(__name__)
+ADAPTERS_ALONE: Final = frozenset({"vllm"})
+"""Engines whose servers put adapters into their weights by themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedWeights:
+    """What a `ServerEngine` is built with."""
+
+    to_hf: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+    """Trained parameters to what travels with every version."""
+    first: Mapping[str, Tensor]
+    """The same of the present weights."""
+    base: AdapterBase | None = None
+    """What travels once; None when every version is whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """What a server is started with."""
+
+    content: dict[str, Any]
+    """Of config.json."""
+    context: int
+    """Longest sequence."""
+
+
+def served_weights(config: PPOConfig, actor: Policy) -> ServedWeights:
+    """Raises EngineError when adapters shall travel alone (weights.adapters) and cannot."""
+    from areal.engine.hf.naming import checkpoint_tensors
+
+    model = actor.model
+    if config.actor.lora is None:
+
+        def to_hf(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+            return checkpoint_tensors(model, state)
+
+        return ServedWeights(to_hf=to_hf, first=to_hf(actor.weights()))
+    wanted = config.weights.adapters
+    if wanted != "merged" and config.rollout.engine in ADAPTERS_ALONE:
+        try:
+            return _adapters_alone(actor)
+        except EngineError as error:
+            if wanted == "alone":
+                raise
+            _logger.warning("every weight update carries the whole model: %s", error)
+    return _merged(actor)
+
+
+def served_model(config: ModelConfig, *, dtype: str, max_seq_len: int) -> ServedModel:
+    """Told from the configuration alone: nothing is built, no weights are read. Raises ModelError or ConfigError."""
+    content = read_model_config(config)
+    if config.implementation == "transformers":
+        return _foreign(config, content, dtype=dtype, max_seq_len=max_seq_len)
+    from areal.models.registry import get_spec
+
+    args: Any = get_spec(str(content.get("model_type"))).args_class.from_hf_config(content)
+    return ServedModel(
+        content={**args.to_hf_config(), "dtype": dtype}, context=min(max_seq_len, args.max_position_embeddings)
+    )
+
+
+def _adapters_alone(actor: Policy) -> ServedWeights:
+    from areal.engine.hf.lora import AdaptersOnDisk, base_tensors
+    from areal.engine.server.publishing import AdapterBase
+
+    adapters = AdaptersOnDisk.of(actor.model)
+    return ServedWeights(
+        to_hf=adapters.factors,
+        first=adapters.factors(actor.weights()),
+        base=AdapterBase(tensors=base_tensors(actor.model), changes=adapters.changes),
+    )
+
+
+def _merged(actor: Policy) -> ServedWeights:
+    from areal.engine.hf.lora import merged_copy
+    from areal.engine.hf.naming import checkpoint_tensors
+
+    def to_hf(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        # What is trained are the adapters; servers take the whole model with the adapters in it.
+        whole = merged_copy(actor.model)
+        return checkpoint_tensors(whole, whole.state_dict())
+
+    return ServedWeights(to_hf=to_hf, first=to_hf({}))
+
+
+def _foreign(config: ModelConfig, content: Mapping[str, Any], *, dtype: str, max_seq_len: int) -> ServedModel:
+    """As `transformers` would write it, with the class that servers look for."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    fields = dict(content)
+    try:
+        loaded: Any = (
+            AutoConfig.from_pretrained(config.path, trust_remote_code=False, local_files_only=True)
+            if config.path
+            else AutoConfig.for_model(fields.pop("model_type", ""), **fields)
+        )
+        name = AutoModelForCausalLM._model_mapping[type(loaded)].__name__
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"transformers has no causal model of type {content.get('model_type')!r}: {error}") from error
+    limit = getattr(loaded.get_text_config(), "max_position_embeddings", None)
+    return ServedModel(
+        content={**loaded.to_diff_dict(), "architectures": [name], "dtype": dtype},
+        context=min(max_seq_len, limit) if limit else max_seq_len,
+    )
