@@ -55,7 +55,10 @@ def arguments(
         command.append("--enforce-eager")
     if not config.prefix_caching or servers.parity:
         command.append("--no-enable-prefix-caching")
-    if not on_cpu:
+    if on_cpu:
+        # A request with a seed whose prompt is cut in two ends the server: generators of CPUs cannot be wound back.
+        command.append("--no-enable-chunked-prefill")
+    else:
         command += ["--gpu-memory-utilization", str(config.gpu_memory_utilization)]
     return [*command, *config.extra_arguments]
 

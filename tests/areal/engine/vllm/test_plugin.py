@@ -70,6 +70,11 @@ def test_log_probabilities_are_asked_for_after_all_filters(tmp_path):
     assert line[line.index("--logprobs-mode") + 1] == "processed_logprobs"
 
 
+def test_on_cpus_no_prompt_is_cut_for_seeded_requests_would_end_the_server(tmp_path):
+    assert "--no-enable-chunked-prefill" in command(tmp_path, on_cpu=True)
+    assert "--no-enable-chunked-prefill" not in command(tmp_path, on_cpu=False)
+
+
 def test_parity_mode_turns_off_what_makes_results_depend_on_other_requests(tmp_path):
     servers = ServerEngineConfig(parity=True)
     line = command(tmp_path, VLLMConfig(enforce_eager=False), servers, on_cpu=False)
