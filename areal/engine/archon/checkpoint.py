@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import queue
 import threading
+import warnings
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -17,17 +18,20 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from areal.api import CheckpointError
+from areal.api import CheckpointError, EngineError
 from areal.engine.archon.gather import as_sharded
 from areal.engine.archon.optimizer import local_data
+from areal.engine.archon.state import STATE_SCHEMA
 from areal.models.parallel.data import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from torch import Tensor, nn
     from torch.distributed import ProcessGroup
 
     from areal.engine.archon.engine import ArchonEngine
@@ -111,7 +115,11 @@ class ShardedCheckpoints:
         except (OSError, ValueError, EOFError) as error:
             raise CheckpointError(f"{folder} holds no readable shards: {error}") from error
         give_back(self._engine.model)
-        state = {key: value for key, value in self._state(known).items() if not key.startswith(_RNG) or key in known}
+        try:
+            room = self._state(known)
+        except EngineError as error:
+            raise CheckpointError(f"{folder} does not fit this engine: {error}") from error
+        state = {key: value for key, value in room.items() if not key.startswith(_RNG) or key in known}
         missing = sorted(set(state) - set(known))
         if missing:
             raise CheckpointError(f"{folder} is of another model: it has no {', '.join(missing[:4])}")
@@ -127,15 +135,15 @@ class ShardedCheckpoints:
         state: dict[str, Any] = {f"parameters.{name}": value for name, value in engine.model.state_dict().items()}
         optimizer = engine.optimizer
         for name, parameter in optimizer.parameters.items():
-            moments: Mapping[str, Any] = optimizer.moments(name)
-            if known is not None and f"moments.{name}.step" in known:
-                local = local_data(parameter)
-                moments = {key: torch.zeros_like(local) for key in ("exp_avg", "exp_avg_sq")}
-                moments["step"] = torch.zeros((), dtype=torch.float32, device=local.device)
-            elif known is not None:
-                moments = {}
+            prefix = f"moments.{name}."
+            if known is None:
+                moments: Mapping[str, Tensor] = optimizer.moments(name)
+            else:
+                kept = [key.removeprefix(prefix) for key in known if key.startswith(prefix)]
+                optimizer.check_moments(name, kept)
+                moments = {key: _room_for(key, local_data(parameter)) for key in kept}
             for key, value in moments.items():
-                state[f"moments.{name}.{key}"] = value if key == "step" else as_sharded(value, parameter)
+                state[prefix + key] = value if key == "step" else as_sharded(value, parameter)
         state |= {f"counters.{name}": torch.tensor(value) for name, value in engine.counters().items()}
         state[f"{_RNG}{dist.get_rank()}"] = torch.get_rng_state()
         return state
@@ -147,10 +155,48 @@ class ShardedCheckpoints:
             prefix = f"moments.{name}."
             moments = {key[len(prefix) :]: local_data(value) for key, value in state.items() if key.startswith(prefix)}
             engine.optimizer.set_moments(name, moments)
+        engine.optimizer.follow()
         engine.set_counters({name: int(state[f"counters.{name}"]) for name in engine.counters()})
         own = state.get(f"{_RNG}{dist.get_rank()}")
         if own is not None:
             torch.set_rng_state(own)
+
+
+def read_whole_state(folder: Path, model: nn.Module, *, dtype: str) -> dict[str, Any]:
+    """What `TrainingEngine.state_dict` would hold, from the shards in `folder`; by one process, without a group.
+
+    model, dtype: those of the engine that is to load it. Raises CheckpointError for a folder without shards.
+    """
+    reader = FileSystemReader(folder / SHARDS_FOLDER)
+    try:
+        known = reader.read_metadata().state_dict_metadata
+        state = {
+            key: torch.empty(item.size, dtype=item.properties.dtype)
+            for key, item in known.items()
+            if isinstance(item, TensorStorageMetadata) and not key.startswith(_RNG)
+        }
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as intended
+            load_shards(state, storage_reader=reader, no_dist=True)
+    except (OSError, ValueError, EOFError, CheckpointException) as error:
+        raise CheckpointError(f"{folder} holds no readable shards: {error}") from error
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    has_masters = dtype == "bfloat16"
+    parameters, masters, counters = {}, {}, {}
+    moments: dict[str, dict[str, Any]] = {name: {} for name in sorted(trained)}
+    for key, tensor in state.items():
+        kind, _, name = key.partition(".")
+        if kind == "moments":
+            name, _, which = name.rpartition(".")
+            moments.setdefault(name, {})[which] = tensor
+        elif kind == "parameters" and has_masters and name in trained:
+            masters[name], parameters[name] = tensor, tensor.to(torch.bfloat16)
+        elif kind == "parameters":
+            parameters[name] = tensor
+        elif kind == "counters":
+            counters[name] = int(tensor)
+    optimizer = {"moments": moments, "masters": masters}
+    return {"schema": STATE_SCHEMA, "parameters": parameters, "optimizer": optimizer, **counters}
 
 
 class _Write:
@@ -204,6 +250,11 @@ class _Write:
         except BaseException as error:  # noqa: BLE001 - raised in `folder` or `finish`
             self._folders.put(error)
             self._published.set_exception(error)
+
+
+def _room_for(moment: str, shard: Tensor) -> Tensor:
+    """What a moment of this shard is read into; a step is counted once for all of it."""
+    return torch.zeros((), dtype=torch.float32) if moment == "step" else torch.zeros_like(shard)
 
 
 def _from_first_rank(read: Callable[[], Path], group: ProcessGroup) -> Path:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from areal.api import ConfigError, TrainStats
-from areal.engine.archon.optimizer import ShardedAdamW, agree
+from areal.engine.archon.optimizer import ShardedOptimizer, agree
 from areal.engine.archon.packing import divide_rows, micro_batches_of
 from areal.engine.archon.passes import Scoring, SequentialPasses
 from areal.engine.archon.pipeline import PipelinePasses
@@ -90,7 +90,7 @@ class ArchonEngine(ProgressReport):
             self._passes = PipelinePasses(model, plan, self._meshes, config, archon, is_critic=is_critic)
         else:
             self._passes = SequentialPasses(model, plan, self._meshes, config, is_critic=is_critic)
-        self.optimizer = ShardedAdamW(
+        self.optimizer = ShardedOptimizer(
             self._passes.model, config, self._meshes, partial_over_tp=self._passes.partial_over_tp
         )
         self._state = EngineState(self._passes.model, self.optimizer, self._meshes, dtype=self._dtype)

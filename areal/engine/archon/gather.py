@@ -27,24 +27,16 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def whole_of_shard(shard: Tensor, like: Tensor) -> Tensor:
-    """All of a tensor of which every rank has `shard`, sharded as `like` is."""
-    if not isinstance(like, DTensor):
-        return shard.detach()
-    return whole(as_sharded(shard, like))
+    """All of a tensor of which every rank has `shard`, sharded as `like` is, on the device of that."""
+    return whole(as_sharded(shard.to(like.device), like))
 
 
 def as_sharded(shard: Tensor, like: Tensor) -> Tensor:
-    """`shard` as a part of a distributed tensor of the shape and placements of `like`."""
+    """`shard` as a part of a distributed tensor of the shape and placements of `like`; it stays on its device."""
     if not isinstance(like, DTensor):
         return shard.detach()
-    return DTensor.from_local(
-        shard.detach(),
-        like.device_mesh,
-        like.placements,
-        run_check=False,
-        shape=like.shape,
-        stride=like.stride(),
-    )
+    # Not DTensor.from_local, which would move what is kept in host memory to the device.
+    return DTensor(shard.detach(), like._spec, requires_grad=False)
 
 
 def shard_of(tensor: Tensor, like: Tensor) -> Tensor:

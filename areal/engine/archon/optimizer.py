@@ -1,8 +1,9 @@
-"""AdamW over the shards that a rank holds: one norm for the whole model, one decision for all ranks.
+"""Updates of the shards that a rank holds: one norm for the whole model, one decision for all ranks.
 
-The update of a value depends on nothing but its own gradient, so every rank updates its shards as plain tensors. The
-numbers are those of `areal.engine.train.optimizer.MasterOptimizer`: parameters in float32 or float64 are updated
-directly; for bfloat16 the shards are the float32 masters, and what is computed with is rounded from them by FSDP2.
+AdamW and SGD update a value by nothing but its own gradient, so every rank updates its shards as plain tensors; Muon
+needs whole matrices, which ranks compute for each other (`areal.engine.archon.matrices`). The numbers are those of
+`areal.engine.train.optimizer.MasterOptimizer`: parameters in float32 or float64 are updated directly; for bfloat16 the
+shards are the float32 masters, and what is computed with is rounded from them by FSDP2.
 """
 
 from __future__ import annotations
@@ -16,54 +17,61 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from areal.api import ConfigError, EngineError
-from areal.engine.train.optimizer import is_matrix
+from areal.api import EngineError
+from areal.engine.archon.matrices import OrthogonaliseTogether
+from areal.engine.train.muon import OrthogonaliseHere
+from areal.engine.train.optimizer import HOST, token_parameters
+from areal.engine.train.updates import Updates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
     from areal.engine.train.config import TrainEngineConfig
+    from areal.engine.train.muon import Orthogonalise
     from areal.models.parallel.meshes import Meshes
 
 
-class ShardedAdamW:
+class ShardedOptimizer:
     """Updates the trainable parameters of a sharded model."""
 
     def __init__(
-        self, model: nn.Module, config: TrainEngineConfig, meshes: Meshes, *, partial_over_tp: Iterable[str]
+        self,
+        model: nn.Module,
+        config: TrainEngineConfig,
+        meshes: Meshes,
+        *,
+        partial_over_tp: Iterable[str],
+        copies: Iterable[str] = (),
     ) -> None:
-        """partial_over_tp: parameters whose gradients `sum_partial` completes. ConfigError for another optimizer."""
-        if config.optimizer != "adamw":
-            raise ConfigError(
-                f"optimizer {config.optimizer!r} needs whole matrices, of which each rank here has a part; use adamw"
-            )
+        """partial_over_tp: parameters whose gradients `sum_partial` completes; copies: those that another rank of the
+        pipeline has as well, with the same gradients, and counts."""
         self.parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         if not self.parameters:
             raise EngineError("this rank has no trainable parameter; unfreeze some, or use fewer pipeline ranks")
         self._meshes = meshes
         self._max_grad_norm = config.max_grad_norm
+        self._copies = frozenset(copies)
         self._partial = sorted(set(partial_over_tp) & set(self.parameters))
         # They share their memory with the model's parameters.
-        self.shards = {name: nn.Parameter(local_data(parameter)) for name, parameter in self.parameters.items()}
-        decayed = [shard for name, shard in self.shards.items() if is_matrix(name, self.parameters[name])]
-        others = [shard for name, shard in self.shards.items() if not is_matrix(name, self.parameters[name])]
-        groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        self._optimizer = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=config.lr,
-            betas=(config.beta1, config.beta2),
-            eps=config.adam_eps,
-            fused=True,
+        self.shards = {name: local_data(parameter) for name, parameter in self.parameters.items()}
+        self._device = next(iter(self.shards.values())).device
+        self._updates = Updates(
+            self.shards,
+            config,
+            whole=self.parameters,
+            tokens=token_parameters(model),
+            orthogonalise=self._orthogonalise,
+            dtype=next(iter(self.shards.values())).dtype,
+            home=HOST if config.offload_optimizer else None,
         )
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
-        for name, parameter in self.parameters.items():
+        for parameter in self.parameters.values():
             parameter.grad = None
-            self.shards[name].grad = None
 
     def sum_partial(self) -> None:
         """Complete gradients that are terms of a sum over tp; once, after all backward passes of a step."""
@@ -83,13 +91,14 @@ class ShardedAdamW:
     def gradient_norm(self) -> float:
         """L2 norm over the gradients of the whole model, the same on every rank; NaN when any entry is not finite."""
         totals: dict[tuple[ProcessGroup, ...], list[Tensor]] = defaultdict(list)
-        for parameter in self.parameters.values():
+        for name, parameter in self.parameters.items():
+            if name in self._copies:
+                continue
             # A gradient exists on all ranks or on none, so that every rank adds up over the same groups.
             groups = _groups_of_shards(parameter)
             if parameter.grad is not None:
                 totals[groups].append(local_data(parameter.grad))
-        device = next(iter(self.shards.values())).device
-        total = torch.zeros((), dtype=torch.float64, device=device)
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
         # In the order of the parameters, which ranks of a group share: nobody may wait for another sum than the others.
         for groups, gradients in totals.items():
             square = torch.stack(torch._foreach_norm(gradients)).double().square().sum()
@@ -98,31 +107,41 @@ class ShardedAdamW:
             total += square
         if self._meshes.pp.size() > 1:
             dist.all_reduce(total, group=self._meshes.group("pp"))
-        return agree(float(total.sqrt()), device)
+        return agree(float(total.sqrt()), self._device)
 
     def step(self, lr: float, gradient_norm: float) -> None:
         """Clip by the given norm of the current gradients, update with learning rate `lr`, and forget the gradients."""
-        for name, parameter in self.parameters.items():
-            self.shards[name].grad = None if parameter.grad is None else local_data(parameter.grad)
-        gradients = [shard.grad for shard in self.shards.values() if shard.grad is not None]
+        gradients = {
+            name: local_data(parameter.grad)
+            for name, parameter in self.parameters.items()
+            if parameter.grad is not None
+        }
         if gradients and 0 < self._max_grad_norm < gradient_norm:
-            torch._foreach_mul_(gradients, self._max_grad_norm / gradient_norm)
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
-        self._optimizer.step()
+            torch._foreach_mul_(list(gradients.values()), self._max_grad_norm / gradient_norm)
+        self._updates.step(gradients, lr)
         self.zero_grad()
 
     def moments(self, name: str) -> dict[str, Tensor]:
         """State of one parameter's shard; {} before the first step."""
-        found: dict[str, Tensor] = self._optimizer.state.get(self.shards[name], {})
-        return found
+        return self._updates.moments(name)
 
     def set_moments(self, name: str, moments: Mapping[str, Tensor]) -> None:
-        """Inverse of `moments`; {} forgets."""
-        if moments:
-            self._optimizer.state[self.shards[name]] = dict(moments)
-        else:
-            self._optimizer.state.pop(self.shards[name], None)
+        """Inverse of `moments`, from copies of them; {} forgets."""
+        self._updates.set_moments(name, moments)
+
+    def check_moments(self, name: str, moments: Iterable[str]) -> None:
+        """Raise EngineError when the moments of these names are those of another optimizer."""
+        self._updates.check_moments(name, moments)
+
+    def follow(self) -> None:
+        """After somebody else changed the parameters."""
+        self._updates.follow()
+
+    def _orthogonalise(self, names: Sequence[str]) -> Orthogonalise:
+        if dist.get_world_size() == 1:
+            return OrthogonaliseHere(self._device)
+        turned = {name: self.parameters[name] for name in names}
+        return OrthogonaliseTogether(turned, _piece_group(self._meshes), device=self._device)
 
 
 def local_data(tensor: Tensor) -> Tensor:
@@ -147,3 +166,14 @@ def _groups_of_shards(parameter: Tensor) -> tuple[ProcessGroup, ...]:
     return tuple(
         parameter.device_mesh.get_group(dim) for dim, placement in placements if not isinstance(placement, Replicate)
     )
+
+
+def _piece_group(meshes: Meshes) -> ProcessGroup:
+    """The ranks that share this rank's piece of the model."""
+    if meshes.pp.size() == 1:
+        whole = dist.group.WORLD
+        assert whole is not None, "engines are made by connected processes"
+        return whole
+    names = meshes.root.mesh_dim_names
+    assert names is not None, "see build_meshes"
+    return meshes.root[tuple(name for name in names if name != "pp")]._flatten("piece").get_group()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from areal.engine.archon.optimizer import ShardedAdamW
+    from areal.engine.archon.optimizer import ShardedOptimizer
     from areal.models.parallel.meshes import Meshes
 
 STATE_SCHEMA: Final = 1
@@ -33,7 +33,7 @@ STATE_SCHEMA: Final = 1
 class EngineState:
     """Reads and writes the parameters and moments of an engine."""
 
-    def __init__(self, model: nn.Module, optimizer: ShardedAdamW, meshes: Meshes, *, dtype: torch.dtype) -> None:
+    def __init__(self, model: nn.Module, optimizer: ShardedOptimizer, meshes: Meshes, *, dtype: torch.dtype) -> None:
         """dtype: that of the weights that are handed out; the shards are float32 where it is smaller."""
         self._model = model
         self._optimizer = optimizer
@@ -42,7 +42,8 @@ class EngineState:
         self._has_masters = torch.finfo(dtype).bits < 32
 
     def stream(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and whole tensors in the order of the model, on every rank; each has to take all of them."""
+        """Names and whole tensors, in the order of the ranks of a pipeline and of the model, on every rank; each has to
+        take all of them."""
         give_back(self._model)
         own = self._model.state_dict()
         for name, owner in self._owners(list(own)):
@@ -84,6 +85,8 @@ class EngineState:
         check_names("optimizer state", optimizer["moments"], trained)
         expected = trained if self._has_masters else set()
         check_names("master weights (they exist only when dtype is bfloat16)", optimizer["masters"], expected)
+        for name in self._optimizer.parameters:
+            self._optimizer.check_moments(name, optimizer["moments"][name])
         for name, tensor in own.items():
             stored = state["parameters"][name]
             if stored.shape != tensor.shape:
@@ -94,16 +97,11 @@ class EngineState:
         for name, tensor in own.items():
             stored = optimizer["masters"].get(name, state["parameters"][name])
             local_data(tensor).copy_(shard_of(stored.to(tensor.device, tensor.dtype), tensor))
+        self._optimizer.follow()
         for name, parameter in self._optimizer.parameters.items():
-            moments = optimizer["moments"][name]
+            moments = optimizer["moments"][name].items()
             self._optimizer.set_moments(
-                name,
-                {
-                    key: (value if key == "step" else shard_of(value.to(parameter.device), parameter)).to(
-                        parameter.device, copy=True
-                    )
-                    for key, value in moments.items()
-                },
+                name, {key: value if key == "step" else shard_of(value, parameter) for key, value in moments}
             )
         self._optimizer.zero_grad()
 
@@ -133,7 +131,7 @@ class EngineState:
         if parameter is None:
             return {}
         return {
-            key: value if key == "step" else whole_of_shard(value, parameter)
+            key: value.to(parameter.device) if key == "step" else whole_of_shard(value, parameter)
             for key, value in self._optimizer.moments(name).items()
         }
 
@@ -143,7 +141,9 @@ class EngineState:
             return [(name, 0) for name in names]
         found: list[list[str]] = [[] for _ in range(self._meshes.pp.size())]
         dist.all_gather_object(found, names, group=self._meshes.group("pp"))
-        return [(name, rank) for rank, others in enumerate(found) for name in others]
+        # A tied embedding is on the first and on the last rank.
+        owners = {name: rank for rank, names in reversed([*enumerate(found)]) for name in names}
+        return [(name, rank) for rank, others in enumerate(found) for name in others if owners[name] == rank]
 
     def _sent(self, tensor: Tensor | None, owner: int) -> Tensor:
         """A tensor that one rank of the pipeline has, on all of them."""

@@ -14,8 +14,9 @@ class TrainEngineConfig(Config):
     """One trained model (actor or critic) and how it is updated."""
 
     optimizer: Literal["adamw", "muon", "sgd"] = "adamw"
-    """How parameters are updated. muon: matrices between embedding and head by orthogonalised momentum (half the state
-    of AdamW), all others by AdamW; updates are scaled like those of AdamW, so the same lr fits. sgd: with momentum."""
+    """How parameters are updated. muon: matrices between embedding and head, those of experts too, by orthogonalised
+    momentum (half the state of AdamW), all others by AdamW; updates are scaled like those of AdamW, so the same lr
+    fits. sgd: with momentum."""
     lr: float = 1e-5
     """Peak learning rate."""
     weight_decay: float = 0.0
@@ -43,6 +44,10 @@ class TrainEngineConfig(Config):
     """Tokens per slice of the vocabulary projection; bounds the memory of logits at chunk * vocab_size."""
     max_skipped_steps: int = 10
     """Consecutive optimizer steps that may be skipped for non-finite gradients before the run stops."""
+    offload_optimizer: bool = False
+    """Moments and float32 masters live in host memory and are updated there: 8 to 12 bytes less per parameter on the
+    device, for a copy of gradients and weights in every step and a slower update. Does not change results beyond
+    rounding, nor what checkpoints hold."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Parameter dtype; bfloat16 keeps float32 master weights in the optimizer, float64 is for numerical checks."""
     device: str = "auto"

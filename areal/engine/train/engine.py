@@ -219,9 +219,10 @@ class TrainingEngine(ProgressReport):
                     f"parameter {name} is {tensor.dtype} {tuple(tensor.shape)} in the state and {own[name].dtype} "
                     f"{tuple(own[name].shape)} in the model; use the configuration the state was saved with"
                 )
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.check_state(state["optimizer"])
         for name, tensor in state["parameters"].items():
             own[name].copy_(tensor)
+        self._optimizer.load_state_dict(state["optimizer"])
         self._progress.set_counters(state)
 
     def save_pretrained(self, path: Path) -> None:

@@ -141,6 +141,7 @@ def _case(kind: Kind, *, quick: bool = False, options: dict[str, Any] | None = N
     return Case(kind=kind, dims=ParallelDims(**rest), options=options or {}, tier=tier, **known)
 
 
+_MUON: Final = {"optimizer": "muon"}
 _CASES: Final[list[Case]] = [
     # Two processes: every dimension alone.
     _case("dense", dp_shard=2, quick=True),
@@ -229,4 +230,24 @@ _CASES: Final[list[Case]] = [
     _case("dense", pp=2, dp_shard=2, is_critic=True),
     _case("dense", pp=2, tp=2, options={"sequence_parallel": True}, is_critic=True),
     _case("dense", dp_shard=2, tp=2, is_critic=True),
+    # Optimizers: matrices that no rank has, experts that one has, and those that all have.
+    _case("dense", dp_shard=2, options=_MUON, quick=True),
+    _case("dense", tp=2, options=_MUON | {"sequence_parallel": True}),
+    _case("dense", dp_replicate=2, options=_MUON),
+    _case("dense", pp=2, options=_MUON),
+    _case("tied", cp=2, options=_MUON),
+    _case("mixture", dp_shard=2, ep=2, options=_MUON, quick=True),
+    _case("mixture", tp=2, options=_MUON),
+    _case("latent", dp_shard=2, ep=2, options=_MUON),
+    _case("dense", dp_shard=2, options={"optimizer": "sgd"}),
+    _case("mixture", dp_shard=2, ep=2, options={"optimizer": "sgd", "offload_optimizer": True}, quick=True),
+    _case("dense", dp_shard=2, options={"offload_optimizer": True}),
+    _case("dense", dp_shard=2, tp=2, options=_MUON | {"offload_optimizer": True}),
+    _case("dense", dp_replicate=2, dp_shard=2, options=_MUON),
+    _case("dense", pp=2, dp_shard=2, options=_MUON),
+    _case("mixture", dp_shard=2, tp=2, ep=2, etp=2, options=_MUON, quick=True),
+    _case("mixture", dp_replicate=2, dp_shard=2, ep=2, options=_MUON),
+    _case("mixture", dp_shard=2, cp=2, ep=4, options=_MUON),
+    _case("latent", dp_shard=2, tp=2, ep=4, options=_MUON),
+    _case("mixture", dp_shard=2, tp=2, ep=2, etp=2, options={"optimizer": "sgd"}),
 ]

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 STEPS: Final = 2
 TEMPERATURE: Final = 0.8
 _ARCHON_FIELDS: Final = frozenset(item.name for item in fields(ArchonConfig))
+_PART_OF_FIRST_GRADIENT: Final = {"exp_avg": 0.1, "momentum_buffer": 0.05}
+"""What is in a moment after one step: 1 - beta1 of AdamW, 1 - momentum of Muon; all of it for SGD."""
 TOLERANCES: Final = {"float64": 1e-9, "float32": 2e-5}
 """Largest difference of any value: loss, gradient norm, log-probabilities, gradients, parameters after the steps."""
 
@@ -151,12 +153,13 @@ def _steps(case: Case, single: TrainingEngine, many: ArchonEngine, batch: Padded
             note("metrics", metrics[0][name], metrics[1][name])
         states = [engine.state_dict() for engine in (single, many)]
         if step == 0:
-            # The first moment after one step is the gradient, times 1 - beta1.
             moments = [state["optimizer"]["moments"] for state in states]
             assert moments[0].keys() == moments[1].keys(), moments[0].keys() ^ moments[1].keys()
             for name, moment in moments[0].items():
-                if moment or moments[1][name]:
-                    note("gradients", moment["exp_avg"] / 0.1, moments[1][name]["exp_avg"] / 0.1)
+                assert moment.keys() == moments[1][name].keys(), f"{name}: {moment.keys()}, {moments[1][name].keys()}"
+                for key, part in _PART_OF_FIRST_GRADIENT.items():
+                    if key in moment:
+                        note("gradients", moment[key] / part, moments[1][name][key] / part)
         for name, parameter in states[0]["parameters"].items():
             other = states[1]["parameters"][name]
             assert parameter.dtype == other.dtype, f"{name} is {parameter.dtype} and {other.dtype}"

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from areal.algorithm.packing import select
 from areal.api import ConfigError, EngineError, ModelError, NumericsError, TrainEngine
+from areal.engine.archon import matrices
 from areal.engine.archon.config import ArchonConfig
 from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.equality.cases import CONFIGS
@@ -109,6 +110,34 @@ def states():
     }
 
 
+def momenta():
+    """States of optimizers with one momentum, in both directions, in and out of host memory, and in many rounds."""
+    batch, found = make_batch(), {}
+    for optimizer in ("muon", "sgd"):
+        settings = {"optimizer": optimizer, "weight_decay": 0.1}
+        config, offloaded = config_of(**settings), config_of(**settings, offload_optimizer=True)
+        many = engine_of("mixture", {"dp_shard": 2, "ep": 2}, config=config)
+        single = single_of("mixture", config=config)
+        for engine in (many, single):
+            engine.train_batch(batch, loss_of(batch), with_entropy=True)
+        crossed = single_of("mixture", config=offloaded, seed=5), engine_of("mixture", {"tp": 2}, config=offloaded)
+        size, matrices.ROUND_SIZE = matrices.ROUND_SIZE, 600
+        again = engine_of("mixture", {"dp_shard": 2}, config=config, seed=7)
+        matrices.ROUND_SIZE = size
+        for engine, source in ((crossed[0], many), (crossed[1], single), (again, many)):
+            engine.load_state_dict(source.state_dict())
+        for engine in (many, *crossed, again):
+            engine.train_batch(batch, loss_of(batch), with_entropy=True)
+        weights = dict(many.weights())
+        found[optimizer] = [difference(weights, engine.weights()) for engine in (*crossed, again)]
+        try:
+            engine_of("mixture").load_state_dict(many.state_dict())
+            found[f"{optimizer} refused"] = ""
+        except EngineError as error:
+            found[f"{optimizer} refused"] = str(error)
+    return found
+
+
 def low_precision():
     """bfloat16 keeps float32 masters: close to one process, and the same after its state was loaded."""
     # A large offset makes the update follow the size of gradients, where a first step of AdamW is only their sign.
@@ -169,7 +198,7 @@ def order():
     }
 
 
-BEHAVIOURS = (skips, nothing, states, low_precision, refusals, order)
+BEHAVIOURS = (skips, nothing, states, momenta, low_precision, refusals, order)
 
 
 def main():

@@ -21,11 +21,13 @@ from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims
 
 KINDS = {"dense": {}, "mixture": {"ep": 2}}
+OPTIMIZERS = {"dense": {}, "mixture": {"optimizer": "muon", "offload_optimizer": True}}
 ARRANGEMENTS = {4: {"dp_shard": 2, "tp": 2}, 2: {"dp_shard": 2}, 1: {}}
 
 
-def engine_of(kind, sizes, *, seed, dtype="float64"):
-    config = TrainEngineConfig(lr=1e-2, weight_decay=0.1, adam_eps=1e-3, device="cpu", dtype=dtype)
+def engine_of(kind, sizes, *, seed, dtype="float64", optimizer=None):
+    options = OPTIMIZERS[kind] if optimizer is None else {"optimizer": optimizer}
+    config = TrainEngineConfig(lr=1e-2, weight_decay=0.1, adam_eps=1e-3, device="cpu", dtype=dtype, **options)
     archon = ArchonConfig(parallel=ParallelDims(**sizes))
     return ArchonEngine(from_config(CONFIGS[kind], dtype=torch.float64, seed=seed), config=config, archon=archon)
 
@@ -110,14 +112,15 @@ def refusals(folder):
             attempt()
         except CheckpointError as error:
             found.append(str(error))
-    other = ShardedCheckpoints(
-        engine_of("mixture", {"dp_shard": 2}, seed=0),
-        CheckpointStore(folder / "mixture", keep=2) if dist.get_rank() == 0 else None,
-    )
-    try:
-        other.load(CheckpointStore(folder / "dense", keep=2).load_latest().path)
-    except CheckpointError as error:
-        found.append(str(error))
+    for optimizer in ("adamw", "muon"):
+        other = ShardedCheckpoints(
+            engine_of("mixture", {"dp_shard": 2}, seed=0, optimizer=optimizer),
+            CheckpointStore(folder / "mixture", keep=2) if dist.get_rank() == 0 else None,
+        )
+        try:
+            other.load(CheckpointStore(folder / "dense", keep=2).load_latest().path)
+        except CheckpointError as error:
+            found.append(str(error))
     everybody = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, found)
     return {"errors": found, "same": all(errors == found for errors in everybody)}

@@ -51,6 +51,12 @@ def test_one_process_and_many_continue_each_others_states(found):
     assert "do not fit this model" in states["refused"]
 
 
+@pytest.mark.parametrize("optimizer", ["muon", "sgd"])
+def test_momenta_move_between_one_process_and_many_and_between_host_and_device(found, optimizer):
+    assert max(found["momenta"][optimizer]) < 1e-12
+    assert "saved with another optimizer" in found["momenta"][f"{optimizer} refused"]
+
+
 @pytest.mark.parametrize("way", ["dp_shard", "tp"])
 def test_bfloat16_keeps_float32_masters_and_stays_close_to_one_process(found, way):
     low = found["low_precision"][way]

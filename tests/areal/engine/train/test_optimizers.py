@@ -7,6 +7,10 @@ import torch
 
 from areal.api import ConfigError, EngineError
 from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train.muon import OrthogonaliseHere, orthogonal
+from areal.engine.train.optimizer import MasterOptimizer, token_parameters
+from areal.engine.train.updates import Updates
+from areal.models import from_config
 
 KINDS = ("adamw", "muon", "sgd")
 
@@ -102,3 +106,145 @@ def test_states_of_another_optimizer_and_settings_without_meaning_are_refused(ma
             make_engine(optimizer=other).load_state_dict(trained.state_dict())
     with pytest.raises(ConfigError, match="momentum is 1"):
         TrainEngineConfig(momentum=1.0)
+
+
+def test_muon_takes_the_steps_of_torchs_own(make_engine, make_batch, policy_loss):
+    engine = make_engine(optimizer="muon", dtype="float32", weight_decay=0.1, lr=1e-2)
+    twin = copy.deepcopy(engine.model)
+    names = [name for name, _ in twin.named_parameters() if name.endswith("_proj.weight")]
+    theirs = torch.optim.Muon(
+        [twin.get_parameter(name) for name in names], lr=1e-2, weight_decay=0.1, momentum=0.95,
+        adjust_lr_fn="match_rms_adamw",
+    )  # fmt: skip
+    gradients = {}
+    for name in names:
+        engine.model.get_parameter(name).register_post_accumulate_grad_hook(
+            lambda value, name=name: gradients.__setitem__(name, value.grad.clone())
+        )
+    for seed in range(3):
+        batch = make_batch(seed=seed)
+        stats = engine.train_batch(batch, policy_loss(batch))
+        for name in names:
+            scale = min(1.0, 1.0 / stats.grad_norm)
+            twin.get_parameter(name).grad = gradients[name] * scale
+        theirs.step()
+        for name in names:
+            found, expected = engine.model.get_parameter(name), twin.get_parameter(name)
+            torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
+
+
+def test_an_orthogonal_update_keeps_directions_and_evens_out_sizes():
+    generator = torch.Generator().manual_seed(0)
+    stack = torch.randn(3, 9, 5, dtype=torch.float64, generator=generator)
+    stack[2, :, 3:] = 0
+    turned = orthogonal(stack)
+    for matrix, found in zip(stack, turned, strict=True):
+        torch.testing.assert_close(orthogonal(matrix), found, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(orthogonal(matrix.T).T, found, rtol=1e-12, atol=1e-12)
+        left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
+        kept = sizes > 1e-9
+        values = torch.linalg.svdvals(found)
+        assert values[: int(kept.sum())].min() > 0.5
+        assert values.max() < 1.3
+        new = left[:, kept].T @ found @ right[kept].T
+        torch.testing.assert_close(new, torch.diag(new.diagonal()), rtol=0, atol=1e-9)
+    assert orthogonal(torch.zeros(4, 3, dtype=torch.float64)).abs().max() == 0
+
+
+def test_muon_turns_every_expert_by_itself(make_engine, make_batch, policy_loss):
+    config = {
+        "model_type": "qwen3_moe", "vocab_size": 29, "hidden_size": 16, "intermediate_size": 24,
+        "moe_intermediate_size": 8, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
+        "max_position_embeddings": 64, "initializer_range": 0.3, "tie_word_embeddings": False,
+    }  # fmt: skip
+    model = from_config(config, dtype=torch.float64, seed=0)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    engine, batch = make_engine(model, optimizer="muon", lr=1e-3), make_batch()
+    engine.train_batch(batch, policy_loss(batch))
+    stacks = [name for name, value in before.items() if value.ndim == 3]
+    assert len(stacks) == 2 * 3
+    for name in stacks:
+        assert engine.state_dict()["optimizer"]["moments"][name].keys() == {"momentum_buffer"}
+        changes = (model.get_parameter(name).detach() - before[name]) / 1e-3
+        for change in changes:
+            values = torch.linalg.svdvals(change) / (0.2 * max(change.shape) ** 0.5)
+            assert values.max() == pytest.approx(0.95, abs=0.35), name
+
+
+class TestOffload:
+    """Masters and moments in host memory: the same numbers, the same checkpoints, and another place."""
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    @pytest.mark.parametrize("optimizer", KINDS)
+    def test_offloading_changes_no_number_and_no_checkpoint(
+        self, make_engine, make_batch, policy_loss, optimizer, dtype
+    ):
+        options = {"optimizer": optimizer, "dtype": dtype, "weight_decay": 0.1}
+        engines = [make_engine(offload_optimizer=offload, **options) for offload in (False, True)]
+        batches = [make_batch(seed=seed) for seed in range(3)]
+        for batch in batches[:2]:
+            stats = [engine.train_batch(batch, policy_loss(batch)) for engine in engines]
+            assert stats[0] == stats[1]
+        states = [engine.state_dict() for engine in engines]
+        torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
+        # Each goes on from what the other saved.
+        crossed = [make_engine(offload_optimizer=offload, **options) for offload in (True, False)]
+        for engine, state in zip(crossed, states, strict=True):
+            engine.load_state_dict(state)
+        ends = []
+        for engine in (*engines, *crossed):
+            engine.train_batch(batches[2], policy_loss(batches[2]))
+            ends.append(engine.state_dict())
+        for end in ends[1:]:
+            torch.testing.assert_close(ends[0], end, rtol=0, atol=0)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_masters_are_apart_from_parameters_and_moments_are_where_masters_are(self, make_model, dtype):
+        model = make_model()
+        config = TrainEngineConfig(optimizer="muon", offload_optimizer=True)
+        optimizer = MasterOptimizer(model, config, dtype=dtype)
+        masters = optimizer.updates.masters
+        addresses = {parameter.data_ptr() for parameter in model.parameters()}
+        assert addresses.isdisjoint(master.data_ptr() for master in masters.values())
+        assert {master.dtype for master in masters.values()} == {torch.float32}
+
+    def test_masters_go_to_the_device_that_is_their_home(self, make_model):
+        model = make_model()
+        named = dict(model.named_parameters())
+        updates = Updates(
+            named,
+            TrainEngineConfig(optimizer="muon"),
+            whole=named,
+            tokens=token_parameters(model),
+            orthogonalise=lambda names: OrthogonaliseHere(torch.device("cpu")),
+            dtype=torch.float32,
+            home=torch.device("meta"),
+        )
+        assert {master.device.type for master in updates.masters.values()} == {"meta"}
+        assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
+        updates.set_moments("norm.weight", {"exp_avg": torch.zeros(16)})
+        assert updates.moments("norm.weight")["exp_avg"].device.type == "meta"
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator beside the host")
+    @pytest.mark.parametrize("optimizer", KINDS)
+    def test_on_an_accelerator_nothing_of_the_optimizer_is_left_there(
+        self, make_engine, make_batch, policy_loss, optimizer
+    ):
+        ends, held = [], []
+        for offload in (False, True):
+            torch.cuda.empty_cache()
+            start = torch.cuda.memory_allocated()
+            engine = make_engine(optimizer=optimizer, dtype="float32", device="cuda", offload_optimizer=offload)
+            for seed in range(2):
+                batch = make_batch(seed=seed)
+                engine.train_batch(batch, policy_loss(batch))
+            held.append(torch.cuda.memory_allocated() - start)
+            ends.append({name: value.cpu() for name, value in engine.weights().items()})
+            if offload:
+                values = engine._optimizer.updates
+                assert {master.device.type for master in values.masters.values()} == {"cpu"}
+                assert all(master.is_pinned() for master in values.masters.values())
+            del engine
+        assert held[1] < held[0]
+        torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=1e-5)
