@@ -4,11 +4,13 @@ examples:
   areal plan run.yaml --parallel "dp_shard=8 tp=8"
   areal plan run.yaml --parallel "dp_shard=-1 tp=4 ep=8" --world-size 64 --memory 141
   areal plan run.yaml actor.gradient_checkpointing=true --parallel dp_shard=4 --micro-batches 8 --json
+  areal plan run.yaml --parallel "pp=4 dp_shard=2" --pp-schedule Interleaved1F1B --pp-pieces 2 --micro-batches 16
 
 CONFIG is a configuration of `areal train`: its model, and actor.dtype, gradient_checkpointing, logprob_chunk_size and
 max_tokens_per_micro_batch. Sizes of shards are those of the real plan, applied to a model without memory over processes
-that are only pretended; activations are estimated. A plan that does not fit into --memory, less a tenth, is refused
-(exit code 2) with what it would need. docs/parallel.md explains the ways of splitting.
+that are only pretended; activations are estimated. Of a pipeline it says for which share of a step ranks wait. A plan
+that does not fit into --memory, less a tenth, is refused (exit code 2) with what it would need. docs/parallel.md
+explains the ways of splitting.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from areal.api.errors import ConfigError, UsageError
 from areal.cli.output import Result
+from areal.engine.archon.schedules import SCHEDULES, pipeline_layout
 
 if TYPE_CHECKING:
     import argparse
 
-    from areal.engine.archon.planning.estimate import Item
+    from areal.engine.archon.planning.estimate import Item, Work
+    from areal.engine.archon.planning.shards import Shards
     from areal.models.parallel.dims import ParallelDims
 
 HELP = "say what training over many processes costs each of them"
@@ -43,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--memory", type=float, default=80.0, metavar="GIB", help="of each rank's device (80)")
     parser.add_argument("--micro-batches", type=int, default=1, metavar="N", help="of each rank in a step (1)")
+    parser.add_argument("--pp-schedule", choices=tuple(SCHEDULES), default="1F1B", help="order of passes (1F1B)")
+    parser.add_argument("--pp-pieces", type=int, default=2, metavar="N", help="of a rank, if interleaved (2)")
     parser.add_argument("--sequence-parallel", action="store_true", help="ranks of tp keep pieces of the tokens")
     parser.add_argument(
         "--no-reshard", action="store_true", help="blocks keep what they gathered for the backward pass"
@@ -61,11 +67,15 @@ def run(arguments: argparse.Namespace) -> Result:
     config = source.load_config(arguments.config, list(arguments.overrides)).config
     from areal.engine.archon.planning import estimate
     from areal.engine.archon.planning.shards import shards_of
+    from areal.engine.archon.planning.timeline import timeline
 
-    shards = shards_of(read_model_config(config.model), dims)
+    layout = pipeline_layout(arguments.pp_schedule, dims.pp, arguments.pp_pieces)
+    shards = shards_of(read_model_config(config.model), dims, layout)
+    idle = timeline(layout, arguments.micro_batches).idle_share if dims.pp > 1 else 0.0
     work = estimate.Work(
         config=config.actor,
         dims=dims,
+        layout=layout,
         micro_batches=arguments.micro_batches,
         sequence_parallel=arguments.sequence_parallel,
         reshard_after_forward=not arguments.no_reshard,
@@ -73,7 +83,7 @@ def run(arguments: argparse.Namespace) -> Result:
     held, sent = estimate.memory(shards, work), estimate.communication(shards, work)
     limit = int(arguments.memory * (1 - estimate.RESERVE) * 2**30)
     needed = sum(item.num_bytes for item in held)
-    text = _text(dims, shards.total, shards.kept, held, sent)
+    text = "\n".join([*_head(work, shards, idle), *_tables(held, sent)])
     if needed > limit:
         raise ConfigError(
             f"{text}\n\nthis does not fit: {_size(needed)} of {_size(limit)} ({arguments.memory:g} GiB less a tenth). "
@@ -84,6 +94,7 @@ def run(arguments: argparse.Namespace) -> Result:
         "world_size": dims.world_size,
         "parameters": shards.total,
         "parameters_per_rank": shards.kept,
+        "pipeline": _pipeline_record(work, idle),
         "memory": [_record(item) for item in held],
         "memory_bytes": needed,
         "limit_bytes": limit,
@@ -107,14 +118,36 @@ def parse_sizes(text: str) -> ParallelDims:
     return ParallelDims(**sizes)
 
 
-def _text(dims: ParallelDims, total: int, kept: int, held: list[Item], sent: list[Item]) -> str:
+def _head(work: Work, shards: Shards, idle: float) -> list[str]:
     lines = [
-        f"{dims.world_size} processes: {dims.describe()}",
-        f"{total / 1e9:.3g} B parameters, {kept / 1e9:.3g} B per rank",
+        f"{work.dims.world_size} processes: {work.dims.describe()}",
+        f"{shards.total / 1e9:.3g} B parameters, {shards.kept / 1e9:.3g} B per rank",
     ]
-    lines += ["", "memory per rank", *_rows(held)]
-    lines += ["", "sent per rank and step", *(_rows(sent) or ["  nothing"])]
-    return "\n".join(lines)
+    if work.dims.pp == 1:
+        return lines
+    layout, blank = work.layout, work.passes - work.micro_batches
+    pieces = f"{layout.pieces_per_rank} piece{'s' * (layout.pieces_per_rank > 1)} per rank"
+    filled = f" and {blank} blank ones" if blank else ""
+    return [
+        *lines,
+        f"{layout.schedule}, {pieces}: ranks are idle for {idle:.1%} of a step of {work.micro_batches} micro-batches"
+        f"{filled}, if all passes cost the same",
+    ]
+
+
+def _tables(held: list[Item], sent: list[Item]) -> list[str]:
+    return ["", "memory per rank", *_rows(held), "", "sent per rank and step", *(_rows(sent) or ["  nothing"])]
+
+
+def _pipeline_record(work: Work, idle: float) -> dict[str, Any] | None:
+    if work.dims.pp == 1:
+        return None
+    return {
+        "schedule": work.layout.schedule,
+        "pieces_per_rank": work.layout.pieces_per_rank,
+        "blank_micro_batches": work.passes - work.micro_batches,
+        "idle_share": idle,
+    }
 
 
 def _rows(items: list[Item]) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from areal.api import Config
+from areal.engine.archon.schedules import pipeline_layout
 from areal.models.parallel.dims import ParallelDims
 
 
@@ -26,5 +27,15 @@ class ArchonConfig(Config):
     keep_groups: bool = True
     """All samples of a prompt go to one rank, where their common prompt is computed once; False balances ranks better
     when groups are large."""
-    pp_schedule: Literal["1F1B", "GPipe"] = "1F1B"
-    """Order of passes in a pipeline; 1F1B holds fewer activations. Ignored when parallel.pp is 1."""
+    pp_schedule: Literal["1F1B", "GPipe", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"] = "1F1B"
+    """Order of passes in a pipeline, ignored when parallel.pp is 1. GPipe holds the activations of all micro-batches,
+    1F1B of as many as there are ranks. The others hold several pieces per rank and wait less; ZeroBubble fills what is
+    left with gradients of parameters, keeps them gathered for a whole step, and takes neither compile nor
+    gradient_checkpointing. `areal plan` prints the idle share of each."""
+    pp_pieces: int = 2
+    """Pieces of the model on each rank of a pipeline, at least 1, with an interleaved schedule: more wait less and send
+    more. 1F1B and GPipe have one, ZBVZeroBubble two."""
+
+    def __post_init__(self) -> None:
+        """Refuse a number of pieces that no pipeline has."""
+        pipeline_layout(self.pp_schedule, max(1, self.parallel.pp), self.pp_pieces)

@@ -91,7 +91,11 @@ class ArchonEngine(ProgressReport):
         else:
             self._passes = SequentialPasses(model, plan, self._meshes, config, is_critic=is_critic)
         self.optimizer = ShardedOptimizer(
-            self._passes.model, config, self._meshes, partial_over_tp=self._passes.partial_over_tp
+            self._passes.model,
+            config,
+            self._meshes,
+            partial_over_tp=self._passes.partial_over_tp,
+            copies=self._passes.copies,
         )
         self._state = EngineState(self._passes.model, self.optimizer, self._meshes, dtype=self._dtype)
         self._progress = Progress(max_skipped_steps=config.max_skipped_steps, whose=" on all ranks")

@@ -37,9 +37,11 @@ class VocabularyHead(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size)) if weight else None
         self.bias = nn.Parameter(torch.empty(vocab_size)) if bias else None
 
-    def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, embedding: Tensor | None) -> Tensor:
         """[..., hidden_size] -> [..., vocab_size]; embedding: used when the head has no weight."""
-        return functional.linear(hidden, embedding if self.weight is None else self.weight, self.bias)
+        weight = embedding if self.weight is None else self.weight
+        assert weight is not None, "a head without a matrix needs the embedding"
+        return functional.linear(hidden, weight, self.bias)
 
 
 class DecoderModel(nn.Module):
@@ -136,10 +138,15 @@ class DecoderModel(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits, [..., hidden_size] -> [..., vocab_size]; includes logit scaling and softcap."""
-        embedding = self.embed_tokens.weight
+        # A piece of a pipeline has no embedding, and a head with a matrix of its own.
+        embedding = None if self.embed_tokens is None else self.embed_tokens.weight
         if self.head_transform is not None:
             hidden = self.head_transform(hidden)
-        logits = functional.linear(hidden, embedding) if self.lm_head is None else self.lm_head(hidden, embedding)
+        if self.lm_head is None:
+            assert embedding is not None, "without a head there is an embedding"
+            logits = functional.linear(hidden, embedding)
+        else:
+            logits = self.lm_head(hidden, embedding)
         if self.logit_multiplier != 1.0:
             logits = logits * self.logit_multiplier
         if self.logit_softcap is not None:

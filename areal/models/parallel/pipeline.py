@@ -1,6 +1,7 @@
 """Pipeline parallelism: a decoder cut into pieces of consecutive layers, each a decoder that gets hidden states.
 
-A piece keeps the names that its parameters have in the whole model. What is computed in which order is the engine's.
+A process holds one piece or several, as one part of the model in which parameters keep the names that they have in the
+whole. What is computed in which order is the engine's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from areal.api import ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from areal.api import AttentionBackend
@@ -26,33 +29,51 @@ def pieces_of(num_layers: int, number: int) -> list[range]:
     return [range(bounds[piece], bounds[piece + 1]) for piece in range(number)]
 
 
-def take_piece(model: nn.Module, index: int, number: int) -> nn.Module:
-    """Piece `index` of `number` of a DecoderModel, sharing its modules; the first embeds, the last norms and projects.
+def take_part(model: nn.Module, pieces: Sequence[int], number: int, *, projects: bool = True) -> nn.Module:
+    """Some of the `number` pieces of a DecoderModel as one decoder, sharing its modules; the first piece embeds, the
+    last norms and projects (projects: whether anybody asks for that).
 
-    Raises ModelError when a piece would have no layer, or the ends of the pipeline would have to share a matrix.
+    A tied embedding that projects is in the part with the last piece too: unless one part has both ends, there are two
+    copies of it, whose gradients have to be summed (`copies_of`). Raises ModelError when a piece would have no layer.
     """
     whole: Any = model
+    if not hasattr(whole, "layers"):
+        raise ModelError(f"a {type(whole).__name__} cannot be cut into pieces; set parallel.pp to 1")
     if whole.args.num_layers < number:
-        raise ModelError(f"{whole.args.num_layers} layers cannot be cut into {number} pieces; lower parallel.pp")
-    if whole.lm_head is None or whole.lm_head.weight is None:
         raise ModelError(
-            "the first and the last piece of a pipeline would share the tied embedding, which is not implemented; "
-            "set parallel.pp to 1"
+            f"{whole.args.num_layers} layers cannot be cut into {number} pieces; lower parallel.pp or pp_pieces"
         )
-    piece: Any = copy.copy(whole)
-    piece._modules = dict(whole._modules)
-    piece.layers = nn.ModuleDict(
-        {str(layer): whole.layers[layer] for layer in pieces_of(len(whole.layers), number)[index]}
-    )
-    dropped = [] if index == 0 else ["embed_tokens", "embed_positions", "embed_norm"]
-    dropped += [] if index == number - 1 else ["norm", "head_transform", "lm_head"]
+    part: Any = copy.copy(whole)
+    part._modules = dict(whole._modules)
+    layers = pieces_of(len(whole.layers), number)
+    part.layers_of = {piece: tuple(str(layer) for layer in layers[piece]) for piece in sorted(pieces)}
+    part.layers = nn.ModuleDict({name: whole.layers[int(name)] for names in part.layers_of.values() for name in names})
+    part.last_piece = number - 1
+    dropped = set() if 0 in pieces else {"embed_tokens", "embed_positions", "embed_norm"}
+    if number - 1 not in pieces:
+        dropped |= {"norm", "head_transform", "lm_head"}
+    elif is_tied(whole) and projects:
+        dropped -= {"embed_tokens"}
     for name in dropped:
-        piece._modules[name] = None
-    piece.__class__ = type(f"Piece{type(whole).__name__}", (_Piece, type(whole)), {})
-    return piece
+        part._modules[name] = None
+    part.__class__ = type(f"Part{type(whole).__name__}", (_Part, type(whole)), {})
+    return part
 
 
-class _Piece:
+def is_tied(model: nn.Module) -> bool:
+    """Whether a DecoderModel projects with its embedding."""
+    whole: Any = model
+    return whole.lm_head is None or whole.lm_head.weight is None
+
+
+def copies_of(part: nn.Module) -> frozenset[str]:
+    """Parameters of a part that the part with the first piece has as well."""
+    own: Any = part
+    is_copy = own.embed_tokens is not None and 0 not in own.layers_of
+    return frozenset({"embed_tokens.weight"} if is_copy else ())
+
+
+class _Part:
     """Takes the place of `DecoderModel.hidden`."""
 
     def hidden(
@@ -64,29 +85,19 @@ class _Piece:
         tree_attn_meta: Any = None,
         *,
         attention: AttentionBackend,
+        piece: int,
         received: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states after the piece's layers; received: those of the piece before, None for the first."""
+        """Hidden states after the layers of `piece`; received: those of the piece before, None for the first."""
         hidden = self._embed(tokens, positions) if received is None else received
-        rotaries = {name: self.rotaries[int(name)] for name in self.layers}
+        rotaries = {name: self.rotaries[int(name)] for name in self.layers_of[piece]}
         distinct = dict.fromkeys(rotary for rotary in rotaries.values() if rotary is not None)
         rotations = {rotary: rotary(positions, hidden.dtype, cu_seqlens) for rotary in distinct}
         recompute = self._gradient_checkpointing and torch.is_grad_enabled()
-        for name, layer in self.layers.items():
-            rotation = None if rotaries[name] is None else rotations[rotaries[name]]
+        for name, rotary in rotaries.items():
+            rotation = None if rotary is None else rotations[rotary]
             if recompute:
-                hidden = checkpoint(layer, hidden, rotation, attention, use_reentrant=False)
+                hidden = checkpoint(self.layers[name], hidden, rotation, attention, use_reentrant=False)
             else:
-                hidden = layer(hidden, rotation, attention)
-        return hidden if self.norm is None else self.norm(hidden)
-
-    def project(self: Any, hidden: Tensor) -> Tensor:
-        """See `DecoderModel.project`; of the last piece only, whose head has a matrix of its own."""
-        head = self.lm_head
-        transformed = hidden if self.head_transform is None else self.head_transform(hidden)
-        logits = head(transformed, head.weight)
-        if self.logit_multiplier != 1.0:
-            logits = logits * self.logit_multiplier
-        if self.logit_softcap is not None:
-            logits = (logits / self.logit_softcap).tanh() * self.logit_softcap
-        return logits
+                hidden = self.layers[name](hidden, rotation, attention)
+        return self.norm(hidden) if piece == self.last_piece and self.norm is not None else hidden

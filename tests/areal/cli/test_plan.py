@@ -113,3 +113,22 @@ def test_a_pipeline_is_planned_for_its_larger_end(plan):
     assert cut["parameters_per_rank"] == layer + 64 + 1000 * 64
     assert bytes_of(cut, "communication", "pipeline") == 16 * 1024 * 64 * 4
     assert bytes_of(cut, "memory", "activations") == bytes_of(one, "memory", "activations")  # a quarter, of 4 at once
+
+
+def test_schedules_are_compared_by_what_they_wait_hold_and_send(plan):
+    def cut(name, *more):
+        code, found = plan(DENSE, "--parallel", "pp=2", "--micro-batches", "8", "--pp-schedule", name, *more)
+        assert code == 0
+        return found
+
+    plain, woven, back = cut("1F1B"), cut("Interleaved1F1B"), cut("ZBVZeroBubble")
+    assert [found["pipeline"]["idle_share"] for found in (plain, woven)] == pytest.approx([1 / 9, 1 / 17])
+    assert back["pipeline"]["idle_share"] < woven["pipeline"]["idle_share"]
+    # One rank sends 8 times forwards, or backwards; with two pieces, three times as often.
+    assert bytes_of(plain, "communication", "pipeline") == 8 * 1024 * 64 * 4
+    assert bytes_of(woven, "communication", "pipeline") == 3 * 8 * 1024 * 64 * 4
+    assert bytes_of(woven, "memory", "activations") > bytes_of(plain, "memory", "activations")
+    # Both ends are on one rank, which has two of four layers, the embedding and the head.
+    assert back["parameters_per_rank"] > woven["parameters_per_rank"]
+    blank = plan(DENSE, "--parallel", "pp=2", "--micro-batches", "3")[1]["pipeline"]
+    assert (blank["blank_micro_batches"], blank["idle_share"]) == (1, pytest.approx(1 - 9 / 15))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from areal.api import Config
+from areal.engine.archon.schedules import PipelineLayout, pipeline_layout
 from areal.models.parallel.dims import ParallelDims
 
 Kind = Literal["dense", "tied", "mixture", "latent", "transformers gpt2", "transformers llama", "transformers mixtral"]
@@ -111,6 +112,12 @@ class Case:
     def has_adapters(self) -> bool:
         """Whether adapters are trained and nothing else."""
         return "lora" in self.options
+
+    @property
+    def layout(self) -> PipelineLayout:
+        """Of the pipeline."""
+        options = {name: value for name, value in self.options.items() if name.startswith("pp_")}
+        return pipeline_layout(options.get("pp_schedule", "1F1B"), self.dims.pp, options.get("pp_pieces", 2))
 
     @property
     def config(self) -> dict[str, Any]:

@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.engine.archon.planning.timeline import timeline
+
 if TYPE_CHECKING:
     from areal.engine.archon.planning.shards import Shards
+    from areal.engine.archon.schedules import PipelineLayout
     from areal.engine.train.config import TrainEngineConfig
     from areal.models.parallel.dims import ParallelDims
 
@@ -38,10 +41,21 @@ class Work:
 
     config: TrainEngineConfig
     dims: ParallelDims
+    layout: PipelineLayout
     micro_batches: int
-    """Of each rank."""
+    """Of each data rank."""
     sequence_parallel: bool
     reshard_after_forward: bool
+
+    @property
+    def passes(self) -> int:
+        """Micro-batches that are run: blank ones fill a pipeline."""
+        return self.micro_batches + -self.micro_batches % self.layout.num_ranks
+
+    @property
+    def is_gathered_throughout(self) -> bool:
+        """Whether parameters are gathered, and gradients summed, once in a step."""
+        return self.layout.num_ranks > 1 and self.layout.kind.splits_backward
 
     @property
     def stored(self) -> int:
@@ -67,7 +81,9 @@ def memory(shards: Shards, work: Work) -> list[Item]:
     sharded = any(unit.ways * unit.copies > 1 for unit in shards.units) or computed < stored
     blocks = _per_block(shards)
     largest = max(blocks.values(), default=0)
-    held = 2 * largest if work.reshard_after_forward else sum(inner)
+    throughout = work.is_gathered_throughout
+    held = 2 * largest if work.reshard_after_forward and not throughout else sum(inner)
+    graded = sum(inner) if throughout else largest
     chunk = min(work.config.logprob_chunk_size, work.config.max_tokens_per_micro_batch)
     vocabulary = shards.args.vocab_size // work.dims.tp
     items = [
@@ -82,13 +98,14 @@ def memory(shards: Shards, work: Work) -> list[Item]:
         _activations(shards, work),
     ]
     if sharded:
-        what = "two blocks" if work.reshard_after_forward else "all blocks"
+        what = "two blocks" if held == 2 * largest else "all blocks"
+        grades = "all blocks" if throughout else "one block"
         items.insert(
             3,
             Item(
                 name="gathered",
-                num_bytes=(held + outer) * computed + (largest + outer) * stored,
-                formula=f"{held} of {what} and {outer} outside x {computed} bytes; gradients of one block and outside",
+                num_bytes=(held + outer) * computed + (graded + outer) * stored,
+                formula=f"{held} of {what} and {outer} outside x {computed} bytes; gradients of {grades} and outside",
             ),
         )
     return items
@@ -96,8 +113,8 @@ def memory(shards: Shards, work: Work) -> list[Item]:
 
 def communication(shards: Shards, work: Work) -> list[Item]:
     """What a rank sends in a step; a ring sends (n - 1) / n of what it gathers, and twice that of what it sums."""
-    rounds = work.micro_batches
-    gathers = 2 if work.reshard_after_forward else 1
+    rounds = 1 if work.is_gathered_throughout else work.passes
+    gathers = 2 if work.reshard_after_forward and not work.is_gathered_throughout else 1
     items = []
     gathered = scattered = copied = calls = 0
     for unit in shards.units:
@@ -126,7 +143,7 @@ def _regions(shards: Shards, work: Work) -> Item | None:
     layers, hidden = shards.num_layers, shards.args.hidden_size
     repeats = 3 if work.config.gradient_checkpointing else 2
     one = 2 * _ring(work.tokens * hidden * work.computed, work.dims.tp)
-    calls = work.micro_batches * layers * 2 * repeats
+    calls = work.passes * layers * 2 * repeats
     pieces = " (as gathers and scatters)" if work.sequence_parallel else ""
     return Item(
         name="tensor parallel",
@@ -137,11 +154,11 @@ def _regions(shards: Shards, work: Work) -> Item | None:
 
 
 def _pipeline(shards: Shards, work: Work) -> Item | None:
-    """Hidden states to the next piece, and their gradients to the one before."""
+    """Hidden states to the next piece, and their gradients to the one before: of the rank that sends most."""
     if work.dims.pp == 1:
         return None
     tokens = work.tokens // (work.dims.tp if work.sequence_parallel else 1)
-    calls = 2 * work.micro_batches
+    calls = work.passes * max(_neighbours(work.layout, rank) for rank in range(work.dims.pp))
     return Item(
         name="pipeline",
         num_bytes=calls * tokens * shards.args.hidden_size * work.computed,
@@ -158,11 +175,11 @@ def _context(shards: Shards, work: Work) -> Item | None:
     # At least one key-value head per rank travels.
     heads = 2 * args.num_heads // work.dims.tp + 2 * max(work.dims.cp, args.num_kv_heads // work.dims.tp)
     repeats = 3 if work.config.gradient_checkpointing else 2
-    calls = work.micro_batches * shards.num_layers * 4 * repeats
+    calls = work.passes * shards.num_layers * 4 * repeats
     values = work.tokens * heads * args.head_dim
     return Item(
         name="context parallel",
-        num_bytes=work.micro_batches * shards.num_layers * repeats * _ring(values * work.computed, work.dims.cp),
+        num_bytes=work.passes * shards.num_layers * repeats * _ring(values * work.computed, work.dims.cp),
         formula=f"{work.tokens} tokens x {heads} heads x {args.head_dim} x {work.computed} bytes, {repeats} a layer",
         collectives=calls,
     )
@@ -176,11 +193,11 @@ def _experts(shards: Shards, work: Work) -> Item | None:
     top_k = int(getattr(shards.args, "num_experts_per_tok", 1))
     tokens = work.tokens if work.dims.etp > 1 else -(-work.tokens // work.dims.tp)
     repeats = 3 if work.config.gradient_checkpointing else 2
-    calls = work.micro_batches * mixtures * (2 * repeats + 1)
+    calls = work.passes * mixtures * (2 * repeats + 1)
     one = _ring(tokens * top_k * shards.args.hidden_size * work.computed, work.dims.ep)
     return Item(
         name="expert parallel",
-        num_bytes=work.micro_batches * mixtures * 2 * repeats * one,
+        num_bytes=work.passes * mixtures * 2 * repeats * one,
         formula=f"{tokens} tokens x {top_k} experts x {shards.args.hidden_size} x {work.computed} bytes, there and "
         f"back, {repeats} times in each of {mixtures} layers",
         collectives=calls,
@@ -198,15 +215,23 @@ def _activations(shards: Shards, work: Work) -> Item:
     kept = args.hidden_size // between
     checkpointed = work.config.gradient_checkpointing
     values = shards.num_layers * kept + per_layer if checkpointed else shards.num_layers * per_layer
-    # The first piece of a pipeline starts as many micro-batches as there are pieces before one comes back.
-    at_once = min(work.dims.pp, work.micro_batches)
+    # A rank starts so many passes before the first of them comes back, each of one of its pieces.
+    pieces = work.layout.pieces_per_rank
+    at_once = timeline(work.layout, work.micro_batches).held if work.layout.num_ranks > 1 else pieces
     return Item(
         name="activations",
-        num_bytes=work.tokens * values * work.computed * at_once,
+        num_bytes=work.tokens * values * work.computed * at_once // pieces,
         formula=f"roughly, {work.tokens} tokens x {values} values x {work.computed} bytes"
         + (", recomputed" if checkpointed else "")
-        + (f", {at_once} micro-batches at once" if at_once > 1 else ""),
+        + (f", {at_once / pieces:g} micro-batches at once" if at_once > pieces else ""),
     )
+
+
+def _neighbours(layout: PipelineLayout, rank: int) -> int:
+    """Pieces on other ranks that follow those of a rank, or come before them."""
+    own = layout.pieces_of(rank)
+    others = {piece for piece in range(layout.num_pieces) if piece not in own}
+    return sum(neighbour in others for piece in own for neighbour in (piece - 1, piece + 1))
 
 
 def _feed_forward_width(args: Any) -> int:

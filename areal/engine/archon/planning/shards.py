@@ -17,7 +17,7 @@ from areal.engine.archon.optimizer import local_data
 from areal.models.blocks.moe import Experts
 from areal.models.parallel.experts import apply_expert_parallel
 from areal.models.parallel.meshes import build_meshes
-from areal.models.parallel.pipeline import take_piece
+from areal.models.parallel.pipeline import take_part
 from areal.models.parallel.plan import ParallelPlan
 from areal.models.parallel.tensor import apply_tensor_parallel
 from areal.models.registry import get_spec
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from areal.api import ModelSpec
+    from areal.engine.archon.schedules import PipelineLayout
     from areal.models.parallel.dims import ParallelDims
 
 
@@ -53,7 +54,7 @@ class Shards:
     args: Any
     """Of the model."""
     num_layers: int
-    """Of the rank's piece of the pipeline."""
+    """Of the rank's pieces of the pipeline."""
     total: int
     """Parameters of the whole model."""
 
@@ -63,17 +64,19 @@ class Shards:
         return sum(unit.kept for unit in self.units)
 
 
-def shards_of(config: Mapping[str, Any], dims: ParallelDims, *, piece: int | None = None) -> Shards:
-    """What a rank has of the model that a config.json describes: the first one with this piece of the pipeline, by
-    default with the first or the last, whichever is larger. Raises ModelError when the model does not divide."""
-    if piece is None:
-        ends = [shards_of(config, dims, piece=end) for end in sorted({0, dims.pp - 1})]
+def shards_of(
+    config: Mapping[str, Any], dims: ParallelDims, layout: PipelineLayout, *, pipeline_rank: int | None = None
+) -> Shards:
+    """What a rank has of the model that a config.json describes: the first one with this rank in the pipeline, by
+    default the first or the last, whichever has more. Raises ModelError when the model does not divide."""
+    if pipeline_rank is None:
+        ends = [shards_of(config, dims, layout, pipeline_rank=end) for end in sorted({0, dims.pp - 1})]
         return max(ends, key=lambda shards: shards.kept)
     spec = get_spec(str(config.get("model_type")))
-    model, total = _piece(config, dims, piece)
-    with _pretended_processes(dims.world_size, piece * dims.world_size // dims.pp):
+    model, total = _part(config, layout, pipeline_rank)
+    with _pretended_processes(dims.world_size, pipeline_rank * dims.world_size // dims.pp):
         plan = ParallelPlan(dims=dims, meshes=build_meshes(dims, "cpu"))
-        tensors = _unsharded_sizes(_piece(config, dims, piece)[0], spec, plan)
+        tensors = _unsharded_sizes(_part(config, layout, pipeline_rank)[0], spec, plan)
         spec.parallelize(model, plan)
         kept = {name: local_data(parameter).numel() for name, parameter in model.named_parameters()}
         ways = {name: _ways(parameter, dims) for name, parameter in model.named_parameters()}
@@ -94,13 +97,13 @@ def shards_of(config: Mapping[str, Any], dims: ParallelDims, *, piece: int | Non
     return Shards(units=tuple(units), args=model.args, num_layers=len(model.layers), total=total)
 
 
-def _piece(config: Mapping[str, Any], dims: ParallelDims, piece: int) -> tuple[Any, int]:
-    """A model without memory, or the piece of it, and how many parameters the whole has."""
+def _part(config: Mapping[str, Any], layout: PipelineLayout, rank: int) -> tuple[Any, int]:
+    """A model without memory, or the part of it that a rank of the pipeline has, and the parameters of the whole."""
     with torch.device("meta"):
         spec = get_spec(str(config.get("model_type")))
         model: Any = spec.model_class(spec.args_class.from_hf_config(config))
     total = sum(parameter.numel() for parameter in model.parameters())
-    return (take_piece(model, piece, dims.pp) if dims.pp > 1 else model), total
+    return (take_part(model, layout.pieces_of(rank), layout.num_pieces) if layout.num_ranks > 1 else model), total
 
 
 def _unsharded_sizes(model: Any, spec: ModelSpec, plan: ParallelPlan) -> dict[str, int]:

@@ -21,7 +21,6 @@ from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.models import from_config
 from areal.models.parallel import ParallelDims
-from areal.models.value_head import ValueModel
 
 
 def config_of(**changes):
@@ -164,11 +163,11 @@ def refusals():
     tied = CONFIGS["tied"]
     attempts = {
         "processes": lambda: engine_of(sizes={"dp_shard": 4}),
-        "tied pipeline": lambda: engine_of("tied", {"pp": 2}),
-        "critic pipeline": lambda: ArchonEngine(
-            ValueModel(from_config(tied)), config=config_of(), archon=ArchonConfig(parallel=ParallelDims(pp=2)),
-            is_critic=True,
+        "too many pieces": lambda: engine_of(sizes={"pp": 2}, pp_schedule="Interleaved1F1B"),
+        "backward apart": lambda: engine_of(
+            sizes={"pp": 2}, config=config_of(gradient_checkpointing=True), pp_schedule="ZBVZeroBubble"
         ),
+        "no pieces": lambda: engine_of(sizes={"pp": 2}, pp_schedule="Interleaved1F1B", pp_pieces=0),
         "role": lambda: ArchonEngine(
             from_config(tied), config=config_of(), archon=ArchonConfig(parallel=ParallelDims(tp=2)), is_critic=True
         ),

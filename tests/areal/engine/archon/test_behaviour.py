@@ -79,8 +79,9 @@ def test_order_and_cutting_change_nothing(found):
     ("what", "message"),
     [
         ("processes", "need 4 processes and there are 2"),
-        ("tied pipeline", "would share the tied embedding"),
-        ("critic pipeline", "critics are not cut into pieces"),
+        ("too many pieces", "2 layers cannot be cut into 4 pieces; lower parallel.pp or pp_pieces"),
+        ("backward apart", "gradient_checkpointing does not allow; switch it off, or use Interleaved1F1B"),
+        ("no pieces", "pp_pieces is 0, expected at least 1"),
         ("role", "is_critic=True does not fit Qwen2Model"),
         ("values", "forward_values needs a value head"),
     ],

@@ -33,6 +33,6 @@ def test_every_way_of_splitting_computes_what_one_process_computes(world_size):
     _assert_all_equal(results, cases(world_size, quick=True))
     native = [case for case in cases(world_size, quick=True) if not case.is_foreign and not case.has_adapters]
     present = [case for case in native if CONFIGS[case.kind]["model_type"] in MODELS]
-    planned = {case.name: shards_of(CONFIGS[case.kind], case.dims, piece=0).kept for case in present}
+    planned = {case.name: shards_of(case.config, case.dims, case.layout, pipeline_rank=0).kept for case in present}
     kept = {result["case"]: result["parameters_of_rank"] for result in results if "skipped" not in result}
     assert kept == {name: number for name, number in planned.items() if name in kept}
