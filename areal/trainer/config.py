@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from areal.algorithm import presets
 from areal.api import Config, ConfigError, DatasetKind, GenerationConfig
 from areal.dataset.config import DatasetConfig
+from areal.engine.archon.config import ArchonConfig
 from areal.engine.embedded.config import EmbeddedEngineConfig
 from areal.engine.server.config import ServerEngineConfig
 from areal.engine.sglang.config import SGLangConfig
@@ -86,6 +87,9 @@ class RunConfig(Config):
     """Rows to evaluate on; null skips evaluation."""
     actor: TrainEngineConfig = field(default_factory=TrainEngineConfig)
     """Optimizer and micro-batching of the trained model."""
+    archon: ArchonConfig | None = None
+    """Split the trained model over the run's processes (`areal launch --ranks N -- areal train ...`); null trains in
+    one. A run may be continued with another value: none of it changes results beyond rounding."""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     """Recovery state."""
     metrics: MetricsConfig = field(default_factory=MetricsConfig)

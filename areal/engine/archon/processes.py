@@ -21,13 +21,16 @@ TIMEOUT_SECONDS: Final = 1800.0
 
 
 @contextmanager
-def connected(device: str = "auto", *, timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[torch.device]:
+def connected(
+    device: str = "auto", *, timeout_seconds: float = TIMEOUT_SECONDS, alone: bool = False
+) -> Iterator[torch.device]:
     """This process as one of a group, on its device: accelerators talk through NCCL, CPUs through gloo.
 
-    device: "auto" takes the accelerator of LOCAL_RANK when there is one. Raises ConfigError outside of torchrun.
+    device: "auto" takes the accelerator of LOCAL_RANK when there is one. alone: a group of this process, whatever the
+    environment says. Raises ConfigError outside of torchrun, unless alone.
     """
     missing = [name for name in _VARIABLES if name not in os.environ]
-    if missing:
+    if missing and not alone:
         raise ConfigError(
             f"{', '.join(missing)} not set: this is no process of a group; start the program with "
             f"`torchrun --nproc-per-node N ...`"
@@ -36,7 +39,12 @@ def connected(device: str = "auto", *, timeout_seconds: float = TIMEOUT_SECONDS)
     if chosen.type != "cpu":
         torch.accelerator.set_device_index(chosen.index)
     backend = "gloo" if chosen.type == "cpu" else None
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+    timeout = timedelta(seconds=timeout_seconds)
+    if alone:
+        store = dist.HashStore()  # type: ignore[attr-defined]  # the stubs have it elsewhere
+        dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
+    else:
+        dist.init_process_group(backend, timeout=timeout)
     try:
         yield chosen
     finally:
