@@ -1,7 +1,7 @@
 """Run a program as several ranks on this machine; end them together, and start them again when one fails.
 
 examples:
-  areal launch --ranks 2 -- areal train run.yaml
+  areal launch --ranks 2 -- areal train run.yaml archon.parallel.dp_shard=2
   areal launch --ranks 4 --max-restarts 5 --grace 120 -- python my_training.py
   areal launch --ranks 2 --stall 600 --progress runs/a/b/metrics.jsonl -- areal train run.yaml
 
@@ -59,6 +59,8 @@ def run(arguments: argparse.Namespace) -> Result:
         raise UsageError("no program given; write it after --, e.g. areal launch --ranks 2 -- areal train run.yaml")
     if shutil.which(program[0]) is None:
         raise UsageError(f"there is no program {program[0]!r}; give a path, or a name that is found on PATH")
+    if arguments.ranks < 1:
+        raise UsageError(f"--ranks is {arguments.ranks}, expected at least 1")
     config = LaunchConfig(
         num_ranks=arguments.ranks,
         max_restarts=arguments.max_restarts,

@@ -23,10 +23,14 @@ class Result:
     data: Mapping[str, Any] = field(default_factory=dict)
     """For programs; printed to stdout with `--json`, together with {"ok": ..., "command": ...}."""
     exit_code: int = 0
+    silent: bool = False
+    """Print nothing, not even with `--json`: another process of the same run says it all."""
 
 
 def print_result(command: str, result: Result, stream: IO[str], *, as_json: bool) -> None:
     """Write the outcome to `stream`."""
+    if result.silent:
+        return
     if as_json:
         _print_json({"ok": result.exit_code == 0, "command": command, **result.data}, stream)
     elif result.text:

@@ -4,9 +4,12 @@ examples:
   areal train gsm8k.yaml
   areal train gsm8k.yaml actor.lr=1e-5 rollout.batch_size=32
   areal train gsm8k.yaml objective.overrides.clip_high=0.28 --dry-run
+  areal launch --ranks 4 -- areal train gsm8k.yaml archon.parallel.dp_shard=4
 
 Values are YAML: null, true, 1e-5, [1, 2], {clip_high: 0.28}. Every key is described in docs/reference/config.md and
 printed with its value and origin by --dry-run, which checks the configuration, estimates memory and starts nothing.
+With archon, every process of a launch (or of torchrun) runs this same command: rank 0 leads and reports, the others end
+with its exit code and print nothing.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Result:
     """Load, check, then train or report."""
     from areal.trainer.configuration import report, source
+    from areal.trainer.processes import check_processes, world_size
 
     # `reward=my_module:my_reward` finds my_module.py in the current folder; last, so that it shadows nothing.
     if os.getcwd() not in sys.path:
@@ -50,6 +54,8 @@ def run(arguments: argparse.Namespace) -> Result:
         overrides.append(f"checkpoint.resume={str(arguments.resume).lower()}")
     resolved = source.load_config(arguments.config, overrides)
     report.validate_run(resolved.config, resolved.provenance)
+    if (num_processes := world_size()) is not None:
+        check_processes(resolved.config, num_processes)
     if arguments.dry_run:
         from areal.trainer.configuration.render import render_report
 
@@ -59,8 +65,10 @@ def run(arguments: argparse.Namespace) -> Result:
     from areal.trainer.run import run as run_training
 
     summary = dict(run_training(resolved.config))
+    code = int(summary.get("exit_code", 0))
+    if "rank" in summary:
+        return Result(text="", exit_code=code, silent=True)
     run_dir = run_directory(resolved.config)
     text = f"{format_summary(summary)}\n\n`areal report {run_dir}` writes a page with curves and sampled rollouts."
-    # Not 0 when a signal ended the run early: its state was saved and the same command continues it.
-    code = int(summary.get("exit_code", 0))
+    # The code is not 0 when a signal ended the run early: its state was saved and the same command continues it.
     return Result(text=text, data={"run_dir": str(run_dir), "summary": summary}, exit_code=code)

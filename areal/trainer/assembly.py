@@ -14,7 +14,6 @@ from areal.dataset.tokenizers import check_tokenizer, load_tokenizer
 if TYPE_CHECKING:
     from areal.api import DatasetKind
     from areal.dataset.config import DatasetConfig
-    from areal.engine.train.engine import TrainingEngine
     from areal.trainer.config import ModelConfig, RunConfig
 
 
@@ -59,13 +58,6 @@ def load_model(config: RunConfig, tokenizer: Any) -> Any:
         raise ConfigError("model: set path (a checkpoint folder) or init (the content of a config.json)")
     check_tokenizer(tokenizer, model.args.vocab_size)
     return model
-
-
-def export_model(engine: TrainingEngine, config: RunConfig, folder: Path) -> None:
-    """Write the trained model; of adapters, the merged model, and they alone in the folder "adapter" beside it."""
-    engine.save_pretrained(folder)
-    if config.actor.lora is not None:
-        engine.save_adapter(folder.with_name("adapter"), base=config.model.path)
 
 
 def load_reference(config: RunConfig, tokenizer: Any, *, path: str = "") -> Any:

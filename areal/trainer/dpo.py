@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from areal.algorithm import metrics as metric_functions
 from areal.algorithm.preference import preference_loss
-from areal.engine.train.engine import TrainingEngine
-from areal.engine.train.reference import FrozenModel
 from areal.infra.metrics import names
 from areal.trainer import row_loop
-from areal.trainer.assembly import export_model, load_model, load_reference
+from areal.trainer.assembly import load_model
+from areal.trainer.crew import Crew
+from areal.trainer.engines import CrewScorer, build_engine, build_scorer, export_model
 from areal.trainer.reference_scores import ReferenceScores
 from areal.trainer.rows import collate_pairs
+from areal.trainer.states import EngineStates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,32 +27,62 @@ if TYPE_CHECKING:
     from areal.api import LossOutput, PaddedBatch, PairedBatch, TrainStats
     from areal.dataset.prompt_source import ShuffledRows
     from areal.trainer.pair_config import DPOConfig
-    from areal.trainer.reference_scores import Scorer
     from areal.trainer.session import RunSession
 
 
+class DPOLearner:
+    """Raises the probability of preferred answers over that of the others. The part of a run on every rank."""
+
+    def __init__(self, config: DPOConfig, tokenizer: Any, total_steps: int) -> None:
+        self.config = config
+        self.spec = config.preference.spec()
+        model = load_model(config, tokenizer)
+        self.engine = build_engine(config, model, settings=config.actor, total_steps=total_steps)
+        self.states = EngineStates({"actor": self.engine})
+
+    def learn(self, batch: PairedBatch) -> TrainStats:
+        """One optimizer step."""
+        num_pairs = len(batch.lengths) // 2
+
+        def loss_fn(logp: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:
+            return preference_loss(logp, batch=micro, spec=self.spec, num_pairs=num_pairs)
+
+        return self.engine.train_batch(batch, loss_fn)
+
+    def evaluate(self, batch: PairedBatch, *, num_pairs: int) -> dict[str, Tensor]:
+        """Terms of loss and metrics. num_pairs: that the means are over; `batch` may be a part of them."""
+        logp = self.engine.forward_logp(batch, only_masked=True)
+        output = preference_loss(logp, batch=batch, spec=self.spec, num_pairs=num_pairs)
+        return {"loss": output.loss, **output.metrics}
+
+    def export(self, folder: Path) -> None:
+        """Write the trained model."""
+        export_model(self.engine, self.config, folder)
+
+
 class DPOTrainer:
-    """Raises the probability of preferred answers over that of the others, measured from a frozen reference.
+    """Feeds pairs, and what a frozen reference thinks of them, to a learner.
 
     with open_session(config) as session:
         summary = DPOTrainer(config, session).train()
     """
 
-    def __init__(self, config: DPOConfig, session: RunSession) -> None:
+    def __init__(self, config: DPOConfig, session: RunSession, crew: Crew | None = None) -> None:
+        """crew: of the processes that the model is split over; None for this one alone."""
         self.config = config
         self.session = session
-        self.spec = config.preference.spec()
+        self.crew = crew or Crew()
         self.material = row_loop.gather(config)
-        self.engine = TrainingEngine(
-            load_model(config, self.material.tokenizer), config=config.actor, total_steps=self.material.total_steps
-        )
+        arguments = (config, self.material.tokenizer, self.material.total_steps)
+        self.learner: DPOLearner = self.crew.create("learner", DPOLearner, *arguments)
+        self.engine = self.learner.engine
         self._references: dict[str, ReferenceScores] = {}
-        if self.spec.uses_reference:
+        if self.learner.spec.uses_reference:
             datasets = {"train_dataset": self.material.rows, "valid_dataset": self.material.valid}
             self._references = {
                 name: ReferenceScores(rows, name=name) for name, rows in datasets.items() if rows is not None
             }
-        row_loop.restore(session, self.material, self.engine)
+        row_loop.restore(session, self.material, self.crew)
         if session.resumed is not None and self._references:
             state = session.resumed.load("reference")
             for name in self._references.keys() & state.keys():
@@ -72,15 +103,12 @@ class DPOTrainer:
             scorer = self._reference()
             for name, scores in self._references.items():
                 scores.compute(missing[name], scorer, batch_size=size, stop=lambda: self.session.stop.requested)
+            self.crew.drop("reference")
 
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
         """See `row_loop.Method`."""
         batch = self._batch("train_dataset", self.material.rows, ordinals)
-
-        def loss_fn(logp: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:
-            return preference_loss(logp, batch=micro, spec=self.spec, num_pairs=len(ordinals))
-
-        return self.engine.train_batch(batch, loss_fn), float(batch.lengths.sum())
+        return self.crew.call("learner", "learn", batch), float(batch.lengths.sum())
 
     def evaluate(self, count: int) -> Mapping[str, float]:
         """Loss and metrics of the validation pairs, a step's worth at a time."""
@@ -89,9 +117,7 @@ class DPOTrainer:
         for start in range(0, count, self.config.batch_size):
             ordinals = range(start, min(start + self.config.batch_size, count))
             batch = self._batch("valid_dataset", self.material.valid, ordinals)
-            logp = self.engine.forward_logp(batch, only_masked=True)
-            output = preference_loss(logp, batch=batch, spec=self.spec, num_pairs=count)
-            parts.append({"loss": output.loss, **output.metrics})
+            parts.append(self.crew.call("learner", "evaluate", batch, num_pairs=count))
         return {f"{names.EVAL_PREFIX}{key}": value for key, value in metric_functions.combine(parts).items()}
 
     def states(self) -> Mapping[str, Any]:
@@ -100,16 +126,16 @@ class DPOTrainer:
 
     def export(self, folder: Path) -> None:
         """Write the trained model."""
-        export_model(self.engine, self.config, folder)
+        self.crew.call("learner", "export", folder)
 
     def _batch(self, name: str, rows: ShuffledRows, ordinals: range) -> PairedBatch:
         if name in self._references:
             return self._references[name].batch(ordinals)
         return collate_pairs([rows.row(ordinal) for ordinal in ordinals], numbers=ordinals)
 
-    def _reference(self) -> Scorer:
+    def _reference(self) -> CrewScorer:
         """The trained model itself while it is untouched; otherwise what it was, or another one, loaded for now."""
         if self.engine.num_steps == 0 and not self.config.reference_path:
-            return self.engine
-        model = load_reference(self.config, self.material.tokenizer, path=self.config.reference_path)
-        return FrozenModel(model, config=self.config.actor)
+            return CrewScorer(self.crew, "learner", "engine")
+        self.crew.create("reference", build_scorer, self.config, self.material.tokenizer, self.config.reference_path)
+        return CrewScorer(self.crew, "reference")

@@ -6,7 +6,7 @@ Knows engines and the objective; knows nothing of rollouts, files or steps of a 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,29 +16,32 @@ from areal.algorithm.critic import value_loss
 from areal.algorithm.packing import collate, select, split_groups
 from areal.api import ConfigError, EngineError, PaddedBatch, TrainStats
 from areal.infra.metrics import names
+from areal.trainer.engines import export_model, published_weights
+from areal.trainer.states import EngineStates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from torch import Tensor
 
     from areal.algorithm.objective import Objective
-    from areal.api import LossOutput, TrainEngine, Trajectory
-    from areal.engine.train.reference import FrozenModel
+    from areal.api import LossOutput, Trajectory
     from areal.trainer.config import PPOConfig
+    from areal.trainer.engines import Engine, Scorer
 
 
 class PolicyLearner:
-    """Owns the actor and, when the objective asks for them, critic and reference."""
+    """Owns the actor and, when the objective asks for them, critic and reference. The part of a run on every rank."""
 
     def __init__(
         self,
         *,
         config: PPOConfig,
         objective: Objective,
-        actor: TrainEngine,
-        critic: TrainEngine | None = None,
-        reference: FrozenModel | None = None,
+        actor: Engine,
+        critic: Engine | None = None,
+        reference: Scorer | None = None,
     ) -> None:
         """Raises ConfigError when critic or reference do not fit what the objective needs."""
         if objective.needs_critic != (critic is not None):
@@ -51,6 +54,9 @@ class PolicyLearner:
         self.actor = actor
         self.critic = critic
         self.reference = reference
+        engines = {"actor": actor} if critic is None else {"actor": actor, "critic": critic}
+        # Of the trained models; the reference is rebuilt from the run's start.
+        self.states = EngineStates(engines, together="learner")
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> PaddedBatch:
         """Everything the update needs that depends on the weights *before* it. Tensors stay on the CPU."""
@@ -90,16 +96,18 @@ class PolicyLearner:
         metrics[names.KL] = metrics["train/kl_ref" if self.reference is not None else "train/approx_kl"]
         return metrics | self._describe(batch)
 
-    def state_dict(self) -> dict[str, Any]:
-        """State of all trained models (the reference is rebuilt from the run's start)."""
-        state = {"actor": self.actor.state_dict()}
-        return state if self.critic is None else state | {"critic": self.critic.state_dict()}
+    def weights(self) -> Mapping[str, Tensor]:
+        """What rollouts get; see `published_weights`."""
+        return published_weights(self.actor)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of `state_dict`."""
-        self.actor.load_state_dict(state["actor"])
-        if self.critic is not None:
-            self.critic.load_state_dict(state["critic"])
+    def publish(self, version: int) -> Mapping[str, Tensor]:
+        """The same, as `version`."""
+        self.actor.set_version(version)
+        return self.weights()
+
+    def export(self, folder: Path) -> None:
+        """Write the trained actor."""
+        export_model(self.actor, self.config, folder)
 
     @property
     def _temperature(self) -> float:
@@ -197,7 +205,7 @@ class PolicyLearner:
 
         return self.actor.train_batch(minibatch, loss_fn, temperature=self._temperature, with_entropy=True)
 
-    def _update_critic(self, critic: TrainEngine, minibatch: PaddedBatch) -> TrainStats:
+    def _update_critic(self, critic: Engine, minibatch: PaddedBatch) -> TrainStats:
         denominators = count(minibatch.loss_mask)
 
         def loss_fn(values: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:

@@ -19,18 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.algorithm import get_objective
 from areal.api import ConfigError, Trajectory, WeightUpdateMeta
-from areal.engine.train.engine import TrainingEngine
-from areal.engine.train.reference import FrozenModel
 from areal.infra.metrics import names
 from areal.infra.rollout.executor import RolloutExecutor
-from areal.models.value_head import ValueModel
 from areal.reward.isolation import AsyncRewardWrapper
-from areal.trainer.assembly import export_model, load_model, load_rows, steps_in_run, tokenizer_of
+from areal.trainer.assembly import load_rows, steps_in_run, tokenizer_of
+from areal.trainer.crew import Crew
 from areal.trainer.evaluation import Evaluation, Evaluator
 from areal.trainer.inference import build_inference_engine
-from areal.trainer.learner import PolicyLearner
+from areal.trainer.policy import Policy, build_learner
+from areal.trainer.states import to_save
 from areal.utils.logging import getLogger
 from areal.utils.seeding import rng_state, seed_everything, set_rng_state
 from areal.workflow.creation import create_workflow
@@ -41,7 +39,8 @@ if TYPE_CHECKING:
 
     from areal.infra.rollout.batch import RolloutBatch
     from areal.trainer.config import PPOConfig
-    from areal.trainer.session import RunSession
+    from areal.trainer.learner import PolicyLearner
+    from areal.trainer.session import RunSession, States
 
     RewardTransform = Callable[[int, Sequence[Trajectory]], Sequence[Trajectory]]
 
@@ -56,21 +55,33 @@ class PPOTrainer:
     """
 
     def __init__(
-        self, config: PPOConfig, session: RunSession, *, transform_rewards: RewardTransform | None = None
+        self,
+        config: PPOConfig,
+        session: RunSession,
+        crew: Crew | None = None,
+        *,
+        transform_rewards: RewardTransform | None = None,
     ) -> None:
-        """transform_rewards: changes a step's trajectories before advantages are computed, for control experiments."""
+        """crew: of the processes that the model is split over; None for this one alone. transform_rewards: changes a
+        step's trajectories before advantages are computed, for control experiments.
+        """
         if not config.reward:
             raise ConfigError("reward is required: a registry name or an importable path such as my_module:my_reward")
         seed_everything(config.seed)
         self.config = config
         self.session = session
+        self.crew = crew or Crew()
         self._transform_rewards = transform_rewards
         self.tokenizer = tokenizer_of(config.model)
         session.metrics.decode = self.tokenizer.decode
         self.rows = load_rows(config.train_dataset, self.tokenizer, kind="rl", seed=config.seed)
         session.check_rows(self.rows.fingerprint())
         self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.rollout.batch_size)
-        self.learner = self._build_learner()
+        self.learner: PolicyLearner = self.crew.create(
+            "learner", build_learner, config, self.tokenizer, self.total_steps
+        )
+        self.actor = self.learner.actor
+        self.policy = Policy(config, self.crew, self.learner, self.tokenizer)
         self._restore_learner()
         self._reward = AsyncRewardWrapper(
             config.reward,
@@ -83,7 +94,7 @@ class PPOTrainer:
         self._reward.start()
         self.engine = build_inference_engine(
             config,
-            actor=self.actor,
+            actor=self.policy,
             tokenizer=self.tokenizer,
             directory=session.directory,
             version=session.first_step,
@@ -138,13 +149,14 @@ class PPOTrainer:
         trajectories = [item for group in rollout.groups for item in group.trajectories]
         if self._transform_rewards is not None:
             trajectories = list(self._transform_rewards(step, trajectories))
-        batch = self.learner.prepare(trajectories)
+        batch = self.crew.call("learner", "prepare", trajectories)
         clock.lap("prepare")
-        metrics = self.learner.update(batch)
+        metrics: dict[str, float] = self.crew.call("learner", "update", batch)
         clock.lap("update")
         version = step + 1
-        self.actor.set_version(version)
-        self.engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=self.actor.weights()))
+        weights = self.policy.publish(version)
+        self.engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=weights))
+        del weights  # a whole copy where the model is split
         clock.lap("publish")
         # Before `advance`, so that a synchronous run evaluates with nothing else in flight and stays reproducible.
         evaluation = self._evaluate(version) if self._evaluation_due(version) else None
@@ -177,20 +189,6 @@ class PPOTrainer:
             names.TIME_STEP: seconds,
         }
 
-    def _build_learner(self) -> PolicyLearner:
-        config = self.config
-        objective = get_objective(config.objective.preset, **config.objective.overrides)
-        model = load_model(config, self.tokenizer)
-        steps = self.total_steps * config.objective.num_minibatches
-        critic = None
-        if config.critic is not None:
-            body = load_model(config, self.tokenizer)
-            critic = TrainingEngine(ValueModel(body), config=config.critic, total_steps=steps, is_critic=True)
-        self.actor = TrainingEngine(model, config=config.actor, total_steps=steps)
-        # Of the actor's own model: device and dtype are then the same, and so are the first step's log-probabilities.
-        reference = FrozenModel.copy_of(self.actor.model, config=config.actor) if objective.needs_reference else None
-        return PolicyLearner(config=config, objective=objective, actor=self.actor, critic=critic, reference=reference)
-
     def _build_executor(self) -> RolloutExecutor:
         config = self.config
         workflow = create_workflow(
@@ -217,18 +215,15 @@ class PPOTrainer:
     def _restore_learner(self) -> None:
         checkpoint = self.session.resumed
         if checkpoint is not None:
-            self.learner.load_state_dict(checkpoint.load("learner"))
+            self.crew.call("learner", "states.load", checkpoint.path)
             set_rng_state(checkpoint.load("rng"))
 
-    def _states(self) -> dict[str, Any]:
-        return {
-            "learner": self.learner.state_dict(),
-            "rollout": self.executor.state_dict(),
-            "rng": rng_state(),
-        }
+    def _states(self) -> States:
+        others = {"rollout": self.executor.state_dict(), "rng": rng_state()}
+        return to_save(self.crew, self.learner.states, others)
 
     def _export(self, folder: Path) -> None:
-        export_model(self.actor, self.config, folder)
+        self.crew.call("learner", "export", folder)
         self.tokenizer.save_pretrained(folder)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from array import array
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,20 +21,11 @@ from areal.utils.logging import getLogger
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from torch import Tensor
-
-    from areal.api import PaddedBatch, PairedBatch
+    from areal.api import PairedBatch
     from areal.dataset.prompt_source import ShuffledRows
+    from areal.trainer.engines import Scorer
 
 _logger = getLogger(__name__)
-
-
-class Scorer(Protocol):
-    """An engine or a frozen model."""
-
-    def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
-        """See `areal.api.TrainEngine`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

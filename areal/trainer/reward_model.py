@@ -12,13 +12,15 @@ from areal.algorithm import metrics as metric_functions
 from areal.algorithm.preference import bradley_terry_loss
 from areal.algorithm.scoring import final_scores
 from areal.api import ConfigError
-from areal.engine.train.engine import TrainingEngine
 from areal.infra.metrics import names
 from areal.models.reward_model import save_reward_model
 from areal.models.value_head import ValueModel
 from areal.trainer import row_loop
 from areal.trainer.assembly import load_model
+from areal.trainer.crew import Crew
+from areal.trainer.engines import build_engine
 from areal.trainer.rows import collate_pairs
+from areal.trainer.states import EngineStates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,26 +34,63 @@ if TYPE_CHECKING:
     from areal.trainer.session import RunSession
 
 
+class RewardModelLearner:
+    """Scores preferred answers above the others. The part of a run on every rank."""
+
+    def __init__(self, config: RewardModelConfig, tokenizer: Any, total_steps: int) -> None:
+        self.config = config
+        model = ValueModel(load_model(config, tokenizer), bias=False)
+        self.engine = build_engine(config, model, settings=config.actor, total_steps=total_steps, is_critic=True)
+        self.states = EngineStates({"actor": self.engine})
+
+    def learn(self, batch: PairedBatch) -> TrainStats:
+        """One optimizer step."""
+        num_pairs = len(batch.lengths) // 2
+
+        def loss_fn(values: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:
+            return self._loss(values, micro, num_pairs=num_pairs)
+
+        return self.engine.train_batch(batch, loss_fn)
+
+    def evaluate(self, batch: PairedBatch, *, num_pairs: int) -> dict[str, Tensor]:
+        """Terms of loss and metrics. num_pairs: that the means are over; `batch` may be a part of them."""
+        output = self._loss(self.engine.forward_values(batch), batch, num_pairs=num_pairs)
+        return {"loss": output.loss, **output.metrics}
+
+    def _loss(self, values: Tensor, batch: PaddedBatch, *, num_pairs: int) -> LossOutput:
+        return bradley_terry_loss(
+            final_scores(values, batch.lengths),
+            batch=batch,
+            use_margins=self.config.use_margins,
+            center_coef=self.config.center_coef,
+            num_pairs=num_pairs,
+        )
+
+
 class RewardModelTrainer:
-    """Scores preferred answers above the others.
+    """Feeds pairs to a learner.
 
     with open_session(config) as session:
         summary = RewardModelTrainer(config, session).train()
     """
 
-    def __init__(self, config: RewardModelConfig, session: RunSession) -> None:
-        """Raises ConfigError when margins are asked for that the rows do not have."""
+    def __init__(self, config: RewardModelConfig, session: RunSession, crew: Crew | None = None) -> None:
+        """crew: of the processes that the model is split over; None for this one alone. Raises ConfigError when
+        margins are asked for that the rows do not have.
+        """
         self.config = config
         self.session = session
+        self.crew = crew or Crew()
         self.material = row_loop.gather(config)
         if config.use_margins and self.material.rows.row(0).get("margin") is None:
             raise ConfigError(
                 f"use_margins is set, but the rows of train_dataset {config.train_dataset.name!r} have no column "
                 f"'margin'; remove use_margins, or give the loader the column"
             )
-        model = ValueModel(load_model(config, self.material.tokenizer), bias=False)
-        self.engine = TrainingEngine(model, config=config.actor, total_steps=self.material.total_steps, is_critic=True)
-        row_loop.restore(session, self.material, self.engine)
+        arguments = (config, self.material.tokenizer, self.material.total_steps)
+        self.learner: RewardModelLearner = self.crew.create("learner", RewardModelLearner, *arguments)
+        self.engine = self.learner.engine
+        row_loop.restore(session, self.material, self.crew)
 
     def train(self) -> dict[str, Any]:
         """See `row_loop.train`."""
@@ -63,12 +102,8 @@ class RewardModelTrainer:
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
         """See `row_loop.Method`."""
         batch = _batch(self.material.rows, ordinals)
-
-        def loss_fn(values: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:
-            return self._loss(values, micro, num_pairs=len(ordinals))
-
         # The marks are not read, so they are not counted.
-        return self.engine.train_batch(batch, loss_fn), float(batch.lengths.sum() - batch.lengths.shape[0])
+        return self.crew.call("learner", "learn", batch), float(batch.lengths.sum() - batch.lengths.shape[0])
 
     def evaluate(self, count: int) -> Mapping[str, float]:
         """Loss and metrics of the validation pairs, a step's worth at a time."""
@@ -76,8 +111,7 @@ class RewardModelTrainer:
         parts = []
         for start in range(0, count, self.config.batch_size):
             batch = _batch(self.material.valid, range(start, min(start + self.config.batch_size, count)))
-            output = self._loss(self.engine.forward_values(batch), batch, num_pairs=count)
-            parts.append({"loss": output.loss, **output.metrics})
+            parts.append(self.crew.call("learner", "evaluate", batch, num_pairs=count))
         return {f"{names.EVAL_PREFIX}{key}": value for key, value in metric_functions.combine(parts).items()}
 
     def states(self) -> Mapping[str, Any]:
@@ -86,15 +120,10 @@ class RewardModelTrainer:
 
     def export(self, folder: Path) -> None:
         """Write a sequence classifier with one label."""
-        save_reward_model(self.engine.save_pretrained, folder, pad_token_id=self.material.tokenizer.pad_token_id)
-
-    def _loss(self, values: Tensor, batch: PaddedBatch, *, num_pairs: int) -> LossOutput:
-        return bradley_terry_loss(
-            final_scores(values, batch.lengths),
-            batch=batch,
-            use_margins=self.config.use_margins,
-            center_coef=self.config.center_coef,
-            num_pairs=num_pairs,
+        pad_token_id = self.material.tokenizer.pad_token_id
+        # Only the critic is everybody's to write; what is made of it is this process's business.
+        save_reward_model(
+            lambda path: self.crew.call("learner", "engine.save_pretrained", path), folder, pad_token_id=pad_token_id
         )
 
 

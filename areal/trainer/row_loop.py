@@ -12,24 +12,40 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from areal.infra.metrics import names
 from areal.trainer.assembly import load_rows, steps_in_run, tokenizer_of
+from areal.trainer.states import EngineStates, to_save
 from areal.utils.seeding import rng_state, seed_everything, set_rng_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from areal.api import TrainEngine, TrainStats
+    from areal.api import TrainStats
     from areal.dataset.prompt_source import ShuffledRows
     from areal.trainer.config import RowsConfig
-    from areal.trainer.session import RunSession
+    from areal.trainer.crew import Crew
+    from areal.trainer.session import RunSession, States
+
+
+class Learner(Protocol):
+    """What a crew's "learner" has in all of these runs, beside what its method asks of it."""
+
+    @property
+    def states(self) -> EngineStates:
+        """Of what is trained."""
+        ...
 
 
 class Method(Protocol):
     """How one kind of run learns from rows."""
 
     @property
-    def engine(self) -> TrainEngine:
-        """What is trained."""
+    def crew(self) -> Crew:
+        """The processes that learn."""
+        ...
+
+    @property
+    def learner(self) -> Learner:
+        """This process's part of what learns."""
         ...
 
     def prepare(self) -> None:
@@ -76,14 +92,14 @@ def gather(config: RowsConfig) -> Material:
     return Material(tokenizer=tokenizer, rows=rows, valid=valid, total_steps=steps)
 
 
-def restore(session: RunSession, material: Material, engine: TrainEngine) -> None:
-    """Bring engine and random generators to where the run's newest checkpoint has them, if there is one.
+def restore(session: RunSession, material: Material, crew: Crew) -> None:
+    """Bring the crew's "learner" and random generators to where the run's newest checkpoint has them, if there is one.
 
     Raises ConfigError when that checkpoint was trained on other rows.
     """
     session.check_rows(material.rows.fingerprint())
     if session.resumed is not None:
-        engine.load_state_dict(session.resumed.load("actor"))
+        crew.call("learner", "states.load", session.resumed.path)
         set_rng_state(session.resumed.load("rng"))
 
 
@@ -146,5 +162,6 @@ class _RowLoop:
         self._method.export(folder)
         self._material.tokenizer.save_pretrained(folder)
 
-    def _states(self) -> Mapping[str, Any]:
-        return {"actor": self._method.engine.state_dict(), "rng": rng_state(), **self._method.states()}
+    def _states(self) -> States:
+        others = {"rng": rng_state(), **self._method.states()}
+        return to_save(self._method.crew, self._method.learner.states, others)

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import load
 from areal.trainer.config import PPOConfig
+from areal.trainer.processes import in_crew
 from areal.trainer.session import open_session
 
 if TYPE_CHECKING:
     from areal.trainer.config import RowsConfig
+    from areal.trainer.crew import Crew
 
 ROW_TRAINERS: Final[dict[str, str]] = {
     "dpo": "areal.trainer.dpo:DPOTrainer",
@@ -23,18 +25,26 @@ def run(config: PPOConfig | RowsConfig) -> dict[str, Any]:
     """Train as `config` says and return the summary (JSON values; see the trainers' `train`).
 
     Writes config.yaml, metrics.jsonl, rollouts.jsonl, checkpoints/, final/ and report.html into the run directory.
+    With `config.archon`, this is called in every process of the run: rank 0 does all that, the others what rank 0 asks
+    of them, and they return {"rank": ..., "exit_code": ...}.
     """
-    from areal.infra.metrics.report import write_report
     from areal.trainer.ppo import configure_threads
 
     configure_threads(config.num_threads)
+    return in_crew(config, lambda crew: lead(config, crew))
+
+
+def lead(config: PPOConfig | RowsConfig, crew: Crew) -> dict[str, Any]:
+    """The part of rank 0: the whole run, for which the others do what their crew is asked for."""
+    from areal.infra.metrics.report import write_report
+
     with open_session(config) as session:
         if isinstance(config, PPOConfig):
             from areal.trainer.ppo import PPOTrainer
 
-            with PPOTrainer(config, session) as trainer:
+            with PPOTrainer(config, session, crew) as trainer:
                 summary = trainer.train()
         else:
-            summary = load("trainer", config.kind, ROW_TRAINERS)(config, session).train()
+            summary = load("trainer", config.kind, ROW_TRAINERS)(config, session, crew).train()
     summary["report"] = str(write_report(session.directory, session.directory / "report.html"))
     return summary

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from areal.infra.checkpoint.store import Checkpoint
     from areal.trainer.config import RunConfig
 
+    States = Mapping[str, Any] | Callable[[Path], None]
+
 _logger = getLogger(__name__)
 _T = TypeVar("_T")
 
 FREE_TO_CHANGE: Final = (
-    "checkpoint.", "eval_every_steps", "eval_rows", "experiment_name", "metrics.", "output_dir", "total_train_epochs",
-    "total_train_steps", "trial_name",
+    "archon", "checkpoint.", "eval_every_steps", "eval_rows", "experiment_name", "metrics.", "output_dir",
+    "total_train_epochs", "total_train_steps", "trial_name",
 )  # fmt: skip
 """Keys (and prefixes) that a resumed run may change; any other difference would silently train something else."""
 
@@ -62,12 +64,12 @@ class RunSession:
         return 0 if self.resumed is None else self.resumed.step
 
     def run_steps(
-        self, total_steps: int, do_step: Callable[[int], dict[str, float]], states: Callable[[], Mapping[str, Any]]
+        self, total_steps: int, do_step: Callable[[int], dict[str, float]], states: Callable[[], States]
     ) -> tuple[int, dict[str, float]]:
         """Call `do_step(index)` from where the run stands to its end or a stop request, showing progress and saving.
 
-        states: what a checkpoint holds, asked for between two steps. Returns the number of finished steps and the
-        metrics of the last one; its state is saved.
+        states: what a checkpoint holds (see `CheckpointStore.save`), asked for between two steps. Returns the number of
+        finished steps and the metrics of the last one; its state is saved.
         """
         step = self.first_step
         metrics: dict[str, float] = {}
@@ -107,7 +109,7 @@ class RunSession:
             "exit_code": self.stop.exit_code,
         }
 
-    def save(self, step: int, states: Mapping[str, Any], *, last: bool = False) -> None:
+    def save(self, step: int, states: States, *, last: bool = False) -> None:
         """Write recovery state. A failure is reported and training goes on, until max_write_failures in a row.
 
         A failed save is tried again after 1, 2, 4, ... further steps, so that a disk that has room again is used long

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from areal.algorithm.aggregate import count
 from areal.algorithm.sft import sft_loss
-from areal.engine.train.engine import TrainingEngine
 from areal.infra.metrics import names
 from areal.trainer import row_loop
-from areal.trainer.assembly import export_model, load_model
+from areal.trainer.assembly import load_model
+from areal.trainer.crew import Crew
+from areal.trainer.engines import build_engine, export_model
 from areal.trainer.rows import collate_rows
+from areal.trainer.states import EngineStates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,21 +26,55 @@ if TYPE_CHECKING:
     from areal.trainer.session import RunSession
 
 
+class SFTLearner:
+    """Minimises the mean negative log-likelihood of the tokens with loss_mask 1. The part of a run on every rank."""
+
+    def __init__(self, config: SFTConfig, tokenizer: Any, total_steps: int) -> None:
+        self.config = config
+        model = load_model(config, tokenizer)
+        self.engine = build_engine(config, model, settings=config.actor, total_steps=total_steps)
+        self.states = EngineStates({"actor": self.engine})
+
+    def learn(self, batch: PaddedBatch) -> TrainStats:
+        """One optimizer step."""
+        denominators = count(batch.loss_mask)
+
+        def loss_fn(logp: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:
+            return sft_loss(logp, mask=micro.loss_mask, denominators=denominators)
+
+        stats = self.engine.train_batch(batch, loss_fn, smoothing=self.config.label_smoothing)
+        if self.config.label_smoothing:
+            # The engine's log-probabilities are smoothed, and so would this "likelihood" be.
+            stats = replace(stats, metrics={})
+        return stats
+
+    def evaluate(self, batch: PaddedBatch) -> float:
+        """Mean negative log-likelihood per target token."""
+        logp = self.engine.forward_logp(batch)
+        return -float((logp * batch.loss_mask).sum() / batch.loss_mask.sum().clamp(min=1))
+
+    def export(self, folder: Path) -> None:
+        """Write the trained model."""
+        export_model(self.engine, self.config, folder)
+
+
 class SFTTrainer:
-    """Minimises the mean negative log-likelihood of the tokens with loss_mask 1.
+    """Feeds the rows of a dataset to a learner.
 
     with open_session(config) as session:
         summary = SFTTrainer(config, session).train()
     """
 
-    def __init__(self, config: SFTConfig, session: RunSession) -> None:
+    def __init__(self, config: SFTConfig, session: RunSession, crew: Crew | None = None) -> None:
+        """crew: of the processes that the model is split over; None for this one alone."""
         self.config = config
         self.session = session
+        self.crew = crew or Crew()
         self.material = row_loop.gather(config)
-        self.engine = TrainingEngine(
-            load_model(config, self.material.tokenizer), config=config.actor, total_steps=self.material.total_steps
-        )
-        row_loop.restore(session, self.material, self.engine)
+        arguments = (config, self.material.tokenizer, self.material.total_steps)
+        self.learner: SFTLearner = self.crew.create("learner", SFTLearner, *arguments)
+        self.engine = self.learner.engine
+        row_loop.restore(session, self.material, self.crew)
 
     def train(self) -> dict[str, Any]:
         """See `row_loop.train`."""
@@ -50,23 +86,13 @@ class SFTTrainer:
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
         """See `row_loop.Method`."""
         batch = collate_rows(self.material.rows, ordinals)
-        denominators = count(batch.loss_mask)
-
-        def loss_fn(logp: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:
-            return sft_loss(logp, mask=micro.loss_mask, denominators=denominators)
-
-        stats = self.engine.train_batch(batch, loss_fn, smoothing=self.config.label_smoothing)
-        if self.config.label_smoothing:
-            # The engine's log-probabilities are smoothed, and so would this "likelihood" be.
-            stats = replace(stats, metrics={})
-        return stats, float(batch.lengths.sum())
+        return self.crew.call("learner", "learn", batch), float(batch.lengths.sum())
 
     def evaluate(self, count: int) -> Mapping[str, float]:
         """Mean negative log-likelihood per target token of the validation rows."""
         assert self.material.valid is not None, "only asked with validation rows"
         batch = collate_rows(self.material.valid, range(count))
-        logp = self.engine.forward_logp(batch)
-        return {names.EVAL_LOSS: -float((logp * batch.loss_mask).sum() / batch.loss_mask.sum().clamp(min=1))}
+        return {names.EVAL_LOSS: self.crew.call("learner", "evaluate", batch)}
 
     def states(self) -> Mapping[str, Any]:
         """Engine and random generators are all there is."""
@@ -74,4 +100,4 @@ class SFTTrainer:
 
     def export(self, folder: Path) -> None:
         """Write the trained model."""
-        export_model(self.engine, self.config, folder)
+        self.crew.call("learner", "export", folder)

@@ -174,6 +174,14 @@ class ArchonEngine(ProgressReport):
         """
         return dict(self._state.stream())
 
+    def first_rank_weights(self) -> Mapping[str, Tensor]:
+        """The same on rank 0; {} on the others, which hold no more than one whole tensor at a time."""
+        found = {}
+        for name, tensor in self._state.stream():
+            if dist.get_rank() == 0:
+                found[name] = tensor
+        return found
+
     def state_dict(self) -> dict[str, Any]:
         """Whole tensors, in the form of `TrainingEngine.state_dict`, which can load it and the other way round.
 

@@ -1,0 +1,92 @@
+"""Training engines and frozen models as a run configures them: in one process, or split over all of the run's.
+
+What is built here is built on every rank (`areal.trainer.crew`), from the same configuration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from areal.engine.train.engine import TrainingEngine
+from areal.engine.train.reference import FrozenModel
+from areal.trainer.assembly import load_model, load_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from areal.api import PaddedBatch
+    from areal.engine.archon.engine import ArchonEngine
+    from areal.engine.train.config import TrainEngineConfig
+    from areal.trainer.config import RunConfig
+    from areal.trainer.crew import Crew
+
+    Engine = TrainingEngine | ArchonEngine
+
+
+class Scorer(Protocol):
+    """An engine or a frozen model."""
+
+    def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
+        """See `areal.api.TrainEngine`."""
+        ...
+
+
+def build_engine(
+    config: RunConfig,
+    model: nn.Module,
+    *,
+    settings: TrainEngineConfig,
+    total_steps: int | None = None,
+    is_critic: bool = False,
+) -> Engine:
+    """The engine that trains `model`; settings: those of this model, actor or critic."""
+    if config.archon is None:
+        return TrainingEngine(model, config=settings, total_steps=total_steps, is_critic=is_critic)
+    from areal.engine.archon.engine import ArchonEngine
+
+    return ArchonEngine(model, config=settings, archon=config.archon, total_steps=total_steps, is_critic=is_critic)
+
+
+def build_scorer(config: RunConfig, tokenizer: Any, path: str = "") -> Scorer:
+    """A model that stays as it is: the one in `path`, or what the trained model is before its first step."""
+    if config.archon is None:
+        return FrozenModel(load_reference(config, tokenizer, path=path), config=config.actor)
+    chosen = replace(config, model=replace(config.model, path=path)) if path else config
+    # An engine that never steps: it holds shards of the model, and moments would only come with the first step.
+    settings = replace(config.actor, lora=None, optimizer="adamw", gradient_checkpointing=False)
+    return build_engine(chosen, load_model(chosen, tokenizer), settings=settings)
+
+
+def published_weights(engine: Engine) -> Mapping[str, Tensor]:
+    """What rollouts get: whole tensors on rank 0, and nothing on the others, which only take part in gathering them."""
+    if isinstance(engine, TrainingEngine):
+        return engine.weights()
+    return engine.first_rank_weights()
+
+
+def export_model(engine: Engine, config: RunConfig, folder: Path) -> None:
+    """Write the trained model; of adapters, the merged model, and they alone in the folder "adapter" beside it."""
+    engine.save_pretrained(folder)
+    if config.actor.lora is not None:
+        adapters: Any = engine
+        adapters.save_adapter(folder.with_name("adapter"), base=config.model.path)
+
+
+class CrewScorer:
+    """A scorer that all ranks are, asked on rank 0."""
+
+    def __init__(self, crew: Crew, name: str, attribute: str = "") -> None:
+        """name: of the crew's object; attribute: of that object, if it is not the scorer itself."""
+        self._crew, self._name = crew, name
+        self._method = f"{attribute}.forward_logp" if attribute else "forward_logp"
+
+    def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
+        """See `areal.api.TrainEngine`."""
+        found: Tensor = self._crew.call(
+            self._name, self._method, batch, temperature=temperature, only_masked=only_masked
+        )
+        return found

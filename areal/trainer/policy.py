@@ -1,0 +1,91 @@
+"""The trained policy of an RL run: its parts on every rank, and what rank 0 gives to the rollouts of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from areal.algorithm import get_objective
+from areal.engine.train.engine import TrainingEngine
+from areal.engine.train.reference import FrozenModel
+from areal.models.value_head import ValueModel
+from areal.trainer.assembly import load_model
+from areal.trainer.engines import CrewScorer, build_engine, build_scorer
+from areal.trainer.learner import PolicyLearner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor, nn
+
+    from areal.api import PaddedBatch
+    from areal.trainer.config import PPOConfig
+    from areal.trainer.crew import Crew
+    from areal.trainer.engines import Scorer
+
+
+def build_learner(config: PPOConfig, tokenizer: Any, total_steps: int) -> PolicyLearner:
+    """Actor, and critic and reference where the objective asks for them. total_steps: training steps of the run."""
+    objective = get_objective(config.objective.preset, **config.objective.overrides)
+    model = load_model(config, tokenizer)
+    steps = total_steps * config.objective.num_minibatches
+    critic = None
+    if config.critic is not None:
+        body = ValueModel(load_model(config, tokenizer))
+        critic = build_engine(config, body, settings=config.critic, total_steps=steps, is_critic=True)
+    actor = build_engine(config, model, settings=config.actor, total_steps=steps)
+    reference: Scorer | None = None
+    if objective.needs_reference and isinstance(actor, TrainingEngine):
+        # Of the actor's own model: device and dtype are then the same, and so are the first step's log-probabilities.
+        reference = FrozenModel.copy_of(actor.model, config=config.actor)
+    elif objective.needs_reference:
+        reference = build_scorer(config, tokenizer)
+    return PolicyLearner(config=config, objective=objective, actor=actor, critic=critic, reference=reference)
+
+
+class Policy:
+    """The actor as inference engines know it, on rank 0: they get its weights and compare with its scores."""
+
+    def __init__(self, config: PPOConfig, crew: Crew, learner: PolicyLearner, tokenizer: Any) -> None:
+        self._config, self._crew, self._learner, self._tokenizer = config, crew, learner, tokenizer
+        self._scorer = CrewScorer(crew, "learner", "actor")
+
+    @property
+    def model(self) -> nn.Module:
+        """The live model where one process has all of it. Else, for servers, rank 0's part of it, which tells sizes and
+        device; for an engine in this process, which copies it, a new one with the present weights.
+        """
+        actor = self._learner.actor
+        if isinstance(actor, TrainingEngine) or self._config.rollout.engine != "embedded":
+            return actor.model
+        return self._whole_model()
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """See `TrainEngine.weights`: of the whole model."""
+        found: Mapping[str, Tensor] = self._crew.call("learner", "weights")
+        return found
+
+    def publish(self, version: int) -> Mapping[str, Tensor]:
+        """The weights, as those of `version`."""
+        found: Mapping[str, Tensor] = self._crew.call("learner", "publish", version)
+        return found
+
+    def forward_logp(self, batch: PaddedBatch) -> Tensor:
+        """See `TrainEngine.forward_logp`."""
+        return self._scorer.forward_logp(batch)
+
+    def _whole_model(self) -> nn.Module:
+        model: nn.Module = load_model(self._config, self._tokenizer)
+        dtype: torch.dtype = getattr(torch, self._config.actor.dtype)
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(dtype)
+        if self._config.actor.lora is not None:
+            from areal.engine.hf.lora import add_lora
+
+            add_lora(model, self._config.actor.lora, dtype=dtype)
+        from areal.engine.embedded.weights import replace_weights
+
+        frozen = frozenset(name for name, value in model.named_parameters() if not value.requires_grad)
+        replace_weights(model, self.weights(), frozen=frozen)
+        return model
