@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 SHARDS_FOLDER: Final = "shards"
 _RNG: Final = "rng.rank_"
+_BASE: Final = "base"
+"""Fingerprint of what adapters were trained on top of; only there when adapters are."""
 
 
 class Store(Protocol):
@@ -114,6 +116,7 @@ class ShardedCheckpoints:
             known = reader.read_metadata().state_dict_metadata
         except (OSError, ValueError, EOFError) as error:
             raise CheckpointError(f"{folder} holds no readable shards: {error}") from error
+        self._check_base(reader, known)
         give_back(self._engine.model)
         try:
             room = self._state(known)
@@ -129,10 +132,26 @@ class ShardedCheckpoints:
             raise CheckpointError(f"{folder} does not fit this model: {error}") from error
         self._take(state)
 
+    def _check_base(self, reader: FileSystemReader, known: Mapping[str, Any]) -> None:
+        """Raise CheckpointError unless adapters go on top of the model that they were trained on."""
+        _, base = self._engine.sharded_state()
+        found = {_BASE: torch.zeros(0, dtype=torch.uint8)}
+        if _BASE in known:
+            found = {_BASE: torch.zeros(known[_BASE].size, dtype=torch.uint8)}
+            load_shards(found, storage_reader=reader, process_group=self._group)
+        if not torch.equal(found[_BASE], _digest(base or "")):
+            raise CheckpointError(
+                f"{reader.path} was saved with other adapters or on top of another base model; use the same model.path "
+                f"and lora settings as when it was saved"
+            )
+
     def _state(self, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Flat names to sharded tensors; known: names in a checkpoint, for which there has to be room."""
         engine = self._engine
-        state: dict[str, Any] = {f"parameters.{name}": value for name, value in engine.model.state_dict().items()}
+        own, base = engine.sharded_state()
+        state: dict[str, Any] = {f"parameters.{name}": value for name, value in own.items()}
+        if base is not None:
+            state[_BASE] = _digest(base)
         optimizer = engine.optimizer
         for name, parameter in optimizer.parameters.items():
             prefix = f"moments.{name}."
@@ -181,6 +200,8 @@ def read_whole_state(folder: Path, model: nn.Module, *, dtype: str) -> dict[str,
     except (OSError, ValueError, EOFError, CheckpointException) as error:
         raise CheckpointError(f"{folder} holds no readable shards: {error}") from error
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    # A tied parameter has a second name, under which it has no master.
+    rounded = {name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter.requires_grad}
     has_masters = dtype == "bfloat16"
     parameters, masters, counters = {}, {}, {}
     moments: dict[str, dict[str, Any]] = {name: {} for name in sorted(trained)}
@@ -189,14 +210,15 @@ def read_whole_state(folder: Path, model: nn.Module, *, dtype: str) -> dict[str,
         if kind == "moments":
             name, _, which = name.rpartition(".")
             moments.setdefault(name, {})[which] = tensor
-        elif kind == "parameters" and has_masters and name in trained:
-            masters[name], parameters[name] = tensor, tensor.to(torch.bfloat16)
         elif kind == "parameters":
-            parameters[name] = tensor
+            parameters[name] = tensor.to(torch.bfloat16) if has_masters and name in rounded else tensor
+            if has_masters and name in trained:
+                masters[name] = tensor
         elif kind == "counters":
             counters[name] = int(tensor)
     optimizer = {"moments": moments, "masters": masters}
-    return {"schema": STATE_SCHEMA, "parameters": parameters, "optimizer": optimizer, **counters}
+    base = {"base": bytes(state[_BASE].tolist()).hex()} if _BASE in state else {}
+    return {"schema": STATE_SCHEMA, "parameters": parameters, **base, "optimizer": optimizer, **counters}
 
 
 class _Write:
@@ -255,6 +277,10 @@ class _Write:
 def _room_for(moment: str, shard: Tensor) -> Tensor:
     """What a moment of this shard is read into; a step is counted once for all of it."""
     return torch.zeros((), dtype=torch.float32) if moment == "step" else torch.zeros_like(shard)
+
+
+def _digest(fingerprint: str) -> Tensor:
+    return torch.tensor(list(bytes.fromhex(fingerprint)), dtype=torch.uint8)
 
 
 def _from_first_rank(read: Callable[[], Path], group: ProcessGroup) -> Path:

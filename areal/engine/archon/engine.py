@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from areal.api import ConfigError, TrainStats
+from areal.api import EngineError, TrainStats
 from areal.engine.archon.optimizer import ShardedOptimizer, agree
 from areal.engine.archon.packing import divide_rows, micro_batches_of
 from areal.engine.archon.passes import Scoring, SequentialPasses
 from areal.engine.archon.pipeline import PipelinePasses
 from areal.engine.archon.state import EngineState
 from areal.engine.archon.totals import Totals
+from areal.engine.hf.lora import Adapters
 from areal.engine.train.checks import check_has_distribution, check_has_values, check_role, check_scoring
 from areal.engine.train.forward import place, to_device
 from areal.engine.train.head import score_dtype
@@ -59,11 +60,9 @@ class ArchonEngine(ProgressReport):
     ) -> None:
         """Take over `model`, which has the same parameters on every rank, and keep this rank's part of it.
 
-        Raises ConfigError when the number of processes is not that of `archon.parallel` and for adapters, ModelError
-        when the model does not divide, and what `TrainingEngine` raises.
+        Raises ConfigError when the number of processes is not that of `archon.parallel`, ModelError when the model does
+        not divide, and what `TrainingEngine` raises.
         """
-        if config.lora is not None:
-            raise ConfigError("adapters are trained by one process only; remove lora, or do not split the model")
         self.config, self.archon, self.is_critic = config, archon, is_critic
         self.device = next(model.parameters()).device
         check_role(model, is_critic=is_critic)
@@ -74,8 +73,10 @@ class ArchonEngine(ProgressReport):
         self._dtype: torch.dtype = getattr(torch, config.dtype)
         # For bfloat16 the parameters stay float32: they are the master weights, and FSDP2 rounds what it gathers.
         stored = torch.float64 if self._dtype == torch.float64 else torch.float32
+        adapters = None if config.lora is None else Adapters.added_to(model, config.lora, dtype=self._dtype)
         for parameter in model.parameters():
-            parameter.data = parameter.data.to(stored)
+            if parameter.requires_grad or adapters is None:
+                parameter.data = parameter.data.to(stored)
         plan = ParallelPlan(
             dims=self._dims,
             meshes=self._meshes,
@@ -97,7 +98,9 @@ class ArchonEngine(ProgressReport):
             partial_over_tp=self._passes.partial_over_tp,
             copies=self._passes.copies,
         )
-        self._state = EngineState(self._passes.model, self.optimizer, self._meshes, dtype=self._dtype)
+        self._state = EngineState(
+            self._passes.model, self.optimizer, self._meshes, dtype=self._dtype, adapters=adapters
+        )
         self._progress = Progress(max_skipped_steps=config.max_skipped_steps, whose=" on all ranks")
 
     @property
@@ -167,7 +170,8 @@ class ArchonEngine(ProgressReport):
         )
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Native parameter names to whole tensors in the engine's dtype, on every rank; gathered one by one.
+        """Native parameter names to whole tensors in the engine's dtype, on every rank; gathered one by one. With lora:
+        those of the adapters only.
 
         Unlike those of `TrainingEngine` they are copies. `areal.engine.archon.state.EngineState.stream` hands them out
         without holding all of them.
@@ -206,9 +210,19 @@ class ArchonEngine(ProgressReport):
         """Write a Hugging Face checkpoint folder from the shards, replacing an existing one at once. Returns on every
         rank when it is there; rank 0 writes it.
 
-        A critic is written as its backbone, plus value_head.safetensors with the head.
+        A critic is written as its backbone, plus value_head.safetensors with the head. Adapters are merged.
         """
         self._state.save_pretrained(path, is_critic=self.is_critic)
+
+    def save_adapter(self, path: Path, *, base: str) -> None:
+        """Write the adapters alone, as a folder that goes on top of the checkpoint `base`; EngineError without any."""
+        if self.config.lora is None:
+            raise EngineError("there is no adapter to save: the engine was configured without lora")
+        self._state.save_adapter(path, base=base)
+
+    def sharded_state(self) -> tuple[dict[str, Tensor], str | None]:
+        """This rank's parts of what a checkpoint holds of the model, and what adapters were trained on top of."""
+        return self._state.own(), self._state.base
 
     def _divide(self, batch: PaddedBatch) -> list[list[int]]:
         return divide_rows(batch, self._meshes.data.size(), keep_groups=self.archon.keep_groups)

@@ -13,17 +13,20 @@ import torch.distributed as dist
 from areal.api import EngineError
 from areal.engine.archon.gather import shard_of, whole, whole_of_shard
 from areal.engine.archon.optimizer import local_data
+from areal.engine.hf.adapter_files import merged_tensors, names_for_peft, transposed_layers, write_adapter
 from areal.engine.train.optimizer import check_names
 from areal.models.parallel.data import give_back
+from areal.models.saving import save_tensors
 from areal.utils.atomic import atomic_write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor, nn
 
     from areal.engine.archon.optimizer import ShardedOptimizer
+    from areal.engine.hf.lora import Adapters
     from areal.models.parallel.meshes import Meshes
 
 STATE_SCHEMA: Final = 1
@@ -33,22 +36,45 @@ STATE_SCHEMA: Final = 1
 class EngineState:
     """Reads and writes the parameters and moments of an engine."""
 
-    def __init__(self, model: nn.Module, optimizer: ShardedOptimizer, meshes: Meshes, *, dtype: torch.dtype) -> None:
-        """dtype: that of the weights that are handed out; the shards are float32 where it is smaller."""
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: ShardedOptimizer,
+        meshes: Meshes,
+        *,
+        dtype: torch.dtype,
+        adapters: Adapters | None = None,
+    ) -> None:
+        """dtype: that of the weights that are handed out; the shards are float32 where it is smaller. adapters: what is
+        trained, in place of all parameters."""
         self._model = model
         self._optimizer = optimizer
         self._meshes = meshes
         self._dtype = dtype
         self._has_masters = torch.finfo(dtype).bits < 32
+        self._adapters = adapters
+        named = list(model.named_parameters(remove_duplicate=False))
+        first: dict[int, str] = {}
+        for name, parameter in named:
+            first.setdefault(id(parameter), name)
+        self._first_names = {name: first[id(parameter)] for name, parameter in named}
+        """A parameter may have several names; the optimizer knows the first."""
+
+    @property
+    def base(self) -> str | None:
+        """Fingerprint of the frozen model that adapters are trained on top of."""
+        return None if self._adapters is None else self._adapters.base
+
+    def own(self) -> dict[str, Tensor]:
+        """This rank's parts of what changes in a run: of the whole model, or of what is trained beside a frozen one."""
+        state = self._model.state_dict()
+        return state if self._adapters is None else {name: state[name] for name in self._optimizer.parameters}
 
     def stream(self) -> Iterator[tuple[str, Tensor]]:
         """Names and whole tensors, in the order of the ranks of a pipeline and of the model, on every rank; each has to
         take all of them."""
         give_back(self._model)
-        own = self._model.state_dict()
-        for name, owner in self._owners(list(own)):
-            tensor = self._published(name, whole(own[name])) if name in own else None
-            yield name, self._sent(tensor, owner)
+        return self._gathered(self.own())
 
     def whole_state(self) -> dict[str, Any]:
         """What `TrainingEngine.state_dict` has beside its counters, as copies in host memory, on every rank."""
@@ -67,6 +93,7 @@ class EngineState:
         return {
             "schema": STATE_SCHEMA,
             "parameters": parameters,
+            **({} if self.base is None else {"base": self.base}),
             "optimizer": {"moments": moments, "masters": masters},
         }
 
@@ -78,8 +105,13 @@ class EngineState:
                 f"engine state has schema {state.get('schema')!r}, this program reads {STATE_SCHEMA}; use the "
                 f"version of areal that wrote it"
             )
+        if state.get("base") != self.base:
+            raise EngineError(
+                "the state was saved with other adapters or on top of another base model; use the same model.path and "
+                "lora settings as when it was saved"
+            )
         give_back(self._model)
-        own, optimizer = self._model.state_dict(), state["optimizer"]
+        own, optimizer = self.own(), state["optimizer"]
         check_names("parameters", state["parameters"], {name for name, _ in self._owners(list(own))})
         trained = {name for name, _ in self._owners(list(self._optimizer.parameters))}
         check_names("optimizer state", optimizer["moments"], trained)
@@ -95,7 +127,7 @@ class EngineState:
                     f"use the configuration the state was saved with"
                 )
         for name, tensor in own.items():
-            stored = optimizer["masters"].get(name, state["parameters"][name])
+            stored = optimizer["masters"].get(self._first_names.get(name), state["parameters"][name])
             local_data(tensor).copy_(shard_of(stored.to(tensor.device, tensor.dtype), tensor))
         self._optimizer.follow()
         for name, parameter in self._optimizer.parameters.items():
@@ -107,13 +139,9 @@ class EngineState:
 
     def save_pretrained(self, path: Path, *, is_critic: bool) -> None:
         """See `ArchonEngine.save_pretrained`."""
-        from areal.models.saving import save_tensors
-
-        model: Any = self._model
-        args = model.args
         tensors: dict[str, Tensor] = {}
         head: dict[str, Tensor] = {}
-        for name, tensor in self.stream():
+        for name, tensor in self._merged():
             kind, _, rest = name.partition(".")
             if dist.get_rank() != 0:
                 continue
@@ -121,9 +149,34 @@ class EngineState:
                 head[rest] = tensor.cpu().contiguous()
             else:
                 tensors[rest if is_critic else name] = tensor.to("cpu", copy=True)
-        failure = _on_first_rank(lambda: _write(save_tensors, args, tensors, head, path))
-        if failure is not None:
-            raise failure
+        model: Any = self._model
+        _on_first_rank(lambda: _write(model.backbone if is_critic else model, tensors, head, path))
+
+    def save_adapter(self, path: Path, *, base: str) -> None:
+        """See `ArchonEngine.save_adapter`."""
+        assert self._adapters is not None, "the engine has looked"
+        config = self._adapters.config
+        shapes: list[dict[str, torch.Size]] = [{}] * self._meshes.pp.size()
+        own = {name: tensor.shape for name, tensor in self._model.state_dict().items()}
+        dist.all_gather_object(shapes, own, group=self._meshes.group("pp"))
+        everything = {name: shape for piece in shapes for name, shape in piece.items()}
+        # Every rank gathers, and raises what cannot be named.
+        names = names_for_peft(self._model, everything)
+        tensors = {name: tensor.cpu() for name, tensor in self.stream() if ".lora_" in name}
+        _on_first_rank(lambda: write_adapter(tensors, names, config, path, base=base))
+
+    def _merged(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and whole tensors of a model without adapters."""
+        give_back(self._model)
+        everything = self._gathered(self._model.state_dict())
+        if self._adapters is None:
+            return everything
+        return merged_tensors(everything, self._adapters.config, transposed=transposed_layers(self._model))
+
+    def _gathered(self, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        for name, owner in self._owners(list(own)):
+            tensor = self._published(name, whole(own[name])) if name in own else None
+            yield name, self._sent(tensor, owner)
 
     def _whole_moments(self, name: str) -> dict[str, Tensor]:
         """Of a parameter of this rank's piece; {} of others."""
@@ -169,20 +222,23 @@ class EngineState:
 
     def _published(self, name: str, tensor: Tensor) -> Tensor:
         """In the engine's dtype; buffers keep theirs."""
-        if self._has_masters and name in self._optimizer.parameters:
+        if self._has_masters and self._first_names.get(name) in self._optimizer.parameters:
             return tensor.to(self._dtype)
         return tensor
 
 
-def _write(save: Any, args: Any, tensors: Mapping[str, Tensor], head: Mapping[str, Tensor], path: Path) -> None:
-    save(args, tensors, path)
+def _write(decoder: Any, tensors: Mapping[str, Tensor], head: Mapping[str, Tensor], path: Path) -> None:
+    if hasattr(decoder, "save_tensors"):
+        decoder.save_tensors(tensors, path)
+    else:
+        save_tensors(decoder.args, tensors, path)
     if head:
         from safetensors.torch import save as serialize
 
         atomic_write(path / "value_head.safetensors", serialize(dict(head)))
 
 
-def _on_first_rank(work: Any) -> Exception | None:
+def _on_first_rank(work: Callable[[], None]) -> None:
     """Run `work` on rank 0; every rank gets its error."""
     outcome: list[Exception | None] = [None]
     if dist.get_rank() == 0:
@@ -191,4 +247,5 @@ def _on_first_rank(work: Any) -> Exception | None:
         except Exception as error:  # noqa: BLE001 - raised again, on all ranks
             outcome[0] = error
     dist.broadcast_object_list(outcome, src=0)
-    return outcome[0]
+    if outcome[0] is not None:
+        raise outcome[0]

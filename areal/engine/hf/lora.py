@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from areal.api import ConfigError, EngineError, LowRankChange
+from areal.engine.hf.adapter_files import merged_weight, names_for_peft, write_adapter
 from areal.engine.hf.naming import checkpoint_tensors
 
 if TYPE_CHECKING:
@@ -65,9 +66,11 @@ def merged_copy(model: nn.Module) -> nn.Module:
     """A copy of `model` whose layers have taken up their adapters: the same function, with the names of the base."""
     merged = copy.deepcopy(model)
     for name, layer in list(_adapted_layers(merged)):
-        base = layer.get_base_layer()
+        base, factors = layer.get_base_layer(), (layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight)
         with torch.no_grad():
-            base.weight.data = (base.weight.float() + _change(layer)).to(base.weight.dtype)
+            base.weight.data = merged_weight(
+                base.weight, *factors, layer.scaling[_ADAPTER], transposed=layer.fan_in_fan_out
+            )
         parent, _, leaf = name.rpartition(".")
         setattr(merged.get_submodule(parent), leaf, base)
     holder: Any = getattr(merged, "backbone", merged)
@@ -81,36 +84,10 @@ def save_adapter(model: nn.Module, config: LoraConfig, path: Path, *, base: str)
 
     Raises EngineError for a family that stores an adapted layer in another layout than it computes with.
     """
-    from safetensors.torch import save_file
-
-    from areal.engine.hf.model import write_folder
-
-    peft = _peft()
-    layers = list(_adapted_layers(model))
-    # `peft` puts them beside the layers of a model, whatever these are called on disk.
-    names = (
-        {name: name.removeprefix("inner.") for name, _ in layers} if hasattr(model, "inner") else _names_on_disk(model)
-    )
-    tensors = {}
-    for name, layer in layers:
-        for side in ("lora_A", "lora_B"):
-            weight = getattr(layer, side)[_ADAPTER].weight.detach().cpu().contiguous()
-            tensors[f"base_model.model.{names[name]}.{side}.weight"] = weight
-    settings = peft.LoraConfig(
-        r=config.rank,
-        lora_alpha=config.alpha,
-        target_modules=sorted({name.rpartition(".")[2] for name in names.values()}),
-        use_rslora=config.rank_stabilized,
-        base_model_name_or_path=base or None,
-        task_type="CAUSAL_LM",
-        inference_mode=True,
-    )
-
-    def write(folder: Path) -> None:
-        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-        settings.save_pretrained(folder)
-
-    write_folder(path, write, mark="adapter_config.json")
+    state = model.state_dict()
+    names = names_for_peft(model, {name: tensor.shape for name, tensor in state.items()})
+    adapters = {name: tensor for name, tensor in state.items() if ".lora_" in name}
+    write_adapter(adapters, names, config, path, base=base)
 
 
 def base_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -150,6 +127,21 @@ class AdaptersOnDisk:
         return AdaptersOnDisk(tuple(changes), names)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """What is trained beside a frozen model."""
+
+    config: LoraConfig
+    base: str
+    """Fingerprint of the frozen model."""
+
+    @staticmethod
+    def added_to(model: nn.Module, config: LoraConfig, *, dtype: torch.dtype) -> Adapters:
+        """As `add_lora`, which tells what it raises."""
+        add_lora(model, config, dtype=dtype)
+        return Adapters(config=config, base=BaseModel.of(model).fingerprint)
+
+
 @dataclass(frozen=True)
 class BaseModel:
     """What an adapter is trained on top of, to tell whether it is still the same."""
@@ -184,13 +176,6 @@ def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, module in model.named_modules():
         if isinstance(module, LoraLayer):
             yield name, module
-
-
-def _change(layer: Any) -> Tensor:
-    """What the adapter adds to the weight. In float32 whatever the adapter is kept in, unlike `peft`'s own merging:
-    servers that are sent the factors compute just this (`areal.engine.server.adapters`)."""
-    product: Tensor = layer.lora_B[_ADAPTER].weight.float() @ layer.lora_A[_ADAPTER].weight.float()
-    return (product.t() if layer.fan_in_fan_out else product) * layer.scaling[_ADAPTER]
 
 
 def _names_on_disk(model: nn.Module) -> dict[str, str]:

@@ -10,6 +10,7 @@ piece of the tokens between regions, and what works on pieces has partial gradie
 from __future__ import annotations
 
 import fnmatch
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -38,6 +39,10 @@ VOCABULARY_MODULES: Final = ("embed_tokens", "lm_head")
 TERMS: Final = ("bias", "down_bias")
 """Parameters that are added to what ranks sum up: only one of them may."""
 
+_ADAPTED: Final = re.compile(r"(.+)\.(?:base_layer|(lora_[AB])\.[^.]+)")
+"""A linear layer inside of one with an adapter (`peft`), or a factor of the adapter; the layer, and which factor."""
+_SPLIT_FACTOR: Final = {Shard.COLUMN: "lora_B", Shard.ROW: "lora_A"}
+
 
 def apply_tensor_parallel(
     model: Any,
@@ -56,7 +61,12 @@ def apply_tensor_parallel(
     """
     group = mesh.get_group()
     vocabulary = splits_vocabulary(model.args.vocab_size, group.size(), table)
-    skipped = {id(module) for layer in _layers(model) for module in _whole_key_values(layer.self_attn, group.size())}
+    skipped = {
+        id(module)
+        for layer in _layers(model)
+        for linear in _whole_key_values(layer.self_attn, group.size())
+        for module in linear.modules()
+    }
     split: set[str] = set()
     for module_name, module in model.named_modules():
         if id(module) in skipped or (not vocabulary and module_name in VOCABULARY_MODULES):
@@ -128,12 +138,18 @@ def _layers(model: Any) -> Iterator[Any]:
 
 
 def splits_of(module_name: str, module: nn.Module, table: Mapping[str, Shard]) -> Iterator[tuple[str, Shard]]:
-    """Own parameters of a module that the table splits; it names parameters, or the module for all of them."""
+    """Own parameters of a module that the table splits; it names parameters, or the module for all of them.
+
+    A low-rank adapter of a matrix is split where the matrix is: by output features what maps to them, by input features
+    what maps from them. The other one of its factors is whole on every rank.
+    """
+    adapted = _ADAPTED.fullmatch(module_name)
+    owner_name, factor = (module_name, None) if adapted is None else adapted.groups()
     for name, parameter in module.named_parameters(recurse=False):
         for pattern, shard in table.items():
-            if any(fnmatch.fnmatchcase(owner, pattern) for owner in (module_name, f"{module_name}.{name}")):
+            if any(fnmatch.fnmatchcase(owner, pattern) for owner in (owner_name, f"{owner_name}.{name}")):
                 # The bias of a ROW matrix belongs to the sum, not to one of its terms.
-                if parameter.ndim > DIMENSION[shard]:
+                if parameter.ndim > DIMENSION[shard] and factor in (None, _SPLIT_FACTOR.get(shard)):
                     yield name, shard
                 break
 
@@ -168,9 +184,10 @@ def _split_heads(attention: nn.Module, group: ProcessGroup) -> None:
     size, rank = group.size(), group.rank()
     num_kv_heads = number_of_key_value_heads(attention)
     kept = (rank * num_kv_heads // size, max(1, num_kv_heads // size))
-    for module in _whole_key_values(attention, size):
-        width = module.out_features // num_kv_heads
-        adopt(module, reads=dict.fromkeys(("weight", "bias"), _reading_rows(kept[0] * width, width)))
+    for linear in _whole_key_values(attention, size):
+        width = linear.out_features // num_kv_heads
+        for module in _with_output_features(linear):
+            adopt(module, reads=dict.fromkeys(("weight", "bias"), _reading_rows(kept[0] * width, width)))
     heads = attention.num_heads // size
     norms: tuple[tuple[Any, tuple[int, int]], ...] = (
         (attention.q_norm, (rank * heads, heads)),
@@ -195,6 +212,11 @@ def _whole_key_values(attention: nn.Module, size: int) -> tuple[nn.Linear, ...]:
     if isinstance(attention, SelfAttention) and number_of_key_value_heads(attention) < size:
         return attention.k_proj, attention.v_proj
     return ()
+
+
+def _with_output_features(linear: Any) -> list[nn.Module]:
+    """The modules in a linear layer, with an adapter or without, whose parameters have a row per output feature."""
+    return [linear.base_layer, *linear.lora_B.values()] if hasattr(linear, "base_layer") else [linear]
 
 
 def _reading_rows(start: int, length: int) -> Callable[[Tensor], Tensor | None]:

@@ -1,0 +1,139 @@
+"""Adapters as a run leaves them: merged into their base, or alone as a folder that `peft` and inference servers load.
+
+Works on names and tensors, which may be gathered from shards one by one; how adapters come into a model is `lora`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from areal.api import EngineError
+from areal.models.registry import get_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from areal.engine.hf.config import LoraConfig
+
+_MARKS: Final = (".base_layer.", ".lora_A.", ".lora_B.")
+_MERGED: Final = ("weight", "lora_A.default.weight", "lora_B.default.weight")
+"""Parts of an adapted layer that become one; see `_part_of`."""
+
+
+def transposed_layers(model: nn.Module) -> frozenset[str]:
+    """Names of adapted layers whose matrices map rows to columns."""
+    return frozenset(name for name, module in model.named_modules() if getattr(module, "fan_in_fan_out", False))
+
+
+def merged_tensors(
+    tensors: Iterable[tuple[str, Tensor]], config: LoraConfig, *, transposed: Container[str] = ()
+) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors of a model with adapters as those of one whose layers have taken them up; no more than a layer
+    is held back. transposed: names of layers whose matrices map rows to columns.
+    """
+    scaling = config.alpha / (math.sqrt(config.rank) if config.rank_stabilized else config.rank)
+    held: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors:
+        layer, part = _part_of(name)
+        if part not in _MERGED:
+            yield f"{layer}.{part}" if part else name, tensor
+            continue
+        held.setdefault(layer, {})[part] = tensor
+        if len(held[layer]) == len(_MERGED):
+            parts = held.pop(layer)
+            base, down, up = (parts[part] for part in _MERGED)
+            yield f"{layer}.weight", merged_weight(base, down, up, scaling, transposed=layer in transposed)
+    assert not held, f"adapters of {', '.join(held)} are incomplete"
+
+
+def merged_weight(base: Tensor, down: Tensor, up: Tensor, scaling: float, *, transposed: bool) -> Tensor:
+    """base + up @ down * scaling, in float32 at least whatever they are kept in, unlike `peft`'s own merging: servers
+    that are sent the factors compute just this (`areal.engine.server.adapters`)."""
+    dtype = torch.promote_types(base.dtype, torch.float32)
+    change = up.to(dtype) @ down.to(dtype) * scaling
+    return (base.to(dtype) + (change.T if transposed else change)).to(base.dtype)
+
+
+def names_for_peft(model: Any, shapes: Mapping[str, torch.Size]) -> dict[str, str]:
+    """Names that the adapted layers have in the model of `transformers`; shapes: of all tensors of the whole model.
+
+    Raises EngineError for a layer that is stored in another layout than it is computed with.
+    """
+    layers = sorted({_part_of(name)[0] for name in shapes} - {""})
+    if hasattr(model, "inner"):
+        # Beside these layers `peft` puts them, whatever they are called on disk.
+        return {layer: layer.removeprefix("inner.") for layer in layers}
+    # Without values: a tensor on disk that is one of ours, as it is, shares its storage.
+    with torch.device("meta"):
+        state = {
+            name.replace(".base_layer.", "."): torch.empty(shape)
+            for name, shape in shapes.items()
+            if ".lora_" not in name
+        }
+    stored = get_spec(model.args.model_type).state_dict_adapter(model.args).to_hf(state)
+    places = {_place(tensor): name for name, tensor in stored.items()}
+    found = {}
+    for layer in layers:
+        place = places.get(_place(state[f"{layer}.weight"]))
+        if place is None:
+            raise EngineError(
+                f"layer {layer} is stored in another layout than it is computed with, which an adapter file cannot "
+                f"say; use the merged checkpoint, or lora.targets without this layer"
+            )
+        found[layer] = place.removesuffix(".weight")
+    return found
+
+
+def write_adapter(
+    tensors: Mapping[str, Tensor], names: Mapping[str, str], config: LoraConfig, path: Path, *, base: str
+) -> None:
+    """Write adapters as a folder that `peft` and inference servers load on top of the checkpoint `base`.
+
+    tensors: by our names; names: as `names_for_peft` gives them.
+    """
+    from peft import LoraConfig as Settings
+    from safetensors.torch import save_file
+
+    from areal.engine.hf.model import write_folder
+
+    stored = {}
+    for name, tensor in tensors.items():
+        layer, part = _part_of(name)
+        side = part.partition(".")[0]
+        stored[f"base_model.model.{names[layer]}.{side}.weight"] = tensor.detach().cpu().contiguous()
+    settings = Settings(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules=sorted({name.rpartition(".")[2] for name in names.values()}),
+        use_rslora=config.rank_stabilized,
+        base_model_name_or_path=base or None,
+        task_type="CAUSAL_LM",
+        inference_mode=True,
+    )
+
+    def write(folder: Path) -> None:
+        save_file(stored, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        settings.save_pretrained(folder)
+
+    write_folder(path, write, mark="adapter_config.json")
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    """Equal for two tensors without values if they would always have the same ones, in the same layout."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+
+
+def _part_of(name: str) -> tuple[str, str]:
+    """The adapted layer that a tensor belongs to, and what it is there: "weight", "bias", "lora_A.default.weight";
+    ("", "") for a tensor of no such layer."""
+    for mark in _MARKS:
+        layer, found, rest = name.rpartition(mark)
+        if found:
+            return layer, rest if mark == _MARKS[0] else found[1:] + rest
+    return "", ""
