@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from areal.api import Config
+from areal.engine.hf.config import LoraConfig
 from areal.engine.archon.schedules import PipelineLayout, pipeline_layout
 from areal.models.parallel.dims import ParallelDims
 
@@ -148,6 +149,10 @@ def _case(kind: Kind, *, quick: bool = False, options: dict[str, Any] | None = N
     return Case(kind=kind, dims=ParallelDims(**rest), options=options or {}, tier=tier, **known)
 
 
+def _adapters(kind: Kind, *, options: dict[str, Any] | None = None, **rest: Any) -> Case:
+    return _case(kind, options={"lora": LoraConfig(rank=3, alpha=7), **(options or {})}, **rest)
+
+
 _MUON: Final = {"optimizer": "muon"}
 _CASES: Final[list[Case]] = [
     # Two processes: every dimension alone.
@@ -200,6 +205,17 @@ _CASES: Final[list[Case]] = [
     _case("transformers llama", dp_shard=2, is_critic=True),
     _case("transformers mixtral", dp_shard=2, quick=True),
     _case("transformers mixtral", dp_shard=2, few_rows=True),
+    _adapters("dense", dp_shard=2, quick=True),
+    _adapters("dense", tp=2, quick=True),
+    _adapters("dense", tp=2, options={"sequence_parallel": True, "gradient_checkpointing": True}),
+    _adapters("dense", dp_shard=2, is_critic=True),
+    _adapters("dense", cp=2, few_rows=True),
+    _adapters("dense", pp=2),
+    _adapters("tied", tp=2),
+    _adapters("mixture", dp_shard=2, ep=2),
+    _adapters("latent", tp=2),
+    _adapters("transformers gpt2", dp_shard=2, quick=True),
+    _adapters("transformers llama", dp_shard=2, few_rows=True, options={"gradient_checkpointing": True}),
     # Four processes: the pairs that matter, and all together.
     _case("dense", dp_shard=2, tp=2, quick=True),
     _case("dense", dp_shard=2, tp=2, options={"sequence_parallel": True, "gradient_checkpointing": True}),
@@ -237,6 +253,12 @@ _CASES: Final[list[Case]] = [
     _case("dense", pp=2, dp_shard=2, is_critic=True),
     _case("dense", pp=2, tp=2, options={"sequence_parallel": True}, is_critic=True),
     _case("dense", dp_shard=2, tp=2, is_critic=True),
+    _case("transformers llama", dp_replicate=2, dp_shard=2),
+    _case("transformers mixtral", dp_shard=4),
+    _adapters("dense", dp_shard=2, tp=2, quick=True),
+    _adapters("tied", dp_replicate=2, tp=2, options={"sequence_parallel": True}),
+    _adapters("mixture", dp_shard=2, tp=2, ep=4),
+    _adapters("latent", dp_shard=2, tp=2),
     # Optimizers: matrices that no rank has, experts that one has, and those that all have.
     _case("dense", dp_shard=2, options=_MUON, quick=True),
     _case("dense", tp=2, options=_MUON | {"sequence_parallel": True}),
