@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -142,6 +143,24 @@ class Report:
 
 
 _LOADS: Final = ("load_average_before", "load_average")
+
+
+def planned(model: Mapping[str, Any], actor: Mapping[str, Any], *options: str) -> dict[str, Any]:
+    """What `areal plan --json` says of training this model (content of a config.json) with these settings of `actor`.
+
+    options: of the command, e.g. "--parallel=tp=2".
+    """
+    import argparse
+
+    from areal.cli import plan
+
+    parser = argparse.ArgumentParser()
+    plan.add_arguments(parser)
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "run.yaml"
+        config.write_text(json.dumps({"kind": "sft", "model": {"init": dict(model)}, "actor": dict(actor)}))
+        # More memory than there is anywhere: it is asked for the numbers, not for a verdict.
+        return dict(plan.run(parser.parse_args([str(config), "--memory=1000000", *options])).data)
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
