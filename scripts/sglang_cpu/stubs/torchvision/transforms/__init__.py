@@ -1,0 +1,8 @@
+"""See `torchvision`."""
+
+from __future__ import annotations
+
+from torchvision.transforms import functional
+from torchvision.transforms.functional import InterpolationMode
+
+__all__ = ["InterpolationMode", "functional"]
