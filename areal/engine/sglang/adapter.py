@@ -1,13 +1,18 @@
 """SGLang's HTTP API as a `ServerAdapter`. What differs between versions of SGLang is found out by asking, and stays
 here.
 
-Requests are cut before a weight update and continued after it: a call then has one version, which the server names in
-its answers. Weights come from a folder that the server reads (carriers disk and shared_memory). The server does not
-compare them with the manifest; the probe after each update is what finds a server that did not take them.
+Requests are cut before a weight update and continued after it: kept ones would go on with keys and values of the old
+weights, for SGLang drops its cache only when it has no requests. Weights come from a folder that the server reads
+(carriers disk and shared_memory). The server does not compare them with the manifest; the probe after each update is
+what finds a server that did not take them.
+
+Held against SGLang 0.5.20; what had to be found out about it stands beside the line that depends on it.
 """
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.engine.server.adapter import Capabilities, Chunk
@@ -23,6 +28,11 @@ if TYPE_CHECKING:
 
 _INFO_PATHS: Final = ("/server_info", "/get_server_info")
 _FINISHES: Final = frozenset({"stop", "length", "abort"})
+_FORBIDDEN: Final = -1e9
+"""Added to the logits of tokens that must not be sampled; infinity has no place in JSON."""
+_DRAIN_SECONDS: Final = 0.05
+"""For answers that were cut to leave the server; see `SGLangAdapter.pause`."""
+_UNKNOWN_MODE: Final = frozenset({400, 404, 422})
 
 
 class SGLangAdapter:
@@ -61,25 +71,51 @@ class SGLangAdapter:
     async def stream(
         self, client: ServerClient, url: str, call: Call, *, capabilities: Capabilities, patience: float
     ) -> AsyncIterator[Chunk | None]:
-        """See `ServerAdapter`. Events repeat what came before (unless the server streams increments): only the new part
-        of each is passed on."""
-        where = f"{url}/generate"
-        body = _body(call, seeded=capabilities.details["seeded"])
-        done = 0
-        async for event in client.events(url, "/generate", body, patience=patience):
-            if event is None:
-                yield None
+        """See `ServerAdapter`. A call with a least number of tokens is two requests: its own option for that is refused
+        by a server without tokenizer, so stop tokens are forbidden in a first request, and end the second one."""
+        where, seeded = f"{url}/generate", capabilities.details["seeded"]
+        least = min(call.min_tokens, call.max_tokens) if call.stop_token_ids else 0
+        begun: tuple[tuple[int, int, int], ...] | None = ()
+        tokens: list[int] = []
+        for limit, forbid in ((least, True), (call.max_tokens - least, False)):
+            if limit == 0:
                 continue
-            chunk, done = _chunk(event, done, where)
-            yield chunk
+            body = _body(call, tokens, limit, forbid=forbid, seeded=seeded)
+            before, finish = len(tokens), ""
+            async for event in client.events(url, "/generate", body, patience=patience):
+                if event is None:
+                    yield None
+                    continue
+                chunk = _chunk(event, len(tokens) - before, where)
+                tokens += chunk.tokens
+                finish = chunk.finish
+                if finish:
+                    begun = _joined(begun, chunk.spans, before)
+                    goes_on = forbid and finish == "length" and len(tokens) < call.max_tokens
+                    chunk = replace(chunk, finish="" if goes_on else finish, spans=None if goes_on else begun)
+                yield chunk
+            if finish != "length":
+                return
 
     async def abort(self, client: ServerClient, url: str, call_ids: Sequence[str], *, timeout: float) -> None:
         """See `ServerAdapter`."""
         for call_id in call_ids:
-            await client.post(url, "/abort_request", {"rid": call_id}, timeout=timeout)
+            await client.post(url, "/abort_request", {"rid": _request_id(call_id)}, timeout=timeout)
 
     async def pause(self, client: ServerClient, url: str, *, capabilities: Capabilities, timeout: float) -> None:
-        """See `ServerAdapter`. The other modes of SGLang fail when weights are updated with a flush of the cache."""
+        """See `ServerAdapter`. Mode "abort" is what makes an update safe: it returns when no request is left, and an
+        update that finds one when it drops the cache ends the server.
+
+        By itself it looks once a second, so that every update would stand still that long. Hence the requests are put
+        back into the queue and cut there before, and it mostly finds none.
+        """
+        try:
+            await client.post(url, "/pause_generation", {"mode": "retract"}, timeout=timeout)
+            await client.post(url, "/abort_request", {"rid": "", "abort_all": True}, timeout=timeout)
+            await asyncio.sleep(_DRAIN_SECONDS)
+        except BadStatusError as error:
+            if error.status not in _UNKNOWN_MODE:  # older servers know no modes but "abort"
+                raise
         await client.post(url, "/pause_generation", {"mode": "abort"}, timeout=timeout)
 
     async def resume(self, client: ServerClient, url: str, *, timeout: float) -> None:
@@ -98,7 +134,13 @@ class SGLangAdapter:
     ) -> None:
         """See `ServerAdapter`."""
         version = str(published.manifest.version)
-        body = {"model_path": str(published.folder), "flush_cache": clear_cache, "weight_version": version}
+        body = {
+            "model_path": str(published.folder),
+            # Without it the server loads as it did at its start, where it made the weights up.
+            "load_format": "auto",
+            "flush_cache": clear_cache,
+            "weight_version": version,
+        }
         answer = await client.post(url, "/update_weights_from_disk", body, timeout=timeout)
         if not isinstance(answer, dict) or answer.get("success") is not True:
             raise RefusedError(f"{url} could not switch: {answer!r}")
@@ -120,51 +162,64 @@ class SGLangAdapter:
         return [_logprob(entry, token, where) for entry, token in zip(found[1:], tokens[1:], strict=True)]
 
 
-def _body(call: Call, *, seeded: bool) -> dict[str, Any]:
-    sampling: dict[str, Any] = {
-        "max_new_tokens": call.max_tokens,
-        "min_new_tokens": call.min_tokens,
-        "temperature": call.temperature,
-        "stop_token_ids": list(call.stop_token_ids),
-        # All stop tokens are named, so that the model folder's own list cannot end anything in addition.
-        "ignore_eos": True,
-    }
+def _request_id(call_id: str) -> str:
+    """SGLang aborts every request whose id begins with the one it is given: without an end, "a.1" would end "a.12"."""
+    return f"{call_id};"
+
+
+def _body(call: Call, sampled: Sequence[int], limit: int, *, forbid: bool, seeded: bool) -> dict[str, Any]:
+    """Of a request for `limit` tokens after those sampled. forbid: whether stop tokens must not be sampled."""
+    sampling: dict[str, Any] = {"max_new_tokens": limit, "temperature": call.temperature}
+    if forbid:
+        sampling["logit_bias"] = {str(token): _FORBIDDEN for token in call.stop_token_ids}
+    # "ignore_eos" ignores the stop tokens of a request too. The model folder has none of its own (see `launch`).
+    sampling |= {"ignore_eos": True} if forbid else {"stop_token_ids": list(call.stop_token_ids)}
     if seeded:
         sampling["sampling_seed"] = call.seed % 2**31
     return {
-        "rid": call.call_id,
-        "input_ids": list(call.prompt),
+        "rid": _request_id(call.call_id),
+        "input_ids": [*call.prompt, *sampled],
         "sampling_params": sampling,
         "return_logprob": True,
         "stream": True,
     }
 
 
-def _chunk(event: Mapping[str, Any], done: int, where: str) -> tuple[Chunk, int]:
+def _chunk(event: Mapping[str, Any], done: int, where: str) -> Chunk:
+    """The new part of an event: some have all tokens of the request, some only those since the event before."""
     meta = field_of(event, "meta_info", dict, where=where)
     entries = field_of(meta, "output_token_logprobs", list, where=where)
     total = int(field_of(meta, "completion_tokens", int, where=where))
     new = total - done
-    if new < 0 or len(entries) not in {new, total}:
+    if new < 0 or len(entries) < new:
         raise BrokenTokensError(
             f"{where} sent {len(entries)} log-probabilities for {total} tokens, {done} known before"
         )
-    entries = entries[len(entries) - new :] if new else []
-    finish = meta.get("finish_reason")
-    reason = ""
-    if finish is not None:
-        reason = str(field_of(finish, "type", str, where=where))
-        if reason not in _FINISHES:
-            raise BadAnswerError(f"{where} ended a generation by {finish!r}")
-        if reason == "abort" and finish.get("status_code") == 400:
-            raise BadStatusError(400, where, str(finish.get("message")))
-    chunk = Chunk(
-        tokens=[_part(entry, 1, where) for entry in entries],
+    entries = entries[len(entries) - new :]
+    tokens = [_part(entry, 1, where) for entry in entries]
+    # An answer that was cut in the queue ends with an event that names its last token only.
+    named = field_of(event, "output_ids", list, where=where)[-new:] if new else []
+    if named != tokens[new - len(named) :]:
+        raise BrokenTokensError(f"{where} sent tokens {named[-8:]} with log-probabilities of {tokens[-8:]}")
+    reason = _finish(meta, where)
+    return Chunk(
+        tokens=tokens,
         logprobs=[_part(entry, 0, where) for entry in entries],
         finish=reason,
         spans=_spans(meta, total, where) if reason else None,
     )
-    return chunk, total
+
+
+def _finish(meta: Mapping[str, Any], where: str) -> str:
+    finish = meta.get("finish_reason")
+    if finish is None:
+        return ""
+    reason = str(field_of(finish, "type", str, where=where))
+    if reason not in _FINISHES:
+        raise BadAnswerError(f"{where} ended a generation by {finish!r}")
+    if reason == "abort" and finish.get("status_code"):
+        raise BadStatusError(int(finish["status_code"]), where, str(finish.get("message")))
+    return reason
 
 
 def _part(entry: object, index: int, where: str) -> Any:
@@ -174,14 +229,27 @@ def _part(entry: object, index: int, where: str) -> Any:
 
 
 def _spans(meta: Mapping[str, Any], total: int, where: str) -> tuple[tuple[int, int, int], ...] | None:
-    """The server names one version per call: right, since no call lives through an update."""
-    label = meta.get("weight_version")
-    if label is None or not total:
+    """Versions of the tokens. Servers before 0.5.20 name one per request: right, since none lives through an update."""
+    if not total:
+        return ()
+    labels = meta.get("weight_versions")
+    if labels is None and meta.get("weight_version") is not None:
+        labels = [{"version": meta["weight_version"], "start": 0, "end": total}]
+    if labels is None:
         return None
     try:
-        return ((int(label), 0, total),)
-    except ValueError as error:
-        raise BrokenTokensError(f"{where} names weight version {label!r}, which was never sent to it") from error
+        return tuple((int(label["version"]), int(label["start"]), int(label["end"])) for label in labels)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BrokenTokensError(f"{where} names weight versions {labels!r}, which were never sent to it") from error
+
+
+def _joined(
+    begun: tuple[tuple[int, int, int], ...] | None, spans: tuple[tuple[int, int, int], ...] | None, before: int
+) -> tuple[tuple[int, int, int], ...] | None:
+    """Spans of a call, from those of its requests. before: tokens of the requests before."""
+    if begun is None or spans is None:
+        return None
+    return (*begun, *((version, start + before, end + before) for version, start, end in spans))
 
 
 def _logprob(entry: object, token: int, where: str) -> float:

@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from areal.engine.sglang.config import SGLangConfig
 
 MODULE: Final = "sglang.launch_server"
+_VARIABLES: Final = {
+    "HF_HUB_OFFLINE": "1",
+    # /health would generate a token, for which it waits 20 s and then says "unhealthy" while the server is paused.
+    "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
+    # Else log-probabilities would be those before the temperature.
+    "SGLANG_RETURN_ORIGINAL_LOGPROB": "0",
+    "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
+}
+_SPARE: Final = 8
+"""SGLang leaves the last places of its context empty, so that an answer would end before ours does. It is told of more
+than the model has, and never asked to use them."""
 
 
 def prepare(
@@ -30,20 +41,27 @@ def prepare(
     """Write the model folder below `folder`; returns (server index, port) -> (argv, environment).
 
     The model folder has no weights: a server starts with random ones, and gets the real ones as it gets all others,
-    before its first request. Raises ConfigError without an SGLang environment.
+    before its first request. Raises ConfigError without an SGLang environment, and for what SGLang cannot do on CPUs.
     """
     if shutil.which(config.python) is None and not Path(config.python).is_file():
         raise ConfigError(
-            f"sglang.python is {config.python!r}, but there is no such interpreter: give the python of an environment "
-            f"that has SGLang"
+            f"sglang.python is {config.python!r}, but there is no such interpreter: run "
+            f"`bash scripts/setup_sglang.sh`, or give the python of an environment that has SGLang"
+        )
+    if on_cpu and config.deterministic:
+        raise ConfigError(
+            "sglang.deterministic is true, but SGLang has no deterministic attention for CPUs: set it to false here"
         )
     model = folder.absolute() / "model"
     model.mkdir(parents=True, exist_ok=True)
-    (model / "config.json").write_text(json.dumps(dict(model_config), indent=2) + "\n", encoding="utf-8")
+    # Each request names its stop tokens: the model's own, and what a class of models has by default, must not end any.
+    content = {**model_config, "eos_token_id": None}
+    (model / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     def command(index: int, port: int) -> tuple[list[str], dict[str, str]]:
         arguments = _arguments(config, servers, model=model, port=port, context=context, on_cpu=on_cpu)
-        variables = {"HF_HUB_OFFLINE": "1"}
+        # Threads that wait without sleeping take the cores that others need.
+        variables = _VARIABLES | ({"OMP_WAIT_POLICY": "PASSIVE"} if on_cpu else {})
         if config.visible_devices:
             variables["CUDA_VISIBLE_DEVICES"] = config.visible_devices[index % len(config.visible_devices)]
         return arguments, variables | config.environment
@@ -61,17 +79,20 @@ def _arguments(
         MODULE,
         *("--model-path", str(model), "--load-format", "dummy"),
         *("--host", "127.0.0.1", "--port", str(port)),
-        *("--dtype", servers.dtype, "--context-length", str(context)),
+        *("--dtype", servers.dtype, "--context-length", str(context + _SPARE)),
         *("--max-running-requests", str(servers.max_concurrent)),
         *("--tp-size", str(config.tensor_parallel_size), "--mem-fraction-static", str(config.memory_fraction)),
-        *("--stream-interval", str(servers.stream_interval)),
+        # Events with what is new: all tokens again in each would be quadratic in the length of an answer.
+        *("--stream-interval", str(servers.stream_interval), "--incremental-streaming-output"),
         *("--skip-tokenizer-init", "--log-level", "warning"),
     ]
     if backend:
         command += ["--attention-backend", backend]
     if on_cpu:
         command += ["--device", "cpu", "--sampling-backend", "pytorch", "--disable-overlap-schedule"]
-    if config.deterministic or servers.parity:
+        # Its share of the host's memory would be cleared at the start, and mostly never used.
+        command += ["--max-total-tokens", str((servers.max_concurrent + 1) * (context + _SPARE))]
+    elif config.deterministic or servers.parity:
         command.append("--enable-deterministic-inference")
     if servers.parity:
         command.append("--disable-radix-cache")
