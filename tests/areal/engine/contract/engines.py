@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +75,11 @@ class Subject:
     old_models: dict[int, Any] = field(default_factory=dict)
     """Version to a copy of the model as it was."""
 
+    @property
+    def seeded(self) -> bool:
+        """Whether a seed decides what is sampled."""
+        return self.kind != "sglang" or torch.cuda.is_available()
+
     @staticmethod
     def request(*prompt: int, new: int = 16, seed: int = 0, **options: Any) -> ModelRequest:
         """A generation; options go to GenerationConfig."""
@@ -139,6 +145,8 @@ def embedded(model: Any) -> Any:
 
 def double_command(api: str, folder: Path, fault: str = ""):
     """(index, port) -> command of a double whose model folder is `folder`."""
+    if api == "sglang":
+        return sglang_double_command(folder, fault)
     script = Path(__file__).with_name("double.py")
 
     def command(index: int, port: int) -> ServerCommand:
@@ -150,9 +158,30 @@ def double_command(api: str, folder: Path, fault: str = ""):
     return command
 
 
-def write_config(folder: Path, model: Any) -> Path:
-    import json
+def sglang_double_command(folder: Path, fault: str = ""):
+    """(index, port) -> command of the double, which is started with the arguments and variables of the real server."""
+    script = Path(__file__).with_name("sglang_double.py")
+    content = json.loads((folder / "config.json").read_text())
+    command = prepare_sglang(
+        SGLangConfig(python=sys.executable, deterministic=True),
+        ServerEngineConfig(dtype="float32", stream_interval=4),
+        folder=folder / "launch",
+        model_config=content,
+        context=content["max_position_embeddings"],
+        on_cpu=False,
+    )
 
+    def of(index: int, port: int) -> ServerCommand:
+        (python, _, _, *arguments), variables = command(index, port)
+        return ServerCommand(
+            arguments=[python, str(script), "--fault", fault, *arguments],
+            environment=variables | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )
+
+    return of
+
+
+def write_config(folder: Path, model: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({**model.args.to_hf_config(), "dtype": "float32"}))
     return folder
@@ -179,13 +208,13 @@ def vllm_command(folder: Path, model: Any, config: ServerEngineConfig):
 def sglang_command(folder: Path, model: Any, config: ServerEngineConfig):
     """(index, port) -> command of a real SGLang server."""
     command = prepare_sglang(
-        # Deterministic: seeds decide, as the contract asks.
-        SGLangConfig(python=str(SGLANG_PYTHON), deterministic=True, memory_fraction=0.3),
+        # Deterministic: seeds decide, as the contract asks. SGLang can do that on GPUs only.
+        SGLangConfig(python=str(SGLANG_PYTHON), deterministic=torch.cuda.is_available(), memory_fraction=0.3),
         config,
         folder=folder,
         model_config={**model.args.to_hf_config(), "dtype": "float32"},
         context=CONTEXT,
-        on_cpu=False,
+        on_cpu=not torch.cuda.is_available(),
     )
 
     def of(index: int, port: int) -> ServerCommand:
@@ -196,9 +225,19 @@ def sglang_command(folder: Path, model: Any, config: ServerEngineConfig):
 
 
 def with_servers(
-    api: str, command: Any, model: Any, folder: Path, *, carrier: Any = None, servers: int = 1, **options: Any
+    api: str,
+    command: Any,
+    model: Any,
+    folder: Path,
+    *,
+    carrier: Any = None,
+    servers: int = 1,
+    pool: Any = None,
+    adapter: Any = None,
+    **options: Any,
 ) -> ServerEngine:
-    """An engine with server processes, started; `wait_ready` before use."""
+    """An engine with server processes, started; `wait_ready` before use. pool, adapter: instead of those for `command`
+    and `api`."""
     config = ServerEngineConfig(
         **{
             "dtype": "float32",
@@ -211,8 +250,8 @@ def with_servers(
         | options
     )
     names = get_spec(model.args.model_type).state_dict_adapter(model.args)
-    adapter = {"vllm": VLLMAdapter, "sglang": SGLangAdapter}[api]()
-    pool = LocalSupervisor(
+    adapter = adapter or {"vllm": VLLMAdapter, "sglang": SGLangAdapter}[api]()
+    pool = pool or LocalSupervisor(
         [f"{api}-{index}" for index in range(servers)],
         command,
         health=is_healthy,
