@@ -17,6 +17,7 @@ from areal.api import BaseModelArgs, ModelSpec
 from areal.engine.archon.equality.cases import Case
 from areal.engine.archon.equality.comparison import compare
 from areal.engine.archon.processes import connected
+from areal.engine.hf.config import LoraConfig
 from areal.models.adapter import TableAdapter
 from areal.models.analysis import reference
 from areal.models.analysis.spec import (
@@ -102,12 +103,13 @@ ARCHITECTURES = {
         layer("pre", RMS, HEADS, BIASED, rotary=0), vocab_size=65, head_bias=True
     ),
 }
+LORA = LoraConfig(rank=3, alpha=7)
 WAYS = {
-    2: [{"tp": 2}, {"tp": 2, "sequence_parallel": True}, {"cp": 2}],
+    2: [{"tp": 2}, {"tp": 2, "sequence_parallel": True}, {"cp": 2}, {"tp": 2, "lora": LORA}],
     4: [{"tp": 2, "cp": 2, "sequence_parallel": True}, {"dp_shard": 2, "tp": 2}],
 }
 MIXTURE_WAYS = {
-    2: [{"dp_shard": 2, "ep": 2}, {"tp": 2, "ep": 2}],
+    2: [{"dp_shard": 2, "ep": 2}, {"tp": 2, "ep": 2}, {"tp": 2, "ep": 2, "lora": LORA}],
     4: [{"dp_shard": 2, "tp": 2, "ep": 2, "etp": 2}, {"cp": 2, "tp": 2, "ep": 4}],
 }
 
@@ -172,8 +174,8 @@ def main():
                 continue
             build = register(name, spec)
             for way in WAYS[size] + (MIXTURE_WAYS[size] if "mixtures" in name else []):
-                sizes = {key: value for key, value in way.items() if key != "sequence_parallel"}
-                options = {"sequence_parallel": True} if "sequence_parallel" in way else {}
+                options = {key: value for key, value in way.items() if key in ("lora", "sequence_parallel")}
+                sizes = {key: value for key, value in way.items() if key not in options}
                 case = Case(kind="dense", dims=ParallelDims(**sizes), options=options)
                 result = compare(case, make_model=build)
                 result["case"] = f"{name}: {case.name}"
