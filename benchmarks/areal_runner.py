@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 
 def main() -> None:
@@ -20,7 +21,7 @@ def main() -> None:
     from areal.trainer.run import run
 
     shutil.rmtree(job["output_dir"], ignore_errors=True)
-    resolved = load_config(None, [f"{key}={json.dumps(value)}" for key, value in _settings(job).items()])
+    resolved = load_config(None, [f"{key}={json.dumps(value)}" for key, value in settings(job).items()])
     started = time.perf_counter()
     run(resolved.config)
     seconds = time.perf_counter() - started
@@ -33,13 +34,15 @@ def main() -> None:
     json.dump({"steps": steps, "seconds": seconds}, sys.stdout)
 
 
-def _settings(job: dict[str, object]) -> dict[str, object]:
+def settings(job: dict[str, Any]) -> dict[str, Any]:
+    """Keys and values of `areal train`."""
+    samples = job["prompts_per_step"] * job["group_size"]
+    # What computes at once shares what the job allows: two threads of this process, or this process and the server.
+    threads = max(1, job["threads"] // (2 if job["staleness"] else 1))
     return {
         "output_dir": job["output_dir"],
         "seed": job["seed"],
-        # Asynchronous runs compute in two threads at once, so each gets half of what the job allows.
-        "num_threads": max(1, int(str(job["threads"])) // (2 if job["staleness"] else 1)),
-        "engine.num_threads": max(1, int(str(job["threads"])) // (2 if job["staleness"] else 1)),
+        "num_threads": threads,
         "total_train_steps": job["steps"],
         "model.path": job["model"],
         "train_dataset.name": "jsonl_rl",
@@ -47,18 +50,36 @@ def _settings(job: dict[str, object]) -> dict[str, object]:
         "train_dataset.shuffle": False,
         "reward": "exact",
         "gconfig.max_new_tokens": job["max_new_tokens"],
+        "rollout.engine": job["engine"],
         "rollout.batch_size": job["prompts_per_step"],
         "rollout.group_size": job["group_size"],
         "rollout.max_head_offpolicyness": job["staleness"],
-        "engine.max_batch_size": int(str(job["prompts_per_step"])) * int(str(job["group_size"])),
-        "engine.max_seq_len": job["max_seq_len"],
         "objective.preset": "grpo" if job["loss_type"] == "grpo" else "dapo",
         "objective.overrides": {"clip_low": 0.2, "clip_high": 0.28, "advantage_params": {"eps": 1e-4}},
         "actor.lr": job["lr"],
+        "actor.device": job["device"],
+        "actor.dtype": "bfloat16" if job["device"] == "cuda" else "float32",
         "actor.max_tokens_per_micro_batch": 1 << 20,
         "metrics.progress": False,
         "metrics.rollouts_per_step": 0,
         "checkpoint.resume": False,
+        **_engine_settings(job, samples, threads),
+    }
+
+
+def _engine_settings(job: dict[str, Any], samples: int, threads: int) -> dict[str, Any]:
+    if job["engine"] == "embedded":
+        return {
+            "engine.num_threads": threads,
+            "engine.max_batch_size": samples,
+            "engine.max_seq_len": job["max_seq_len"],
+        }
+    return {
+        "vllm.python": job["vllm_python"],
+        "vllm.cpu_cores": ",".join(map(str, job["cores"][-threads:])),
+        "servers.dtype": "float32",
+        "servers.max_concurrent": samples,
+        "servers.max_seq_len": job["max_seq_len"],
     }
 
 

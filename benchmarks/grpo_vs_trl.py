@@ -1,12 +1,19 @@
 """One GRPO step and time-to-reward: areal beside TRL's GRPOTrainer, alternating runs on this machine, ratios printed.
 
-    bash scripts/setup_trl.sh
-    .venv/bin/python benchmarks/grpo_vs_trl.py [--rounds 3] [--json]
+    bash scripts/setup_trl.sh; bash scripts/setup_vllm.sh
+    .venv/bin/python benchmarks/grpo_vs_trl.py [--sides areal areal-async areal-vllm areal-vllm-async] [--json]
+
+areal             the embedded engine, generation and training in turn
+areal-async       the same, at most one weight version behind: half of the cores generate, half train
+areal-vllm        a vLLM server on the same cores, in turn
+areal-vllm-async  a vLLM server on half of the cores, at most one weight version behind
+trl               GRPOTrainer with its own generation; always there, for the ratios
 
 Same checkpoint and tokenizer, same prompts in the same order, same group size, token limits, learning rate, clip range,
-fp32, number of threads; beta = 0 on both sides. Step figures are medians after the first 3 steps. Two workloads:
+fp32 (bfloat16 on a GPU), number of threads; beta = 0 on all sides. Step figures are medians after the first 3 steps, so
+that starts of servers do not count; in brackets the range over rounds. Two workloads:
 
-throughput  a randomly initialised model that rarely stops: 32 new tokens per sample, so generation dominates
+throughput  a randomly initialised model that rarely stops: 64 new tokens per sample, so generation dominates
 reward      the warm-started model of `areal demo`: seconds until the mean reward of the last 5 steps passes a level
 """
 
@@ -20,39 +27,91 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from common import (
+    ROOT,
+    TRL_PYTHON,
+    VLLM_PYTHON,
+    Report,
+    add_output_arguments,
+    markdown,
+    processors,
+    progress,
+    require,
+    shown,
+    spread,
+    stop,
+)
+from gpu_step import SIZES as LARGE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One of what is compared."""
+
+    python: Path = ROOT / ".venv/bin/python"
+    script: Path = ROOT / "benchmarks/areal_runner.py"
+    engine: str = "embedded"
+    staleness: int = 0
+
+
+BASELINE = "trl"
+SMALL = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "max_position_embeddings": 512}
 SIDES = {
-    "areal": (ROOT / ".venv/bin/python", ROOT / "benchmarks/areal_runner.py", 0),
-    "areal-async": (ROOT / ".venv/bin/python", ROOT / "benchmarks/areal_runner.py", 1),
-    "trl": (ROOT / ".venv-trl/bin/python", ROOT / "benchmarks/trl_runner.py", 0),
+    "areal": Side(),
+    "areal-async": Side(staleness=1),
+    "areal-vllm": Side(engine="vllm"),
+    "areal-vllm-async": Side(engine="vllm", staleness=1),
+    BASELINE: Side(python=TRL_PYTHON, script=ROOT / "benchmarks/trl_runner.py"),
 }
 SKIPPED_STEPS = 3
+SIZES = {"0.9M": SMALL, **LARGE}
+"""Random models of the throughput workload; those of gpu_step.py have more tokens than the tokenizer knows."""
 
 
 def main() -> int:
     """Prepare the workloads, run the sides in turn, print the comparison."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=2, help="alternating rounds per workload (default 2)")
-    parser.add_argument("--steps", type=int, default=12, help="steps of the throughput workload (default 12)")
-    parser.add_argument("--reward-steps", type=int, default=120, help="steps of the reward workload (default 120)")
-    parser.add_argument("--level", type=float, default=0.65, help="mean reward to reach (default 0.65)")
-    parser.add_argument("--threads", type=int, default=2, help="intra-op threads of both sides (default 2)")
-    parser.add_argument("--workload", choices=("both", "reward", "throughput"), default="both")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    options = parser.parse_args()
-    if not SIDES["trl"][0].exists():
-        print("grpo_vs_trl: run `bash scripts/setup_trl.sh` first (.venv-trl is missing)", file=sys.stderr)
-        return 2
-    with tempfile.TemporaryDirectory() as folder:
-        report = {name: _compare(name, Path(folder), options) for name in _workloads(options.workload)}
-    if options.json:
-        json.dump(report, sys.stdout, indent=2)
-    else:
-        _print(report)
+    options = _parse()
+    uses_vllm = any(SIDES[side].engine == "vllm" for side in options.sides)
+    if options.device == "cuda" and uses_vllm:
+        stop("grpo_vs_trl: sides with vLLM run on CPUs only: on one GPU, server and trainer would share its memory")
+    require("grpo_vs_trl", TRL_PYTHON, *([VLLM_PYTHON] if uses_vllm else []))
+    for workload in _workloads(options.workload):
+        report = Report(f"grpo_vs_trl {workload}", options)
+        with tempfile.TemporaryDirectory() as folder:
+            result = _compare(workload, Path(folder), options)
+        report.finish(result, _table(result))
     return 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=2, help="alternating rounds per workload (2)")
+    parser.add_argument("--steps", type=int, default=12, help="steps of the throughput workload (12)")
+    parser.add_argument("--prompts", type=int, default=8, help="prompts of its steps, with 8 samples each (8)")
+    parser.add_argument("--new-tokens", type=int, default=64, help="its longest answer (64)")
+    parser.add_argument("--size", choices=sorted(SIZES), default="0.9M", help="its model, by parameters (0.9M)")
+    parser.add_argument("--reward-steps", type=int, default=120, help="steps of the reward workload (120)")
+    parser.add_argument("--level", type=float, default=0.65, help="mean reward to reach (0.65)")
+    parser.add_argument("--threads", type=int, default=2, help="intra-op threads of all sides (2)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: bfloat16 on all sides (cpu)")
+    parser.add_argument("--workload", choices=("both", "reward", "throughput"), default="both")
+    parser.add_argument(
+        "--sides",
+        nargs="+",
+        choices=[name for name in SIDES if name != BASELINE],
+        default=["areal", "areal-async"],
+        metavar="SIDE",
+        help="compared with trl (areal areal-async)",
+    )
+    add_output_arguments(parser)
+    return parser.parse_args()
 
 
 def _workloads(choice: str) -> tuple[str, ...]:
@@ -61,22 +120,23 @@ def _workloads(choice: str) -> tuple[str, ...]:
 
 def _compare(workload: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     job = _prepare(workload, folder, options)
-    runs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+    sides = [*options.sides, BASELINE]
+    runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     for index in range(options.rounds):
-        for side in SIDES:
-            print(f"{workload}: round {index + 1} of {options.rounds}, {side}", file=sys.stderr)
+        for side in sides:
+            progress(f"{workload}: round {index + 1} of {options.rounds}, {side}")
             runs[side].append(_run(side, job | {"seed": 1 + index}, folder))
     figures = {side: _figures(results, options.level) for side, results in runs.items()}
+    base = figures[BASELINE]
     ratios = {
         side: {
-            "tokens_per_second": figures[side]["tokens_per_second"] / figures["trl"]["tokens_per_second"],
-            "seconds_per_step": figures["trl"]["seconds_per_step"] / figures[side]["seconds_per_step"],
-            "seconds_to_level": _ratio(figures["trl"]["seconds_to_level"], figures[side]["seconds_to_level"]),
+            "tokens_per_second": found["tokens_per_second"]["median"] / base["tokens_per_second"]["median"],
+            "seconds_per_step": base["seconds_per_step"]["median"] / found["seconds_per_step"]["median"],
+            "seconds_to_level": _ratio(base["seconds_to_level"], found["seconds_to_level"]),
         }
-        for side in SIDES
-        if side != "trl"
+        for side, found in figures.items()
     }
-    return {"job": job, "figures": figures, "times_faster_than_trl": ratios}
+    return {"workload": workload, "job": job, "figures": figures, "times_faster_than_trl": ratios}
 
 
 def _ratio(ours: float | None, theirs: float | None) -> float | None:
@@ -87,8 +147,15 @@ def _prepare(workload: str, folder: Path, options: argparse.Namespace) -> dict[s
     """Checkpoint and prompts on disk, shared by all sides."""
     prompts = folder / f"{workload}-prompts.jsonl"
     if workload == "throughput":
-        model, rows = _random_model(folder / "model"), _gsm8k_rows(8 * options.steps)
-        specific = {"steps": options.steps, "prompts_per_step": 8, "max_new_tokens": 64, "max_seq_len": 192, "lr": 1e-5}
+        model = random_model(folder / "model", SIZES[options.size])
+        rows = gsm8k_rows(options.prompts * options.steps)
+        specific = {
+            "steps": options.steps,
+            "prompts_per_step": options.prompts,
+            "max_new_tokens": options.new_tokens,
+            "max_seq_len": 128 + options.new_tokens,
+            "lr": 1e-5,
+        }
     else:
         model, rows = _warm_model(folder / "warm"), _arithmetic_rows(64 * options.reward_steps)
         specific = {
@@ -105,17 +172,17 @@ def _prepare(workload: str, folder: Path, options: argparse.Namespace) -> dict[s
         "group_size": 8,
         "loss_type": "dapo",
         "threads": options.threads,
+        "device": options.device,
     }
 
 
-def _random_model(folder: Path) -> str:
-    """0.9M parameters, byte tokenizer: an untrained model rarely samples its end token."""
+def random_model(folder: Path, size: Mapping[str, Any]) -> str:
+    """Byte tokenizer, and an untrained model, which rarely samples its end token. size: changes the demo's model."""
     from areal.dataset.tokenizers import load_tokenizer
     from areal.models import from_config, save_pretrained
     from areal.trainer.demo import MODEL
 
-    size = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "max_position_embeddings": 512}
-    model = from_config(MODEL | size | {"vocab_size": 258, "eos_token_id": 257, "pad_token_id": 256}, seed=1)
+    model = from_config(MODEL | {"vocab_size": 258} | size | {"eos_token_id": 257, "pad_token_id": 256}, seed=1)
     save_pretrained(model, folder)
     load_tokenizer("bytes:").save_pretrained(folder)
     return str(folder)
@@ -128,7 +195,7 @@ def _warm_model(folder: Path) -> str:
     return str(run(warm_start_config(folder, seed=1))["checkpoint"])
 
 
-def _gsm8k_rows(count: int) -> list[dict[str, str]]:
+def gsm8k_rows(count: int) -> list[dict[str, str]]:
     """The first 96 characters of packaged GSM8K questions: real text of realistic, equal length."""
     from areal.dataset.gsm8k import read_gsm8k
 
@@ -143,26 +210,33 @@ def _arithmetic_rows(count: int) -> list[dict[str, str]]:
     return [{"prompt": f"{fact.expression}=", "answer": fact.result} for fact in facts]
 
 
-def _run(side: str, job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    python, script, staleness = SIDES[side]
+def _run(name: str, job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    side = SIDES[name]
     path = folder / "job.json"
-    path.write_text(json.dumps(job | {"staleness": staleness, "output_dir": str(folder / f"out-{side}")}))
+    own = {"staleness": side.staleness, "engine": side.engine, "output_dir": str(folder / f"out-{name}")}
+    own |= {"vllm_python": str(VLLM_PYTHON), "cores": processors()[: job["threads"]]}
+    path.write_text(json.dumps(job | own))
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(job["threads"])}
-    result = subprocess.run(
-        [str(python), str(script), str(path)], capture_output=True, text=True, env=environment, check=False, cwd=folder
-    )
+    command = [str(side.python), str(side.script), str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=folder)
     if result.returncode != 0:
-        raise SystemExit(f"{side} failed with exit code {result.returncode}:\n{result.stderr[-3000:]}")
+        raise SystemExit(f"{name} failed with exit code {result.returncode}:\n{result.stderr[-3000:]}")
     return json.loads(result.stdout[result.stdout.index('{"steps"') :])
 
 
-def _figures(results: list[dict[str, Any]], level: float) -> dict[str, float | None]:
-    steps = [step for result in results for step in result["steps"][SKIPPED_STEPS:]]
+def _figures(results: list[dict[str, Any]], level: float) -> dict[str, Any]:
+    rounds = [result["steps"][SKIPPED_STEPS:] for result in results]
     reached = [_seconds_to_level(result["steps"], level) for result in results]
+
+    def over_rounds(values: list[list[float]]) -> dict[str, float]:
+        """Median of all steps, range of the rounds' medians."""
+        medians = spread([statistics.median(each) for each in values])
+        return medians | {"median": statistics.median([value for each in values for value in each])}
+
     return {
-        "seconds_per_step": statistics.median(step["seconds"] for step in steps),
-        "tokens_per_second": statistics.median(step["tokens"] / step["seconds"] for step in steps),
-        "tokens_per_step": statistics.median(step["tokens"] for step in steps),
+        "seconds_per_step": over_rounds([[step["seconds"] for step in steps] for steps in rounds]),
+        "tokens_per_second": over_rounds([[step["tokens"] / step["seconds"] for step in steps] for steps in rounds]),
+        "tokens_per_step": statistics.median(step["tokens"] for steps in rounds for step in steps),
         "final_reward": statistics.mean(step["reward"] for result in results for step in result["steps"][-5:]),
         "seconds_to_level": None if None in reached else statistics.median(reached),
         "seconds_total": statistics.median(result["seconds"] for result in results),
@@ -180,18 +254,20 @@ def _seconds_to_level(steps: list[dict[str, float]], level: float) -> float | No
     return None
 
 
-def _print(report: dict[str, Any]) -> None:
-    for workload, result in report.items():
-        print(f"\n{workload}")
-        for side, figures in result["figures"].items():
-            reached = figures["seconds_to_level"]
-            print(
-                f"  {side:12} {figures['seconds_per_step']:8.3f} s/step {figures['tokens_per_second']:9.0f} tokens/s"
-                f"   reward {figures['final_reward']:.3f}   to level {'-' if reached is None else f'{reached:.1f} s'}"
-            )
-        for side, ratios in result["times_faster_than_trl"].items():
-            text = ", ".join(f"{key} {value:.2f}x" for key, value in ratios.items() if value is not None)
-            print(f"  {side} against trl: {text}")
+def _table(result: dict[str, Any]) -> str:
+    def row(side: str, figures: dict[str, Any]) -> list[str]:
+        reached, ratios = figures["seconds_to_level"], result["times_faster_than_trl"][side]
+        return [
+            side,
+            shown(figures["seconds_per_step"], ".3f"),
+            shown(figures["tokens_per_second"], ".0f"),
+            f"{ratios['seconds_per_step']:.2f}x",
+            f"{figures['final_reward']:.3f}",
+            "" if reached is None else f"{reached:.1f}",
+        ]
+
+    header = ["side", "s/step", "tokens/s", "against trl", "last rewards", "s to the level"]
+    return markdown(header, [row(side, figures) for side, figures in result["figures"].items()])
 
 
 if __name__ == "__main__":
