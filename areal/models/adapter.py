@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import torch
 
@@ -27,11 +27,21 @@ from areal.models.adapter_rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor, nn
 
     from areal.api import BaseModelArgs
+    from areal.models.adapter_rows import Box, Stored
+
+    class Shaped(Protocol):
+        """A tensor, or one on disk."""
+
+        @property
+        def shape(self) -> torch.Size:
+            """Of the whole."""
+            ...
+
 
 __all__ = [
     "Experts",
@@ -61,22 +71,41 @@ class Unit:
     on_disk: tuple[str, ...]
     head_dim: int
 
-    def read(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our tensors. Raises ModelError when one on disk has another shape than the config says."""
-        stored = [state_dict[name] for name in self.on_disk]
+    def problems(self, state_dict: Mapping[str, Shaped]) -> list[str]:
+        """Tensors on disk that have another shape than the config says."""
         with torch.device("meta"):
             blanks = self.row.write([torch.empty(shape) for shape in self.shapes], self.head_dim)
-        for name, tensor, blank in zip(self.on_disk, stored, blanks, strict=True):
-            if tensor.shape != blank.shape:
-                raise ModelError(
-                    f"{', '.join(self.ours)} ({name}) is {list(tensor.shape)}, expected {list(blank.shape)}"
-                )
+        shapes = [(name, state_dict[name].shape, blank.shape) for name, blank in zip(self.on_disk, blanks, strict=True)]
+        return [
+            f"{', '.join(self.ours)} ({name}) is {list(found)}, expected {list(expected)}"
+            for name, found, expected in shapes
+            if found != expected
+        ]
+
+    def read(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Our tensors."""
+        stored = [state_dict[name] for name in self.on_disk]
         return dict(zip(self.ours, self.row.read(stored, self.shapes, self.head_dim), strict=True))
+
+    def read_part(self, stored: Mapping[str, Stored], name: str, box: Box) -> Tensor:
+        """A part of one of our tensors, which has numbers in it."""
+        tensors = [stored[source] for source in self.on_disk]
+        return self.row.read_part(tensors, self.shapes, self.head_dim, self.ours.index(name), box)
 
     def write(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors on disk."""
         stored = self.row.write([state_dict[name] for name in self.ours], self.head_dim)
         return dict(zip(self.on_disk, stored, strict=True))
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where the parameters of a model are on disk."""
+
+    units: tuple[Unit, ...]
+    """In the layouts in which they are stored, in the order of our names."""
+    tied_head: str | None
+    """Name on disk of a head that is stored although it is the embedding; it has to be equal to it."""
 
 
 class TableAdapter(StateDictAdapter):
@@ -110,10 +139,22 @@ class TableAdapter(StateDictAdapter):
 
     def from_hf(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """On-disk names to ours. Raises ModelError naming all missing, unexpected and misshapen tensors."""
+        located = self.locate(state_dict)
+        ours: dict[str, Tensor] = {}
+        for unit in located.units:
+            ours |= unit.read(state_dict)
+        if located.tied_head is not None:
+            head, embedding = state_dict[located.tied_head], ours[EMBEDDING]
+            if head.shape != embedding.shape or not torch.equal(head, embedding):
+                raise ModelError(untied(located.tied_head))
+        return {name: ours[name] for name in self._shapes}
+
+    def locate(self, state_dict: Mapping[str, Shaped]) -> Located:
+        """Where everything is in a checkpoint, by the names and shapes in it. Raises ModelError as `from_hf` does."""
         used: set[str] = set()
         missing: list[str] = []
         wrong: list[str] = []
-        ours: dict[str, Tensor] = {}
+        units: list[Unit] = []
         done: set[str] = set()
         for name in self._shapes:
             if name in done:
@@ -124,13 +165,12 @@ class TableAdapter(StateDictAdapter):
             absent = [source for source in unit.on_disk if source not in state_dict]
             missing += absent
             if not absent:
-                try:
-                    ours |= unit.read(state_dict)
-                except ModelError as error:
-                    wrong.append(str(error))
+                wrong += unit.problems(state_dict)
+            units.append(unit)
         unexpected = [key for key in state_dict if key not in used and not self.is_skipped(key)]
-        if HEAD not in self._shapes:
-            self._take_tied_head(state_dict, ours, unexpected)
+        tied_head = self._tied_head(unexpected)
+        if tied_head is not None:
+            unexpected.remove(tied_head)
         if missing or unexpected:
             raise ModelError(
                 f"checkpoint does not hold a model of type {self.args.model_type!r} with this config: "
@@ -138,7 +178,7 @@ class TableAdapter(StateDictAdapter):
             )
         if wrong:
             raise ModelError(f"shapes do not fit config.json: {'; '.join(wrong[:8])}")
-        return {name: ours[name] for name in self._shapes}
+        return Located(tuple(units), tied_head)
 
     def to_hf(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our names to those on disk, also for a part of the model. Raises ModelError for a foreign name, and when
@@ -188,7 +228,7 @@ class TableAdapter(StateDictAdapter):
         )
         return getattr(owner, "head_dim", 0)
 
-    def _stored_unit(self, name: str, state_dict: Mapping[str, Tensor]) -> Unit:
+    def _stored_unit(self, name: str, state_dict: Mapping[str, Shaped]) -> Unit:
         """The unit in whose layout `name` is stored: the row's, or its alternative if only that is complete."""
         unit = self._units[name]
         row = unit.row.alternative
@@ -197,24 +237,22 @@ class TableAdapter(StateDictAdapter):
         alternative = self._unit(row, name)
         return alternative if all(source in state_dict for source in alternative.on_disk) else unit
 
-    def _take_tied_head(
-        self, state_dict: Mapping[str, Tensor], ours: Mapping[str, Tensor], unexpected: list[str]
-    ) -> None:
-        """A head that is stored although it is the embedding may be there, but must be equal to it."""
-        on_disk = self._row(HEAD).on_disk.removesuffix(".weight") + ".weight"
-        if on_disk not in unexpected or EMBEDDING not in ours:
-            return
-        head, embedding = state_dict[on_disk], ours[EMBEDDING]
-        if head.shape != embedding.shape or not torch.equal(head, embedding):
-            raise ModelError(
-                f"config says tie_word_embeddings, but {on_disk} in the checkpoint differs from the embedding; "
-                "set tie_word_embeddings to false, or remove the tensor"
-            )
-        unexpected.remove(on_disk)
+    def _tied_head(self, unexpected: Sequence[str]) -> str | None:
+        """The name of a stored head, in a model that has none beside its embedding."""
+        name = self._row(HEAD).on_disk.removesuffix(".weight") + ".weight"
+        return name if HEAD not in self._shapes and name in unexpected else None
 
     def is_skipped(self, key: str) -> bool:
         """Whether a name on disk holds nothing of this model."""
         return any(re.search(pattern, key) for pattern in (*ALWAYS_SKIPPED, *self.skipped))
+
+
+def untied(name: str) -> str:
+    """What is wrong with a stored head that is not the embedding it is tied to."""
+    return (
+        f"config says tie_word_embeddings, but {name} in the checkpoint differs from the embedding; "
+        "set tie_word_embeddings to false, or remove the tensor"
+    )
 
 
 def _listing(names: list[str], limit: int = 8) -> str:

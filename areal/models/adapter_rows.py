@@ -3,6 +3,8 @@
 Names hold `*` for the layer number. A name may be that of a module or parameter: what follows it (".weight", ".bias")
 is the same on both sides. Tensors [out, in] are ours; `transposed` says that a file has them as [in, out]; vectors are
 never transposed.
+
+A row can also read a part of one of our tensors, for processes that hold no more than parts.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -20,6 +22,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
+
+Box = tuple[slice, ...]
+"""Part of a tensor: start and stop along each dimension."""
+
+
+class Stored(Protocol):
+    """A tensor on disk, of which parts can be read."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the whole."""
+        ...
+
+    def read(self, box: Box | None = None) -> Tensor:
+        """A part of it, or all."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -48,6 +66,13 @@ class Row(ABC):
     def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
         """The inverse of `read`."""
 
+    def read_part(
+        self, stored: Sequence[Stored], shapes: Sequence[torch.Size], head_dim: int, index: int, box: Box
+    ) -> Tensor:
+        """`box` of our tensor number `index`: `read(...)[index][box]`, reading no more than is needed where the layout
+        allows it; here everything that is stored with it."""
+        return self.read([tensor.read() for tensor in stored], shapes, head_dim)[index][box]
+
 
 @dataclass(frozen=True)
 class Renamed(Row):
@@ -60,6 +85,12 @@ class Renamed(Row):
     def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
         """See Row."""
         return list(tensors)
+
+    def read_part(
+        self, stored: Sequence[Stored], shapes: Sequence[torch.Size], head_dim: int, index: int, box: Box
+    ) -> Tensor:
+        """See Row."""
+        return stored[0].read(box)
 
 
 @dataclass(frozen=True)
@@ -88,6 +119,12 @@ class Transposed(Row):
     def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
         """See Row."""
         return [_transposed(tensors[0], True)]
+
+    def read_part(
+        self, stored: Sequence[Stored], shapes: Sequence[torch.Size], head_dim: int, index: int, box: Box
+    ) -> Tensor:
+        """See Row."""
+        return _read_rows(stored[0], box, [shapes[0][0]], 0, groups=1, transposed=True)
 
 
 @dataclass(frozen=True)
@@ -126,6 +163,13 @@ class Rows(Row):
         """See Row."""
         groups = self._groups([tensor.shape[0] for tensor in tensors], head_dim)
         return [_transposed(_merge(tensors, groups, 0), self.transposed)]
+
+    def read_part(
+        self, stored: Sequence[Stored], shapes: Sequence[torch.Size], head_dim: int, index: int, box: Box
+    ) -> Tensor:
+        """See Row."""
+        rows = [shape[0] for shape in shapes]
+        return _read_rows(stored[0], box, rows, index, groups=self._groups(rows, head_dim), transposed=self.transposed)
 
     def _groups(self, rows: Sequence[int], head_dim: int) -> int:
         """Number of equal runs in which every part has its share of rows."""
@@ -176,6 +220,12 @@ class Experts(Row):
         """See Row."""
         return list(_merge_experts(self, tensors).unbind())
 
+    def read_part(
+        self, stored: Sequence[Stored], shapes: Sequence[torch.Size], head_dim: int, index: int, box: Box
+    ) -> Tensor:
+        """See Row."""
+        return _read_experts(self, stored, shapes, index, box)
+
 
 @dataclass(frozen=True)
 class StackedExperts(Row):
@@ -197,6 +247,40 @@ class StackedExperts(Row):
         """See Row."""
         whole = _merge_experts(self, tensors)
         return [whole.flatten(0, 1) if self.arrangement == "flattened" else whole]
+
+    def read_part(
+        self, stored: Sequence[Stored], shapes: Sequence[torch.Size], head_dim: int, index: int, box: Box
+    ) -> Tensor:
+        """See Row."""
+        number = shapes[0][0]
+        rows = stored[0].shape[0] // number if self.arrangement == "flattened" else None
+        return _read_experts(
+            self, [_OneOfStack(stored[0], expert, rows) for expert in range(number)], shapes, index, box
+        )
+
+
+@dataclass(frozen=True)
+class _OneOfStack:
+    """A `Stored` of one expert out of a tensor of all."""
+
+    stack: Stored
+    expert: int
+    rows: int | None
+    """Of each expert, where experts and rows are one dimension."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the expert."""
+        rest = self.stack.shape[1:]
+        return rest if self.rows is None else torch.Size((self.rows, *rest))
+
+    def read(self, box: Box | None = None) -> Tensor:
+        """See `Stored`."""
+        box = tuple(slice(0, size) for size in self.shape) if box is None else box
+        if self.rows is None:
+            return self.stack.read((slice(self.expert, self.expert + 1), *box))[0]
+        start = self.expert * self.rows
+        return self.stack.read((slice(start + box[0].start, start + box[0].stop), *box[1:]))
 
 
 def _merge(parts: Sequence[Tensor], groups: int, dim: int) -> Tensor:
@@ -227,6 +311,34 @@ def _split_experts(row: Experts | StackedExperts, whole: Tensor, shapes: Sequenc
     ours = whole.transpose(1, 2) if row.transposed and whole.dim() == 3 else whole
     sizes = [shape[1] for shape in shapes]
     return _split(ours, sizes, _groups(row, row.arrangement, sizes[0]), 1)
+
+
+def _read_experts(
+    row: Experts | StackedExperts, stored: Sequence[Stored], shapes: Sequence[torch.Size], index: int, box: Box
+) -> Tensor:
+    """`box` of our stack number `index`, from one stored tensor for each expert."""
+    rows = [shape[1] for shape in shapes]
+    groups = _groups(row, row.arrangement, rows[0])
+    experts = range(box[0].start, box[0].stop)
+    return torch.stack(
+        [
+            _read_rows(stored[expert], box[1:], rows, index, groups=groups, transposed=row.transposed)
+            for expert in experts
+        ]
+    )
+
+
+def _read_rows(stored: Stored, box: Box, sizes: Sequence[int], index: int, *, groups: int, transposed: bool) -> Tensor:
+    """`box` of part number `index` of those that `_merge` stacked along dimension 0: one run of rows that has it."""
+    if len(sizes) == 1:
+        groups = 1
+    share, before, together = sizes[index] // groups, sum(sizes[:index]) // groups, sum(sizes) // groups
+    wanted = torch.arange(box[0].start, box[0].stop)
+    places = wanted // share * together + before + wanted % share
+    run = slice(int(places[0]), int(places[-1]) + 1)
+    is_turned = transposed and len(box) == 2
+    found = stored.read((box[1], run)).T if is_turned else stored.read((run, *box[1:]))
+    return found if run.stop - run.start == len(wanted) else found[places - run.start]
 
 
 def _groups(row: Row, arrangement: str, size: int) -> int:

@@ -21,6 +21,7 @@ from areal.models.saving import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
 
 if TYPE_CHECKING:
     from areal.api import BaseModelArgs, ModelSpec
+    from areal.models.adapter_rows import Box
     from areal.models.blocks.decoder import DecoderModel
 
 
@@ -50,7 +51,7 @@ def from_tensors(
     """`from_pretrained` of a checkpoint that is not a folder: the content of its config.json, and tensors by their
     names on disk."""
     spec, args = _resolve(config)
-    model = _empty(spec, args)
+    model = _blank(spec, args)
     loaded = spec.state_dict_adapter(args).from_hf(tensors)
     kept = {name: buffer.dtype for name, buffer in model.named_buffers()}
     own = {
@@ -77,11 +78,16 @@ def from_config(
     dtype. Raises ModelError as `from_pretrained` does.
     """
     spec, args = _resolve(config)
-    model = _empty(spec, args).to_empty(device=device)
+    model = _blank(spec, args).to_empty(device=device)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype or torch.float32)
     initialize(model, std=model.args.initializer_range, seed=seed)
     return model
+
+
+def blank_model(config: Mapping[str, Any]) -> DecoderModel:
+    """The model that the content of a config.json describes, without memory: parameters have shapes only."""
+    return _blank(*_resolve(config))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -119,6 +125,48 @@ class SafetensorsFolder(Mapping[str, Tensor]):
     def __len__(self) -> int:
         """Number of tensors."""
         return len(self._owner)
+
+
+class StoredTensor:
+    """A tensor of a safetensors file, of which parts can be read."""
+
+    def __init__(self, handle: Any, name: str, folder: SlicedFolder) -> None:
+        self._part, self._name, self._folder = handle.get_slice(name), name, folder
+        self.shape = torch.Size(self._part.get_shape())
+
+    def read(self, box: Box | None = None) -> Tensor:
+        """A part, or all; in the stored dtype. Raises ModelError when the file does not give it."""
+        try:
+            found: Tensor = self._part[box if box is not None else ...]
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"cannot read {self._name}: {error}") from error
+        self._folder.bytes_read += found.nbytes
+        return found
+
+
+class SlicedFolder(Mapping[str, StoredTensor]):
+    """As `SafetensorsFolder`, for readers of parts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._handles = {name: handle for file in _weight_files(folder) for name, handle in _named(_open(file))}
+        self.bytes_read = 0
+        """By all tensors of this folder, so far."""
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        """Nothing of it is read yet."""
+        return StoredTensor(self._handles[name], name, self)
+
+    def __iter__(self) -> Iterator[str]:
+        """Names."""
+        return iter(self._handles)
+
+    def __len__(self) -> int:
+        """Number of tensors."""
+        return len(self._handles)
+
+
+def _named(handle: Any) -> Iterator[tuple[str, Any]]:
+    return ((name, handle) for name in handle.keys())  # noqa: SIM118 - a safetensors handle is not iterable
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -162,7 +210,7 @@ def _resolve(config: Mapping[str, Any]) -> tuple[ModelSpec, BaseModelArgs]:
     return spec, spec.args_class.from_hf_config(config)
 
 
-def _empty(spec: ModelSpec, args: BaseModelArgs) -> DecoderModel:
+def _blank(spec: ModelSpec, args: BaseModelArgs) -> DecoderModel:
     """A model whose parameters have shapes but no memory."""
     with torch.device("meta"):
         model: DecoderModel = spec.model_class(args)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from areal.api import LossFunction, PaddedBatch
     from areal.engine.archon.config import ArchonConfig
+    from areal.engine.archon.loading import ShardSource
     from areal.engine.archon.scoring import Scored
     from areal.engine.train.config import TrainEngineConfig
 
@@ -57,14 +58,17 @@ class ArchonEngine(ProgressReport):
         archon: ArchonConfig,
         total_steps: int | None = None,
         is_critic: bool = False,
+        source: ShardSource | None = None,
     ) -> None:
         """Take over `model`, which has the same parameters on every rank, and keep this rank's part of it.
+
+        source: fills a model without memory once it is split; see `areal.engine.archon.loading`.
 
         Raises ConfigError when the number of processes is not that of `archon.parallel`, ModelError when the model does
         not divide, and what `TrainingEngine` raises.
         """
         self.config, self.archon, self.is_critic = config, archon, is_critic
-        self.device = next(model.parameters()).device
+        self.device = next(model.parameters()).device if source is None else source.device
         check_role(model, is_critic=is_critic)
         self._total_steps = total_steps
         learning_rate(config, config.warmup_steps, total_steps)
@@ -91,6 +95,8 @@ class ArchonEngine(ProgressReport):
             self._passes = PipelinePasses(model, plan, self._meshes, config, archon, is_critic=is_critic)
         else:
             self._passes = SequentialPasses(model, plan, self._meshes, config, is_critic=is_critic)
+        if source is not None:
+            source.fill(self._passes.model)
         self.optimizer = ShardedOptimizer(
             self._passes.model,
             config,

@@ -59,7 +59,6 @@ class SequentialPasses:
         self._meshes = meshes
         self._is_critic = is_critic
         self._dtype = score_dtype(getattr(torch, config.dtype))
-        self._device = next(model.parameters()).device
         prefix = "backbone." if is_critic else ""
         partial = {prefix + name for name in sharding.partial_over_tp}
         if is_critic and plan.sequence_parallel and plan.dims.tp > 1:
@@ -67,6 +66,11 @@ class SequentialPasses:
         self.partial_over_tp = frozenset(partial)
         self.copies: frozenset[str] = frozenset()
         self._scorer = Scorer(model, decoder, sharding, meshes, chunk=config.logprob_chunk_size)
+
+    @property
+    def _device(self) -> torch.device:
+        """Not that of the model when it was split: it may have had no memory then."""
+        return next(self.model.parameters()).device
 
     def forward(self, batch: PaddedBatch, micro: list[list[int]], scoring: Scoring, keep: Keep) -> None:
         """Scores of this data rank's micro-batches."""

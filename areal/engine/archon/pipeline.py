@@ -80,10 +80,14 @@ class PipelinePasses:
         self.copies = frozenset(prefix + name for name in copies_of(part))
         self._shares_embedding = is_tied(decoder) and not is_critic and self._layout.last_rank > 0
         self._meshes = meshes
-        self._device = next(part.parameters()).device
         self._dtype = score_dtype(getattr(torch, config.dtype))
         self._hidden_dtype: torch.dtype = getattr(torch, config.dtype)
         self._scorer = Scorer(self.model, part, sharding, meshes, chunk=config.logprob_chunk_size)
+
+    @property
+    def _device(self) -> torch.device:
+        """Not that of the model when it was split: it may have had no memory then."""
+        return next(self.model.parameters()).device
 
     def forward(self, batch: PaddedBatch, micro: list[list[int]], scoring: Scoring, keep: Keep) -> None:
         """Scores of this data rank's micro-batches, on the last piece's ranks."""

@@ -1,0 +1,176 @@
+"""Models from a checkpoint folder without any process holding a whole one: every rank reads its shards, and no more.
+
+The model is made without memory, split, given memory for what is left of it, and filled tensor by tensor from slices of
+the safetensors files. What comes out is what loading the whole model and splitting it gives, bit by bit.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Shard
+
+from areal.api import ConfigError, ModelError
+from areal.engine.archon.engine import ArchonEngine
+from areal.engine.archon.gather import shard_of
+from areal.engine.archon.optimizer import local_data
+from areal.models.adapter import EMBEDDING, TableAdapter, untied
+from areal.models.loading import SafetensorsFolder, SlicedFolder, blank_model, read_config
+from areal.models.registry import get_spec
+from areal.models.value_head import ValueModel
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from areal.engine.archon.config import ArchonConfig
+    from areal.engine.train.config import TrainEngineConfig
+    from areal.models.adapter_rows import Box
+
+_logger = getLogger(__name__)
+
+_BACKBONE: Final = "backbone."
+_MEBIBYTE: Final = 2**20
+
+
+def engine_from_pretrained(
+    path: Path,
+    *,
+    config: TrainEngineConfig,
+    archon: ArchonConfig,
+    device: torch.device,
+    total_steps: int | None = None,
+    is_critic: bool = False,
+) -> ArchonEngine:
+    """`ArchonEngine(from_pretrained(path), ...)`, of a native family, for models that no host can hold.
+
+    with connected() as device:
+        engine = engine_from_pretrained(path, config=TrainEngineConfig(), archon=ArchonConfig(...), device=device)
+
+    Called by all ranks. is_critic: with a value head that starts at zero, as that of a new ValueModel. Raises what
+    `from_pretrained` and `ArchonEngine` raise, on all ranks when a file fails on one; ConfigError for adapters.
+    """
+    if config.lora is not None:
+        raise ConfigError("adapters need the whole model, which is not loaded here; load it with from_pretrained")
+    source = ShardSource(path, device)
+    model = source.blank()
+    return ArchonEngine(
+        ValueModel(model) if is_critic else model,
+        config=config,
+        archon=archon,
+        total_steps=total_steps,
+        is_critic=is_critic,
+        source=source,
+    )
+
+
+class ShardSource:
+    """A checkpoint folder from which split models are filled. A `source` of an ArchonEngine."""
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        """device: where the shards shall be. Raises ModelError when the folder is not a checkpoint."""
+        self.path = path
+        self.device = device
+        self.bytes_read = 0
+        """By this process, in all calls of `fill`."""
+        self._config = read_config(path)
+
+    def blank(self) -> Any:
+        """The model without memory: parameters have shapes only."""
+        try:
+            return blank_model(self._config)
+        except ModelError as error:
+            raise ModelError(f"{self.path}: {error}") from error
+
+    def fill(self, model: nn.Module) -> None:
+        """Give `model`, a DecoderModel or a ValueModel that was made by `blank` and split, its memory and its values.
+
+        Called by all ranks. Raises ModelError on all of them when the folder does not hold this model or a file fails.
+        """
+        started = time.perf_counter()
+        model.to_empty(device=self.device)
+        failure: str | None = None
+        try:
+            self._read(model)
+        except ModelError as error:
+            failure = str(error)
+        _agree_on(failure, self.path)
+        seconds = time.perf_counter() - started
+        _logger.info("read %.0f MiB of %s in %.1f s", self.bytes_read / _MEBIBYTE, self.path, seconds)
+
+    @torch.no_grad()
+    def _read(self, model: nn.Module) -> None:
+        """Values of the checkpoint, and zeros for a head that it does not have."""
+        is_critic = isinstance(model, ValueModel)
+        wanted: dict[str, Tensor] = {}
+        for name, tensor in model.state_dict().items():
+            if is_critic and not name.startswith(_BACKBONE):
+                local_data(tensor).zero_()
+            else:
+                wanted[name.removeprefix(_BACKBONE) if is_critic else name] = tensor
+        args: Any = model.args
+        adapter = get_spec(args.model_type).state_dict_adapter(args)
+        if isinstance(adapter, TableAdapter):
+            self._read_parts(adapter, wanted)
+            return
+        # Nothing is known of where parts are. What is stored as ours is mapped, not copied, before it is cut.
+        whole = adapter.from_hf(SafetensorsFolder(self.path))
+        for name, tensor in wanted.items():
+            local_data(tensor).copy_(shard_of(whole[name], tensor))
+        self.bytes_read += sum(tensor.nbytes for tensor in whole.values())
+
+    def _read_parts(self, adapter: TableAdapter, wanted: Mapping[str, Tensor]) -> None:
+        folder = SlicedFolder(self.path)
+        located = adapter.locate(folder)
+        for unit in located.units:
+            for name in unit.ours:
+                tensor = wanted.get(name)
+                local = None if tensor is None else local_data(tensor)
+                if tensor is None or local is None or not local.numel():
+                    continue
+                box = box_of(tensor)
+                part = unit.read_part(folder, name, box)
+                if name == EMBEDDING and located.tied_head is not None:
+                    head = folder[located.tied_head]
+                    if head.shape != tensor.shape or not torch.equal(head.read(box), part):
+                        raise ModelError(untied(located.tied_head))
+                local.copy_(part)
+        self.bytes_read += folder.bytes_read
+
+
+def box_of(tensor: Tensor) -> Box:
+    """Which part of a sharded tensor this rank has; all of one that is not sharded."""
+    bounds = [(0, size) for size in tensor.shape]
+    if isinstance(tensor, DTensor):
+        coordinate = tensor.device_mesh.get_coordinate()
+        assert coordinate is not None, "a rank has no part of tensors of meshes that it is not in"
+        splits = [
+            (placement, tensor.device_mesh.size(dim), coordinate[dim])
+            for dim, placement in enumerate(tensor.placements)
+            if hasattr(placement, "dim")
+        ]
+        # A strided split cuts what the others left, though its ranks come first.
+        for placement, ranks, rank in sorted(splits, key=lambda split: type(split[0]) is not Shard):
+            start, stop = bounds[placement.dim]
+            size = -(-(stop - start) // ranks)
+            bounds[placement.dim] = (min(start + rank * size, stop), min(start + (rank + 1) * size, stop))
+    box = tuple(slice(*bound) for bound in bounds)
+    shape = torch.Size(stop - start for start, stop in bounds)
+    assert shape == local_data(tensor).shape, f"a part of {shape} has {local_data(tensor).shape}"
+    return box
+
+
+def _agree_on(failure: str | None, path: Path) -> None:
+    """Raise on every rank what went wrong on any: the others would wait for one that gave up."""
+    failures: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(failures, failure)
+    found = {message: rank for rank, message in reversed([*enumerate(failures)]) if message is not None}
+    if found:
+        listed = [f"rank {rank}: {message}" if len(found) > 1 else message for message, rank in found.items()]
+        raise ModelError(f"{path}: {'; '.join(listed[:4])}")
