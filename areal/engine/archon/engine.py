@@ -14,8 +14,9 @@ import torch
 import torch.distributed as dist
 
 from areal.api import EngineError, TrainStats
+from areal.engine.archon.memory import Expectation, MicroBatches
 from areal.engine.archon.optimizer import ShardedOptimizer, agree
-from areal.engine.archon.packing import divide_rows, micro_batches_of
+from areal.engine.archon.packing import divide_rows
 from areal.engine.archon.passes import Scoring, SequentialPasses
 from areal.engine.archon.pipeline import PipelinePasses
 from areal.engine.archon.state import EngineState
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from areal.engine.archon.loading import ShardSource
     from areal.engine.archon.scoring import Scored
     from areal.engine.train.config import TrainEngineConfig
+    from areal.models.parallel.dims import ParallelDims
+    from areal.models.parallel.meshes import Meshes
 
 
 class ArchonEngine(ProgressReport):
@@ -81,15 +84,7 @@ class ArchonEngine(ProgressReport):
         for parameter in model.parameters():
             if parameter.requires_grad or adapters is None:
                 parameter.data = parameter.data.to(stored)
-        plan = ParallelPlan(
-            dims=self._dims,
-            meshes=self._meshes,
-            sequence_parallel=archon.sequence_parallel,
-            activation_checkpointing=config.gradient_checkpointing,
-            compile=archon.compile,
-            param_dtype="bfloat16" if self._dtype == torch.bfloat16 else None,
-            reshard_after_forward=archon.reshard_after_forward,
-        )
+        plan = _plan_of(config, archon, self._dims, self._meshes)
         self._passes: SequentialPasses | PipelinePasses
         if self._dims.pp > 1:
             self._passes = PipelinePasses(model, plan, self._meshes, config, archon, is_critic=is_critic)
@@ -103,6 +98,13 @@ class ArchonEngine(ProgressReport):
             self._meshes,
             partial_over_tp=self._passes.partial_over_tp,
             copies=self._passes.copies,
+        )
+        self._micro_batches = MicroBatches(
+            Expectation(model, config, plan, num_gradients=self.optimizer.num_values),
+            self._meshes,
+            self.device,
+            holds_all=archon.pp_schedule == "GPipe",
+            budget=config.max_tokens_per_micro_batch,
         )
         self._state = EngineState(
             self._passes.model, self.optimizer, self._meshes, dtype=self._dtype, adapters=adapters
@@ -140,7 +142,8 @@ class ArchonEngine(ProgressReport):
         """See `TrainingEngine.train_batch`; the same numbers, on every rank.
 
         All ranks skip a step when a gradient or the loss is not finite on any of them. "model_tokens_count" counts
-        tokens once, however many ranks share them.
+        tokens once, however many ranks share them. Micro-batches are made smaller on all ranks when one of them has no
+        room for its own; see `areal.engine.archon.memory` for what that does not catch.
         """
         check_scoring(is_critic=self.is_critic, temperature=temperature, with_entropy=with_entropy, smoothing=smoothing)
         batch = to_device(batch, self.device)
@@ -236,15 +239,19 @@ class ArchonEngine(ProgressReport):
     def _forward(self, batch: PaddedBatch, scoring: Scoring, read: Any) -> Tensor:
         """[S, L] of what `read` takes from the scores of all rows."""
         moved = to_device(batch, self.device)
-        budget = self.config.max_tokens_per_micro_batch
-        micro = micro_batches_of(moved, self._divide(moved), self._meshes.data_rank, budget)
         result_SL = torch.zeros(batch.tokens.shape, dtype=score_dtype(self._dtype), device=self.device)
 
         def keep(rows: list[int], predicted_SL: Tensor, scored: Scored) -> None:
             values_SL = place(read(scored), predicted_SL, dtype=result_SL.dtype)
             result_SL[torch.tensor(rows, device=self.device), : values_SL.shape[1]] = values_SL
 
-        self._passes.forward(moved, micro, scoring, keep)
+        self._micro_batches.run(
+            "forward",
+            moved,
+            self._divide(moved),
+            lambda micro: self._passes.forward(moved, micro, scoring, keep),
+            reset=lambda: None,
+        )
         # Each row is on one data rank, and 0 on the others.
         dist.all_reduce(result_SL, group=self._meshes.group("data"))
         self._passes.share(result_SL)
@@ -254,11 +261,17 @@ class ArchonEngine(ProgressReport):
         self, batch: PaddedBatch, divided: list[list[int]], loss_fn: LossFunction, scoring: Scoring
     ) -> Totals:
         """Gradients of all rows; totals are those of all ranks."""
-        self.optimizer.zero_grad()
-        budget = self.config.max_tokens_per_micro_batch
-        micro = micro_batches_of(batch, divided, self._meshes.data_rank, budget)
         totals = Totals()
-        self._passes.backward(batch, micro, loss_fn, scoring, totals)
+
+        def work(micro: list[list[int]]) -> None:
+            self._passes.backward(batch, micro, loss_fn, scoring, totals)
+
+        def reset() -> None:
+            self.optimizer.zero_grad()
+            totals.clear()
+
+        reset()
+        self._micro_batches.run("training", batch, divided, work, reset=reset)
         self.optimizer.sum_partial()
         return self._passes.all_totals(totals)
 
@@ -274,3 +287,15 @@ class ArchonEngine(ProgressReport):
             finite = math.isfinite(agree(totals.loss, self.device)) and math.isfinite(self.optimizer.gradient_norm())
             found += [] if finite else [row]
         return tuple(found)
+
+
+def _plan_of(config: TrainEngineConfig, archon: ArchonConfig, dims: ParallelDims, meshes: Meshes) -> ParallelPlan:
+    return ParallelPlan(
+        dims=dims,
+        meshes=meshes,
+        sequence_parallel=archon.sequence_parallel,
+        activation_checkpointing=config.gradient_checkpointing,
+        compile=archon.compile,
+        param_dtype="bfloat16" if config.dtype == "bfloat16" else None,
+        reshard_after_forward=archon.reshard_after_forward,
+    )

@@ -68,6 +68,11 @@ class ShardedOptimizer:
             home=HOST if config.offload_optimizer else None,
         )
 
+    @property
+    def num_values(self) -> int:
+        """Trained values of this rank."""
+        return sum(shard.numel() for shard in self.shards.values())
+
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for parameter in self.parameters.values():

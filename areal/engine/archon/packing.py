@@ -34,11 +34,16 @@ def divide_rows(batch: PaddedBatch, parts: int, *, keep_groups: bool) -> list[li
     return [sorted(rows) for rows in divided]
 
 
-def micro_batches_of(batch: PaddedBatch, divided: list[list[int]], rank: int, budget: int) -> list[list[int]]:
-    """Row indices of each micro-batch of `rank`, [] for a blank one; as many as the busiest rank has."""
+def cuts_of(batch: PaddedBatch, divided: list[list[int]], budget: int) -> list[list[list[int]]]:
+    """Row indices of each micro-batch of each rank, [] for a blank one; all have as many as the busiest rank."""
     cuts = [
         [[rows[index] for index in part] for part in cut_rows(select(batch, rows), budget)] if rows else []
         for rows in divided
     ]
     most = max(map(len, cuts))
-    return cuts[rank] + [[] for _ in range(most - len(cuts[rank]))]
+    return [cut + [[] for _ in range(most - len(cut))] for cut in cuts]
+
+
+def tokens_of(batch: PaddedBatch, cuts: list[list[int]]) -> int:
+    """Of the largest of some micro-batches."""
+    return max((int(batch.lengths[rows].sum()) for rows in cuts if rows), default=0)

@@ -34,6 +34,11 @@ class Totals:
         metrics[MODEL_TOKENS] = float(num_model_tokens)
         self._merge(Totals(float(output.loss.detach()), metrics, 1, num_predicted))
 
+    def clear(self) -> None:
+        """Forget all micro-batches."""
+        self.loss, self.num_micro_batches, self.num_predicted = 0.0, 0, 0
+        self.metrics.clear()
+
     def over(self, group: ProcessGroup) -> Totals:
         """Totals of all ranks of a group that have rows of their own, added in the order of the ranks."""
         found: list[Totals | None] = [None] * group.size()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal.engine.archon.packing import divide_rows, micro_batches_of
+from areal.engine.archon.packing import cuts_of, divide_rows
 
 ROWS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5)), min_size=1, max_size=20)
 
@@ -32,7 +32,7 @@ def test_all_ranks_run_the_same_number_of_micro_batches_within_the_budget(batch_
     lengths, groups = zip(*rows, strict=True)
     batch = batch_of(lengths, groups)
     divided = divide_rows(batch, parts, keep_groups=True)
-    micro = [micro_batches_of(batch, divided, rank, budget) for rank in range(parts)]
+    micro = cuts_of(batch, divided, budget)
     assert len({len(parts_of_rank) for parts_of_rank in micro}) == 1
     for rows_of_rank, cut in zip(divided, micro, strict=True):
         assert sorted(row for part in cut for row in part) == rows_of_rank

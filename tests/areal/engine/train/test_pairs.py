@@ -10,7 +10,7 @@ from areal.algorithm.preference import bradley_terry_loss, preference_loss
 from areal.algorithm.preference_spec import PreferenceSpec
 from areal.algorithm.scoring import MARK, final_scores, marked
 from areal.api import PairedBatch
-from areal.engine.archon.packing import divide_rows, micro_batches_of
+from areal.engine.archon.packing import cuts_of, divide_rows
 from areal.engine.train.forward import cut_rows
 from areal.models.value_head import ValueModel
 
@@ -70,7 +70,7 @@ def test_ranks_hold_whole_pairs_in_their_order(lengths, ranks, budget):
     divided = divide_rows(batch, ranks, keep_groups=True)
     seen = []
     for rank in range(ranks):
-        for part in micro_batches_of(batch, divided, rank, budget):
+        for part in cuts_of(batch, divided, budget)[rank]:
             if part:
                 seen += select(batch, part).groups.tolist()
     assert sorted(seen) == sorted(batch.groups.tolist())

@@ -1,0 +1,143 @@
+"""One rank of the memory tests: the second one may map only so much memory, and its allocator then really fails."""
+
+import argparse
+import json
+import logging
+import resource
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from areal.api import EngineError, PaddedBatch
+from areal.engine.archon.config import ArchonConfig
+from areal.engine.archon.engine import ArchonEngine
+from areal.engine.archon.equality.cases import CONFIGS
+from areal.engine.archon.equality.comparison import loss_of
+from areal.engine.archon.processes import connected
+from areal.engine.train.config import TrainEngineConfig
+from areal.models import from_config
+from areal.models.parallel import ParallelDims
+
+BUDGET = 1024
+WIDE = {**CONFIGS["dense"], "intermediate_size": 4096, "max_position_embeddings": 2048}
+
+
+def engine_of(**sizes):
+    config = TrainEngineConfig(
+        lr=1e-2, adam_eps=1e-3, dtype="float64", device="cpu", max_tokens_per_micro_batch=BUDGET, logprob_chunk_size=64
+    )
+    archon = ArchonConfig(parallel=ParallelDims(**sizes))
+    return ArchonEngine(from_config(WIDE, dtype=torch.float64, seed=0), config=config, archon=archon)
+
+
+def batch_of(rows, length):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 64, (rows, length), generator=generator)
+    mask = torch.ones(rows, length)
+    mask[:, 0] = 0
+    return PaddedBatch(
+        tokens=ids,
+        lengths=torch.full((rows,), length),
+        loss_mask=mask,
+        logp_behave=torch.zeros(rows, length),
+        versions=torch.where(mask > 0, 0, -1),
+        turn_ids=torch.where(mask > 0, 0, -1),
+        rewards=torch.zeros(rows),
+        groups=torch.arange(rows),
+        truncated=torch.zeros(rows, dtype=torch.bool),
+        advantages=torch.randn(rows, length, generator=generator),
+    )
+
+
+@contextmanager
+def room_for(num_bytes):
+    """On the second rank, so much more address space than it has now."""
+    if dist.get_rank() != 1:
+        yield
+        return
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    held = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmSize:"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (held + int(num_bytes), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+class Messages(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def emit(self, record):
+        self.found.append(record.getMessage())
+
+
+def halves(way, batch):
+    """A step in too little memory, compared with an undisturbed one; then one where nothing fits, and one more."""
+    messages = Messages()
+    logging.getLogger("areal.engine.archon.memory").addHandler(messages)
+    free, tight = engine_of(**way), engine_of(**way)
+    expected = free.train_batch(batch, loss_of(batch), with_entropy=True)
+    needs = [tight._micro_batches._expectation.bytes_for("training", tokens) for tokens in (BUDGET, BUDGET // 2)]
+    with room_for(sum(needs) / 2):
+        stats = tight.train_batch(batch, loss_of(batch), with_entropy=True)
+    weights = [dict(engine.weights()) for engine in (free, tight)]
+    differences = [float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]]
+    try:
+        with room_for(sum(needs) / 2):
+            long = batch_of(2, BUDGET)
+            tight.train_batch(long, loss_of(long), with_entropy=True)
+        refused = ""
+    except EngineError as error:
+        refused = str(error)
+    after = [engine.train_batch(batch, loss_of(batch), with_entropy=True).loss for engine in (free, tight)]
+    return {
+        "megabytes": [need / 1e6 for need in needs],
+        "micro_batches": [expected.num_micro_batches, stats.num_micro_batches],
+        "loss": abs(expected.loss - stats.loss),
+        "parameters": max(differences),
+        "messages": messages.found,
+        "refused": refused,
+        "after": abs(after[0] - after[1]),
+    }
+
+
+def middle(batch):
+    """One rank runs out where the others are waiting: an error that says so, and nobody waits for ever."""
+    engine = engine_of(dp_shard=2)
+    if dist.get_rank() == 1:
+        layer = engine.model.layers[1]
+        layer.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory")))
+    try:
+        engine.train_batch(batch, loss_of(batch))
+    except EngineError as error:
+        return str(error)
+    except RuntimeError as error:
+        return f"RuntimeError: {error}"
+    return ""
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    batch = batch_of(64, 32)
+    with connected("cpu", timeout_seconds=60):
+        results = {name: halves({name: 2}, batch) for name in ("dp_shard", "tp")}
+        everybody = [None] * dist.get_world_size()
+        dist.all_gather_object(everybody, results)
+        results["everybody"] = [found["dp_shard"]["refused"] for found in everybody]
+        if dist.get_rank() == 1:
+            results["middle"] = middle(batch)
+            arguments.out.write_text(json.dumps(results) + "\n", encoding="utf-8")
+            # The end of this process is what the other one gets to see.
+            return
+        assert middle(batch).startswith("RuntimeError")
+
+
+if __name__ == "__main__":
+    main()

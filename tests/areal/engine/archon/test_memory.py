@@ -1,0 +1,129 @@
+"""Out of memory on one of many ranks: what is found out before a step, and what cannot be."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from areal.api import EngineError
+from areal.engine.archon.config import ArchonConfig
+from areal.engine.archon.engine import ArchonEngine
+from areal.engine.archon.equality.cases import CONFIGS
+from areal.engine.archon.equality.comparison import loss_of, make_batch
+from areal.engine.archon.equality.launch import run_processes
+from areal.engine.archon.memory import Expectation, can_reserve
+from areal.engine.train.config import TrainEngineConfig
+from areal.models import from_config
+from areal.models.parallel.plan import ParallelPlan
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What two gloo processes saw."""
+    return run_processes(str(Path(__file__).with_name("memory_worker.py")), 2, [], timeout_seconds=200)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+class TestOneOfTwoRanks:
+    """The second rank has less room than the first, or runs out."""
+
+    @pytest.mark.fault(
+        row=35,
+        injected="one of two ranks may map less memory than its micro-batches need (its allocator fails)",
+        seen="all ranks run smaller micro-batches, equal to 1e-12 to an undisturbed step; where one sequence is too "
+        "long, the same error on all ranks, and the engine goes on afterwards",
+    )
+    @pytest.mark.parametrize("way", ["dp_shard", "tp"])
+    def test_all_ranks_run_smaller_micro_batches_when_one_has_no_room(self, found, way):
+        tight = found[way]
+        assert tight["megabytes"][0] > 100
+        plain, halved = tight["micro_batches"]
+        assert halved == 2 * plain
+        assert tight["loss"] < 1e-12
+        assert tight["parameters"] < 1e-12
+        assert "rank 1 has no 0." in tight["messages"][0]
+        assert "run with at most 512" in tight["messages"][0]
+
+    def test_what_cannot_be_made_smaller_is_the_same_error_on_all_ranks(self, found):
+        assert found["everybody"][0] == found["everybody"][1]
+        assert "micro-batches of 1024 tokens, which are what has to stay together: rank 1" in found["everybody"][0]
+        assert "the longest of this batch has 1024 tokens" in found["everybody"][0]
+        assert found["dp_shard"]["after"] < 1e-12
+
+    def test_running_out_in_the_middle_ends_the_run_with_the_reason_and_nobody_waits(self, found):
+        assert "rank 1 ran out of memory in the middle of micro-batches of 1024 tokens" in found["middle"]
+        assert "Lower max_tokens_per_micro_batch" in found["middle"]
+
+
+@pytest.fixture
+def alone():
+    """This process as a group of its own."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_process_that_is_alone_runs_the_batch_again_with_half_the_tokens(alone, monkeypatch):
+    batch, engines = make_batch(), []
+    for _ in range(2):
+        config = TrainEngineConfig(lr=1e-2, adam_eps=1e-3, dtype="float64", device="cpu")
+        model = from_config(CONFIGS["dense"], dtype=torch.float64, seed=0)
+        engines.append(ArchonEngine(model, config=config, archon=ArchonConfig()))
+    hidden = engines[1].model.hidden
+
+    def refuse(tokens, *rest, **options):
+        if tokens.shape[0] > 40:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return hidden(tokens, *rest, **options)
+
+    monkeypatch.setattr(engines[1].model, "hidden", refuse)
+    stats = [engine.train_batch(batch, loss_of(batch), with_entropy=True) for engine in engines]
+    assert [found.num_micro_batches for found in stats] == [1, 2]
+    assert stats[1].loss == pytest.approx(stats[0].loss, rel=1e-12)
+    for one, other in zip(engines[0].weights().values(), engines[1].weights().values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    monkeypatch.setattr(engines[1].model, "hidden", lambda *_, **__: refuse(torch.zeros(99)))
+    with pytest.raises(EngineError, match="out of memory with micro-batches of 17 tokens"):
+        engines[1].train_batch(batch, loss_of(batch))
+
+
+class TestExpectation:
+    @pytest.fixture
+    def build(self):
+        def make(model=None, **plan):
+            config = TrainEngineConfig(dtype="float32", device="cpu")
+            return Expectation(model or torch.nn.Linear(2, 2), config, ParallelPlan(**plan), num_gradients=1000)
+
+        return make
+
+    def test_before_the_first_step_it_is_the_estimate_from_the_sizes_of_the_model(self, build):
+        model = from_config(CONFIGS["dense"])
+        few, many = (build(model).bytes_for("training", tokens) for tokens in (100, 10100))
+        assert many - few > 10000 * 2 * 4 * 4 * model.args.intermediate_size
+        assert build(model).bytes_for("forward", 10100) < many / 1.5
+        assert build(model, activation_checkpointing=True).bytes_for("training", 10100) < many
+
+    def test_a_model_without_such_sizes_is_measured_only(self, build):
+        expectation = build()
+        assert expectation.bytes_for("training", 10**6) == 0
+        expectation.record("training", 100, 5000)
+        assert expectation.bytes_for("training", 200) == 10000
+        assert expectation.bytes_for("forward", 200) == 0
+
+    def test_two_measurements_tell_what_grows_from_what_does_not(self, build):
+        expectation = build()
+        expectation.record("training", 100, 5000)
+        expectation.record("training", 300, 9000)
+        assert expectation.bytes_for("training", 400) == 11000
+        assert expectation.bytes_for("training", 200) == 7000
+        # The largest that was ever seen counts.
+        expectation.record("training", 300, 8000)
+        assert expectation.bytes_for("training", 300) == 9000
+
+
+def test_a_reservation_fails_where_the_allocation_would():
+    assert can_reserve(1 << 20, torch.device("cpu"))
+    assert can_reserve(0, torch.device("cpu"))
+    assert not can_reserve(1 << 60, torch.device("cpu"))
