@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from areal.api import GenerationConfig, PublishedWeights, WeightRoute
     from areal.engine.server.client import ServerClient
@@ -66,6 +66,10 @@ class Capabilities:
     """Identity of the base it holds already."""
     incarnation: str = ""
     """As the server itself tells it; empty when it does not know."""
+    labels: bool = True
+    """Whether it labels tokens with weight versions, so that no token of other weights is ever taken."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What it was started with, as far as it tells: "logprobs_mode", "dtype", "context"."""
     details: dict[str, Any] = field(default_factory=dict)
     """What the adapter wants to remember, e.g. which of two endpoints to use."""
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError, FaultError, FaultKind
-from areal.engine.server.errors import BadAnswerError, BrokenTokensError
+from areal.engine.server.errors import BadAnswerError, BrokenTokensError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from areal.api import ModelRequest
+    from areal.engine.server.adapter import Capabilities
+    from areal.engine.server.config import ServerEngineConfig
 
 LOGPROB_TOLERANCE: Final = 1e-4
 """How far above 0 rounding may push a log-probability; the same slack as in `areal.api.Trajectory`."""
@@ -58,6 +60,25 @@ def check_request(request: ModelRequest, limits: RequestLimits) -> None:
             f"gconfig.stop is {request.gconfig.stop!r}, but the engine was built without a tokenizer; "
             f"pass tokenizer= or use stop_token_ids"
         )
+
+
+def check_settings(capabilities: Capabilities, config: ServerEngineConfig, *, context: int, where: str) -> None:
+    """Raise RefusedError when a server was started in a way that gives other answers than are asked for.
+
+    One that was started from here never is; of others nobody knows how they were started.
+    """
+    settings, problems = capabilities.settings, []
+    mode = settings.get("logprobs_mode", "processed_logprobs")
+    if mode != "processed_logprobs":
+        problems.append(f"--logprobs-mode is {mode}, expected processed_logprobs: others are not what is sampled from")
+    if settings.get("dtype", config.dtype) != config.dtype:
+        problems.append(f"its dtype is {settings['dtype']}, expected that of servers.dtype, {config.dtype}")
+    if int(settings.get("context", context)) < context:
+        problems.append(f"its longest sequence is {settings['context']} tokens, expected at least {context}")
+    if config.addresses and not capabilities.labels:
+        problems.append("it does not label tokens with weight versions, which servers at given addresses must do")
+    if problems:
+        raise RefusedError(f"{where} cannot be used: {'; '.join(problems)}. `areal serve` starts one that can")
 
 
 def check_tokens(tokens: object, logprobs: object, *, where: str, vocab_size: int) -> None:

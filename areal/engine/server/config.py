@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from areal.api import Config, ConfigError
+
+_LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +16,10 @@ class ServerEngineConfig(Config):
     """Client side of inference servers: limits, patience, routing, checks."""
 
     num_servers: int = 1
-    """Servers to start on this machine."""
+    """Servers to start on this machine; ignored with addresses."""
+    addresses: tuple[str, ...] = ()
+    """Servers that somebody else starts (`areal serve`), e.g. ["http://node1:8000", "http://node2:8000"]; they are used
+    while they answer, and none is started or ended by the run. vllm only."""
     max_seq_len: int = 2048
     """Prompt plus output tokens of one request; also bounded by the model's max_position_embeddings."""
     max_concurrent: int = 256
@@ -67,12 +73,43 @@ class ServerEngineConfig(Config):
         for name in ("affinity_tokens", "affinity_slack", "probe_tolerance", "parity_tolerance"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected >= 0")
+        _check_addresses(self.addresses)
         if self.max_seq_len < 2:
             raise ConfigError(f"max_seq_len is {self.max_seq_len}, expected at least 2")
         if self.probe_tokens == 1 or self.probe_tokens < 0:
             raise ConfigError(f"probe_tokens is {self.probe_tokens}, expected 0 (off) or at least 2")
 
     @property
+    def count(self) -> int:
+        """Servers of a run."""
+        return len(self.addresses) or self.num_servers
+
+    @property
+    def all_local(self) -> bool:
+        """Whether every server runs on this machine, as far as addresses tell."""
+        return all(urlsplit(address).hostname in _LOCAL_HOSTS for address in self.addresses)
+
+    @property
     def resolved_probe_tolerance(self) -> float:
         """probe_tolerance, or what its 0 stands for."""
         return self.probe_tolerance or (1e-3 if self.dtype == "float32" else 0.3)
+
+
+def _check_addresses(addresses: tuple[str, ...]) -> None:
+    for address in addresses:
+        _check_address(address)
+    if len(set(addresses)) < len(addresses):
+        raise ConfigError(f"addresses are {list(addresses)}, expected each once")
+
+
+def _check_address(address: str) -> None:
+    """Scheme, host and port, and nothing else: requests and their paths are made from it."""
+    problem = "expected http://HOST:PORT"
+    try:
+        parts = urlsplit(address)
+        good = parts.scheme == "http" and parts.hostname and parts.port and address == f"http://{parts.netloc}"
+        if good and parts.username is None:
+            return
+    except ValueError as error:
+        problem = f"{problem} ({error})"
+    raise ConfigError(f"address is {address!r}, {problem}")

@@ -202,6 +202,7 @@ class ServerEngine:
             carrier=self._carrier,
             config=self._config,
             tally=self._tally,
+            context=self._limits.context,
             published=published,
             probe=probe,
         )

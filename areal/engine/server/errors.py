@@ -8,6 +8,7 @@ elsewhere, and what it cannot mend becomes a `FaultError` or an `EngineError`.
     +-- BadAnswerError          an answer that is not what the protocol says (HTML, cut JSON, missing fields)
     |   +-- BrokenTokensError   tokens whose log-probabilities cannot be trained on
     +-- RefusedError            the server understood and refused (weights that are not what was announced)
+    +-- ReplacedError           the server has not the weights it was sent: it was started again
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ class BadAnswerError(ServerError):
 
 class BrokenTokensError(BadAnswerError):
     """Counts do not fit, or a log-probability is missing, not finite or positive."""
+
+
+class ReplacedError(ServerError):
+    """Something answers that was never sent the weights it samples with. None of its tokens count."""
 
 
 class RefusedError(ServerError):

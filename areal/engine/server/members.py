@@ -9,14 +9,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from areal.api import EngineError
-from areal.engine.server.errors import ConnectionFailedError, ServerError, StalledError
+from areal.engine.server.checks import check_settings
+from areal.engine.server.errors import ConnectionFailedError, ReplacedError, ServerError, StalledError
 from areal.engine.server.fleet import Fleet, Server
 from areal.engine.server.updates import WeightUpdater
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from areal.api import PublishedWeights, ServerInstance, ServerPool, WeightCarrier
-    from areal.engine.server.adapter import ServerAdapter
+    from areal.engine.server.adapter import Capabilities, ServerAdapter
     from areal.engine.server.client import ServerClient
     from areal.engine.server.config import ServerEngineConfig
     from areal.engine.server.updates import Probe
@@ -27,7 +28,8 @@ _logger = getLogger(__name__)
 class Members:
     """All servers of an engine and the version they are to have.
 
-    tally: counters of the engine, changed here. probe: None when nothing can be compared.
+    tally: counters of the engine, changed here. context: longest sequence that will be asked for. probe: None when
+    nothing can be compared.
     """
 
     def __init__(
@@ -39,11 +41,12 @@ class Members:
         carrier: WeightCarrier,
         config: ServerEngineConfig,
         tally: dict[str, float],
+        context: int,
         published: PublishedWeights,
         probe: Probe | None,
     ) -> None:
         self._adapter, self._client, self._pool, self._carrier = adapter, client, pool, carrier
-        self._config, self.tally = config, tally
+        self._config, self.tally, self._context = config, tally, context
         self._published, self._probe = published, probe
         self.fleet = Fleet(config)
         self.updater = WeightUpdater(
@@ -71,11 +74,14 @@ class Members:
         return self._pool.size
 
     def server_failed(self, server: Server, error: ServerError) -> None:
-        """A call failed. A silent server is given up at once, others after some errors in a row."""
+        """A call failed. A silent or replaced server is given up at once, others after some errors in a row."""
         if not server.alive:
             return
         server.errors_in_a_row += 1
-        if isinstance(error, StalledError) or server.errors_in_a_row >= self._config.max_consecutive_errors:
+        if (
+            isinstance(error, (ReplacedError, StalledError))
+            or server.errors_in_a_row >= self._config.max_consecutive_errors
+        ):
             self.condemn(server, str(error))
         elif isinstance(error, ConnectionFailedError) and server.serving:
             # It may be gone: no further requests until it answers.
@@ -89,12 +95,8 @@ class Members:
 
         Raises EngineError or ServerError; the server is then of no use.
         """
-        capabilities = await self._adapter.probe(self._client, instance.url, timeout=self._config.control_seconds)
-        if capabilities.incarnation and capabilities.incarnation != instance.incarnation:
-            raise EngineError(
-                f"{instance.url} is answered by incarnation {capabilities.incarnation}, expected "
-                f"{instance.incarnation}: another process has that port"
-            )
+        capabilities = await self._identify(instance)
+        check_settings(capabilities, self._config, context=self._context, where=instance.url)
         if self._published.base is not None and not capabilities.adapters:
             raise EngineError(
                 f"{instance.url} takes no adapters, only whole weights: it was started with an older version of this "
@@ -108,8 +110,19 @@ class Members:
                 await self._pause_one(server)
             server.serving = True
             self.fleet.servers[instance.name] = server
+            self.fleet.retired.pop(instance.name, None)
             self.tally["starts"] += 1
             self.fleet.changed()
+
+    async def _identify(self, instance: ServerInstance) -> Capabilities:
+        """What the server can do. Raises EngineError when it is another than the one meant."""
+        capabilities = await self._adapter.probe(self._client, instance.url, timeout=self._config.control_seconds)
+        if capabilities.incarnation and capabilities.incarnation != instance.incarnation:
+            raise EngineError(
+                f"{instance.url} is answered by incarnation {capabilities.incarnation}, expected "
+                f"{instance.incarnation}: another process has that port"
+            )
+        return capabilities
 
     async def farewell(self, instance: ServerInstance, reason: str) -> None:
         """The pool says that an instance has ended."""
@@ -148,7 +161,8 @@ class Members:
     async def _check_alive(self, server: Server) -> None:
         try:
             await self._client.get(server.instance.url, "/health", timeout=self._config.control_seconds / 6)
-        except ServerError as error:
+            await self._identify(server.instance)
+        except (EngineError, ServerError) as error:
             self.condemn(server, str(error))
         else:
             if server.alive:

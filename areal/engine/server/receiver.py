@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from areal.engine.server.adapters import AdaptedWeights
+from areal.engine.server.lease import Lease
 from areal.utils.process_groups import broadcast, connect_store, join_group
 from areal.utils.tensors import bucket_bytes, buckets, digests, dtype_name, listing_digest, views
 
@@ -27,13 +28,14 @@ class WeightReceiver:
     """Holds at most one staged version, verified against its manifest, and at most one base for adapters.
 
     A base stays after versions on top of it were used. From a file that lasts it is mapped, and shared by all workers
-    of a machine; otherwise it is a copy of the model in the memory of the host.
+    of a machine; otherwise it is a copy of the model in the memory of the host. Only the owner of the lease may stage.
     """
 
     def __init__(self, *, worker_index: int, device: torch.device) -> None:
         """worker_index: among the workers of its server, from 0. device: where this worker's model lies."""
         self._worker_index, self._device = worker_index, device
         self._staged: tuple[int, Mapping[str, torch.Tensor]] | None = None
+        self.lease = Lease()
         self._base: dict[str, torch.Tensor] = {}
         self._identity = ""
         self._group: Any = None
@@ -44,11 +46,14 @@ class WeightReceiver:
         """Identity of the base that is held; empty without one."""
         return self._identity
 
-    def stage(self, manifest: dict[str, Any], source: dict[str, Any]) -> None:
+    def stage(self, manifest: dict[str, Any], source: dict[str, Any], *, owner: str = "") -> None:
         """Fetch all tensors and compare them with the manifest. Raises RefusedWeightsError; then nothing is staged.
 
-        What is a base is kept apart from versions, until another base comes.
+        What is a base is kept apart from versions, until another base comes. owner: see `Lease`.
         """
+        problem = self.lease.take(owner)
+        if problem:
+            raise RefusedWeightsError(problem)
         self._staged = None
         if manifest.get("base", "") not in ("", self._identity):
             raise RefusedWeightsError(
@@ -63,6 +68,7 @@ class WeightReceiver:
             self._keep(manifest, ordered, lasting=source.get("lasting", source["kind"] != "file"))
             return
         self._staged = (int(manifest["version"]), self._on_base(manifest, ordered))
+        self.lease.hear(owner)  # nobody else could be heard meanwhile
 
     def take(self, version: int) -> Mapping[str, torch.Tensor]:
         """The staged model; the receiver forgets it. `AdaptedWeights` when it is adapters on top of the base.

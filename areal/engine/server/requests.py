@@ -12,6 +12,7 @@ from areal.engine.server.errors import (
     BadStatusError,
     BrokenTokensError,
     ConnectionFailedError,
+    ReplacedError,
     ServerError,
     StalledError,
 )
@@ -127,6 +128,8 @@ class GenerationRunner:
         last: Chunk | None = None
         try:
             last = await self._receive(generation, progress, server)
+        except ReplacedError:
+            raise  # nobody knows which weights its tokens are of
         except ServerError:
             self._view.tally["salvaged_tokens"] += progress.settle_partial(generation)
             raise

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.engine.server.adapter import Capabilities, Chunk
 from areal.engine.server.checks import field_of
-from areal.engine.server.errors import BadAnswerError, BadStatusError, BrokenTokensError, RefusedError
+from areal.engine.server.errors import (
+    BadAnswerError,
+    BadStatusError,
+    BrokenTokensError,
+    RefusedError,
+    ReplacedError,
+)
 from areal.engine.vllm.command import MODEL_NAME
 
 if TYPE_CHECKING:
@@ -25,16 +31,19 @@ if TYPE_CHECKING:
 GENERATE: Final = "/inference/v1/generate"
 COMPLETIONS: Final = "/v1/completions"
 _NEEDED: Final = ("/collective_rpc", "/pause", "/resume", "/abort_requests")
+_SETTINGS: Final = ("context", "dtype", "logprobs_mode")
 _FINISHES: Final = frozenset({"stop", "length", "abort"})
 
 
 class VLLMAdapter:
-    """See the module. api: "generate", "completions", or "auto" for the best that the server has."""
+    """See the module. api: "generate", "completions", or "auto" for the best that the server has. owner: of the lease
+    on servers that others may know too; their labels then tell weights from here from all others.
+    """
 
     name = "vllm"
 
-    def __init__(self, *, api: str = "auto") -> None:
-        self._api = api
+    def __init__(self, *, api: str = "auto", owner: str = "") -> None:
+        self._api, self._owner = api, owner
 
     def unsupported_sampling(self, config: GenerationConfig) -> str:
         """See `ServerAdapter`: `--logprobs-mode processed_logprobs` makes all of them exact."""
@@ -65,6 +74,8 @@ class VLLMAdapter:
             adapters=all(worker.get("adapters") for worker in workers),
             base=_common(str(worker.get("base", "")) for worker in workers),
             incarnation=str(workers[0].get("incarnation", "")),
+            labels=native and "/update_weight_version" in paths,
+            settings={name: workers[0][name] for name in _SETTINGS if name in workers[0]},
             details={"native": native, "labels": "/update_weight_version" in paths},
         )
 
@@ -80,7 +91,7 @@ class VLLMAdapter:
                 yield None
                 continue
             for choice in field_of(event, "choices", list, where=where):
-                yield _native_chunk(choice, where) if native else _completion_chunk(choice, where)
+                yield self._native_chunk(choice, where) if native else _completion_chunk(choice, where)
 
     async def abort(self, client: ServerClient, url: str, call_ids: Sequence[str], *, timeout: float) -> None:
         """See `ServerAdapter`. The server puts the name of the endpoint in front of the ids it is given."""
@@ -100,7 +111,9 @@ class VLLMAdapter:
         self, client: ServerClient, url: str, published: PublishedWeights, route: WeightRoute, *, timeout: float
     ) -> None:
         """See `ServerAdapter`."""
-        request = json.dumps({"manifest": published.manifest.to_json(), "source": dict(route.source)})
+        request = json.dumps(
+            {"manifest": published.manifest.to_json(), "source": dict(route.source), "owner": self._owner}
+        )
         _all_good(await self._rpc(client, url, "areal_stage", request, timeout=timeout), url, "stage")
 
     async def switch(
@@ -117,7 +130,7 @@ class VLLMAdapter:
             await client.post(url, "/reset_prefix_cache?reset_running_requests=true", timeout=timeout)
         # Versions of vLLM without labels cut requests at updates, so that nothing needs one.
         try:
-            await client.post(url, "/update_weight_version", {"new_version": version}, timeout=timeout)
+            await client.post(url, "/update_weight_version", {"new_version": self._label(version)}, timeout=timeout)
         except BadStatusError as error:
             if error.status != 404:
                 raise
@@ -139,6 +152,42 @@ class VLLMAdapter:
             choices = field_of(answer, "choices", list, where=f"{url}{path}")
             found = field_of(choices[0] if choices else None, "prompt_logprobs", list, where=f"{url}{path}")
         return _scores(found, tokens, f"{url}{path}")
+
+    def _label(self, version: str) -> str:
+        """What tokens of a version are labelled with on the server."""
+        return f"{self._owner}-{version}" if self._owner else version
+
+    def _native_chunk(self, choice: object, where: str) -> Chunk:
+        tokens = field_of(choice, "token_ids", list, where=where)
+        logprobs: list[Any] = []
+        if tokens:
+            content = field_of(field_of(choice, "logprobs", dict, where=where), "content", list, where=where)
+            logprobs = [entry.get("logprob") if isinstance(entry, dict) else None for entry in content]
+            named = [entry.get("token_id") if isinstance(entry, dict) else None for entry in content]
+            if len(named) == len(tokens) and named != tokens:
+                raise BrokenTokensError(
+                    f"{where} sent log-probabilities of tokens {named[:8]} with tokens {tokens[:8]}"
+                )
+        finish = _finish(choice, where)
+        spans = self._spans(choice, where) if finish else None
+        return Chunk(tokens=tokens, logprobs=logprobs, finish=finish, spans=spans)
+
+    def _spans(self, choice: object, where: str) -> tuple[tuple[int, int, int], ...] | None:
+        if not _has(choice, "weight_versions"):
+            # No token, or a version of vLLM without labels.
+            return None
+        spans = field_of(choice, "weight_versions", list, where=where)
+        labels = [str(span.get("version")) if isinstance(span, dict) else "" for span in spans]
+        foreign = [label for label in labels if not label.startswith(self._label(""))]
+        if foreign:
+            raise ReplacedError(f"{where} samples with weights {foreign[0]!r}, which it was not sent from here")
+        try:
+            return tuple(
+                (int(label.removeprefix(self._label(""))), int(span["start"]), int(span["end"]))
+                for label, span in zip(labels, spans, strict=True)
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise BrokenTokensError(f"{where} sent version labels that are none: {error!r}") from error
 
     async def _rpc(
         self, client: ServerClient, url: str, method: str, *arguments: str, timeout: float
@@ -195,19 +244,6 @@ def _sampling(call: Call) -> dict[str, Any]:
     }
 
 
-def _native_chunk(choice: object, where: str) -> Chunk:
-    tokens = field_of(choice, "token_ids", list, where=where)
-    logprobs: list[Any] = []
-    if tokens:
-        content = field_of(field_of(choice, "logprobs", dict, where=where), "content", list, where=where)
-        logprobs = [entry.get("logprob") if isinstance(entry, dict) else None for entry in content]
-        named = [entry.get("token_id") if isinstance(entry, dict) else None for entry in content]
-        if len(named) == len(tokens) and named != tokens:
-            raise BrokenTokensError(f"{where} sent log-probabilities of tokens {named[:8]} with tokens {tokens[:8]}")
-    finish = _finish(choice, where)
-    return Chunk(tokens=tokens, logprobs=logprobs, finish=finish, spans=_spans(choice, where) if finish else None)
-
-
 def _completion_chunk(choice: object, where: str) -> Chunk:
     tokens = field_of(choice, "token_ids", list, where=where) if _has(choice, "token_ids") else []
     logprobs = (
@@ -229,19 +265,6 @@ def _finish(choice: object, where: str) -> str:
 
 def _has(choice: object, name: str) -> bool:
     return isinstance(choice, dict) and choice.get(name) is not None
-
-
-def _spans(choice: object, where: str) -> tuple[tuple[int, int, int], ...] | None:
-    if not _has(choice, "weight_versions"):
-        # No token, or a version of vLLM without labels.
-        return None
-    try:
-        return tuple(
-            (int(span["version"]), int(span["start"]), int(span["end"]))
-            for span in field_of(choice, "weight_versions", list, where=where)
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise BrokenTokensError(f"{where} sent version labels that are none: {error!r}") from error
 
 
 def _all_good(answers: Sequence[Mapping[str, Any]], url: str, action: str) -> None:

@@ -53,14 +53,23 @@ class WorkerExtension:
             "dtype": str(settings.dtype).removeprefix("torch."),
         }
 
-    def areal_identity(self) -> dict[str, Any]:
-        """Which start of the server this is, and nothing else."""
-        return {"incarnation": _INCARNATION}
+    def areal_identity(self, owner: str) -> dict[str, Any]:
+        """Which start of the server this is, and whose it is; the owner is alive, for it asks."""
+        lease = self._areal_receiver().lease
+        lease.hear(owner)
+        return {"incarnation": _INCARNATION, "owner": lease.owner}
+
+    def areal_release(self, owner: str) -> dict[str, Any]:
+        """Another trainer may have the server now."""
+        return self._areal_answer(lambda: self._areal_receiver().lease.release(owner))
 
     def areal_stage(self, request: str) -> dict[str, Any]:
-        """Fetch and verify a version: {"manifest": ..., "source": ...}. Generation goes on with the old one."""
+        """Fetch and verify a version: {"manifest": ..., "source": ..., "owner": ...}. The old one stays in use."""
         asked = json.loads(request)
-        return self._areal_answer(lambda: self._areal_receiver().stage(asked["manifest"], asked["source"]))
+        receiver = self._areal_receiver()
+        return self._areal_answer(
+            lambda: receiver.stage(asked["manifest"], asked["source"], owner=asked.get("owner", ""))
+        )
 
     def areal_switch(self, version: str) -> dict[str, Any]:
         """Put the staged version into the model. Call it while no step runs."""

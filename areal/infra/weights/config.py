@@ -24,6 +24,9 @@ class WeightTransferConfig(Config):
     """Where shared_memory puts its files; falls back to the folder for temporary files where it does not exist."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Of broadcast; auto is nccl when the trained model is on a CUDA device, else gloo."""
+    host: str = ""
+    """Name or address of this machine that servers reach for a broadcast; empty: found out where some are elsewhere
+    (servers.addresses), else 127.0.0.1."""
     bucket_mb: int = 256
     """Tensors travel by broadcast in buffers of at most this many MiB."""
     timeout_seconds: float = 300.0

@@ -175,10 +175,15 @@ class VLLM:
                 answer = {"incarnation": INCARNATION, "rank": 0, "version": self.version, "adapters": True,
                           "base": self.receiver.base, **self.model.settings}  # fmt: skip
             elif body["method"] == "areal_identity":
-                answer = {"incarnation": INCARNATION}
+                self.receiver.lease.hear(arguments[0])
+                answer = {"incarnation": INCARNATION, "owner": self.receiver.lease.owner}
+            elif body["method"] == "areal_release":
+                self.receiver.lease.release(arguments[0])
             elif body["method"] == "areal_stage":
                 asked = json.loads(arguments[0])
-                await asyncio.to_thread(self.receiver.stage, asked["manifest"], asked["source"])
+                await asyncio.to_thread(
+                    self.receiver.stage, asked["manifest"], asked["source"], owner=asked.get("owner", "")
+                )
             elif body["method"] == "areal_switch":
                 self.model.load(self.receiver.take(int(arguments[0])))
                 self.version = answer["version"] = int(arguments[0])

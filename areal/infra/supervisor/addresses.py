@@ -1,0 +1,241 @@
+"""Watches servers that somebody else starts, at addresses that are given: which answer, and which start of them.
+
+    pool = AddressPool(["http://node1:8000"], name="vllm", identify=..., health=..., release=..., config=config)
+
+They are never started or ended from here. One that goes away is looked for until it comes back, and is then another
+instance: it gets weights before its first request, like every server that is new. One thread per address runs all of
+its life, as in `supervisor`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from areal.api import ArealError, ServerInstance
+from areal.utils.logging import getLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from areal.api import ServerListener
+    from areal.infra.supervisor.config import SupervisorConfig
+
+    Identify = Callable[[str, float], tuple[str, bool]]
+
+_logger = getLogger(__name__)
+_LONGEST_PAUSE_SECONDS: Final = 60.0
+_REMIND_SECONDS: Final = 60.0
+_PATIENCE_SECONDS: Final = 45.0
+"""Longer than the lease of a trainer that has died and is started again."""
+_RELEASE_SECONDS: Final = 2.0
+
+
+class AddressPool:
+    """`areal.api.ServerPool` of servers that live by themselves.
+
+    identify: (url, seconds) -> which start of the server answers, and whether it still serves us; raises OSError when
+    it cannot be reached, TimeoutError when it is busy, ArealError when it is no server for us. health: whether the
+    server at a URL is well. release: tells it that we are done. patience_seconds: how long one start of a server may
+    refuse to be taken in before it is given up.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        name: str,
+        identify: Identify,
+        health: Callable[[str, float], bool],
+        release: Callable[[str, float], None],
+        config: SupervisorConfig,
+        patience_seconds: float = _PATIENCE_SECONDS,
+    ) -> None:
+        self._release = release
+        self._watchers = [
+            _Watcher(
+                f"{name}-{index}",
+                url,
+                identify=identify,
+                health=health,
+                config=config,
+                patience_seconds=patience_seconds,
+            )
+            for index, url in enumerate(addresses)
+        ]
+
+    @property
+    def size(self) -> int:
+        """Number of addresses."""
+        return len(self._watchers)
+
+    def start(self, listener: ServerListener) -> None:
+        """See `ServerPool.start`."""
+        for watcher in self._watchers:
+            watcher.start(listener)
+
+    def condemn(self, server: ServerInstance, reason: str) -> None:
+        """See `ServerPool.condemn`: it is left alone for a while, then taken in again."""
+        for watcher in self._watchers:
+            watcher.condemn(server, reason)
+
+    def close(self) -> None:
+        """Stop watching; the servers live on. Idempotent."""
+        for watcher in self._watchers:
+            watcher.ask_to_end()
+        for watcher in self._watchers:
+            if watcher.join():
+                with contextlib.suppress(ArealError, OSError):
+                    self._release(watcher.url, _RELEASE_SECONDS)
+
+
+class _Watcher:
+    """Looks for the server at one address, announces it, watches it, and looks again."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        identify: Identify,
+        health: Callable[[str, float], bool],
+        config: SupervisorConfig,
+        patience_seconds: float,
+    ) -> None:
+        self.name, self.url = name, url
+        self._identify, self._health, self._config = identify, health, config
+        self._patience_seconds = patience_seconds
+        self._instance: ServerInstance | None = None
+        self._condemned: str | None = None
+        self._refused: tuple[str, int, float] = ("", 0, 0.0)
+        """Incarnation that could not be taken in, how often, and since when."""
+        self._given_up = ""
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._ending = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, listener: ServerListener) -> None:
+        self._thread = threading.Thread(target=self._run, args=(listener,), name=f"areal-{self.name}", daemon=True)
+        self._thread.start()
+
+    def condemn(self, server: ServerInstance, reason: str) -> None:
+        with self._lock:
+            if self._instance == server and self._condemned is None:
+                self._condemned = reason
+                self._wake.set()
+
+    def ask_to_end(self) -> None:
+        self._ending = True
+        self._wake.set()
+
+    def join(self) -> bool:
+        """Whether a server was in use until now."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return False
+        thread.join()
+        return self._instance is not None
+
+    def _run(self, listener: ServerListener) -> None:
+        while not self._ending:
+            instance = self._find()
+            if instance is None:
+                return
+            begun = monotonic()
+            reason, at_fault = self._one_stay(listener, instance)
+            if self._ending:
+                return
+            with self._lock:
+                self._instance = self._condemned = None
+            lasted = monotonic() - begun > self._config.restart_reset_seconds
+            if at_fault and not lasted:
+                self._refuse(listener, instance.incarnation, reason)
+            else:
+                self._refused = ("", 0, 0.0)
+                _logger.warning("%s (%s): %s", self.name, self.url, reason)
+
+    def _find(self) -> ServerInstance | None:
+        """Wait for a server; None when there is no time left to."""
+        reminded = -_REMIND_SECONDS
+        while not self._ending:
+            try:
+                incarnation, _ = self._identify(self.url, self._config.health_timeout_seconds)
+            except (ArealError, OSError) as error:
+                if monotonic() - reminded > _REMIND_SECONDS:
+                    reminded = monotonic()
+                    _logger.warning("waiting for %s at %s: %s", self.name, self.url, error)
+            else:
+                if incarnation != self._given_up:
+                    instance = ServerInstance(name=self.name, incarnation=incarnation, url=self.url)
+                    with self._lock:
+                        self._instance, self._condemned = instance, None
+                    return instance
+            self._pause(self._config.poll_seconds)
+        return None
+
+    def _one_stay(self, listener: ServerListener, instance: ServerInstance) -> tuple[str, bool]:
+        """From admission to its end; returns why it ended, and whether this start of the server is to blame."""
+        try:
+            listener.server_up(instance)
+        except (ArealError, OSError) as error:
+            return str(error), True
+        self._given_up = ""
+        _logger.info("%s is in use at %s (incarnation %s)", self.name, self.url, instance.incarnation)
+        reason, at_fault = self._watch(instance)
+        if not self._ending:
+            listener.server_down(instance, reason)
+        return reason, at_fault
+
+    def _watch(self, instance: ServerInstance) -> tuple[str, bool]:
+        missed = 0
+        while not self._ending:
+            self._pause(self._config.poll_seconds)
+            if self._condemned is not None:
+                return f"given up: {self._condemned}", True
+            try:
+                incarnation, is_ours = self._identify(self.url, self._config.health_timeout_seconds)
+            except ConnectionRefusedError as error:
+                # Nobody listens: it has ended, and what will listen there next has other weights.
+                return f"it is gone: {error}", False
+            except (ArealError, OSError) as error:
+                missed = 0 if isinstance(error, TimeoutError) and self._is_healthy() else missed + 1
+                if missed >= self._config.max_missed_health_checks:
+                    return f"hangs: {missed} questions in a row were not answered, the last one with {error}", True
+                continue
+            missed = 0
+            if incarnation != instance.incarnation:
+                return f"it was started again (incarnation {incarnation})", False
+            if not is_ours:
+                return "another trainer has taken it over", True
+        return "closed", False
+
+    def _refuse(self, listener: ServerListener, incarnation: str, reason: str) -> None:
+        """It could not be used: pause, longer each time; in the end wait for somebody to start it again."""
+        before, count, since = self._refused
+        if before != incarnation:
+            count, since = 0, monotonic()
+        count += 1
+        self._refused = (incarnation, count, since)
+        if count > self._config.max_restarts and monotonic() - since >= self._patience_seconds:
+            self._given_up = incarnation
+            listener.server_retired(
+                self.name, f"{self.url}: {reason}; tried {count} times, and not again until it is started anew"
+            )
+            return
+        pause = min(self._config.restart_pause_seconds * 2 ** (count - 1), _LONGEST_PAUSE_SECONDS)
+        _logger.warning("%s (%s): %s; tried again in %.0f s", self.name, self.url, reason, pause)
+        self._pause(pause)
+
+    def _is_healthy(self) -> bool:
+        try:
+            return self._health(self.url, self._config.health_timeout_seconds)
+        except (ArealError, OSError):
+            return False
+
+    def _pause(self, seconds: float) -> None:
+        if not self._ending and self._condemned is None:
+            self._wake.wait(seconds)
+        self._wake.clear()

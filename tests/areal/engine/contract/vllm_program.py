@@ -1,0 +1,35 @@
+"""Takes the command line of a vLLM server and serves the double instead; see `write_python`.
+
+python vllm_program.py -m vllm.entrypoints.openai.api_server --model FOLDER --port PORT ...
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def write_python(path):
+    """An executable that passes for the Python of an environment with vLLM."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The servers' own import path leads to the copies for vLLM's workers; the double needs the whole package.
+    path.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{ROOT}" OMP_NUM_THREADS=1 exec "{sys.executable}" "{Path(__file__).resolve()}" "$@"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+def main(arguments):
+    assert arguments[:2] == ["-m", "vllm.entrypoints.openai.api_server"], arguments
+    options = dict(itertools.pairwise(arguments))
+    double = Path(__file__).with_name("double.py")
+    os.execv(sys.executable, [sys.executable, str(double), "vllm", options["--model"], options["--port"]])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
