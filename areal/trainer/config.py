@@ -33,8 +33,8 @@ class ModelConfig(Config):
     init: dict[str, Any] = field(default_factory=dict)
     """Content of a config.json (model_type, hidden_size, ...) for random weights; ignored when `path` is set."""
     implementation: Literal["native", "transformers"] = "native"
-    """Whose code computes the model: a family of ours, or any AutoModelForCausalLM of transformers (not for RL, whose
-    engines need a family of ours)."""
+    """Whose code computes the model: a family of ours, or any AutoModelForCausalLM of transformers (in RL only with
+    rollout.engine vllm or sglang, if that program knows the architecture too; the embedded engine needs ours)."""
     tokenizer_path: str = ""
     """Folder of the tokenizer, or one built on the spot: "characters:<each once>", "bytes:"; empty means `path`."""
 
@@ -201,8 +201,7 @@ class PPOConfig(RunConfig):
             )
         if self.objective.overlong_penalty < 0:
             raise ConfigError(f"objective.overlong_penalty is {self.objective.overlong_penalty}, expected >= 0")
-        if self.rollout.engine == "sglang" and self.weights.carrier == "broadcast":
-            raise ConfigError("weights.carrier broadcast does not reach sglang servers; use shared_memory or disk")
+        self._check_servers()
         try:
             spec = presets.resolve(self.objective.preset, self.objective.overrides)
         except ConfigError:
@@ -213,6 +212,24 @@ class PPOConfig(RunConfig):
     def max_seq_len(self) -> int:
         """Longest sequence of the engine in use."""
         return self.engine.max_seq_len if self.rollout.engine == "embedded" else self.servers.max_seq_len
+
+    def _check_servers(self) -> None:
+        """What the chosen server program cannot do."""
+        name, addresses = self.rollout.engine, self.servers.addresses
+        if name == "sglang" and self.weights.carrier == "broadcast":
+            raise ConfigError("weights.carrier broadcast does not reach sglang servers; use shared_memory or disk")
+        if name == "sglang" and self.weights.adapters == "alone":
+            raise ConfigError("weights.adapters alone does not fit sglang servers; use auto or merged")
+        if addresses and name != "vllm":
+            raise ConfigError(
+                f"servers.addresses is for rollout.engine vllm, not {name}: only its servers tell which start of them "
+                f"answers"
+            )
+        if addresses and self.weights.carrier == "shared_memory" and not self.servers.all_local:
+            raise ConfigError(
+                "weights.carrier shared_memory reaches servers at http://127.0.0.1:PORT only, and servers.addresses "
+                "names others; use disk with a weights.folder that all machines see, or broadcast"
+            )
 
     def _check_ratios(self, spec: ObjectiveSpec) -> None:
         """Importance ratios that would be wrong, or 1 everywhere, without anybody noticing."""

@@ -6,6 +6,7 @@ Engines know nothing of processes and carriers, those know nothing of engines: t
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import InferenceEngine, PaddedBatch
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from areal.api import ServerPool
     from areal.engine.server.engine import ServerEngine
+    from areal.infra.supervisor.addresses import AddressPool
     from areal.infra.supervisor.supervisor import LocalSupervisor
     from areal.trainer.config import PPOConfig
     from areal.trainer.policy import Policy
@@ -54,16 +57,23 @@ def _with_servers(config: PPOConfig, *, actor: Policy, tokenizer: Any, directory
 
     args: Any = actor.model.args
     model = served_model(config.model, dtype=config.servers.dtype, max_seq_len=config.servers.max_seq_len)
-    pool = _supervisor(config, model, tokenizer, directory / "servers")
+    # Of this process, not of the run: one that is started again has to ask for its servers like everybody else.
+    owner = secrets.token_hex(4) if config.servers.addresses else ""
+    pool: ServerPool = (
+        _given(config, owner)
+        if config.servers.addresses
+        else _supervisor(config, model, tokenizer, directory / "servers")
+    )
     carrier = build_carrier(
         config.weights,
         run_directory=directory,
         device=str(next(actor.model.parameters()).device),
         model_config=model.content,
+        addresses=() if config.servers.all_local else config.servers.addresses,
     )
     weights = served_weights(config, actor)
     return ServerEngine(
-        adapter_of(config),
+        adapter_of(config, owner=owner),
         pool=pool,
         carrier=carrier,
         config=config.servers,
@@ -92,6 +102,21 @@ def _supervisor(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: P
         health=lambda url, timeout: is_healthy(url, timeout, HEALTH_PATH),
         config=config.supervisor,
         log_folder=folder,
+    )
+
+
+def _given(config: PPOConfig, owner: str) -> AddressPool:
+    from areal.engine.server.client import is_healthy
+    from areal.engine.vllm.identity import identify, release
+    from areal.infra.supervisor.addresses import AddressPool
+
+    return AddressPool(
+        config.servers.addresses,
+        name=config.rollout.engine,
+        identify=lambda url, timeout: identify(url, timeout, owner=owner),
+        health=lambda url, timeout: is_healthy(url, timeout, HEALTH_PATH),
+        release=lambda url, timeout: release(url, timeout, owner=owner),
+        config=config.supervisor,
     )
 
 

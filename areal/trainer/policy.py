@@ -56,10 +56,12 @@ class Policy:
         """The live model where one process has all of it. Else, for servers, rank 0's part of it, which tells sizes and
         device; for an engine in this process, which copies it, a new one with the present weights.
         """
+        return self.whole_model() if self._config.rollout.engine == "embedded" else self._learner.actor.model
+
+    def whole_model(self) -> nn.Module:
+        """The live model where one process has all of it, else a new one with the present weights."""
         actor = self._learner.actor
-        if isinstance(actor, TrainingEngine) or self._config.rollout.engine != "embedded":
-            return actor.model
-        return self._whole_model()
+        return actor.model if isinstance(actor, TrainingEngine) else self._assembled()
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `TrainEngine.weights`: of the whole model."""
@@ -75,7 +77,7 @@ class Policy:
         """See `TrainEngine.forward_logp`."""
         return self._scorer.forward_logp(batch)
 
-    def _whole_model(self) -> nn.Module:
+    def _assembled(self) -> nn.Module:
         model: nn.Module = load_model(self._config, self._tokenizer)
         dtype: torch.dtype = getattr(torch, self._config.actor.dtype)
         for parameter in model.parameters():

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     Command = Callable[[int, int], tuple[list[str], dict[str, str]]]
 
 
-def adapter_of(config: PPOConfig) -> ServerAdapter:
-    """Speaks the program's HTTP API."""
+def adapter_of(config: PPOConfig, *, owner: str = "") -> ServerAdapter:
+    """Speaks the program's HTTP API. owner: of servers that others may know too."""
     if config.rollout.engine == "sglang":
         from areal.engine.sglang.adapter import SGLangAdapter
 
         return SGLangAdapter()
     from areal.engine.vllm.adapter import VLLMAdapter
 
-    return VLLMAdapter(api=config.vllm.api)
+    return VLLMAdapter(api=config.vllm.api, owner=owner)
 
 
 def commands_of(

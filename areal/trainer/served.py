@@ -14,7 +14,7 @@ from areal.utils.logging import getLogger
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from areal.engine.server.publishing import AdapterBase
     from areal.trainer.config import ModelConfig, PPOConfig
@@ -51,8 +51,8 @@ def served_weights(config: PPOConfig, actor: Policy) -> ServedWeights:
     """Raises EngineError when adapters shall travel alone (weights.adapters) and cannot."""
     from areal.engine.hf.naming import checkpoint_tensors
 
-    model = actor.model
     if config.actor.lora is None:
+        model = actor.model
 
         def to_hf(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
             return checkpoint_tensors(model, state)
@@ -61,12 +61,12 @@ def served_weights(config: PPOConfig, actor: Policy) -> ServedWeights:
     wanted = config.weights.adapters
     if wanted != "merged" and config.rollout.engine in ADAPTERS_ALONE:
         try:
-            return _adapters_alone(actor)
+            return _adapters_alone(actor.whole_model(), actor.weights())
         except EngineError as error:
             if wanted == "alone":
                 raise
             _logger.warning("every weight update carries the whole model: %s", error)
-    return _merged(actor)
+    return _merged(actor.whole_model(), actor.weights())
 
 
 def served_model(config: ModelConfig, *, dtype: str, max_seq_len: int) -> ServedModel:
@@ -82,28 +82,33 @@ def served_model(config: ModelConfig, *, dtype: str, max_seq_len: int) -> Served
     )
 
 
-def _adapters_alone(actor: Policy) -> ServedWeights:
+def _adapters_alone(model: nn.Module, first: Mapping[str, Tensor]) -> ServedWeights:
     from areal.engine.hf.lora import AdaptersOnDisk, base_tensors
     from areal.engine.server.publishing import AdapterBase
 
-    adapters = AdaptersOnDisk.of(actor.model)
+    adapters = AdaptersOnDisk.of(model)
     return ServedWeights(
         to_hf=adapters.factors,
-        first=adapters.factors(actor.weights()),
-        base=AdapterBase(tensors=base_tensors(actor.model), changes=adapters.changes),
+        first=adapters.factors(first),
+        base=AdapterBase(tensors=base_tensors(model), changes=adapters.changes),
     )
 
 
-def _merged(actor: Policy) -> ServedWeights:
+def _merged(model: nn.Module, first: Mapping[str, Tensor]) -> ServedWeights:
     from areal.engine.hf.lora import merged_copy
     from areal.engine.hf.naming import checkpoint_tensors
 
-    def to_hf(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    adapters = dict(model.named_parameters())
+
+    def to_hf(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         # What is trained are the adapters; servers take the whole model with the adapters in it.
-        whole = merged_copy(actor.model)
+        for name, tensor in state.items():
+            if adapters[name].data_ptr() != tensor.data_ptr():  # not the live model: it is trained in parts
+                adapters[name].data.copy_(tensor)
+        whole = merged_copy(model)
         return checkpoint_tensors(whole, whole.state_dict())
 
-    return ServedWeights(to_hf=to_hf, first=to_hf({}))
+    return ServedWeights(to_hf=to_hf, first=to_hf(first))
 
 
 def _foreign(config: ModelConfig, content: Mapping[str, Any], *, dtype: str, max_seq_len: int) -> ServedModel:

@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 FREE_TO_CHANGE: Final = (
     "archon", "checkpoint.", "eval_every_steps", "eval_rows", "experiment_name", "metrics.", "output_dir",
-    "total_train_epochs", "total_train_steps", "trial_name",
+    "servers.addresses", "total_train_epochs", "total_train_steps", "trial_name",
 )  # fmt: skip
 """Keys (and prefixes) that a resumed run may change; any other difference would silently train something else."""
 

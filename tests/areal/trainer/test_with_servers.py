@@ -7,10 +7,9 @@ vLLM's API with our own engine behind it.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import signal
-import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -18,21 +17,29 @@ import torch
 
 from areal import models
 from areal.engine.hf import loading as hf_loading
+from areal.engine.server.adapters import AdaptedWeights
 from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.infra.metrics.logger import read_metrics
 from areal.models.registry import get_spec
 from areal.trainer import inference
 from areal.trainer.ppo import PPOTrainer
+from areal.trainer.served import served_model, served_weights
 from areal.trainer.session import open_session
 
 ROOT = Path(__file__).resolve().parents[3]
 VLLM_PYTHON = ROOT / ".venv-vllm/bin/python"
-DOUBLE = ROOT / "tests/areal/engine/contract/double.py"
 
-_spec = importlib.util.spec_from_file_location("runs", Path(__file__).with_name("runs.py"))
-runs = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(runs)
+
+def _load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+runs = _load(Path(__file__).with_name("runs.py"))
+program = _load(ROOT / "tests/areal/engine/contract/vllm_program.py")
 
 REWARD = """
 def sevens(prompt, completions, prompt_ids, completion_ids, **data):
@@ -70,21 +77,9 @@ def settings(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def with_double(monkeypatch):
-    """Start doubles where vLLM servers would be started."""
-    from areal.infra.supervisor.supervisor import ServerCommand
-
-    def vllm(config, actor, tokenizer, folder):
-        from areal.engine.vllm.adapter import VLLMAdapter
-
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(actor.model.args.to_hf_config()))
-        variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        return VLLMAdapter(), lambda index, port: ServerCommand(
-            arguments=[sys.executable, str(DOUBLE), "vllm", str(folder), str(port)], environment=variables
-        )
-
-    monkeypatch.setattr(inference, "_vllm", vllm)
+def with_double(settings, tmp_path):
+    """Settings that start doubles where vLLM servers would be started."""
+    return settings | {"vllm__python": str(program.write_python(tmp_path / "environment" / "python"))}
 
 
 class Observer:
@@ -159,8 +154,8 @@ def _gone(pid):
 )
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_grpo_learns_over_servers_one_of_which_is_killed(tmp_path, settings, with_double):
-    stats = _learn(runs.tiny(tmp_path / "run", **settings), 3, tmp_path)
+def test_grpo_learns_over_servers_one_of_which_is_killed(tmp_path, with_double):
+    stats = _learn(runs.tiny(tmp_path / "run", **with_double), 3, tmp_path)
     assert stats["probe_abs_max"] < 1e-4
 
 
@@ -195,21 +190,102 @@ def test_a_server_that_cannot_start_ends_the_run_with_its_log(tmp_path, settings
         trainer.train()
 
 
-@pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 2, "alpha": 4}}], ids=["all parameters", "adapters"])
-@pytest.mark.parametrize("library", ["ours", "transformers"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, *({"lora": {"rank": 2, "alpha": 4}, "adapters": how} for how in ("merged", "alone"))],
+    ids=["all parameters", "merged adapters", "adapters alone"],
+)
+@pytest.mark.parametrize("library", ["native", "transformers"])
 def test_what_servers_get_is_a_checkpoint_of_the_trained_model(changes, library):
     """Names, tied head and merged adapters, held against a model that is loaded from just these tensors."""
-    config = runs.tiny(Path("unused"), actor__lora=changes.get("lora"), model__init=MODEL).actor
+    config = runs.tiny(
+        Path("unused"),
+        actor__lora=changes.get("lora"),
+        model__init=MODEL,
+        model__implementation=library,
+        rollout__engine="vllm",
+        weights__adapters=changes.get("adapters", "auto"),
+    )
     source = hf_loading if library == "transformers" else models
-    actor = TrainingEngine(source.from_config(MODEL, seed=1), config=config, total_steps=4)
+    actor = OneProcess(source.from_config(MODEL, seed=1), config=config.actor, total_steps=4)
     with torch.no_grad():
         for parameter in actor.model.parameters():
             if parameter.requires_grad:
                 parameter.add_(0.01)
-    tensors = inference._on_disk(actor, has_adapters=bool(changes))(actor.weights())
-    served = models.from_config(inference._model_config(actor, "float32"), seed=2)
+    weights = served_weights(config, actor)
+    assert (weights.base is not None) == ("lora" in changes and changes["adapters"] == "alone")
+    tensors = weights.first
+    if weights.base is not None:
+        changed = [asdict(change) for change in weights.base.changes]
+        tensors = AdaptedWeights(weights.base.tensors, identity="", factors=weights.first, changes=changed)
+    served = models.from_config(served_model(config.model, dtype="float32", max_seq_len=64).content, seed=2)
     names = get_spec("qwen3").state_dict_adapter(served.args)
     served.load_state_dict(names.from_hf(tensors), strict=False)
     engine = TrainingEngine(served, config=TrainEngineConfig(), total_steps=4)
     tokens = [3, 9, 4, 11, 5]
     assert inference._reference(engine)(tokens) == pytest.approx(inference._reference(actor)(tokens), abs=1e-5)
+
+
+class OneProcess(TrainingEngine):
+    """The actor of a run in one process, as servers are told of it."""
+
+    def whole_model(self):
+        return self.model
+
+
+def test_what_a_server_is_started_with_is_known_without_the_model():
+    """The same for a family of ours, and for the class of transformers that has its own names for lengths."""
+    config = runs.tiny(Path("unused"), model__init=MODEL)
+    model = served_model(config.model, dtype="bfloat16", max_seq_len=512)
+    assert model.content["dtype"] == "bfloat16"
+    assert model.context == MODEL["max_position_embeddings"]
+    foreign = {"model_type": "gpt2", "vocab_size": 17, "n_embd": 64, "n_layer": 2, "n_head": 2}
+    config = runs.tiny(
+        Path("unused"), model__init=foreign, model__implementation="transformers", rollout__engine="vllm"
+    )
+    model = served_model(config.model, dtype="float32", max_seq_len=4096)
+    assert model.content["architectures"] == ["GPT2LMHeadModel"]
+    assert model.context == 1024
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "changes",
+    [{"model__implementation": "transformers"}, {"actor__lora": {"rank": 8, "alpha": 16}, "actor__lr": 1e-2}],
+    ids=["model of transformers", "adapters"],
+)
+def test_other_models_learn_over_servers_too(tmp_path, with_double, changes):
+    _learn(runs.tiny(tmp_path / "run", **with_double, **changes), 3, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not VLLM_PYTHON.is_file(), reason="no vLLM here: bash scripts/setup_vllm.sh")
+def test_a_model_without_a_family_of_ours_learns_with_adapters_over_a_real_vllm_server(tmp_path, settings):
+    settings |= {
+        "vllm__python": str(VLLM_PYTHON),
+        "servers__num_servers": 1,
+        "model__init": {"model_type": "gpt2", "vocab_size": 17, "n_embd": 64, "n_layer": 2, "n_head": 2,
+                        "n_positions": 64, "initializer_range": 0.1, "bos_token_id": 0, "eos_token_id": 0},
+        "model__implementation": "transformers",
+        "actor__lora": {"rank": 8, "alpha": 32},
+        "actor__lr": 1e-2,
+    }  # fmt: skip
+    rewards = []
+
+    def observe(step, trajectories):
+        rewards.append(sum(item.reward for item in trajectories) / len(trajectories))
+        return trajectories
+
+    config = runs.tiny(tmp_path / "run", **settings)
+    with open_session(config) as session, PPOTrainer(config, session, transform_rewards=observe) as trainer:
+        assert trainer.train()["finished"]
+        stats = trainer.engine.stats()
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.1
+    assert stats["published_bytes"] < stats["base_bytes"] / 2
+    assert stats["probe_abs_max"] < 1e-4
+    metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert max(row["mismatch/fresh_abs_max"] for row in metrics.values() if "mismatch/fresh_abs_max" in row) < 1e-3
