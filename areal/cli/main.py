@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Final, NoReturn
 
 import areal
 from areal.api.errors import ArealError, UsageError
-from areal.cli import config, demo, launch, listing, plan, report, train, version
+from areal.cli import config, demo, launch, listing, plan, report, serve, train, version
 from areal.cli.output import discard, print_error, print_result, reserved_stdout
 from areal.utils import logging
 from areal.utils.suggest import did_you_mean
@@ -29,6 +29,7 @@ COMMANDS: Final[dict[str, ModuleType]] = {
     "list": listing,
     "plan": plan,
     "report": report,
+    "serve": serve,
     "train": train,
     "version": version,
 }

@@ -1,0 +1,104 @@
+"""One server in the foreground, for trainers that find it at its address: started once, watched, ended gently.
+
+It is not started again when it dies: whatever starts this program (Slurm, systemd, a person) decides that.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+from areal.api import EngineError, UsageError
+from areal.infra.supervisor.process import ServerProcess, new_incarnation
+from areal.utils.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from areal.infra.checkpoint.signals import StopRequest
+    from areal.infra.supervisor.config import SupervisorConfig
+    from areal.infra.supervisor.supervisor import ServerCommand
+
+_LOOK_SECONDS: Final = 0.2
+_ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a server is found, and which start of it."""
+
+    url: str
+    incarnation: str
+    log: str
+
+    def write(self, path: Path) -> None:
+        """As JSON, whole or not at all."""
+        atomic_write(path, json.dumps(asdict(self)) + "\n")
+
+
+def url_of(host: str, port: int) -> str:
+    """What trainers write into servers.addresses; the name of this machine when the server listens everywhere."""
+    name = socket.gethostname() if host in _ANY_HOST else host
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise UsageError for an address nobody can listen at now: the program would only say so after a while."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen at port {port} of {host}: {error}; choose another --port or --host"
+            ) from error
+
+
+def serve(
+    command: ServerCommand,
+    *,
+    host: str,
+    port: int,
+    health: Callable[[str, float], bool],
+    config: SupervisorConfig,
+    log_folder: Path,
+    stop: StopRequest,
+    on_ready: Callable[[Standing], None],
+) -> Standing:
+    """Run until a stop is asked for; the server then gets grace_seconds. Raises EngineError, with the end of its log,
+    when it ends by itself or is not ready in startup_seconds."""
+    incarnation = new_incarnation()
+    standing = Standing(url=url_of(host, port), incarnation=incarnation, log=str(log_folder / f"{incarnation}.log"))
+    process = ServerProcess(
+        command.arguments,
+        environment=command.environment,
+        log_path=log_folder / f"{incarnation}.log",
+        incarnation=incarnation,
+        grace_seconds=config.grace_seconds,
+    )
+    local = url_of("127.0.0.1" if host in _ANY_HOST else host, port)
+    try:
+        deadline = time.monotonic() + config.startup_seconds
+        while not stop.requested and not health(local, config.health_timeout_seconds):
+            _require_alive(process)
+            if time.monotonic() > deadline:
+                raise EngineError(f"the server is not ready after {config.startup_seconds:g} s\n{process.tail()}")
+            time.sleep(_LOOK_SECONDS)
+        if not stop.requested:
+            on_ready(standing)
+        while not stop.requested:
+            _require_alive(process)
+            time.sleep(_LOOK_SECONDS)
+    finally:
+        process.stop()
+    return standing
+
+
+def _require_alive(process: ServerProcess) -> None:
+    if process.exit_text is not None:
+        raise EngineError(f"the server ended: {process.exit_text}\nend of {process.log_path}:\n{process.tail()}")
