@@ -179,7 +179,9 @@ def _model_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]]
     if model.implementation == "native" and content.get("model_type") not in known:
         where = "model.path" if model.path else "model.init.model_type"
         supported = f"supported are {', '.join(known) or '(none)'}"
-        other = "" if isinstance(config, PPOConfig) else ", and all others with model.implementation=transformers"
+        other = ", and all others with model.implementation=transformers"
+        if isinstance(config, PPOConfig) and config.rollout.engine == "embedded":
+            other += " and rollout.engine=vllm or sglang (`areal-new model` makes one that the embedded engine knows)"
         yield where, f"model_type is {content.get('model_type')!r}; {supported}{other}"
 
 
@@ -210,13 +212,12 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
         yield "reward", problem
     if problem := registries.check_name("workflow", config.workflow):
         yield "workflow", problem
-    if config.model.implementation != "native":
+    if config.model.implementation != "native" and config.rollout.engine == "embedded":
         yield (
             "model.implementation",
-            "inference engines need a family of ours; use native (`areal-new model` makes one)",
+            "the embedded engine computes with key/value caches that only families of ours have; use native "
+            "(`areal-new model` makes one), or rollout.engine=vllm or sglang",
         )
-    if config.actor.lora is not None and config.rollout.engine != "embedded":
-        yield "actor.lora", f"rollout.engine {config.rollout.engine} takes whole weights, not adapters; use embedded"
     yield from _length_problems("gconfig", config.gconfig, "train_dataset", config.train_dataset, config)
     if config.valid_dataset is not None:
         sampling, key = config.gconfig, "gconfig"
@@ -235,6 +236,8 @@ def _server_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
         return
     if importlib.util.find_spec("aiohttp") is None:
         yield "rollout.engine", f"{name} needs the client's packages: pip install 'areal[servers]'"
+    if config.servers.addresses:
+        return  # whoever starts the servers needs the program, here or elsewhere
     python, how = {
         "vllm": (config.vllm.python, "run `bash scripts/setup_vllm.sh`, or give"),
         "sglang": (config.sglang.python, "give"),
@@ -291,7 +294,7 @@ def _notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
     sizes = _rl_sizes(config)
     live, slots, slots_key = sizes["max_live_samples"] or 0, config.engine.max_batch_size, "engine.max_batch_size"
     if config.rollout.engine != "embedded":
-        slots, slots_key = config.servers.num_servers * config.servers.max_concurrent, "room in the servers"
+        slots, slots_key = config.servers.count * config.servers.max_concurrent, "room in the servers"
     if live > slots:
         yield f"up to {live} samples are live but {slots_key} is {slots}: the others wait for a slot"
     if config.rollout.batch_size % config.objective.num_minibatches:

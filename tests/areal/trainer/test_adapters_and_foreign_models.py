@@ -115,8 +115,19 @@ def test_the_adapter_of_a_run_goes_on_top_of_its_base(tmp_path, pairs):
     ("kind", "changes", "message"),
     [
         ("dpo", {"model.init": GPT2}, "and all others with model.implementation=transformers"),
-        ("rl", {"model.implementation": "transformers"}, "inference engines need a family of ours"),
-        ("rl", {"actor.lora": {}, "rollout.engine": "vllm"}, "takes whole weights, not adapters"),
+        ("rl", {"model.implementation": "transformers"}, "key/value caches that only families of ours have"),
+        ("rl", {"model.init": GPT2}, "and rollout.engine=vllm or sglang"),
+        (
+            "rl",
+            {"actor.lora": {}, "rollout.engine": "sglang", "weights.adapters": "alone"},
+            "weights.adapters alone does not fit sglang",
+        ),
+        ("rl", {"servers.addresses": ["http://node1:8000"]}, "is for rollout.engine vllm, not embedded"),
+        (
+            "rl",
+            {"servers.addresses": ["http://node1:8000"], "rollout.engine": "vllm"},
+            "weights.carrier shared_memory reaches servers at http://127.0.0.1:PORT only",
+        ),
         ("dpo", {"actor.lora.rank": 0}, "lora.rank is 0"),
         ("dpo", {"actor.optimizer": "lion"}, "one of"),
     ],
