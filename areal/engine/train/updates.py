@@ -50,7 +50,7 @@ class Updates:
         self._trained = dict(trained)
         self._kind = config.optimizer
         self.masters = {name: _master_of(tensor, dtype, home) for name, tensor in trained.items()}
-        turned = [name for name in trained if config.optimizer == "muon" and _is_turned(name, whole[name], tokens)]
+        turned = [name for name in trained if config.optimizer == "muon" and is_turned(name, whole[name], tokens)]
         self._optimizers: list[torch.optim.Optimizer] = []
         if turned:
             muon = Muon(
@@ -130,7 +130,7 @@ def is_matrix(name: str, parameter: Tensor) -> bool:
     return parameter.ndim >= 2 and not name.endswith("bias") and not any(part.endswith("norm") for part in owner)
 
 
-def _is_turned(name: str, parameter: Tensor, tokens: set[str]) -> bool:
+def is_turned(name: str, parameter: Tensor, tokens: set[str]) -> bool:
     """Whether muon takes it: matrices and stacks of experts' matrices, not other tensors of three dimensions."""
     is_stack = parameter.ndim == 3 and "experts" in name.split(".")
     return (parameter.ndim == 2 or is_stack) and is_matrix(name, parameter) and name not in tokens

@@ -139,7 +139,7 @@ def _trained(name: str, engine: TrainEngineConfig, shape: ModelShape) -> list[Me
     width = DTYPE_BYTES[engine.dtype]
     count = shape.num_parameters if engine.lora is None else _adapter_parameters(engine.lora, shape)
     moments, state_width = _moments(engine, shape, count), max(width, 4)
-    masters = count if width == 2 else 0
+    masters = count if width == 2 or engine.offload_optimizer else 0
     what = f"{moments} {engine.optimizer} moments" + (f" and {masters} masters" if masters else "")
     return [
         _weights(f"{name} weights", shape, engine.dtype),
@@ -147,7 +147,7 @@ def _trained(name: str, engine: TrainEngineConfig, shape: ModelShape) -> list[Me
         MemoryItem(
             name=f"{name} optimizer",
             num_bytes=(moments + masters) * state_width,
-            formula=f"{what} x {state_width} bytes",
+            formula=f"{what} x {state_width} bytes" + (" of host memory" if engine.offload_optimizer else ""),
         ),
     ]
 

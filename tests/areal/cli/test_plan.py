@@ -54,6 +54,24 @@ def test_a_mixture_of_235_billion_parameters_fits_on_64_ranks_of_80_gib(plan):
     assert {item["name"] for item in found["communication"]} == {"fsdp", "tensor parallel", "expert parallel"}
 
 
+def test_optimizers_hold_and_send_what_they_need(plan):
+    arguments = ("--parallel", "dp_shard=8 tp=8 ep=8 etp=8")
+    _, adamw = plan(MIXTURE, *arguments)
+    _, muon = plan(MIXTURE, "actor.optimizer=muon", *arguments)
+    _, host = plan(MIXTURE, "actor.offload_optimizer=true", *arguments)
+    parameters, vectors_and_tokens = adamw["parameters_per_rank"], 2 * 151936 * 4096 / 64
+    held = bytes_of(muon, "memory", "moments")
+    assert held == pytest.approx(4 * (parameters + vectors_and_tokens), rel=1e-3)
+    # Features are split over tp: no rank has a whole matrix.
+    assert bytes_of(muon, "communication", "muon") == pytest.approx(2 * 2 * (parameters - vectors_and_tokens), rel=1e-3)
+    assert bytes_of(adamw, "communication", "muon") == 0
+    assert bytes_of(host, "memory", "moments") == 0
+    assert adamw["memory_bytes"] - host["memory_bytes"] == 8 * parameters
+    # Where ranks have whole experts, only the other matrices are sent.
+    _, whole = plan(MIXTURE, "actor.optimizer=muon", "--parallel", "dp_shard=64 ep=64")
+    assert bytes_of(whole, "communication", "muon") < bytes_of(muon, "communication", "muon") / 10
+
+
 def test_what_does_not_fit_is_refused_with_what_would_help(plan):
     code, found = plan(MIXTURE, "--parallel", "dp_shard=2 tp=8")
     assert code == 2

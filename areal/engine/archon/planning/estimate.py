@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.engine.archon.planning.activations import activation_values
 from areal.engine.archon.planning.timeline import timeline
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def memory(shards: Shards, work: Work) -> list[Item]:
     items = [
         Item(name="parameters", num_bytes=kept * stored, formula=f"{kept} x {stored} bytes"),
         Item(name="gradients", num_bytes=kept * stored, formula=f"{kept} x {stored} bytes"),
-        Item(name="moments", num_bytes=2 * kept * stored, formula=f"{kept} x 2 x {stored} bytes"),
+        _moments(shards, work),
         Item(
             name="logits",
             num_bytes=2 * chunk * vocabulary * 4,
@@ -132,7 +133,13 @@ def communication(shards: Shards, work: Work) -> list[Item]:
                 collectives=calls,
             )
         )
-    others = (_pipeline(shards, work), _regions(shards, work), _context(shards, work), _experts(shards, work))
+    others = (
+        _pipeline(shards, work),
+        _regions(shards, work),
+        _context(shards, work),
+        _experts(shards, work),
+        _matrices(shards, work),
+    )
     return [*items, *(item for item in others if item is not None)]
 
 
@@ -204,17 +211,43 @@ def _experts(shards: Shards, work: Work) -> Item | None:
     )
 
 
+def _matrices(shards: Shards, work: Work) -> Item | None:
+    """Parts of matrices to the ranks that make them orthogonal, and back; once per step."""
+    if work.config.optimizer != "muon" or not shards.gathered_turned:
+        return None
+    width = 8 if work.config.dtype == "float64" else 2
+    return Item(
+        name="muon",
+        num_bytes=2 * shards.gathered_turned * width,
+        formula=f"{shards.gathered_turned} of matrices that no rank has, there and back x {width} bytes",
+        collectives=2,
+    )
+
+
+def _moments(shards: Shards, work: Work) -> Item:
+    """Two of AdamW, one of the others; muon leaves what is no matrix, and tokens, to AdamW."""
+    config, kept = work.config, shards.kept
+    count = {"adamw": 2 * kept, "muon": 2 * kept - shards.turned, "sgd": kept if config.momentum else 0}[
+        config.optimizer
+    ]
+    if not config.offload_optimizer:
+        what = f"{kept} x 2" if config.optimizer == "adamw" else f"{count} of {config.optimizer}"
+        return Item(name="moments", num_bytes=count * work.stored, formula=f"{what} x {work.stored} bytes")
+    on_host = (count + kept) * work.stored
+    formula = f"in host memory: {count} and {kept} masters x {work.stored} bytes, {on_host / 2**30:.2f} GiB"
+    return Item(name="moments", num_bytes=0, formula=formula)
+
+
 def _activations(shards: Shards, work: Work) -> Item:
     """As `areal.trainer.configuration.memory` counts them, per rank."""
-    args: Any = shards.args
-    tp = work.dims.tp
-    between = tp if work.sequence_parallel else 1
-    query, key_value = args.num_heads * args.head_dim // tp, max(1, args.num_kv_heads // tp) * args.head_dim
-    width = _feed_forward_width(args) // tp
-    per_layer = 4 * args.hidden_size // between + 2 * query + 2 * key_value + 4 * width
-    kept = args.hidden_size // between
     checkpointed = work.config.gradient_checkpointing
-    values = shards.num_layers * kept + per_layer if checkpointed else shards.num_layers * per_layer
+    values = activation_values(
+        shards.args,
+        shards.num_layers,
+        tp=work.dims.tp,
+        sequence_parallel=work.sequence_parallel,
+        recomputed=checkpointed,
+    )
     # A rank starts so many passes before the first of them comes back, each of one of its pieces.
     pieces = work.layout.pieces_per_rank
     at_once = timeline(work.layout, work.micro_batches).held if work.layout.num_ranks > 1 else pieces
@@ -232,14 +265,6 @@ def _neighbours(layout: PipelineLayout, rank: int) -> int:
     own = layout.pieces_of(rank)
     others = {piece for piece in range(layout.num_pieces) if piece not in own}
     return sum(neighbour in others for piece in own for neighbour in (piece - 1, piece + 1))
-
-
-def _feed_forward_width(args: Any) -> int:
-    """Inner values of the feed-forward layer that a token passes through."""
-    expert = getattr(args, "moe_intermediate_size", None)
-    if expert is None:
-        return int(getattr(args, "intermediate_size", 4 * args.hidden_size))
-    return int(expert) * (int(getattr(args, "num_experts_per_tok", 1)) + int(getattr(args, "n_shared_experts", 0) or 0))
 
 
 def _per_block(shards: Shards) -> dict[str, int]:

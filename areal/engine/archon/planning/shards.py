@@ -14,6 +14,8 @@ from torch.distributed.tensor import DTensor
 
 from areal.api import ConfigError
 from areal.engine.archon.optimizer import local_data
+from areal.engine.train.optimizer import token_parameters
+from areal.engine.train.updates import is_turned
 from areal.models.blocks.moe import Experts
 from areal.models.parallel.experts import apply_expert_parallel
 from areal.models.parallel.meshes import build_meshes
@@ -57,6 +59,10 @@ class Shards:
     """Of the rank's pieces of the pipeline."""
     total: int
     """Parameters of the whole model."""
+    turned: int
+    """Of the rank's parameters, those in matrices that muon takes."""
+    gathered_turned: int
+    """Of these, those in matrices that no rank has as a whole."""
 
     @property
     def kept(self) -> int:
@@ -80,6 +86,9 @@ def shards_of(
         spec.parallelize(model, plan)
         kept = {name: local_data(parameter).numel() for name, parameter in model.named_parameters()}
         ways = {name: _ways(parameter, dims) for name, parameter in model.named_parameters()}
+        tokens = token_parameters(model)
+        turned = {name: found for name, found in model.named_parameters() if is_turned(name, found, tokens)}
+        gathered = {name for name, parameter in turned.items() if _is_cut(parameter)}
     members: dict[str, list[str]] = {}
     experts = {name for name, module in model.named_modules() if isinstance(module, Experts)} if dims.ep > 1 else set()
     for name in kept:
@@ -94,7 +103,19 @@ def shards_of(
         )
         for unit, names in members.items()
     ]
-    return Shards(units=tuple(units), args=model.args, num_layers=len(model.layers), total=total)
+    return Shards(
+        units=tuple(units),
+        args=model.args,
+        num_layers=len(model.layers),
+        total=total,
+        turned=sum(kept[name] for name in turned),
+        gathered_turned=sum(kept[name] for name in gathered),
+    )
+
+
+def _is_cut(parameter: torch.Tensor) -> bool:
+    """Whether matrices, of a stack too, are in parts."""
+    return local_data(parameter).shape[-2:] != parameter.shape[-2:]
 
 
 def _part(config: Mapping[str, Any], layout: PipelineLayout, rank: int) -> tuple[Any, int]:
