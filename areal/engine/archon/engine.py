@@ -91,7 +91,7 @@ class ArchonEngine(ProgressReport):
         else:
             self._passes = SequentialPasses(model, plan, self._meshes, config, is_critic=is_critic)
         if source is not None:
-            source.fill(self._passes.model)
+            source.fill(self._passes.model, {} if adapters is None else adapters.first_values)
         self.optimizer = ShardedOptimizer(
             self._passes.model,
             config,

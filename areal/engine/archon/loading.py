@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 
-from areal.api import ConfigError, ModelError
+from areal.api import ModelError
 from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.gather import shard_of
 from areal.engine.archon.optimizer import local_data
@@ -54,10 +54,9 @@ def engine_from_pretrained(
         engine = engine_from_pretrained(path, config=TrainEngineConfig(), archon=ArchonConfig(...), device=device)
 
     Called by all ranks. is_critic: with a value head that starts at zero, as that of a new ValueModel. Raises what
-    `from_pretrained` and `ArchonEngine` raise, on all ranks when a file fails on one; ConfigError for adapters.
+    `from_pretrained` and `ArchonEngine` raise, on all ranks when a file fails on one. Adapters are small: all of them
+    are on every rank until they are split.
     """
-    if config.lora is not None:
-        raise ConfigError("adapters need the whole model, which is not loaded here; load it with from_pretrained")
     source = ShardSource(path, device)
     model = source.blank()
     return ArchonEngine(
@@ -88,16 +87,17 @@ class ShardSource:
         except ModelError as error:
             raise ModelError(f"{self.path}: {error}") from error
 
-    def fill(self, model: nn.Module) -> None:
+    def fill(self, model: nn.Module, adapters: Mapping[str, Tensor]) -> None:
         """Give `model`, a DecoderModel or a ValueModel that was made by `blank` and split, its memory and its values.
 
-        Called by all ranks. Raises ModelError on all of them when the folder does not hold this model or a file fails.
+        adapters: whole values of those parameters that the folder does not have. Called by all ranks. Raises ModelError
+        on all of them when the folder does not hold this model or a file fails.
         """
         started = time.perf_counter()
         model.to_empty(device=self.device)
         failure: str | None = None
         try:
-            self._read(model)
+            self._read(model, adapters)
         except ModelError as error:
             failure = str(error)
         _agree_on(failure, self.path)
@@ -105,15 +105,18 @@ class ShardSource:
         _logger.info("read %.0f MiB of %s in %.1f s", self.bytes_read / _MEBIBYTE, self.path, seconds)
 
     @torch.no_grad()
-    def _read(self, model: nn.Module) -> None:
-        """Values of the checkpoint, and zeros for a head that it does not have."""
+    def _read(self, model: nn.Module, adapters: Mapping[str, Tensor]) -> None:
+        """Values of the checkpoint, those of adapters, and zeros for a head that it does not have."""
         is_critic = isinstance(model, ValueModel)
         wanted: dict[str, Tensor] = {}
         for name, tensor in model.state_dict().items():
-            if is_critic and not name.startswith(_BACKBONE):
+            if name in adapters:
+                local_data(tensor).copy_(shard_of(adapters[name].to(tensor.device, tensor.dtype), tensor))
+            elif is_critic and not name.startswith(_BACKBONE):
                 local_data(tensor).zero_()
             else:
-                wanted[name.removeprefix(_BACKBONE) if is_critic else name] = tensor
+                # A layer that got an adapter lies inside of what took its place.
+                wanted[name.removeprefix(_BACKBONE).replace(".base_layer.", ".")] = tensor
         args: Any = model.args
         adapter = get_spec(args.model_type).state_dict_adapter(args)
         if isinstance(adapter, TableAdapter):

@@ -14,6 +14,7 @@ from areal.api import EngineError
 from areal.engine.archon.gather import shard_of, whole, whole_of_shard
 from areal.engine.archon.optimizer import local_data
 from areal.engine.hf.adapter_files import merged_tensors, names_for_peft, transposed_layers, write_adapter
+from areal.engine.hf.lora import BaseModel
 from areal.engine.train.optimizer import check_names
 from areal.models.parallel.data import give_back
 from areal.models.saving import save_tensors
@@ -52,23 +53,20 @@ class EngineState:
         self._meshes = meshes
         self._dtype = dtype
         self._has_masters = torch.finfo(dtype).bits < 32
-        self._adapters = adapters
+        self._lora = None if adapters is None else adapters.config
         named = list(model.named_parameters(remove_duplicate=False))
         first: dict[int, str] = {}
         for name, parameter in named:
             first.setdefault(id(parameter), name)
         self._first_names = {name: first[id(parameter)] for name, parameter in named}
         """A parameter may have several names; the optimizer knows the first."""
-
-    @property
-    def base(self) -> str | None:
+        self.base = None if adapters is None else adapters.base or self._fingerprint()
         """Fingerprint of the frozen model that adapters are trained on top of."""
-        return None if self._adapters is None else self._adapters.base
 
     def own(self) -> dict[str, Tensor]:
         """This rank's parts of what changes in a run: of the whole model, or of what is trained beside a frozen one."""
         state = self._model.state_dict()
-        return state if self._adapters is None else {name: state[name] for name in self._optimizer.parameters}
+        return state if self._lora is None else {name: state[name] for name in self._optimizer.parameters}
 
     def stream(self) -> Iterator[tuple[str, Tensor]]:
         """Names and whole tensors, in the order of the ranks of a pipeline and of the model, on every rank; each has to
@@ -154,8 +152,8 @@ class EngineState:
 
     def save_adapter(self, path: Path, *, base: str) -> None:
         """See `ArchonEngine.save_adapter`."""
-        assert self._adapters is not None, "the engine has looked"
-        config = self._adapters.config
+        config = self._lora
+        assert config is not None, "the engine has looked"
         shapes: list[dict[str, torch.Size]] = [{}] * self._meshes.pp.size()
         own = {name: tensor.shape for name, tensor in self._model.state_dict().items()}
         dist.all_gather_object(shapes, own, group=self._meshes.group("pp"))
@@ -169,9 +167,14 @@ class EngineState:
         """Names and whole tensors of a model without adapters."""
         give_back(self._model)
         everything = self._gathered(self._model.state_dict())
-        if self._adapters is None:
+        if self._lora is None:
             return everything
-        return merged_tensors(everything, self._adapters.config, transposed=transposed_layers(self._model))
+        return merged_tensors(everything, self._lora, transposed=transposed_layers(self._model))
+
+    def _fingerprint(self) -> str:
+        give_back(self._model)
+        frozen = {name: parameter for name, parameter in self._model.named_parameters() if not parameter.requires_grad}
+        return BaseModel.of_tensors(self._gathered(frozen)).fingerprint
 
     def _gathered(self, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         for name, owner in self._owners(list(own)):

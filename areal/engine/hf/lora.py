@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from areal.engine.hf.adapter_files import merged_weight, names_for_peft, write_a
 from areal.engine.hf.naming import checkpoint_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -50,7 +51,7 @@ def add_lora(model: nn.Module, config: LoraConfig, *, dtype: torch.dtype) -> Non
     settings = peft.LoraConfig(
         r=config.rank, lora_alpha=config.alpha, target_modules=targets, use_rslora=config.rank_stabilized
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _stand_ins(body, targets):
         torch.manual_seed(config.seed)
         peft.inject_adapter_in_model(settings, body, adapter_name=_ADAPTER)
     for name, parameter in body.named_parameters():
@@ -132,14 +133,23 @@ class Adapters:
     """What is trained beside a frozen model."""
 
     config: LoraConfig
-    base: str
-    """Fingerprint of the frozen model."""
+    base: str | None
+    """Fingerprint of the frozen model; None while that has no values."""
+    first_values: Mapping[str, Tensor]
+    """Where the model has no memory yet: the values that the adapters shall get when they have some."""
 
     @staticmethod
     def added_to(model: nn.Module, config: LoraConfig, *, dtype: torch.dtype) -> Adapters:
-        """As `add_lora`, which tells what it raises."""
+        """As `add_lora`, which tells what it raises; also for a model without memory, of which adapters have none
+        either."""
         add_lora(model, config, dtype=dtype)
-        return Adapters(config=config, base=BaseModel.of(model).fingerprint)
+        if not any(parameter.is_meta for parameter in model.parameters()):
+            return Adapters(config=config, base=BaseModel.of(model).fingerprint, first_values={})
+        values = {name: parameter.detach() for name, parameter in model.named_parameters() if ".lora_" in name}
+        for name, value in values.items():
+            owner, _, leaf = name.rpartition(".")
+            model.get_submodule(owner).register_parameter(leaf, nn.Parameter(value.to("meta")))
+        return Adapters(config=config, base=None, first_values=values)
 
 
 @dataclass(frozen=True)
@@ -151,14 +161,34 @@ class BaseModel:
     @staticmethod
     def of(model: nn.Module) -> BaseModel:
         """From up to 4096 evenly spread values of every frozen parameter."""
-        digest = hashlib.sha256()
-        for name, parameter in model.named_parameters():
-            if not parameter.requires_grad:
-                flat = parameter.detach().flatten()
-                chosen = flat[:: max(1, flat.numel() // _FINGERPRINT_VALUES)]
-                digest.update(name.encode())
-                digest.update(chosen.to("cpu", torch.float32).numpy().tobytes())
-        return BaseModel(digest.hexdigest())
+        named = model.named_parameters()
+        return BaseModel.of_tensors((name, parameter) for name, parameter in named if not parameter.requires_grad)
+
+    @staticmethod
+    def of_tensors(frozen: Iterable[tuple[str, Tensor]]) -> BaseModel:
+        """`of` a model whose frozen parameters come one by one, in any order."""
+        digests = {}
+        for name, tensor in frozen:
+            flat = tensor.detach().flatten()
+            chosen = flat[:: max(1, flat.numel() // _FINGERPRINT_VALUES)]
+            values = chosen.to("cpu", torch.float32).numpy().tobytes()
+            digests[name] = hashlib.sha256(name.encode() + values).digest()
+        return BaseModel(hashlib.sha256(b"".join(digests[name] for name in sorted(digests))).hexdigest())
+
+
+@contextmanager
+def _stand_ins(body: nn.Module, names: Iterable[str]) -> Iterator[None]:
+    """Where layers have no memory, weights that take none: `peft` makes adapters where the weight is, and values are
+    needed for them."""
+    layers: list[Any] = [body.get_submodule(name) for name in names]
+    missing = [(layer, layer.weight) for layer in layers if layer.weight.is_meta]
+    for layer, weight in missing:
+        layer.weight = nn.Parameter(torch.empty(1, dtype=weight.dtype).expand(weight.shape), requires_grad=False)
+    try:
+        yield
+    finally:
+        for layer, weight in missing:
+            layer.weight = weight
 
 
 def _linear_layers(body: nn.Module, wanted: set[str]) -> Iterator[tuple[str, nn.Module]]:

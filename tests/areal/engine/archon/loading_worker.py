@@ -19,22 +19,27 @@ from areal.engine.archon.equality.comparison import loss_of, make_batch
 from areal.engine.archon.loading import ShardSource, engine_from_pretrained
 from areal.engine.archon.optimizer import local_data
 from areal.engine.archon.processes import connected
+from areal.engine.hf.config import LoraConfig
 from areal.engine.train.config import TrainEngineConfig
 from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims
 from areal.models.registry import MODELS
 from areal.models.value_head import ValueModel
 
+LORA = LoraConfig(rank=3, alpha=7)
 QUICK = [
     ("tied", {"pp": 2}, {}),
     ("mixture", {"dp_shard": 2, "ep": 2}, {}),
     ("uneven", {"dp_shard": 2}, {}),
     ("uneven", {"tp": 2}, {}),
+    ("tied", {"tp": 2}, {"lora": LORA}),
+    ("mixture", {"dp_shard": 2, "ep": 2}, {"lora": LORA}),
 ]
 CASES = {
     2: [
         *QUICK,
         ("dense", {"pp": 2}, {"pp_schedule": "ZBVZeroBubble"}),
+        ("dense", {"pp": 2}, {"lora": LORA}),
         ("tied", {"dp_replicate": 2}, {}),
         ("tied", {"tp": 2}, {}),
         ("mixture", {"tp": 2}, {}),
@@ -51,6 +56,7 @@ CASES = {
         ("latent", {"dp_shard": 2, "tp": 2}, {}),
         ("uneven", {"dp_shard": 2, "tp": 2}, {}),
         ("uneven", {"dp_shard": 4}, {}),
+        ("uneven", {"dp_shard": 2, "tp": 2}, {"lora": LORA}),
     ],
 }
 CPU = torch.device("cpu")
@@ -65,6 +71,8 @@ LARGE = {
 
 def options(sizes, archon, **config):
     settings = {"lr": 1e-2, "adam_eps": 1e-3, "dtype": "float32", "device": "cpu", **config}
+    settings |= {"lora": archon["lora"]} if "lora" in archon else {}
+    archon = {name: value for name, value in archon.items() if name != "lora"}
     return {
         "config": TrainEngineConfig(**settings),
         "archon": ArchonConfig(parallel=ParallelDims(**sizes), **archon),
@@ -105,7 +113,7 @@ def compare(kind, sizes, archon, root):
     folder = folder_of(kind, root)
     parts = engine_from_pretrained(folder, device=CPU, **options(sizes, archon))
     whole = ArchonEngine(from_pretrained(folder, dtype=torch.float32), **options(sizes, archon))
-    found = {"same": all(everywhere(same(parts, whole)))}
+    found = {"same": all(everywhere(same(parts, whole))) and parts.sharded_state()[1] == whole.sharded_state()[1]}
     batch = make_batch()
     losses = [engine.train_batch(batch, loss_of(batch)).loss for engine in (parts, whole)]
     return found | {"losses": losses, "stays the same": all(everywhere(same(parts, whole)))}
