@@ -73,8 +73,7 @@ class DPOTrainer:
         self.session = session
         self.crew = crew or Crew()
         self.material = row_loop.gather(config)
-        arguments = (config, self.material.tokenizer, self.material.total_steps)
-        self.learner: DPOLearner = self.crew.create("learner", DPOLearner, *arguments)
+        self.learner: DPOLearner = row_loop.create_learner(self.crew, DPOLearner, config, self.material)
         self.engine = self.learner.engine
         self._references: dict[str, ReferenceScores] = {}
         if self.learner.spec.uses_reference:

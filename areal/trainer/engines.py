@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.reference import FrozenModel
 from areal.trainer.assembly import load_model, load_reference
+from areal.utils.seeding import seed_everything
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -33,6 +34,13 @@ class Scorer(Protocol):
     def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
         """See `areal.api.TrainEngine`."""
         ...
+
+
+def seeded(seed: int, factory: Callable[..., Any], *args: Any) -> Any:
+    """What `factory(*args)` makes on every rank alike, though rank 0 has read rows meanwhile: new adapters, for one,
+    begin with random numbers."""
+    seed_everything(seed)
+    return factory(*args)
 
 
 def build_engine(
@@ -72,8 +80,7 @@ def export_model(engine: Engine, config: RunConfig, folder: Path) -> None:
     """Write the trained model; of adapters, the merged model, and they alone in the folder "adapter" beside it."""
     engine.save_pretrained(folder)
     if config.actor.lora is not None:
-        adapters: Any = engine
-        adapters.save_adapter(folder.with_name("adapter"), base=config.model.path)
+        engine.save_adapter(folder.with_name("adapter"), base=config.model.path)
 
 
 class CrewScorer:

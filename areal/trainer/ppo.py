@@ -25,6 +25,7 @@ from areal.infra.rollout.executor import RolloutExecutor
 from areal.reward.isolation import AsyncRewardWrapper
 from areal.trainer.assembly import load_rows, steps_in_run, tokenizer_of
 from areal.trainer.crew import Crew
+from areal.trainer.engines import seeded
 from areal.trainer.evaluation import Evaluation, Evaluator
 from areal.trainer.inference import build_inference_engine
 from areal.trainer.policy import Policy, build_learner
@@ -78,7 +79,7 @@ class PPOTrainer:
         session.check_rows(self.rows.fingerprint())
         self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.rollout.batch_size)
         self.learner: PolicyLearner = self.crew.create(
-            "learner", build_learner, config, self.tokenizer, self.total_steps
+            "learner", seeded, config.seed, build_learner, config, self.tokenizer, self.total_steps
         )
         self.actor = self.learner.actor
         self.policy = Policy(config, self.crew, self.learner, self.tokenizer)

@@ -87,8 +87,7 @@ class RewardModelTrainer:
                 f"use_margins is set, but the rows of train_dataset {config.train_dataset.name!r} have no column "
                 f"'margin'; remove use_margins, or give the loader the column"
             )
-        arguments = (config, self.material.tokenizer, self.material.total_steps)
-        self.learner: RewardModelLearner = self.crew.create("learner", RewardModelLearner, *arguments)
+        self.learner: RewardModelLearner = row_loop.create_learner(self.crew, RewardModelLearner, config, self.material)
         self.engine = self.learner.engine
         row_loop.restore(session, self.material, self.crew)
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from areal.infra.metrics import names
 from areal.trainer.assembly import load_rows, steps_in_run, tokenizer_of
+from areal.trainer.engines import seeded
 from areal.trainer.states import EngineStates, to_save
 from areal.utils.seeding import rng_state, seed_everything, set_rng_state
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from areal.api import TrainStats
@@ -90,6 +91,11 @@ def gather(config: RowsConfig) -> Material:
         valid = load_rows(replace(config.valid_dataset, shuffle=False), tokenizer, kind=kind, seed=seed)
     steps = steps_in_run(config, num_rows=len(rows), batch_size=config.batch_size)
     return Material(tokenizer=tokenizer, rows=rows, valid=valid, total_steps=steps)
+
+
+def create_learner(crew: Crew, factory: Callable[..., Any], config: RowsConfig, material: Material) -> Any:
+    """The crew's "learner", on every rank."""
+    return crew.create("learner", seeded, config.seed, factory, config, material.tokenizer, material.total_steps)
 
 
 def restore(session: RunSession, material: Material, crew: Crew) -> None:

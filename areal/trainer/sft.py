@@ -71,8 +71,7 @@ class SFTTrainer:
         self.session = session
         self.crew = crew or Crew()
         self.material = row_loop.gather(config)
-        arguments = (config, self.material.tokenizer, self.material.total_steps)
-        self.learner: SFTLearner = self.crew.create("learner", SFTLearner, *arguments)
+        self.learner: SFTLearner = row_loop.create_learner(self.crew, SFTLearner, config, self.material)
         self.engine = self.learner.engine
         row_loop.restore(session, self.material, self.crew)
 
