@@ -22,6 +22,7 @@ _LABELS: dict[str, str] = {
     "rows_per_step": "rows per step",
     "pairs_per_step": "pairs per step",
     "sequences_per_step": "sequences per step",
+    "processes": "processes that train",
     "optimizer_steps_per_step": "optimizer steps per step",
     "train_rows": "training rows",
     "steps_per_epoch": "steps per epoch",
@@ -38,7 +39,8 @@ def render_report(report: Mapping[str, Any]) -> str:
     lines += ["", "Derived sizes"]
     width = max(len(label) for label in _LABELS.values())
     for key, value in report["derived"].items():
-        shown = "known when the rows are loaded" if value is None else f"{value:,}"
+        unknown = "as many as are started" if key == "processes" else "known when the rows are loaded"
+        shown = unknown if value is None else f"{value:,}"
         lines.append(f"  {_LABELS[key]:<{width}}  {shown}")
     lines += ["", *_memory(report["memory"])]
     if report["notes"]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from areal.algorithm import presets
 from areal.api import ConfigError
 from areal.dataset.tokenizers import is_buildable
+from areal.models.parallel.dims import REST
 from areal.trainer.assembly import run_directory
 from areal.trainer.config import ModelConfig, PPOConfig, RowsConfig
 from areal.trainer.configuration import registries, source
@@ -83,6 +84,7 @@ def derive(config: PPOConfig | RowsConfig) -> dict[str, int | None]:
     else:
         sizes["rows_per_step"] = batch
     return sizes | {
+        "processes": _processes(config),
         "optimizer_steps_per_step": updates,
         "train_rows": rows,
         "steps_per_epoch": per_epoch,
@@ -90,6 +92,13 @@ def derive(config: PPOConfig | RowsConfig) -> dict[str, int | None]:
         "total_steps": steps,
         "total_optimizer_steps": None if steps is None else steps * updates,
     }
+
+
+def _processes(config: PPOConfig | RowsConfig) -> int | None:
+    """That one model is trained by; None for as many as are started."""
+    if config.archon is None:
+        return 1
+    return None if config.archon.parallel.dp_shard == REST else config.archon.parallel.world_size
 
 
 def _rl_sizes(config: PPOConfig) -> dict[str, int | None]:
@@ -287,6 +296,8 @@ def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
 def _notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
     if config.valid_dataset is None:
         yield "valid_dataset is not set: the run will report no evaluation"
+    if config.archon is not None:
+        yield from _archon_notes(config)
     if isinstance(config, DPOConfig):
         yield from _preference_notes(config)
     if not isinstance(config, PPOConfig):
@@ -310,6 +321,21 @@ def _notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
             f"{_engine_section(config)}.max_seq_len {config.max_seq_len} is cut to the model's max_position_embeddings "
             f"{maximum}"
         )
+
+
+def _archon_notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
+    assert config.archon is not None, "only asked with archon"
+    parallel = config.archon.parallel
+    if parallel.is_single:
+        return
+    sizes = parallel.describe()
+    yield (
+        f"the trained model is split over processes ({sizes}): start them with `areal launch --ranks "
+        f"{_processes(config) or 'N'} -- areal train ...`, or with torchrun"
+    )
+    yield f'memory is that of one process; `areal plan CONFIG --parallel "{sizes}"` has that of each of them'
+    if isinstance(config, PPOConfig) and config.rollout.engine == "embedded":
+        yield "rollout.engine embedded generates on rank 0, which holds a whole copy of the model for it"
 
 
 def _preference_notes(config: DPOConfig) -> Iterator[str]:
