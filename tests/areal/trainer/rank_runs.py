@@ -1,0 +1,134 @@
+"""One rank of the runs over many processes. Rank 0 compares each with the same run in one process.
+
+torchrun --nproc-per-node 2 rank_runs.py --out=FILE --folder=FOLDER KIND ...
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from areal.engine.archon.config import ArchonConfig
+from areal.infra.metrics.logger import read_metrics
+from areal.models import from_pretrained
+from areal.models.parallel import ParallelDims
+from areal.models.reward_model import load_reward_model
+from areal.trainer.crew import Crew
+from areal.trainer.processes import in_crew
+from areal.trainer.run import lead
+
+NUMBERS = {"num_threads": 1, "actor__dtype": "float64", "actor__adam_eps": 1e-3, "actor__device": "cpu"}
+SHARDED = ArchonConfig(parallel=ParallelDims(dp_shard=2))
+SPLIT = ArchonConfig(parallel=ParallelDims(tp=2), sequence_parallel=True)
+WAYS = ("ranks", "ranks to one", "one to ranks")
+DIFFERENT = ("micro_batches", "model_tokens", "tokens_per_second", "time", "rollout/")
+"""Metrics that are about the work and not about its results."""
+
+
+ROUNDED = ("train/advantage", "train/behave_weight", "train/behave_weight_square", "train/correction_weight")
+"""Metrics that are means of float32 numbers, as samplers record them."""
+
+
+def module(name):
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+rl_runs, pair_runs = module("runs"), module("pair_runs")
+
+
+def rl(folder, **changes):
+    critic = {"dtype": "float64", "device": "cpu", "adam_eps": 1e-3, "lr": 1e-3}
+    changes = {"objective__preset": "ppo", "objective__overrides": {"kl_coef": 0.1}, "critic": critic, **changes}
+    return rl_runs.tiny(folder, **NUMBERS, **changes)
+
+
+def sft(folder, **changes):
+    rows = {}
+    for dataset in ("train_dataset", "valid_dataset"):
+        options = {"demonstrations": 30, "seed": 0}
+        rows |= {f"{dataset}__name": "arithmetic_sft", f"{dataset}__path": "", f"{dataset}__options": options}
+    rows |= {"valid_dataset__split": "train", "label_smoothing": 0.1}
+    return pair_runs.tiny("sft", folder, Path(), **{**NUMBERS, **rows, **changes})
+
+
+def pairs(kind):
+    def make(folder, **changes):
+        rows = folder.parent / f"{kind}-pairs"
+        if not rows.exists():
+            pair_runs.write_pairs(rows, train=24, test=8)
+        return pair_runs.tiny(kind, folder, rows, **NUMBERS, **changes)
+
+    return make
+
+
+def adapters(folder, **changes):
+    return sft(folder, actor__lora={"rank": 2}, **changes)
+
+
+MAKERS = {"rl": rl, "sft": sft, "adapters": adapters, "dpo": pairs("dpo"), "reward_model": pairs("reward_model")}
+
+
+def run(kind, folder, crew, archon, **changes):
+    config = MAKERS[kind](folder, **changes)
+    lead(replace(config, archon=archon), crew)
+
+
+def difference(kind, first, second):
+    """Largest difference of any metric at any step, and of any weight."""
+    ours, theirs = (read_metrics(folder / "metrics.jsonl") for folder in (first, second))
+    assert ours.keys() == theirs.keys(), (ours.keys(), theirs.keys())
+    metrics = {}
+    for step, values in ours.items():
+        for name, value in values.items():
+            if any(part in name for part in DIFFERENT) or not isinstance(value, float):
+                continue
+            metrics[name] = max(metrics.get(name, 0.0), abs(value - theirs[step].get(name, math.nan)))
+    load = load_reward_model if kind == "reward_model" else from_pretrained
+    states = [load(folder / "final", dtype=torch.float64).state_dict() for folder in (first, second)]
+    weights = max(float((tensor - states[1][name]).abs().max()) for name, tensor in states[0].items())
+    return {"metrics": metrics, "weights": weights}
+
+
+def compare(kind, folder, crew, ways):
+    """A run of four steps in one process against one over ranks, and against runs that change over in the middle."""
+    straight = folder / f"{kind} alone"
+    run(kind, straight, Crew(), None)
+    found = {}
+    for way in ways:
+        target = folder / f"{kind} {way}"
+        if way == "ranks":
+            run(kind, target, crew, SPLIT if kind == "sft" else SHARDED)
+        else:
+            parts = [(crew, SHARDED), (Crew(), None)]
+            first, second = parts if way == "ranks to one" else reversed(parts)
+            run(kind, target, *first, total_train_steps=2)
+            run(kind, target, *second)
+        found[way] = difference(kind, straight, target)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("kinds", nargs="+", choices=MAKERS)
+    arguments = parser.parse_args()
+
+    def lead_all(crew):
+        found = {kind: compare(kind, arguments.folder, crew, arguments.ways) for kind in arguments.kinds}
+        arguments.out.write_text(json.dumps(found) + "\n", encoding="utf-8")
+        return {}
+
+    in_crew(replace(sft(arguments.folder / "none"), archon=SHARDED), lead_all)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""`areal train` over many processes: the numbers of one, any number continues, and no end of a rank is the end."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from areal.api import ConfigError
+from areal.cli.main import main
+from areal.engine.archon.equality.launch import run_processes
+from areal.infra.checkpoint.store import CheckpointStore
+from areal.infra.metrics.logger import read_metrics
+from areal.models import from_pretrained
+from areal.trainer.configuration.source import dump_yaml
+from areal.trainer.crew import Crew
+from areal.trainer.processes import in_crew
+from areal.trainer.run import lead
+
+PROGRAM = Path(__file__).with_name("rank_runs.py")
+_spec = importlib.util.spec_from_file_location("rank_runs", PROGRAM)
+runs = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(runs)
+AREAL = [sys.executable, "-m", "areal"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def assert_equal_runs(found, kinds, ways):
+    assert sorted(found) == sorted(kinds)
+    for kind in kinds:
+        assert sorted(found[kind]) == sorted(ways)
+        for way, seen in found[kind].items():
+            exact = {name: value for name, value in seen["metrics"].items() if name not in runs.ROUNDED}
+            assert {"train/loss", "train/grad_norm"} <= exact.keys()
+            assert max(exact.values()) < 1e-9, (kind, way, exact)
+            assert all(value < 1e-6 for value in seen["metrics"].values()), (kind, way, seen["metrics"])
+            assert seen["weights"] < 1e-9, (kind, way)
+
+
+def test_rl_begins_over_ranks_and_ends_in_one_process_with_the_numbers_of_one(tmp_path):
+    found = run_processes(str(PROGRAM), 2, [f"--folder={tmp_path}", "--ways=ranks to one", "rl"])[0]
+    assert_equal_runs(found, ["rl"], ["ranks to one"])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", runs.MAKERS)
+def test_every_kind_of_run_has_the_numbers_of_one_process(tmp_path, kind):
+    found = run_processes(str(PROGRAM), 2, [f"--folder={tmp_path}", kind])[0]
+    assert_equal_runs(found, [kind], runs.WAYS)
+
+
+class Launch:
+    """`areal launch` of an SFT run."""
+
+    def __init__(self, folder, config, ranks):
+        self.folder, self.run = folder, Path(config.output_dir)
+        path = folder / "config.yaml"
+        path.write_text(dump_yaml(config))
+        options = ["--ranks", str(ranks), "--max-restarts", "1", "--log-folder", str(folder / "logs"), "--json", "--"]
+        self.process = subprocess.Popen(
+            [*AREAL, "launch", *options, *AREAL, "train", str(path), "--json"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def wait_for_step(self, step, seconds=200.0):
+        deadline = time.monotonic() + seconds
+        file = self.run / "metrics.jsonl"
+        while not file.exists() or max(read_metrics(file), default=0) < step:
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline, f"no step {step} within {seconds} s"
+            time.sleep(0.05)
+
+    def pid_of_rank(self, rank):
+        """Of the process that trains, not of its guard."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                environment = (folder / "environ").read_bytes().split(b"\0")
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            trains = words[1:4] == [b"-m", b"areal", b"train"] and str(self.folder / "config.yaml").encode() in words
+            if trains and f"RANK={rank}".encode() in environment:
+                found.append(int(folder.name))
+        assert len(found) == 1, found
+        return found[0]
+
+    def end(self):
+        output, errors = self.process.communicate(timeout=250)
+        return json.loads(output), errors
+
+    def outputs(self, start):
+        """What each rank printed."""
+        folder = sorted((self.folder / "logs").iterdir())[start]
+        return [path.read_text() for path in sorted(folder.glob("rank-*.log"))]
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """`launch(folder name, ranks, **changes)`: a running launch, which is ended after the test."""
+    started = []
+
+    def start(name, ranks, **changes):
+        folder = tmp_path / name
+        folder.mkdir()
+        config = runs.sft(changes.pop("run", folder / "run"), **changes)
+        config = runs.replace(config, archon=runs.ArchonConfig(parallel=runs.ParallelDims(dp_shard=-1)))
+        started.append(Launch(folder, config, ranks))
+        return started[-1]
+
+    yield start
+    for item in started:
+        item.process.kill()
+        item.process.communicate()
+
+
+def alone(folder, **changes):
+    """Weights of the same run in this process, without `archon`."""
+    lead(runs.sft(folder, **changes), Crew())
+    return weights(folder)
+
+
+def weights(folder):
+    return from_pretrained(folder / "final", dtype=torch.float64).state_dict()
+
+
+def assert_close(first, second):
+    torch.testing.assert_close(first, second, rtol=0, atol=1e-9)
+
+
+@pytest.mark.fault(
+    row=1,
+    injected="SIGKILL of rank 1 of an `areal train` over two ranks, under `areal launch`",
+    seen="rank 0 ends too; both start again, continue from the newest checkpoint of shards and end with the weights of "
+    "an undisturbed run in one process",
+)
+def test_a_follower_that_is_killed_costs_what_was_done_since_the_last_checkpoint(launch, tmp_path):
+    changes = {"total_train_steps": 30, "checkpoint__every_steps": 3}
+    found = launch("killed", 2, **changes)
+    found.wait_for_step(5)
+    os.kill(found.pid_of_rank(1), signal.SIGKILL)
+    result, errors = found.end()
+    assert found.process.returncode == 0, errors
+    assert [(start["status"], start["rank"]) for start in result["starts"]] == [(137, 1), (0, None)]
+    assert "continuing from step" in errors
+    assert list(read_metrics(found.run / "metrics.jsonl"))[-30:] == list(range(1, 31))
+    # Rank 0 alone reports.
+    reports = [[line for line in text.splitlines() if line.startswith("{")] for text in found.outputs(1)]
+    assert [len(lines) for lines in reports] == [1, 0]
+    assert json.loads(reports[0][0])["summary"]["finished"]
+    assert_close(weights(found.run), alone(tmp_path / "alone", **changes))
+
+
+@pytest.mark.fault(
+    row=25,
+    injected="SIGTERM to `areal launch` of an `areal train` over two ranks",
+    seen="rank 0 finishes its step, all save, exit code 143; one process without `archon` continues the run to the "
+    "weights of an undisturbed one",
+)
+def test_sigterm_stops_all_ranks_between_two_steps_and_one_process_goes_on(launch, tmp_path):
+    found = launch("stopped", 2, total_train_steps=100_000)
+    found.wait_for_step(2)
+    found.process.terminate()
+    result, errors = found.end()
+    assert found.process.returncode == 143, errors
+    assert [start["status"] for start in result["starts"]] == [143]
+    step = CheckpointStore(found.run / "checkpoints", keep=2).load_latest().step
+    assert step == max(read_metrics(found.run / "metrics.jsonl"))
+    total = {"total_train_steps": step + 2}
+    assert_close(alone(found.run, **total), alone(tmp_path / "alone", **total))
+
+
+@pytest.mark.exhaustive
+def test_four_ranks_then_two_then_one_continue_one_run(launch, tmp_path):
+    total = 0
+    for ranks in (4, 2, 1):
+        total += 2
+        found = launch(f"with-{ranks}", ranks, run=tmp_path / "run", total_train_steps=total)
+        result, errors = found.end()
+        assert found.process.returncode == 0, errors
+        assert [start["status"] for start in result["starts"]] == [0]
+    assert_close(weights(tmp_path / "run"), alone(tmp_path / "alone", total_train_steps=total))
+    # Each rank's random generators, of those that were there.
+    newest = CheckpointStore(tmp_path / "run" / "checkpoints", keep=2)
+    assert sorted(path.name for path in newest.load(4).path.glob("rng*.json")) == ["rng.json", "rng_rank_1.json"]
+    assert sorted(path.name for path in newest.load(6).path.glob("rng*.json")) == ["rng.json"]
+
+
+def test_a_dry_run_says_how_to_start_the_processes_and_joins_none(tmp_path, capsys):
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_yaml(runs.sft(tmp_path / "run")))
+    sizes = ["archon.parallel.dp_shard=2", "archon.parallel.tp=2"]
+    assert main(["train", str(path), *sizes, "--dry-run", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["derived"]["processes"] == 4
+    assert report["config"]["archon"]["parallel"]["tp"] == 2
+    notes = "\n".join(report["notes"])
+    assert "areal launch --ranks 4 -- areal train" in notes
+    assert 'areal plan CONFIG --parallel "dp_shard=2 tp=2"' in notes
+    assert main(["train", str(path), "archon.parallel.dp_shard=-1", "--dry-run"]) == 0
+    assert "as many as are started" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "parallel", "message"),
+    [
+        (2, None, "there are 2 processes (WORLD_SIZE) and archon is null"),
+        (2, {"dp_shard": 4}, "need 4 processes and there are 2"),
+        (None, {"dp_shard": 4}, "areal launch --ranks 4 -- areal train"),
+    ],
+    ids=["no archon", "too few", "alone"],
+)
+def test_wrong_numbers_of_processes_are_refused_at_once(tmp_path, monkeypatch, ranks, parallel, message):
+    archon = None if parallel is None else runs.ArchonConfig(parallel=runs.ParallelDims(**parallel))
+    config = runs.replace(runs.sft(tmp_path / "run"), archon=archon)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if ranks is not None:
+        monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    with pytest.raises(ConfigError) as error:
+        in_crew(config, lambda crew: lead(config, crew))
+    assert message in str(error.value)
+    assert not (tmp_path / "run").exists()
