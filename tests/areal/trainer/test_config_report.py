@@ -110,8 +110,8 @@ def test_derived_sizes_count_in_prompts(good, tmp_path):
     assert sizes == {
         "prompts_per_step": 10, "samples_per_prompt": 4, "samples_per_step": 40, "minibatches_per_step": 3,
         "prompts_per_minibatch": 4, "max_live_prompts": 30, "max_live_samples": 120,
-        "max_generated_tokens_per_step": 1280, "optimizer_steps_per_step": 3, "train_rows": 103, "steps_per_epoch": 10,
-        "optimizer_steps_per_epoch": 30, "total_steps": 20, "total_optimizer_steps": 60,
+        "max_generated_tokens_per_step": 1280, "processes": 1, "optimizer_steps_per_step": 3, "train_rows": 103,
+        "steps_per_epoch": 10, "optimizer_steps_per_epoch": 30, "total_steps": 20, "total_optimizer_steps": 60,
     }  # fmt: skip
 
 
