@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import statistics
 import sys
 import tempfile
@@ -120,6 +121,8 @@ class Report:
 
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         self.name, self.options = name, options
+        # An exception ends what was started; the signal's own way leaves it running.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         self.started, self.load_before = time.time(), load_average()
 
     def finish(self, figures: Mapping[str, Any], table: str) -> None:

@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/parallel_scaling.py [--world-size 1 2 4] [--rounds 2] [--json]
 
-What is compared: the same batch and model (float32, 5M parameters; the mixture 16M, of which 6M work on a token), one
+What is compared: the same batch and model (float32, 4M parameters; the mixture 11M, of which 4M work on a token), one
 thread per process, over gloo. The cases of all numbers of processes run in turn, `--rounds` times.
 
 efficiency  seconds of one process, divided by (processes times seconds); 100% would be perfect

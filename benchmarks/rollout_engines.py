@@ -121,6 +121,8 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     from areal.dataset.tokenizers import load_tokenizer
     from areal.engine.embedded.config import EmbeddedEngineConfig
     from areal.engine.embedded.engine import EmbeddedEngine
+    from areal.engine.train.config import TrainEngineConfig
+    from areal.engine.train.engine import TrainingEngine
     from areal.models import from_config, save_pretrained
 
     torch.set_num_threads(options.threads)
@@ -134,7 +136,8 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         job = {"model": str(folder / "model"), "threads": options.threads, "output_dir": str(folder / "out")}
         progress("rollout_engines: starting vLLM and TRL")
         most = max(each["batch"] for each in work.values())
-        vllm = vllm_engine(model, folder, context=CONTEXT, cores=(cores,), max_concurrent=most)
+        actor = TrainingEngine(model, config=TrainEngineConfig(device="cpu"))
+        vllm = vllm_engine(actor, folder, context=CONTEXT, cores=(cores,), max_concurrent=most)
         embedded = EmbeddedEngine(
             model,
             config=EmbeddedEngineConfig(max_seq_len=CONTEXT, max_batch_size=most, num_threads=options.threads),

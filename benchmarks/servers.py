@@ -1,4 +1,4 @@
-"""Real vLLM servers around a model of ours, for benchmarks: the engine as a trainer builds it, with any carrier."""
+"""Real vLLM servers for benchmarks: the engine as a trainer builds it around its actor, with any carrier."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING, Any
 from common import VLLM_PYTHON
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from torch import nn
+    from torch import Tensor, nn
 
     from areal.api import WeightCarrier
     from areal.engine.server.adapter import ServerAdapter
     from areal.engine.server.config import ServerEngineConfig
     from areal.engine.server.engine import ServerEngine
+    from areal.engine.server.publishing import AdapterBase
+    from areal.engine.train.engine import TrainingEngine
     from areal.infra.supervisor.supervisor import ServerCommand
 
 STARTUP_SECONDS = 300.0
 
 
 def vllm_engine(
-    model: Any,
+    actor: TrainingEngine,
     folder: Path,
     *,
     context: int,
@@ -34,8 +36,8 @@ def vllm_engine(
 ) -> ServerEngine:
     """An engine over one server per entry of `cores` (VLLM_CPU_OMP_THREADS_BIND; "" leaves the choice to vLLM), ready.
 
-    model: float32, one of our families. carrier: shared memory when None. adapter: vLLM's own when None. options: of
-    ServerEngineConfig. The caller closes it.
+    actor: float32, one of our families; with adapters, only they travel. carrier: shared memory when None. adapter:
+    vLLM's own when None. options: of ServerEngineConfig. The caller closes it.
     """
     from areal.engine.server.checks import RequestLimits
     from areal.engine.server.client import is_healthy
@@ -45,13 +47,13 @@ def vllm_engine(
     from areal.infra.supervisor.config import SupervisorConfig
     from areal.infra.supervisor.supervisor import LocalSupervisor
     from areal.infra.weights.files import FileCarrier
-    from areal.models.registry import get_spec
 
+    model: Any = actor.model
     config = ServerEngineConfig(
         **{"dtype": "float32", "num_servers": len(cores), "max_seq_len": context, "wait_seconds": STARTUP_SECONDS}
         | options
     )
-    names = get_spec(model.args.model_type).state_dict_adapter(model.args)
+    to_hf, base = _what_travels(actor)
     pool = LocalSupervisor(
         [f"vllm-{index}" for index in range(len(cores))],
         _commands(model, folder, config, cores, context=context),
@@ -65,8 +67,9 @@ def vllm_engine(
         carrier=carrier or FileCarrier.in_memory("/dev/shm"),
         config=config,
         limits=RequestLimits(context=context, vocab_size=model.args.vocab_size, eos_token_id=None, tokenizer=None),
-        to_hf=names.to_hf,
-        weights=names.to_hf(model.state_dict()),
+        to_hf=to_hf,
+        weights=to_hf(actor.weights()),
+        base=base,
         reference=lambda tokens: log_probabilities(model, tokens),
     )
     try:
@@ -75,6 +78,21 @@ def vllm_engine(
         engine.close()
         raise
     return engine
+
+
+def _what_travels(
+    actor: TrainingEngine,
+) -> tuple[Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]], AdapterBase | None]:
+    """From trained parameters to tensors for servers, and what adapters go on top of."""
+    if actor.config.lora is None:
+        from areal.engine.hf.naming import checkpoint_tensors
+
+        return lambda state: checkpoint_tensors(actor.model, state), None
+    from areal.engine.hf.lora import AdaptersOnDisk, base_tensors
+    from areal.engine.server.publishing import AdapterBase
+
+    adapters = AdaptersOnDisk.of(actor.model)
+    return adapters.factors, AdapterBase(tensors=base_tensors(actor.model), changes=adapters.changes)
 
 
 def _commands(

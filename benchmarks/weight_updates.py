@@ -1,11 +1,12 @@
 """Seconds that new weights take to real vLLM servers while they generate, phase by phase.
 
     bash scripts/setup_vllm.sh
-    .venv/bin/python benchmarks/weight_updates.py [--sizes 0.4M 25M] [--servers 1 2] [--rounds 5] [--json]
+    .venv/bin/python benchmarks/weight_updates.py [--sizes 0.4M 25M] [--servers 1 2] [--what whole adapters] [--json]
 
 What is compared: the carriers shared_memory, disk and broadcast (gloo), in turn on the same servers, each after one
-update that does not count. Every update moves all tensors (float32) of a Qwen3 with random weights, with all checks of
-an ordinary run: digests on both sides, and the probe. Meanwhile requests are in flight at every server.
+update that does not count. An update moves all tensors (float32) of a Qwen3 with random weights, or with `--what
+adapters` those of adapters of rank 16 on all linear layers, while the model stays in the servers. All checks of an
+ordinary run are made: digests on both sides, and the probe. Meanwhile requests are in flight at every server.
 
 publish  the trainer copies the tensors, computes their digests, and writes or holds them
 stage    the slowest server fetches them and compares the digests; generation goes on
@@ -49,9 +50,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from areal.api import PublishedWeights, ServerInstance, WeightCarrier, WeightRoute
+    from areal.api import LowRankChange, PublishedWeights, ServerInstance, WeightCarrier, WeightRoute
     from areal.engine.server.adapter import ServerAdapter
     from areal.engine.server.engine import ServerEngine
+    from areal.engine.train.engine import TrainingEngine
 
 CARRIERS = ("shared_memory", "disk", "broadcast")
 PHASES = ("publish", "stage", "switch", "stall", "probe", "gap", "total")
@@ -119,10 +121,17 @@ class ChosenCarrier:
         self._publisher: dict[int, str] = {}
         self._sender = self.chosen
 
-    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> PublishedWeights:
+    def publish(
+        self,
+        version: int,
+        tensors: Mapping[str, Tensor],
+        *,
+        base: PublishedWeights | None = None,
+        changes: Sequence[LowRankChange] = (),
+    ) -> PublishedWeights:
         self._publisher[version] = self.chosen
         with self._watch.phase("publish"):
-            return self._carriers[self.chosen].publish(version, tensors)
+            return self._carriers[self.chosen].publish(version, tensors, base=base, changes=changes)
 
     def keep_only(self, version: int) -> None:
         for carrier in self._carriers.values():
@@ -198,21 +207,19 @@ class Traffic:
                 seen, since = tokens, now
 
 
-def measure(size: str, servers: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(size: str, servers: int, what: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """One row of figures per carrier, all on the same servers."""
     from servers import vllm_engine
 
     from areal.engine.vllm.adapter import VLLMAdapter
-    from areal.models import from_config
 
-    model: Any = from_config(model_config(size), seed=1)
-    watch = Stopwatch()
+    actor, watch = _actor(size, what), Stopwatch()
     seconds: dict[str, list[dict[str, float]]] = {name: [] for name in options.carriers}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         carrier = ChosenCarrier(_carriers(options.carriers, folder / "weights"), watch)
         engine = vllm_engine(
-            model,
+            actor,
             folder,
             context=CONTEXT,
             cores=("",) * servers,
@@ -225,22 +232,34 @@ def measure(size: str, servers: int, options: argparse.Namespace) -> list[dict[s
             for number in range(options.rounds + 1):
                 for chosen in options.carriers:
                     carrier.chosen = chosen
-                    found = _update(engine, model, watch, requests=options.requests * servers)
+                    found = _update(engine, actor, watch, requests=options.requests * servers)
                     if number:
                         seconds[chosen].append(found)
         finally:
             engine.close()
-    megabytes = sum(parameter.numel() for parameter in model.parameters()) * 4 / 1e6
+    megabytes = sum(tensor.numel() * tensor.element_size() for tensor in actor.weights().values()) / 1e6
     return [
         {
             "size": size,
+            "what": what,
             "servers": servers,
             "carrier": name,
-            "megabytes": round(megabytes, 1),
+            "megabytes": round(megabytes, 2),
             "seconds": {phase: spread([each[phase] for each in found]) for phase in PHASES},
         }
         for name, found in seconds.items()
     ]
+
+
+def _actor(size: str, what: str) -> TrainingEngine:
+    from areal.engine.hf.config import LoraConfig
+    from areal.engine.train.config import TrainEngineConfig
+    from areal.engine.train.engine import TrainingEngine
+    from areal.models import from_config
+
+    lora = LoraConfig(rank=16) if what == "adapters" else None
+    model: Any = from_config(model_config(size), seed=1)
+    return TrainingEngine(model, config=TrainEngineConfig(device="cpu", lora=lora))
 
 
 def _carriers(names: Sequence[str], folder: Path) -> dict[str, WeightCarrier]:
@@ -254,20 +273,18 @@ def _carriers(names: Sequence[str], folder: Path) -> dict[str, WeightCarrier]:
     return {name: build(name) for name in names}
 
 
-def _update(engine: ServerEngine, model: Any, watch: Stopwatch, *, requests: int) -> dict[str, float]:
+def _update(engine: ServerEngine, actor: TrainingEngine, watch: Stopwatch, *, requests: int) -> dict[str, float]:
     import torch
 
     from areal.api import WeightUpdateMeta
 
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.0001)
+        for tensor in actor.weights().values():
+            tensor.add_(1e-5)
     with Traffic(engine, requests=requests) as traffic:
         watch.seconds.clear()
         started = time.perf_counter()
-        engine.update_weights(
-            WeightUpdateMeta(kind="memory", version=engine.version + 1, state_dict=model.state_dict())
-        )
+        engine.update_weights(WeightUpdateMeta(kind="memory", version=engine.version + 1, state_dict=actor.weights()))
         total = time.perf_counter() - started
         _wait_for_tokens(engine)
         return dict.fromkeys(PHASES, 0.0) | watch.seconds | {"gap": traffic.longest_gap, "total": total}
@@ -283,15 +300,16 @@ def _wait_for_tokens(engine: ServerEngine) -> None:
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Seconds of all phases: medians; of stall and total also the range."""
     ranged: dict[str, Callable[[Any], str]] = dict.fromkeys(("stall", "total"), lambda each: shown(each, ".3f"))
-    header = ["parameters", "servers", "carrier", "MB", *PHASES]
+    header = ["parameters", "what travels", "servers", "carrier", "MB", *PHASES]
     return markdown(
         header,
         [
             [
                 row["size"],
+                row["what"],
                 str(row["servers"]),
                 row["carrier"],
-                f"{row['megabytes']:.0f}",
+                f"{row['megabytes']:.3g}",
                 *(ranged.get(phase, lambda each: f"{each['median']:.3f}")(row["seconds"][phase]) for phase in PHASES),
             ]
             for row in rows
@@ -304,6 +322,14 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", choices=sorted(SIZES), default=["0.4M", "25M", "100M"], metavar="SIZE")
     parser.add_argument("--servers", type=int, nargs="+", default=[1, 2], metavar="N", help="numbers of servers (1 2)")
+    parser.add_argument(
+        "--what",
+        nargs="+",
+        choices=("whole", "adapters"),
+        default=["whole"],
+        metavar="WHAT",
+        help="whole, adapters (with the smallest number of servers only); default: whole",
+    )
     parser.add_argument("--carriers", nargs="+", choices=CARRIERS, default=list(CARRIERS), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5, help="updates by each carrier that count (5)")
     parser.add_argument("--requests", type=int, default=4, help="in flight at each server (4)")
@@ -319,9 +345,10 @@ def main() -> None:
     report = Report("weight_updates", options)
     rows = []
     for size in options.sizes:
-        for servers in options.servers:
-            progress(f"weight_updates: {size} parameters, {servers} servers")
-            rows += measure(size, servers, options)
+        for what in options.what:
+            for servers in options.servers if what == "whole" else [min(options.servers)]:
+                progress(f"weight_updates: {size} parameters, {what}, {servers} servers")
+                rows += measure(size, servers, what, options)
     report.finish({"results": rows}, table(rows))
 
 
