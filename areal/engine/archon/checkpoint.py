@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from areal.api import CheckpointError, EngineError
 from areal.engine.archon.gather import as_sharded
 from areal.engine.archon.optimizer import local_data
+from areal.engine.archon.randomness import random_states, restore_random_states
 from areal.engine.archon.state import STATE_SCHEMA
 from areal.models.parallel.data import give_back
 
@@ -108,8 +109,9 @@ class ShardedCheckpoints:
     def load(self, folder: Path) -> None:
         """Take over the state in a folder that a store has verified, saved by any number of ranks.
 
-        The random generator of a rank continues where that rank's was; new ranks keep theirs. Raises CheckpointError
-        for a folder without shards, or of another model.
+        The random generators of a rank, of the processor and of its device, continue where those of that rank were; new
+        ranks and other kinds of devices keep theirs. Raises CheckpointError for a folder without shards, or of another
+        model.
         """
         reader = FileSystemReader(folder / SHARDS_FOLDER)
         try:
@@ -164,8 +166,11 @@ class ShardedCheckpoints:
             for key, value in moments.items():
                 state[prefix + key] = value if key == "step" else as_sharded(value, parameter)
         state |= {f"counters.{name}": torch.tensor(value) for name, value in engine.counters().items()}
-        state[f"{_RNG}{dist.get_rank()}"] = torch.get_rng_state()
-        return state
+        return state | {self._rng_prefix + kind: states for kind, states in random_states(engine.device).items()}
+
+    @property
+    def _rng_prefix(self) -> str:
+        return f"{_RNG}{dist.get_rank()}."
 
     def _take(self, state: Mapping[str, Any]) -> None:
         """Parameters were read in place; this is the rest."""
@@ -176,9 +181,9 @@ class ShardedCheckpoints:
             engine.optimizer.set_moments(name, moments)
         engine.optimizer.follow()
         engine.set_counters({name: int(state[f"counters.{name}"]) for name in engine.counters()})
-        own = state.get(f"{_RNG}{dist.get_rank()}")
-        if own is not None:
-            torch.set_rng_state(own)
+        prefix = self._rng_prefix
+        kept = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+        restore_random_states(kept, engine.device)
 
 
 def read_whole_state(folder: Path, model: nn.Module, *, dtype: str) -> dict[str, Any]:

@@ -20,16 +20,18 @@ from areal.infra.checkpoint.store import CheckpointStore
 from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims
 
-KINDS = {"dense": {}, "mixture": {"ep": 2}}
-OPTIMIZERS = {"dense": {}, "mixture": {"optimizer": "muon", "offload_optimizer": True}}
+KINDS = {"tied": {}, "mixture": {"ep": 2}}
+OPTIMIZERS = {"tied": {}, "mixture": {"optimizer": "muon", "offload_optimizer": True}}
+MODELS = {**CONFIGS, "tied": {**CONFIGS["tied"], "num_hidden_layers": 4}}
 ARRANGEMENTS = {4: {"dp_shard": 2, "tp": 2}, 2: {"dp_shard": 2}, 1: {}}
 
 
 def engine_of(kind, sizes, *, seed, dtype="float64", optimizer=None):
     options = OPTIMIZERS[kind] if optimizer is None else {"optimizer": optimizer}
     config = TrainEngineConfig(lr=1e-2, weight_decay=0.1, adam_eps=1e-3, device="cpu", dtype=dtype, **options)
-    archon = ArchonConfig(parallel=ParallelDims(**sizes))
-    return ArchonEngine(from_config(CONFIGS[kind], dtype=torch.float64, seed=seed), config=config, archon=archon)
+    # In a pipeline, each rank has two pieces, and the first and the last have the embedding.
+    archon = ArchonConfig(parallel=ParallelDims(**sizes), pp_schedule="Interleaved1F1B")
+    return ArchonEngine(from_config(MODELS[kind], dtype=torch.float64, seed=seed), config=config, archon=archon)
 
 
 def step(engine):
@@ -85,7 +87,7 @@ def resume(kind, folder, world_size):
     exported = folder / f"{kind}-hf-{world_size}"
     engine.save_pretrained(exported)
     weights = dict(engine.weights())
-    model = from_config(CONFIGS[kind], dtype=torch.float64)
+    model = from_config(MODELS[kind], dtype=torch.float64)
     model.load_state_dict(weights)
     reloaded = from_pretrained(exported, dtype=torch.float64)
     return {
@@ -104,7 +106,7 @@ def refusals(folder):
         def save(self, step, write, meta=None):
             raise CheckpointError(f"no space for step {step}")
 
-    engine = engine_of("dense", {"dp_shard": 2}, seed=0)
+    engine = engine_of("tied", {"dp_shard": 2}, seed=0)
     found = []
     checkpoints = ShardedCheckpoints(engine, Full() if dist.get_rank() == 0 else None)
     for attempt in (lambda: checkpoints.save(5), lambda: checkpoints.load(Path(tempfile.gettempdir()) / "nothing")):
@@ -118,7 +120,7 @@ def refusals(folder):
             CheckpointStore(folder / "mixture", keep=2) if dist.get_rank() == 0 else None,
         )
         try:
-            other.load(CheckpointStore(folder / "dense", keep=2).load_latest().path)
+            other.load(CheckpointStore(folder / "tied", keep=2).load_latest().path)
         except CheckpointError as error:
             found.append(str(error))
     everybody = [None] * dist.get_world_size()
