@@ -26,6 +26,26 @@ from areal.models import from_config
 from areal.models.parallel import ParallelDims
 
 LORA = LoraConfig(rank=3, alpha=7, rank_stabilized=True)
+STATES = (
+    ("tied", "transformers gpt2", {}),
+    ("tied in bfloat16", "transformers gpt2", {"dtype": "bfloat16", "adam_eps": 0.1}),
+    ("adapters", "dense", {"lora": LORA}),
+    ("adapters in bfloat16", "dense", {"lora": LORA, "dtype": "bfloat16", "adam_eps": 0.1}),
+)
+EXPORTS = (
+    ("gpt2", "transformers gpt2", {"dp_shard": 2}, {}),
+    ("mixtral", "transformers mixtral", {"dp_shard": 2}, {}),
+    ("gpt2 adapters", "transformers gpt2", {"dp_shard": 2}, {"lora": LORA}),
+    ("dense adapters", "dense", {"tp": 2}, {"lora": LORA}),
+    ("pipeline adapters", "dense", {"pp": 2}, {"lora": LORA}),
+    ("mixture adapters in bfloat16", "mixture", {"dp_shard": 2, "ep": 2}, {"lora": LORA, "dtype": "bfloat16"}),
+)
+QUICK = ("tied in bfloat16", "adapters", "mixtral", "gpt2 adapters", "dense adapters")
+"""In every run of the tests."""
+
+
+def chosen(cases, quick):
+    return [case for case in cases if case[0] in QUICK or not quick]
 
 
 def model_of(kind, *, seed=0):
@@ -134,15 +154,10 @@ def unequal_work():
     return found
 
 
-def states():
+def states(quick):
     """What one engine saves the other continues; tied embeddings and bfloat16 included."""
     found = {}
-    for name, kind, changes in (
-        ("tied", "transformers gpt2", {}),
-        ("tied in bfloat16", "transformers gpt2", {"dtype": "bfloat16", "adam_eps": 0.1}),
-        ("adapters", "dense", {"lora": LORA}),
-        ("adapters in bfloat16", "dense", {"lora": LORA, "dtype": "bfloat16", "adam_eps": 0.1}),
-    ):
+    for name, kind, changes in chosen(STATES, quick):
         single, many = single_of(kind, **changes), many_of(kind, **changes)
         losses = [step(engine).loss for engine in (single, many)]
         crossed = single_of(kind, **changes), many_of(kind, **changes)
@@ -220,17 +235,10 @@ def _store(folder):
     return CheckpointStore(folder, keep=2) if dist.get_rank() == 0 else None
 
 
-def exports(folder):
+def exports(folder, quick):
     """Folders from shards and from one process with the same state; `test_foreign` reads them with other libraries."""
     found = {}
-    for name, kind, sizes, changes in (
-        ("gpt2", "transformers gpt2", {"dp_shard": 2}, {}),
-        ("mixtral", "transformers mixtral", {"dp_shard": 2}, {}),
-        ("gpt2 adapters", "transformers gpt2", {"dp_shard": 2}, {"lora": LORA}),
-        ("dense adapters", "dense", {"tp": 2}, {"lora": LORA}),
-        ("pipeline adapters", "dense", {"pp": 2}, {"lora": LORA}),
-        ("mixture adapters in bfloat16", "mixture", {"dp_shard": 2, "ep": 2}, {"lora": LORA, "dtype": "bfloat16"}),
-    ):
+    for name, kind, sizes, changes in chosen(EXPORTS, quick):
         engine = many_of(kind, sizes, **changes)
         for _ in range(2):
             step(engine)
@@ -274,18 +282,18 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     parts = {
         "unequal work": unequal_work,
-        "states": states,
+        "states": lambda: states(arguments.quick),
         "frozen base": frozen_base,
         "checkpoints": lambda: checkpoints(arguments.folder / "checkpoints"),
-        "exports": lambda: exports(arguments.folder),
+        "exports": lambda: exports(arguments.folder, arguments.quick),
         "refusals": refusals,
     }
     with connected("cpu", timeout_seconds=60):
-        results = {name: part() for name, part in parts.items() if arguments.only in name}
+        results = {name: part() for name, part in parts.items()}
         if dist.get_rank() == 0:
             arguments.out.write_text(json.dumps(results) + "\n", encoding="utf-8")
 

@@ -24,10 +24,16 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(folder):
-    """What two gloo processes saw; one start for all tests here."""
-    worker = str(Path(__file__).with_name("foreign_worker.py"))
-    return run_processes(worker, 2, [f"--folder={folder}"], timeout_seconds=240)[0]
+def found(folder, request):
+    """What two gloo processes saw; one start for all tests here, with the cases of those that were asked for."""
+    own = [item for item in request.session.items if item.path == Path(__file__)]
+    quick = not any(item.get_closest_marker("exhaustive") for item in own)
+    arguments = [f"--folder={folder}", *(["--quick"] if quick else [])]
+    return run_processes(str(Path(__file__).with_name("foreign_worker.py")), 2, arguments, timeout_seconds=240)[0]
+
+
+def _rarely(case):
+    return pytest.param(case, marks=pytest.mark.exhaustive)
 
 
 @pytest.mark.parametrize("case", ["rectangles", "listed experts"])
@@ -43,7 +49,7 @@ def test_ranks_with_unequal_work_for_a_model_of_transformers_agree_with_one_proc
         assert runs > 2, "rows of another length have a rectangle of their own"
 
 
-@pytest.mark.parametrize("case", ["tied", "tied in bfloat16", "adapters", "adapters in bfloat16"])
+@pytest.mark.parametrize("case", [_rarely("tied"), "tied in bfloat16", "adapters", _rarely("adapters in bfloat16")])
 def test_one_process_and_many_continue_each_others_states(found, case):
     result = found["states"][case]
     low = case.endswith("bfloat16")
@@ -81,8 +87,11 @@ def test_a_checkpoint_of_adapters_has_no_base_and_goes_on_top_of_no_other(found)
 
 @pytest.mark.parametrize(
     "case",
-    ["gpt2", "mixtral", "gpt2 adapters", "dense adapters", "pipeline adapters", "mixture adapters in bfloat16"],
-)
+    [
+        _rarely("gpt2"), "mixtral", "gpt2 adapters", "dense adapters", _rarely("pipeline adapters"),
+        _rarely("mixture adapters in bfloat16"),
+    ],
+)  # fmt: skip
 def test_folders_from_shards_are_those_of_one_process_and_other_libraries_read_them(found, folder, case):
     one, many = folder / case / "one", folder / case / "many"
     files = sorted(path.relative_to(one) for path in one.rglob("*.safetensors"))
