@@ -12,6 +12,8 @@ Held against SGLang 0.5.20; what had to be found out about it stands beside the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +22,7 @@ from areal.engine.server.checks import field_of
 from areal.engine.server.errors import BadAnswerError, BadStatusError, BrokenTokensError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
     from areal.api import GenerationConfig, PublishedWeights, WeightRoute
     from areal.engine.server.adapter import Call
@@ -30,8 +32,9 @@ _INFO_PATHS: Final = ("/server_info", "/get_server_info")
 _FINISHES: Final = frozenset({"stop", "length", "abort"})
 _FORBIDDEN: Final = -1e9
 """Added to the logits of tokens that must not be sampled; infinity has no place in JSON."""
-_DRAIN_SECONDS: Final = 0.05
-"""For answers that were cut to leave the server; see `SGLangAdapter.pause`."""
+_DRAIN_SECONDS: Final = 2.0
+"""Longest wait for answers that were cut to arrive; see `SGLangAdapter.pause`."""
+_POLL_SECONDS: Final = 0.02
 _UNKNOWN_MODE: Final = frozenset({400, 404, 422})
 
 
@@ -65,7 +68,7 @@ class SGLangAdapter:
             version=str(info.get("version", "unknown")),
             keeps_requests=False,
             workers=int(info.get("tp_size") or 1),
-            details={"seeded": bool(info.get("enable_deterministic_inference"))},
+            details={"seeded": bool(info.get("enable_deterministic_inference")), "open": set()},
         )
 
     async def stream(
@@ -73,7 +76,20 @@ class SGLangAdapter:
     ) -> AsyncIterator[Chunk | None]:
         """See `ServerAdapter`. A call with a least number of tokens is two requests: its own option for that is refused
         by a server without tokenizer, so stop tokens are forbidden in a first request, and end the second one."""
-        where, seeded = f"{url}/generate", capabilities.details["seeded"]
+        mark, details = object(), capabilities.details
+        details["open"].add(mark)
+        requests = self._requests(client, url, call, seeded=details["seeded"], patience=patience)
+        try:
+            async with contextlib.aclosing(requests):
+                async for chunk in requests:
+                    yield chunk
+        finally:
+            details["open"].discard(mark)
+
+    async def _requests(
+        self, client: ServerClient, url: str, call: Call, *, seeded: bool, patience: float
+    ) -> AsyncGenerator[Chunk | None, None]:
+        where = f"{url}/generate"
         least = min(call.min_tokens, call.max_tokens) if call.stop_token_ids else 0
         begun: tuple[tuple[int, int, int], ...] | None = ()
         tokens: list[int] = []
@@ -82,18 +98,20 @@ class SGLangAdapter:
                 continue
             body = _body(call, tokens, limit, forbid=forbid, seeded=seeded)
             before, finish = len(tokens), ""
-            async for event in client.events(url, "/generate", body, patience=patience):
-                if event is None:
-                    yield None
-                    continue
-                chunk = _chunk(event, len(tokens) - before, where)
-                tokens += chunk.tokens
-                finish = chunk.finish
-                if finish:
-                    begun = _joined(begun, chunk.spans, before)
-                    goes_on = forbid and finish == "length" and len(tokens) < call.max_tokens
-                    chunk = replace(chunk, finish="" if goes_on else finish, spans=None if goes_on else begun)
-                yield chunk
+            events = client.events(url, "/generate", body, patience=patience)
+            async with contextlib.aclosing(events):  # type: ignore[type-var]  # written as an async generator
+                async for event in events:
+                    if event is None:
+                        yield None
+                        continue
+                    chunk = _chunk(event, len(tokens) - before, where)
+                    tokens += chunk.tokens
+                    finish = chunk.finish
+                    if finish:
+                        begun = _joined(begun, chunk.spans, before)
+                        goes_on = forbid and finish == "length" and len(tokens) < call.max_tokens
+                        chunk = replace(chunk, finish="" if goes_on else finish, spans=None if goes_on else begun)
+                    yield chunk
             if finish != "length":
                 return
 
@@ -107,12 +125,12 @@ class SGLangAdapter:
         update that finds one when it drops the cache ends the server.
 
         By itself it looks once a second, so that every update would stand still that long. Hence the requests are put
-        back into the queue and cut there before, and it mostly finds none.
+        back into the queue and cut there before, and it finds none when their answers have come.
         """
         try:
             await client.post(url, "/pause_generation", {"mode": "retract"}, timeout=timeout)
             await client.post(url, "/abort_request", {"rid": "", "abort_all": True}, timeout=timeout)
-            await asyncio.sleep(_DRAIN_SECONDS)
+            await _drain(capabilities.details["open"])
         except BadStatusError as error:
             if error.status not in _UNKNOWN_MODE:  # older servers know no modes but "abort"
                 raise
@@ -162,6 +180,14 @@ class SGLangAdapter:
         return [_logprob(entry, token, where) for entry, token in zip(found[1:], tokens[1:], strict=True)]
 
 
+async def _drain(streams: set[object]) -> None:
+    """Wait until the present streams have ended. Others may begin: they wait in the server until it goes on."""
+    present, deadline = set(streams), time.monotonic() + _DRAIN_SECONDS
+    while present & streams and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL_SECONDS)
+    await asyncio.sleep(_POLL_SECONDS)  # The last answer leaves the server's books right after it was sent.
+
+
 def _request_id(call_id: str) -> str:
     """SGLang aborts every request whose id begins with the one it is given: without an end, "a.1" would end "a.12"."""
     return f"{call_id};"
@@ -197,11 +223,12 @@ def _chunk(event: Mapping[str, Any], done: int, where: str) -> Chunk:
         )
     entries = entries[len(entries) - new :]
     tokens = [_part(entry, 1, where) for entry in entries]
-    # An answer that was cut in the queue ends with an event that names its last token only.
-    named = field_of(event, "output_ids", list, where=where)[-new:] if new else []
-    if named != tokens[new - len(named) :]:
-        raise BrokenTokensError(f"{where} sent tokens {named[-8:]} with log-probabilities of {tokens[-8:]}")
     reason = _finish(meta, where)
+    # An answer that was cut in the queue ends with an event that names its last token once more.
+    compared = min(new, 1) if reason == "abort" else new
+    named = field_of(event, "output_ids", list, where=where)
+    if named[len(named) - compared :] != tokens[new - compared :]:
+        raise BrokenTokensError(f"{where} sent tokens {named[-8:]} with log-probabilities of {tokens[-8:]}")
     return Chunk(
         tokens=tokens,
         logprobs=[_part(entry, 0, where) for entry in entries],
@@ -253,7 +280,8 @@ def _joined(
 
 
 def _logprob(entry: object, token: int, where: str) -> float:
+    """SGLang writes 0 as the id of the vocabulary's last token, where images have numbers; the value is right."""
     value, found = _part(entry, 0, where), _part(entry, 1, where)
-    if found != token or not isinstance(value, float):
+    if found not in {token, 0} or not isinstance(value, float):
         raise BadAnswerError(f"{where} scored token {found!r} as {value!r}, expected token {token}")
     return value
