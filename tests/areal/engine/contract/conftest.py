@@ -12,7 +12,11 @@ _spec = importlib.util.spec_from_file_location("contract_engines", Path(__file__
 engines = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(engines)
 
-KINDS = ("embedded", "vllm double", "sglang double", "vllm", "sglang")
+KINDS = (
+    "embedded", "vllm double", "sglang double", "vllm",
+    # Its start takes a minute; the double, which has its traps, is in every run.
+    pytest.param("sglang", marks=pytest.mark.exhaustive),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=KINDS)

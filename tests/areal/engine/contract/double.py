@@ -1,10 +1,10 @@
-"""A stand-in for an inference server: the HTTP API of vLLM or SGLang, served by a process of its own, with the embedded
-engine behind it. Tokens, log-probabilities, versions and weights are real; only the program around them is not.
+"""A stand-in for an inference server: the HTTP API of vLLM, served by a process of its own, with the embedded engine
+behind it. Tokens, log-probabilities, versions and weights are real; only the program around them is not.
 
-    python double.py API FOLDER PORT [FAULT]      # API: vllm or sglang; FOLDER has a config.json
+    python double.py vllm FOLDER PORT [FAULT]      # FOLDER has a config.json; for SGLang see sglang_double.py
 
-It follows the answers of vLLM 0.32 and SGLang 0.5, field by field, as far as the adapters read them. FAULT "stale": new
-weights are acknowledged, and not used.
+It follows the answers of vLLM 0.32, field by field, as far as the adapter reads them. FAULT "stale": new weights are
+acknowledged, and not used.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import json
 import os
 import sys
 import uuid
+from contextlib import aclosing
 from pathlib import Path
 
 import torch
 from aiohttp import web
-from safetensors.torch import load_file
 
 from areal.api import EngineError, FaultError, GenerationConfig, ModelRequest, StopReason, WeightUpdateMeta
 from areal.engine.embedded.config import EmbeddedEngineConfig
@@ -33,7 +33,7 @@ VLLM_PATHS = ("/collective_rpc", "/pause", "/resume", "/abort_requests", "/infer
 
 
 class Model:
-    """The engine behind both APIs. Calls are generated in slices, so that they can be streamed, cut and aborted."""
+    """The engine behind the API. Calls are generated in slices, so that they can be streamed, cut and aborted."""
 
     def __init__(self, folder, fault):
         config = json.loads((Path(folder) / "config.json").read_text())
@@ -114,8 +114,10 @@ async def events(request, generator):
     """Send objects as server-sent events."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
-    async for event in generator:
-        await response.write(f"data: {json.dumps(event)}\n\n".encode())
+    # Closed at once when the client has gone: what waits for the garbage collector counts as running until then.
+    async with aclosing(generator):
+        async for event in generator:
+            await response.write(f"data: {json.dumps(event)}\n\n".encode())
     await response.write(b"data: [DONE]\n\n")
     return response
 
@@ -235,83 +237,13 @@ class VLLM:
             yield {"error": {"message": str(error), "type": "BadRequestError", "code": 400}}
 
 
-class SGLang:
-    """The part of SGLang's API that the adapter uses."""
-
-    def __init__(self, model):
-        self.model = model
-        self.running = asyncio.Event()
-        self.running.set()
-
-    def routes(self):
-        posts = {"/generate": self.generate, "/pause_generation": self.pause, "/continue_generation": self.resume,
-                 "/abort_request": self.abort, "/update_weights_from_disk": self.update}  # fmt: skip
-        return [web.post(path, handler) for path, handler in posts.items()] + [web.get("/server_info", self.info)]
-
-    async def info(self, request):
-        return web.json_response({"version": "0.5.20", "tp_size": 1, "enable_deterministic_inference": True})
-
-    async def pause(self, request):
-        assert (await request.json())["mode"] == "abort"
-        self.running.clear()
-        self.model.abort(None)
-        while self.model.live:
-            await asyncio.sleep(0.002)
-        return web.json_response({"status": "ok"})
-
-    async def resume(self, request):
-        self.running.set()
-        return web.json_response({"status": "ok"})
-
-    async def abort(self, request):
-        self.model.abort([(await request.json())["rid"]])
-        return web.json_response({})
-
-    async def update(self, request):
-        body = await request.json()
-        if self.model.live:
-            return web.json_response({"success": False, "message": "requests are running"}, status=400)
-        try:
-            self.model.load(load_file(f"{body['model_path']}/model.safetensors"))
-        except (OSError, EngineError) as error:
-            return web.json_response({"success": False, "message": str(error)}, status=400)
-        self.model.labels[self.model.engine.version] = body["weight_version"]
-        return web.json_response({"success": True, "message": "Succeeded to update model weights."})
-
-    async def generate(self, request):
-        body = await request.json()
-        if body.get("logprob_start_len") == 0:
-            scores = self.model.score(body["input_ids"])
-            listed = [[score, token, None] for score, token in zip(scores, body["input_ids"], strict=True)]
-            return web.json_response({"meta_info": {"input_token_logprobs": listed}})
-        await self.running.wait()
-        return await events(request, self.chunks(body))
-
-    async def chunks(self, body):
-        sampling = body["sampling_params"]
-        greedy = sampling["temperature"] == 0
-        config = {"temperature": 1.0 if greedy else sampling["temperature"], "greedy": greedy,
-                  "stop_token_ids": tuple(sampling["stop_token_ids"]), "max": sampling["max_new_tokens"],
-                  "min": sampling["min_new_tokens"]}  # fmt: skip
-        self.model.seeds[body["rid"]] = sampling.get("sampling_seed", 0)
-        entries, version = [], self.model.labels[self.model.engine.version]
-        async for response, finish in self.model.slices(body["rid"], body["input_ids"], config, 4):
-            entries += [
-                [logprob, token, None]
-                for logprob, token in zip(response.output_logprobs, response.output_tokens, strict=True)
-            ]
-            yield {"meta_info": {"id": body["rid"], "finish_reason": {"type": finish} if finish else None,
-                                 "completion_tokens": len(entries), "output_token_logprobs": entries,
-                                 "weight_version": version}}  # fmt: skip
-
-
 async def health(request):
     return web.Response()
 
 
 async def main(api, folder, port, fault=""):
     torch.set_num_threads(1)
-    served = {"vllm": VLLM, "sglang": SGLang}[api](Model(folder, fault))
+    served = {"vllm": VLLM}[api](Model(folder, fault))
     app = web.Application(client_max_size=2**28)
     app.add_routes([web.get("/health", health), *served.routes()])
     runner = web.AppRunner(app)

@@ -244,7 +244,7 @@ def with_servers(
             "num_servers": servers,
             "max_seq_len": CONTEXT,
             "stream_interval": 4,
-            "probe_tokens": 8,
+            "probe_tokens": 24,  # The whole vocabulary.
             "wait_seconds": 240.0,
         }
         | options

@@ -150,7 +150,11 @@ class SGLang:
         body = await request.json()
         if body.get("logprob_start_len") == 0:
             scores = self.model.score(body["input_ids"])
-            listed = [[score, token, None] for score, token in zip(scores, body["input_ids"], strict=True)]
+            last = self.model.module.args.vocab_size - 1  # Its id is written as 0: higher ones are parts of images.
+            listed = [
+                [score, token if token < last else 0, None]
+                for score, token in zip(scores, body["input_ids"], strict=True)
+            ]
             return web.json_response({"output_ids": [0], "meta_info": {"input_token_logprobs": listed}})
         await self.running.wait()
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
