@@ -247,12 +247,13 @@ def _server_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
         yield "rollout.engine", f"{name} needs the client's packages: pip install 'areal[servers]'"
     if config.servers.addresses:
         return  # whoever starts the servers needs the program, here or elsewhere
-    python, how = {
-        "vllm": (config.vllm.python, "run `bash scripts/setup_vllm.sh`, or give"),
-        "sglang": (config.sglang.python, "give"),
-    }[name]
+    python = {"vllm": config.vllm.python, "sglang": config.sglang.python}[name]
     if shutil.which(python) is None:
-        yield f"{name}.python", f"no interpreter at {python!r}; {how} the python of an environment that has {name}"
+        yield (
+            f"{name}.python",
+            f"no interpreter at {python!r}; run `bash scripts/setup_{name}.sh`, or give the python of an environment "
+            f"that has {name}",
+        )
 
 
 def _length_problems(

@@ -239,10 +239,11 @@ def test_bytes_are_shown_in_binary_units():
     assert [format_bytes(n) for n in (12, 2048, 5 * 1024**3)] == ["12 B", "2.0 KiB", "5.0 GiB"]
 
 
-def test_servers_are_asked_for_before_anything_starts(good):
-    message = refusal([*good, "rollout.engine=vllm", "vllm.python=no-such-folder/bin/python"])
-    assert "vllm.python" in message
-    assert "bash scripts/setup_vllm.sh" in message
+@pytest.mark.parametrize("program", ["vllm", "sglang"])
+def test_servers_are_asked_for_before_anything_starts(good, program):
+    message = refusal([*good, f"rollout.engine={program}", f"{program}.python=no-such-folder/bin/python"])
+    assert f"{program}.python" in message
+    assert f"bash scripts/setup_{program}.sh" in message
 
 
 def test_with_servers_their_lengths_count_and_their_memory_does_not(good):
