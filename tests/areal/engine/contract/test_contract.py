@@ -110,6 +110,13 @@ def test_a_request_that_can_never_run_is_refused(subject, prompt):
     assert caught.value.kind is FaultKind.DATA_INVALID
 
 
+def test_more_prompts_at_once_than_one_pass_of_a_server_takes(subject):
+    prompts = [[(index + position) % 20 for position in range(100)] for index in range(40)]
+    responses = subject.generate(*(subject.request(*prompt, new=3, seed=index) for index, prompt in enumerate(prompts)))
+    assert [len(response.output_tokens) for response in responses] == [3] * 40
+    assert max(subject.deviation(response) for response in responses[::8]) < EXACT
+
+
 def test_an_answer_ends_at_the_end_of_the_context(subject):
     (response,) = subject.generate(subject.request(*[3] * 500, new=64))
     assert len(response.output_tokens) == 12
