@@ -31,7 +31,7 @@ from areal.trainer.inference import build_inference_engine
 from areal.trainer.policy import Policy, build_learner
 from areal.trainer.states import to_save
 from areal.utils.logging import getLogger
-from areal.utils.seeding import rng_state, seed_everything, set_rng_state
+from areal.utils.seeding import seed_everything, set_rng_state
 from areal.workflow.creation import create_workflow
 
 if TYPE_CHECKING:
@@ -220,8 +220,7 @@ class PPOTrainer:
             set_rng_state(checkpoint.load("rng"))
 
     def _states(self) -> States:
-        others = {"rollout": self.executor.state_dict(), "rng": rng_state()}
-        return to_save(self.crew, self.learner.states, others)
+        return to_save(self.crew, self.learner.states, {"rollout": self.executor.state_dict()})
 
     def _export(self, folder: Path) -> None:
         self.crew.call("learner", "export", folder)

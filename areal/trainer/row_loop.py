@@ -14,7 +14,7 @@ from areal.infra.metrics import names
 from areal.trainer.assembly import load_rows, steps_in_run, tokenizer_of
 from areal.trainer.engines import seeded
 from areal.trainer.states import EngineStates, to_save
-from areal.utils.seeding import rng_state, seed_everything, set_rng_state
+from areal.utils.seeding import seed_everything, set_rng_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -169,5 +169,4 @@ class _RowLoop:
         self._material.tokenizer.save_pretrained(folder)
 
     def _states(self) -> States:
-        others = {"rng": rng_state(), **self._method.states()}
-        return to_save(self._method.crew, self._method.learner.states, others)
+        return to_save(self._method.crew, self._method.learner.states, self._method.states())

@@ -48,7 +48,7 @@ class EngineStates:
         """Write the shards and the random generators of this rank. Returns when those of all ranks are there."""
         rank = _rank()
         if rank:
-            save_state(folder, f"{_RNG_OF_RANK}{rank}", rng_state())
+            save_state(folder, f"{_RNG_OF_RANK}{rank}", _host_rng_state())
         for name in self._engines:
             shards = self._shards(name)
             self._store.folder = folder / name
@@ -93,13 +93,13 @@ class EngineStates:
 def to_save(crew: Crew, states: EngineStates, others: Mapping[str, Any]) -> Mapping[str, Any] | Callable[[Path], None]:
     """What a `CheckpointStore` is given on rank 0: states by name, or what fills the folder of a checkpoint.
 
-    states: of the crew's "learner". others: what rank 0 alone has.
+    states: of the crew's "learner". others: what rank 0 alone has, beside the random generators.
     """
     if not states.is_sharded:
-        return {**states.whole(), **others}
+        return {**states.whole(), **others, "rng": rng_state()}
 
     def write(folder: Path) -> None:
-        for name, state in others.items():
+        for name, state in {**others, "rng": _host_rng_state()}.items():
             save_state(folder, name, state)
         crew.call("learner", "states.save", folder)
 
@@ -117,6 +117,11 @@ class _Inside:
         self.folder.mkdir()
         write(self.folder)
         return self.folder
+
+
+def _host_rng_state() -> dict[str, Any]:
+    """Without those of devices: every rank sees all of its machine's, and its own device's is among its shards."""
+    return {name: state for name, state in rng_state().items() if name != "cuda"}
 
 
 def _rank() -> int:

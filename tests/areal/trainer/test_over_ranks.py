@@ -29,6 +29,7 @@ PROGRAM = Path(__file__).with_name("rank_runs.py")
 _spec = importlib.util.spec_from_file_location("rank_runs", PROGRAM)
 runs = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(runs)
+DOUBLE = Path(__file__).parents[1] / "engine" / "contract" / "vllm_program.py"
 AREAL = [sys.executable, "-m", "areal"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -58,7 +59,7 @@ def test_every_kind_of_run_has_the_numbers_of_one_process(tmp_path, kind):
 
 
 class Launch:
-    """`areal launch` of an SFT run."""
+    """`areal launch` of a run."""
 
     def __init__(self, folder, config, ranks):
         self.folder, self.run = folder, Path(config.output_dir)
@@ -105,13 +106,14 @@ class Launch:
 
 @pytest.fixture
 def launch(tmp_path):
-    """`launch(folder name, ranks, **changes)`: a running launch, which is ended after the test."""
+    """`launch(folder name, ranks, **changes)`: a running launch of an SFT run, or of another `make`, which is ended
+    after the test."""
     started = []
 
-    def start(name, ranks, **changes):
+    def start(name, ranks, *, make=runs.sft, **changes):
         folder = tmp_path / name
         folder.mkdir()
-        config = runs.sft(changes.pop("run", folder / "run"), **changes)
+        config = make(changes.pop("run", folder / "run"), **changes)
         config = runs.replace(config, archon=runs.ArchonConfig(parallel=runs.ParallelDims(dp_shard=-1)))
         started.append(Launch(folder, config, ranks))
         return started[-1]
@@ -192,6 +194,28 @@ def test_four_ranks_then_two_then_one_continue_one_run(launch, tmp_path):
     newest = CheckpointStore(tmp_path / "run" / "checkpoints", keep=2)
     assert sorted(path.name for path in newest.load(4).path.glob("rng*.json")) == ["rng.json", "rng_rank_1.json"]
     assert sorted(path.name for path in newest.load(6).path.glob("rng*.json")) == ["rng.json"]
+
+
+@pytest.mark.exhaustive
+def test_servers_get_whole_weights_of_a_model_that_no_process_has(launch, tmp_path):
+    spec = importlib.util.spec_from_file_location("vllm_program", DOUBLE)
+    double = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(double)
+    servers = {
+        "rollout__engine": "vllm", "vllm__python": str(double.write_python(tmp_path / "environment" / "python")),
+        "servers__dtype": "float32", "servers__num_servers": 1, "servers__max_seq_len": 64, "actor__lr": 3e-2,
+        "objective__preset": "grpo", "objective__overrides": {"entropy_coef": 0.5}, "critic": None,
+        "objective__prox_logp": "recompute",
+    }  # fmt: skip
+    found = launch("served", 2, make=runs.rl, **servers)
+    _, errors = found.end()
+    assert found.process.returncode == 0, errors
+    steps = read_metrics(found.run / "metrics.jsonl")
+    assert list(steps) == [1, 2, 3, 4]
+    # Each step samples from the weights of the one before: were they others, their log-probabilities would be too.
+    assert all(values["mismatch/fresh_fraction"] == 1.0 for values in steps.values())
+    assert all(values["mismatch/fresh_abs_max"] < 1e-4 for values in steps.values()), steps
+    assert all(values["train/grad_norm"] > 0 for values in steps.values())
 
 
 def test_a_dry_run_says_how_to_start_the_processes_and_joins_none(tmp_path, capsys):
