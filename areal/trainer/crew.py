@@ -110,6 +110,7 @@ class End:
     """The last word of rank 0."""
 
     exit_code: int
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +154,11 @@ class Crew:
         """Let the object `name` go, on every rank."""
         self._everywhere(Drop(name))
 
-    def end(self, exit_code: int) -> None:
-        """Let every follower end with `exit_code`. Idempotent."""
+    def end(self, exit_code: int, why: str = "") -> None:
+        """Let every follower end with `exit_code`; why: for their logs, when it is an error. Idempotent."""
         followers, self._followers = self._followers, {}
         self._broken = self._broken or "the run has ended"
-        word = pickle.dumps(End(exit_code))
+        word = pickle.dumps(End(exit_code, why))
         for link in followers.values():
             # One that has ended already needs no word.
             with contextlib.suppress(OSError):
@@ -274,6 +275,8 @@ def _obey(message: bytes, targets: dict[str, Any], leader: Connection[Any, Any])
     try:
         command = pickle.loads(message)  # from rank 0, which has proved to be of this run
         if isinstance(command, End):
+            if command.why:
+                _logger.error("rank 0 ends the run with exit code %d: %s", command.exit_code, command.why)
             return command.exit_code
         command(targets)
     except Exception as error:

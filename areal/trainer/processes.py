@@ -31,6 +31,7 @@ _KEY_BYTES: Final = 32
 _RANK_BYTES: Final = 4
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 """A machine that lost its power says nothing; it is missed after a minute and a half."""
+_UNEXPECTED: Final = 1
 _INTERRUPTED: Final = 130
 
 
@@ -53,7 +54,7 @@ def check_processes(config: RunConfig, num_processes: int) -> None:
         config.archon.parallel.resolved(num_processes)
     except ConfigError as error:
         parallel = config.archon.parallel
-        needed = f" -- or start it with `areal launch --ranks {parallel.world_size} -- areal train ...`"
+        needed = f"; or start it with `areal launch --ranks {parallel.world_size} -- areal train ...`"
         raise ConfigError(f"archon.{error}{needed if parallel.dp_shard > 0 else ''}") from None
 
 
@@ -79,18 +80,14 @@ def in_crew(config: RunConfig, lead: Callable[[Crew], dict[str, Any]]) -> dict[s
 
 def _lead(crew: Crew, lead: Callable[[Crew], dict[str, Any]]) -> dict[str, Any]:
     """Whatever happens here, the others end with the same code: they have nothing to say of their own."""
-    code = 1
     try:
         summary = lead(crew)
-        code = int(summary.get("exit_code", 0))
-    except ArealError as error:
-        code = error.exit_code
+    except BaseException as error:
+        code = error.exit_code if isinstance(error, ArealError) else _UNEXPECTED
+        code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else code
+        crew.end(code, why=f"{type(error).__name__}: {error}")
         raise
-    except KeyboardInterrupt:
-        code = _INTERRUPTED
-        raise
-    finally:
-        crew.end(code)
+    crew.end(int(summary.get("exit_code", 0)))
     return summary
 
 

@@ -149,8 +149,10 @@ def test_an_error_of_another_rank_alone_names_it_and_ends_the_crew(ranks):
     assert code == 1
     assert "this rank failed and rank 0 did not" in errors
     assert found.processes[0].poll() is None
-    found.crew.end(3)
-    assert found.end(1)[0] == 3
+    found.crew.end(3, why="DataError: no rows")
+    code, errors = found.end(1)
+    assert code == 3
+    assert "rank 0 ends the run with exit code 3: DataError: no rows" in errors
 
 
 def test_a_rank_that_failed_alone_is_the_culprit_of_what_its_end_breaks(ranks):
