@@ -55,13 +55,12 @@ def run(arguments: argparse.Namespace) -> Result:
     from areal.infra.supervisor.standalone import check_port
     from areal.trainer.assembly import run_directory
     from areal.trainer.config import PPOConfig
-    from areal.trainer.configuration import report, source
+    from areal.trainer.configuration import source
 
-    resolved = source.load_config(arguments.config, list(arguments.overrides))
-    config = resolved.config
+    # Reward, rows and tokenizer are the trainer's: they need not be on this machine, and are not looked for.
+    config = source.load_config(arguments.config, list(arguments.overrides)).config
     if not isinstance(config, PPOConfig) or config.rollout.engine != "vllm":
         raise UsageError(f"{arguments.config} uses no vLLM servers; set kind=rl and rollout.engine=vllm")
-    report.validate_run(config, resolved.provenance)
     if arguments.port:
         check_port(arguments.host, arguments.port)
     port = arguments.port or free_port(arguments.host)
