@@ -7,8 +7,11 @@ vLLM's API with our own engine behind it.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,6 +24,7 @@ from areal.engine.server.adapters import AdaptedWeights
 from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.infra.metrics.logger import read_metrics
+from areal.infra.supervisor.process import free_port
 from areal.models.registry import get_spec
 from areal.trainer import inference
 from areal.trainer.ppo import PPOTrainer
@@ -253,39 +257,111 @@ def test_what_a_server_is_started_with_is_known_without_the_model():
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "changes",
-    [{"model__implementation": "transformers"}, {"actor__lora": {"rank": 8, "alpha": 16}, "actor__lr": 1e-2}],
+    [{"model__implementation": "transformers"}, {"actor__lora": {"rank": 8, "alpha": 32}, "actor__lr": 1e-2}],
     ids=["model of transformers", "adapters"],
 )
 def test_other_models_learn_over_servers_too(tmp_path, with_double, changes):
     _learn(runs.tiny(tmp_path / "run", **with_double, **changes), 3, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(not VLLM_PYTHON.is_file(), reason="no vLLM here: bash scripts/setup_vllm.sh")
-def test_a_model_without_a_family_of_ours_learns_with_adapters_over_a_real_vllm_server(tmp_path, settings):
-    settings |= {
-        "vllm__python": str(VLLM_PYTHON),
-        "servers__num_servers": 1,
-        "model__init": {"model_type": "gpt2", "vocab_size": 17, "n_embd": 64, "n_layer": 2, "n_head": 2,
-                        "n_positions": 64, "initializer_range": 0.1, "bos_token_id": 0, "eos_token_id": 0},
-        "model__implementation": "transformers",
-        "actor__lora": {"rank": 8, "alpha": 32},
-        "actor__lr": 1e-2,
-    }  # fmt: skip
+FOREIGN = {
+    "model__init": {"model_type": "gpt2", "vocab_size": 17, "n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 64,
+                    "initializer_range": 0.1, "bos_token_id": 0, "eos_token_id": 0},
+    "model__implementation": "transformers",
+}  # fmt: skip
+LORA = {"actor__lora": {"rank": 8, "alpha": 32}, "actor__lr": 1e-2}
+
+
+class ByHand:
+    """A server that a person starts with `areal serve`, kills, and starts again."""
+
+    def __init__(self, folder, settings):
+        self.folder, self.port, self.process = folder, free_port(), None
+        values = runs.BASE | {key.replace("__", "."): value for key, value in settings.items()}
+        (folder / "run.yaml").write_text(f"kind: {values.pop('kind')}\n")
+        self.overrides = [f"{key}={json.dumps(value)}" for key, value in values.items()]
+
+    @property
+    def address(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self):
+        command = [sys.executable, "-m", "areal", "serve", str(self.folder / "run.yaml"), *self.overrides,
+                   f"output_dir={self.folder / 'served'}", "--port", str(self.port)]  # fmt: skip
+        self.process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(30)
+
+
+@pytest.fixture
+def by_hand(tmp_path):
+    """(settings) -> a server that is not started yet."""
+    made = []
+
+    def make(settings):
+        made.append(ByHand(tmp_path, settings))
+        return made[-1]
+
+    yield make
+    for server in made:
+        if server.process is not None:
+            server.kill()
+
+
+def _learn_from(server, config, tmp_path, *, kill_at):
+    """Train over a server that is killed and started again in the meantime."""
     rewards = []
 
     def observe(step, trajectories):
         rewards.append(sum(item.reward for item in trajectories) / len(trajectories))
+        if step == kill_at:
+            server.kill()
+            server.start()
         return trajectories
 
-    config = runs.tiny(tmp_path / "run", **settings)
+    server.start()
     with open_session(config) as session, PPOTrainer(config, session, transform_rewards=observe) as trainer:
-        assert trainer.train()["finished"]
+        summary = trainer.train()
+        trainer.engine.wait_ready(timeout=240)
         stats = trainer.engine.stats()
+    assert summary["finished"]
+    assert server.process.poll() is None, "it belongs to somebody else"
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.1
-    assert stats["published_bytes"] < stats["base_bytes"] / 2
+    assert (stats["starts"], stats["evictions"]) == (2, 1)
     assert stats["probe_abs_max"] < 1e-4
     metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert max(row["mismatch/fresh_abs_max"] for row in metrics.values() if "mismatch/fresh_abs_max" in row) < 1e-3
+    assert not any("dropped" in key for row in metrics.values() for key, value in row.items() if value)
+    return stats
+
+
+@pytest.mark.fault(
+    row=5,
+    injected="SIGKILL of the only server of a GRPO run, which somebody else started, and starts again",
+    seen="the run waits for it, gives it weights, and goes on without a dropped prompt",
+)
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_grpo_learns_over_a_server_that_somebody_else_kills_and_starts_again(tmp_path, with_double, by_hand):
+    server = by_hand(with_double)
+    config = runs.tiny(tmp_path / "run", **with_double, servers__addresses=[server.address])
+    _learn_from(server, config, tmp_path, kill_at=3)
+
+
+@pytest.mark.fault(
+    row=5,
+    injected="the same with a real vLLM server, adapters alone and a model without a family (skipped without vLLM)",
+    seen="as with the double: base and adapters go to the new start, the reward rises",
+)
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not VLLM_PYTHON.is_file(), reason="no vLLM here: bash scripts/setup_vllm.sh")
+def test_adapters_of_a_foreign_model_learn_over_a_real_vllm_server_started_by_hand(tmp_path, settings, by_hand):
+    settings |= {"vllm__python": str(VLLM_PYTHON), **FOREIGN, **LORA}
+    server = by_hand(settings)
+    config = runs.tiny(tmp_path / "run", **settings, servers__addresses=[server.address])
+    stats = _learn_from(server, config, tmp_path, kill_at=3)
+    assert stats["published_bytes"] < stats["base_bytes"] / 2
