@@ -157,7 +157,7 @@ def _figures_of_run(steps: list[dict[str, float]]) -> dict[str, Any]:
         "seconds_per_step": seconds / len(counted),
         "tokens_per_second": sum(step["tokens/sampled"] for step in counted) / seconds,
         "oldest": max(step["staleness/max"] for step in counted),
-        "mismatch": max(step["mismatch/fresh_abs_max"] for step in counted),
+        "mismatch": max(step.get("mismatch/fresh_abs_max", 0.0) for step in counted),
         "split": {
             part: statistics.mean(sum(step[f"time/{name}"] for name in names) for step in counted)
             for part, names in SPLIT.items()
