@@ -143,7 +143,7 @@ class GenerationRunner:
         generation.empty_calls = 0 if progress.tokens else generation.empty_calls + 1
 
     async def _receive(self, generation: Generation, progress: CallProgress, server: Server) -> Chunk | None:
-        """Read the stream to its last chunk; None when it was left early for a stop string."""
+        """Read the stream to its last chunk; None when it was left early, for a stop string or an abort."""
         stream = self._adapter.stream(
             self._client,
             server.instance.url,
@@ -151,7 +151,7 @@ class GenerationRunner:
             capabilities=server.capabilities,
             patience=min(_PATIENCE_SECONDS, self._config.stall_seconds / 4),
         )
-        begun = time.monotonic()
+        begun, after_abort = time.monotonic(), 0
         async with contextlib.aclosing(stream):  # type: ignore[type-var]  # adapters write them as async generators
             async for chunk in stream:
                 if chunk is None:
@@ -169,6 +169,11 @@ class GenerationRunner:
                 if chunk.finish:
                     server.errors_in_a_row = 0
                     return chunk
+                # An abort that came before the call itself is one the server knows nothing of. One message may have
+                # crossed it on its way; a second one says that the call goes on.
+                after_abort += generation.abort_asked
+                if after_abort > 1:
+                    return None
         raise ConnectionFailedError(f"{server.where}: the stream ended without a last chunk")
 
     async def _settle(self, generation: Generation, progress: CallProgress, server: Server, last: Chunk | None) -> None:

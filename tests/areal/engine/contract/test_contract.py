@@ -161,6 +161,22 @@ def test_abort_returns_what_there_is(subject):
             assert subject.deviation(response) < EXACT
 
 
+def test_an_abort_right_after_a_request_ends_it_too(subject):
+    async def main():
+        tasks = [
+            asyncio.create_task(subject.engine.agenerate(subject.request(3 + index, new=500, seed=index)))
+            for index in range(4)
+        ]
+        # The engine has them; whether the abort or they reach a server first is not known.
+        await asyncio.sleep(0)
+        await asyncio.to_thread(subject.engine.abort)
+        return await asyncio.wait_for(asyncio.gather(*tasks), 60)
+
+    for response in asyncio.run(main()):
+        assert response.stop_reason is StopReason.ABORT
+        assert len(response.output_tokens) < 400
+
+
 def test_an_abort_ends_no_request_whose_name_only_begins_alike(subject):
     async def main():
         requests = [
