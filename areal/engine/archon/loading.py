@@ -1,4 +1,5 @@
 """Models from a checkpoint folder without any process holding a whole one: every rank reads its shards, and no more.
+`areal.engine.archon.pretrained` makes engines of them.
 
 The model is made without memory, split, given memory for what is left of it, and filled tensor by tensor from slices of
 the safetensors files. What comes out is what loading the whole model and splitting it gives, bit by bit.
@@ -14,7 +15,6 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 
 from areal.api import ModelError
-from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.gather import shard_of
 from areal.engine.archon.optimizer import local_data
 from areal.models.adapter import EMBEDDING, TableAdapter, untied
@@ -29,44 +29,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from areal.engine.archon.config import ArchonConfig
-    from areal.engine.train.config import TrainEngineConfig
     from areal.models.adapter_rows import Box
 
 _logger = getLogger(__name__)
 
 _BACKBONE: Final = "backbone."
 _MEBIBYTE: Final = 2**20
-
-
-def engine_from_pretrained(
-    path: Path,
-    *,
-    config: TrainEngineConfig,
-    archon: ArchonConfig,
-    device: torch.device,
-    total_steps: int | None = None,
-    is_critic: bool = False,
-) -> ArchonEngine:
-    """`ArchonEngine(from_pretrained(path), ...)`, of a native family, for models that no host can hold.
-
-    with connected() as device:
-        engine = engine_from_pretrained(path, config=TrainEngineConfig(), archon=ArchonConfig(...), device=device)
-
-    Called by all ranks. is_critic: with a value head that starts at zero, as that of a new ValueModel. Raises what
-    `from_pretrained` and `ArchonEngine` raise, on all ranks when a file fails on one. Adapters are small: all of them
-    are on every rank until they are split.
-    """
-    source = ShardSource(path, device)
-    model = source.blank()
-    return ArchonEngine(
-        ValueModel(model) if is_critic else model,
-        config=config,
-        archon=archon,
-        total_steps=total_steps,
-        is_critic=is_critic,
-        source=source,
-    )
 
 
 class ShardSource:

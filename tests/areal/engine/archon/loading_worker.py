@@ -16,8 +16,9 @@ from areal.engine.archon.config import ArchonConfig
 from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
-from areal.engine.archon.loading import ShardSource, engine_from_pretrained
+from areal.engine.archon.loading import ShardSource
 from areal.engine.archon.optimizer import local_data
+from areal.engine.archon.pretrained import engine_from_pretrained
 from areal.engine.archon.processes import connected
 from areal.engine.hf.config import LoraConfig
 from areal.engine.train.config import TrainEngineConfig
