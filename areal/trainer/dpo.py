@@ -11,7 +11,6 @@ from areal.algorithm import metrics as metric_functions
 from areal.algorithm.preference import preference_loss
 from areal.infra.metrics import names
 from areal.trainer import row_loop
-from areal.trainer.assembly import load_model
 from areal.trainer.crew import Crew
 from areal.trainer.engines import CrewScorer, build_engine, build_scorer, export_model
 from areal.trainer.reference_scores import ReferenceScores
@@ -36,8 +35,7 @@ class DPOLearner:
     def __init__(self, config: DPOConfig, tokenizer: Any, total_steps: int) -> None:
         self.config = config
         self.spec = config.preference.spec()
-        model = load_model(config, tokenizer)
-        self.engine = build_engine(config, model, settings=config.actor, total_steps=total_steps)
+        self.engine = build_engine(config, tokenizer, settings=config.actor, total_steps=total_steps)
         self.states = EngineStates({"actor": self.engine})
 
     def learn(self, batch: PairedBatch) -> TrainStats:

@@ -6,21 +6,25 @@ What is built here is built on every rank (`areal.trainer.crew`), from the same 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+
+from areal.dataset.tokenizers import check_tokenizer
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.reference import FrozenModel
-from areal.trainer.assembly import load_model, load_reference
+from areal.trainer.assembly import load_model, load_reference, resolve_device
 from areal.utils.seeding import seed_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from torch import Tensor, nn
 
     from areal.api import PaddedBatch
     from areal.engine.archon.engine import ArchonEngine
+    from areal.engine.archon.loading import ShardSource
     from areal.engine.train.config import TrainEngineConfig
     from areal.trainer.config import RunConfig
     from areal.trainer.crew import Crew
@@ -45,18 +49,46 @@ def seeded(seed: int, factory: Callable[..., Any], *args: Any) -> Any:
 
 def build_engine(
     config: RunConfig,
-    model: nn.Module,
+    tokenizer: Any,
     *,
     settings: TrainEngineConfig,
     total_steps: int | None = None,
-    is_critic: bool = False,
+    head: Callable[[Any], nn.Module] | None = None,
 ) -> Engine:
-    """The engine that trains `model`; settings: those of this model, actor or critic."""
+    """The engine that trains the run's model. settings: those of this engine, actor or critic. head: puts something in
+    place of the projection to the vocabulary, for a critic.
+    """
+    is_critic = head is not None
     if config.archon is None:
-        return TrainingEngine(model, config=settings, total_steps=total_steps, is_critic=is_critic)
+        model = load_model(config, tokenizer)
+        return TrainingEngine(
+            model if head is None else head(model), config=settings, total_steps=total_steps, is_critic=is_critic
+        )
     from areal.engine.archon.engine import ArchonEngine
 
-    return ArchonEngine(model, config=settings, archon=config.archon, total_steps=total_steps, is_critic=is_critic)
+    model, source = _to_split(config, tokenizer)
+    return ArchonEngine(
+        model if head is None else head(model),
+        config=settings,
+        archon=config.archon,
+        total_steps=total_steps,
+        is_critic=is_critic,
+        source=source,
+    )
+
+
+def _to_split(config: RunConfig, tokenizer: Any) -> tuple[Any, ShardSource | None]:
+    """The run's model, without memory where every rank can read its own shards of it from files."""
+    if not config.model.path or config.model.implementation != "native":
+        return load_model(config, tokenizer), None
+    from areal.engine.archon.loading import ShardSource
+
+    # With its index: of several devices, this process's own.
+    device = torch.empty(0, device=resolve_device(config.actor.device)).device
+    source = ShardSource(Path(config.model.path), device)
+    model = source.blank()
+    check_tokenizer(tokenizer, model.args.vocab_size)
+    return model, source
 
 
 def build_scorer(config: RunConfig, tokenizer: Any, path: str = "") -> Scorer:
@@ -66,7 +98,7 @@ def build_scorer(config: RunConfig, tokenizer: Any, path: str = "") -> Scorer:
     chosen = replace(config, model=replace(config.model, path=path)) if path else config
     # An engine that never steps: it holds shards of the model, and moments would only come with the first step.
     settings = replace(config.actor, lora=None, optimizer="adamw", gradient_checkpointing=False)
-    return build_engine(chosen, load_model(chosen, tokenizer), settings=settings)
+    return build_engine(chosen, tokenizer, settings=settings)
 
 
 def published_weights(engine: Engine) -> Mapping[str, Tensor]:

@@ -28,13 +28,11 @@ if TYPE_CHECKING:
 def build_learner(config: PPOConfig, tokenizer: Any, total_steps: int) -> PolicyLearner:
     """Actor, and critic and reference where the objective asks for them. total_steps: training steps of the run."""
     objective = get_objective(config.objective.preset, **config.objective.overrides)
-    model = load_model(config, tokenizer)
     steps = total_steps * config.objective.num_minibatches
     critic = None
     if config.critic is not None:
-        body = ValueModel(load_model(config, tokenizer))
-        critic = build_engine(config, body, settings=config.critic, total_steps=steps, is_critic=True)
-    actor = build_engine(config, model, settings=config.actor, total_steps=steps)
+        critic = build_engine(config, tokenizer, settings=config.critic, total_steps=steps, head=ValueModel)
+    actor = build_engine(config, tokenizer, settings=config.actor, total_steps=steps)
     reference: Scorer | None = None
     if objective.needs_reference and isinstance(actor, TrainingEngine):
         # Of the actor's own model: device and dtype are then the same, and so are the first step's log-probabilities.

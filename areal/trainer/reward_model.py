@@ -6,6 +6,7 @@ engine needs nothing of its own for it. Scores start at 0 for everything.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from areal.algorithm import metrics as metric_functions
@@ -16,7 +17,6 @@ from areal.infra.metrics import names
 from areal.models.reward_model import save_reward_model
 from areal.models.value_head import ValueModel
 from areal.trainer import row_loop
-from areal.trainer.assembly import load_model
 from areal.trainer.crew import Crew
 from areal.trainer.engines import build_engine
 from areal.trainer.rows import collate_pairs
@@ -39,8 +39,8 @@ class RewardModelLearner:
 
     def __init__(self, config: RewardModelConfig, tokenizer: Any, total_steps: int) -> None:
         self.config = config
-        model = ValueModel(load_model(config, tokenizer), bias=False)
-        self.engine = build_engine(config, model, settings=config.actor, total_steps=total_steps, is_critic=True)
+        head = partial(ValueModel, bias=False)
+        self.engine = build_engine(config, tokenizer, settings=config.actor, total_steps=total_steps, head=head)
         self.states = EngineStates({"actor": self.engine})
 
     def learn(self, batch: PairedBatch) -> TrainStats:

@@ -9,7 +9,6 @@ from areal.algorithm.aggregate import count
 from areal.algorithm.sft import sft_loss
 from areal.infra.metrics import names
 from areal.trainer import row_loop
-from areal.trainer.assembly import load_model
 from areal.trainer.crew import Crew
 from areal.trainer.engines import build_engine, export_model
 from areal.trainer.rows import collate_rows
@@ -31,8 +30,7 @@ class SFTLearner:
 
     def __init__(self, config: SFTConfig, tokenizer: Any, total_steps: int) -> None:
         self.config = config
-        model = load_model(config, tokenizer)
-        self.engine = build_engine(config, model, settings=config.actor, total_steps=total_steps)
+        self.engine = build_engine(config, tokenizer, settings=config.actor, total_steps=total_steps)
         self.states = EngineStates({"actor": self.engine})
 
     def learn(self, batch: PaddedBatch) -> TrainStats:

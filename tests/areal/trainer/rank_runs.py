@@ -14,7 +14,7 @@ import torch
 
 from areal.engine.archon.config import ArchonConfig
 from areal.infra.metrics.logger import read_metrics
-from areal.models import from_pretrained
+from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims
 from areal.models.reward_model import load_reward_model
 from areal.trainer.crew import Crew
@@ -43,9 +43,17 @@ def module(name):
 rl_runs, pair_runs = module("runs"), module("pair_runs")
 
 
+def checkpoint(folder):
+    """A model to start from, which ranks read in shards; other runs start from random weights."""
+    if not folder.exists():
+        from_config(pair_runs.MODEL, seed=5, dtype=torch.float32, device="cpu").save_pretrained(folder)
+    return {"model__path": str(folder)}
+
+
 def rl(folder, **changes):
     critic = {"dtype": "float64", "device": "cpu", "adam_eps": 1e-3, "lr": 1e-3}
     changes = {"objective__preset": "ppo", "objective__overrides": {"kl_coef": 0.1}, "critic": critic, **changes}
+    changes |= checkpoint(folder.parent / "start")
     return rl_runs.tiny(folder, **NUMBERS, **changes)
 
 
@@ -63,6 +71,8 @@ def pairs(kind):
         rows = folder.parent / f"{kind}-pairs"
         if not rows.exists():
             pair_runs.write_pairs(rows, train=24, test=8)
+        if kind == "reward_model":
+            changes |= checkpoint(folder.parent / "start")
         return pair_runs.tiny(kind, folder, rows, **NUMBERS, **changes)
 
     return make
