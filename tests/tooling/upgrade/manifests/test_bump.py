@@ -252,6 +252,17 @@ def test_bounds_alone_give_a_baseline_as_far_as_they_go(tmp_path):
     assert version_of(root, "datasets") is None
 
 
+def test_this_repository_moves_sglang_in_its_extra_and_its_set_up():
+    root = Path()
+    declarations = find_declarations(root)
+    found = bump(root, read_policy(root, declarations), declarations, [parse_request("sglang==0.5.19")])
+    assert {change.path: [line for line in change.after.decode().splitlines() if "0.5.19" in line]
+            for change in found.plan.changes} == {
+        "pyproject.toml": ["sglang = [\"sglang>=0.5.19; platform_system == 'Linux'\"]"],
+        "scripts/setup_sglang.sh": ['readonly WANT="sglang==0.5.19"'],
+    }  # fmt: skip
+
+
 def test_this_repository_moves_vllm_in_its_gpu_extra_and_its_set_up_alone():
     root = Path()
     declarations = find_declarations(root)
