@@ -329,12 +329,11 @@ def _archon_notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
     parallel = config.archon.parallel
     if parallel.is_single:
         return
-    sizes = parallel.describe()
     yield (
-        f"the trained model is split over processes ({sizes}): start them with `areal launch --ranks "
+        f"the trained model is split over processes ({parallel.describe()}): start them with `areal launch --ranks "
         f"{_processes(config) or 'N'} -- areal train ...`, or with torchrun"
     )
-    yield f'memory is that of one process; `areal plan CONFIG --parallel "{sizes}"` has that of each of them'
+    yield "memory is that of one process that trains alone; `areal plan CONFIG` has that of each of these"
     if isinstance(config, PPOConfig) and config.rollout.engine == "embedded":
         yield "rollout.engine embedded generates on rank 0, which holds a whole copy of the model for it"
 

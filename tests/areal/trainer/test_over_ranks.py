@@ -228,7 +228,8 @@ def test_a_dry_run_says_how_to_start_the_processes_and_joins_none(tmp_path, caps
     assert report["config"]["archon"]["parallel"]["tp"] == 2
     notes = "\n".join(report["notes"])
     assert "areal launch --ranks 4 -- areal train" in notes
-    assert 'areal plan CONFIG --parallel "dp_shard=2 tp=2"' in notes
+    assert "(dp_shard=2 tp=2)" in notes
+    assert "areal plan CONFIG" in notes
     assert main(["train", str(path), "archon.parallel.dp_shard=-1", "--dry-run"]) == 0
     assert "as many as are started" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()
