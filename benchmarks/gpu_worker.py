@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 import time
 from contextlib import ExitStack
@@ -45,9 +44,7 @@ def engine_step(job: dict[str, Any], tokens: Tensor, *, archon: bool, stack: Exi
         from areal.engine.archon.engine import ArchonEngine
         from areal.engine.archon.processes import connected
 
-        os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-        os.environ.setdefault("MASTER_PORT", "0")
-        stack.enter_context(connected(job["device"]))
+        stack.enter_context(connected(job["device"], alone=True))
         engine = ArchonEngine(model, config=config, archon=ArchonConfig())
     else:
         from areal.engine.train.engine import TrainingEngine
@@ -112,8 +109,8 @@ def main() -> None:
     arguments = parser.parse_args()
     job = json.loads(arguments.job.read_text())
 
-    from areal.models import from_config
     from areal.models.flops import training_flops
+    from areal.models.loading import blank_model
 
     torch.set_num_threads(job["threads"])
     on_cuda = job["device"] == "cuda"
@@ -137,7 +134,7 @@ def main() -> None:
             if on_cuda:
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - started)
-    shape: Any = from_config(job["model"], device="meta")
+    shape = blank_model(job["model"])
     lengths = [job["length"]] * job["rows"]
     result = {
         "seconds": seconds[WARM_UP_STEPS:],
