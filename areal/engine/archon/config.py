@@ -24,6 +24,10 @@ class ArchonConfig(Config):
     reshard_after_forward: bool = True
     """Blocks give back gathered parameters between forward and backward pass: less memory, half as much communication
     again."""
+    offload_parameters: bool = False
+    """Between their uses, parameters, gradients and moments live in host memory (FSDP2's CPU offload), and are updated
+    there: memory for little more than activations, at the price of copying every parameter several times per
+    micro-batch. Needs an accelerator, and a model that was loaded as a whole."""
     keep_groups: bool = True
     """All samples of a prompt go to one rank, where their common prompt is computed once; False balances ranks better
     when groups are large."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from areal.api import EngineError, TrainStats
+from areal.api import ConfigError, EngineError, TrainStats
 from areal.engine.archon.memory import Expectation, MicroBatches
 from areal.engine.archon.optimizer import ShardedOptimizer, agree
 from areal.engine.archon.packing import divide_rows
@@ -73,6 +73,8 @@ class ArchonEngine(ProgressReport):
         self.config, self.archon, self.is_critic = config, archon, is_critic
         self.device = next(model.parameters()).device if source is None else source.device
         check_role(model, is_critic=is_critic)
+        if archon.offload_parameters:
+            check_offload(self.device, is_loaded=source is None)
         self._total_steps = total_steps
         learning_rate(config, config.warmup_steps, total_steps)
         self._dims = archon.parallel.resolved(dist.get_world_size())
@@ -298,4 +300,16 @@ def _plan_of(config: TrainEngineConfig, archon: ArchonConfig, dims: ParallelDims
         compile=archon.compile,
         param_dtype="bfloat16" if config.dtype == "bfloat16" else None,
         reshard_after_forward=archon.reshard_after_forward,
+        offload_parameters=archon.offload_parameters,
     )
+
+
+def check_offload(device: torch.device, *, is_loaded: bool) -> None:
+    """Raise ConfigError where parameters cannot be moved to the host."""
+    if device.type == "cpu":
+        raise ConfigError("offload_parameters moves parameters from an accelerator to the host; there is none here")
+    if not is_loaded:
+        raise ConfigError(
+            "offload_parameters takes a model that is loaded as a whole, and this one is read in shards; load it by "
+            "from_pretrained, or use offload_optimizer"
+        )

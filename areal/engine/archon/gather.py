@@ -23,12 +23,20 @@ def whole(tensor: Tensor) -> Tensor:
     if not isinstance(detached, DTensor):
         return detached
     with _expected_gathers():
-        return detached.full_tensor()
+        return on_device(detached).full_tensor()
+
+
+def on_device(tensor: DTensor) -> DTensor:
+    """A distributed tensor where its ranks communicate, if its parts are in host memory."""
+    local = tensor.to_local()
+    kind = tensor.device_mesh.device_type
+    return tensor if local.device.type == kind else DTensor(local.to(kind), tensor._spec, requires_grad=False)
 
 
 def whole_of_shard(shard: Tensor, like: Tensor) -> Tensor:
     """All of a tensor of which every rank has `shard`, sharded as `like` is, on the device of that."""
-    return whole(as_sharded(shard.to(like.device), like))
+    found = as_sharded(shard, like)
+    return whole(found) if isinstance(found, DTensor) else found.to(like.device)
 
 
 def as_sharded(shard: Tensor, like: Tensor) -> Tensor:

@@ -57,7 +57,8 @@ class ShardedOptimizer:
         self._partial = sorted(set(partial_over_tp) & set(self.parameters))
         # They share their memory with the model's parameters.
         self.shards = {name: local_data(parameter) for name, parameter in self.parameters.items()}
-        self._device = next(iter(self.shards.values())).device
+        # Where ranks communicate; the shards may be in host memory.
+        self._device = meshes.device
         self._updates = Updates(
             self.shards,
             config,
@@ -88,7 +89,7 @@ class ShardedOptimizer:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             terms.append(local_data(parameter.grad))
-        summed = torch.cat([term.flatten() for term in terms])
+        summed = torch.cat([term.flatten() for term in terms]).to(self._device)
         dist.all_reduce(summed, group=self._meshes.group("tp"))
         for term, piece in zip(terms, summed.split([term.numel() for term in terms]), strict=True):
             term.copy_(piece.view_as(term))
@@ -106,7 +107,7 @@ class ShardedOptimizer:
         total = torch.zeros((), dtype=torch.float64, device=self._device)
         # In the order of the parameters, which ranks of a group share: nobody may wait for another sum than the others.
         for groups, gradients in totals.items():
-            square = torch.stack(torch._foreach_norm(gradients)).double().square().sum()
+            square = torch.stack(torch._foreach_norm(gradients)).double().square().sum().to(self._device)
             for group in groups:
                 dist.all_reduce(square, group=group)
             total += square

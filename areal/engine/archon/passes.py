@@ -69,8 +69,8 @@ class SequentialPasses:
 
     @property
     def _device(self) -> torch.device:
-        """Not that of the model when it was split: it may have had no memory then."""
-        return next(self.model.parameters()).device
+        """Not that of the model, which may have no memory when it is split, and be in host memory between passes."""
+        return self._meshes.device
 
     def forward(self, batch: PaddedBatch, micro: list[list[int]], scoring: Scoring, keep: Keep) -> None:
         """Scores of this data rank's micro-batches."""

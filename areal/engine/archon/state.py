@@ -211,8 +211,8 @@ class EngineState:
         dist.broadcast_object_list(form, group=group, group_src=owner)
         shape, dtype = form[0]
         if tensor is None:
-            tensor = torch.empty(shape, dtype=dtype, device=next(self._model.parameters()).device)
-        tensor = tensor.contiguous()
+            tensor = torch.empty(shape, dtype=dtype, device=self._meshes.device)
+        tensor = tensor.to(self._meshes.device).contiguous()
         dist.broadcast(tensor, group=group, group_src=owner)
         return tensor
 

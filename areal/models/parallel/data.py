@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
     FSDPModule,
     MixedPrecisionPolicy,
+    OffloadPolicy,
     fully_shard,
     register_fsdp_forward_method,
 )
@@ -41,12 +43,19 @@ def shard_blocks(model: Any, plan: ParallelPlan, meshes: Meshes) -> None:
 
 def shard_unit(module: nn.Module, plan: ParallelPlan, mesh: DeviceMesh) -> None:
     """Make `module` a unit: its parameters are gathered when it is called, and given back as the plan says."""
-    fully_shard(module, mesh=mesh, mp_policy=_policy(plan), reshard_after_forward=plan.reshard_after_forward)
+    fully_shard(
+        module,
+        mesh=mesh,
+        mp_policy=_policy(plan),
+        offload_policy=_home(plan, mesh),
+        reshard_after_forward=plan.reshard_after_forward,
+    )
 
 
 def shard_rest(module: nn.Module, plan: ParallelPlan, meshes: Meshes) -> None:
     """Shard the parameters of `module` that no unit inside it has."""
-    fully_shard(module, mesh=meshes.fsdp, mp_policy=_policy(plan), reshard_after_forward=False)
+    home = _home(plan, meshes.fsdp)
+    fully_shard(module, mesh=meshes.fsdp, mp_policy=_policy(plan), offload_policy=home, reshard_after_forward=False)
     for unit in module.modules():
         if isinstance(unit, FSDPModule):
             unit.set_force_sum_reduction_for_comms(True)
@@ -68,3 +77,10 @@ def _policy(plan: ParallelPlan) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(
         param_dtype=getattr(torch, plan.param_dtype), reduce_dtype=torch.float32, cast_forward_inputs=False
     )
+
+
+def _home(plan: ParallelPlan, mesh: DeviceMesh) -> OffloadPolicy:
+    """Where shards live between passes."""
+    if not plan.offload_parameters:
+        return OffloadPolicy()
+    return CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -42,6 +43,12 @@ class Meshes:
     def data_rank(self) -> int:
         """Which part of a batch's rows this process computes."""
         return int(self.data.get_local_rank())
+
+    @property
+    def device(self) -> torch.device:
+        """That of this process, which computes and communicates."""
+        kind = self.root.device_type
+        return torch.device(kind) if kind == "cpu" else torch.device(kind, torch.accelerator.current_device_index())
 
     def group(self, name: str) -> ProcessGroup:
         """The group of this process in a one-dimensional mesh, by the name of the field."""

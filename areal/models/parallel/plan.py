@@ -32,11 +32,15 @@ class ParallelPlan:
     """Blocks give back gathered parameters after the forward pass and gather them again for the backward pass: less
     memory, half as much communication again."""
 
+    offload_parameters: bool = False
+    """Shards, their gradients and what is updated live in host memory; parameters are copied when they are gathered."""
+
     @property
     def shards_data(self) -> bool:
-        """Whether FSDP2 holds the parameters: for data and context parallelism, and for rounding."""
+        """Whether FSDP2 holds the parameters: for data and context parallelism, for rounding, and in host memory."""
         dims = self.dims
-        return dims.dp_replicate * dims.dp_shard * dims.cp > 1 or dims.ep > 1 or self.param_dtype is not None
+        splits = dims.dp_replicate * dims.dp_shard * dims.cp > 1 or dims.ep > 1
+        return splits or self.param_dtype is not None or self.offload_parameters
 
     @property
     def changes_anything(self) -> bool:

@@ -6,15 +6,18 @@ import logging
 import resource
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 
 from areal.api import EngineError, PaddedBatch
+from areal.engine.archon import engine as engine_module
 from areal.engine.archon.config import ArchonConfig
 from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.equality.cases import CONFIGS
-from areal.engine.archon.equality.comparison import loss_of
+from areal.engine.archon.equality.comparison import loss_of, make_batch
 from areal.engine.archon.processes import connected
 from areal.engine.train.config import TrainEngineConfig
 from areal.models import from_config
@@ -106,6 +109,35 @@ def halves(way, batch):
     }
 
 
+def parameters_on_host():
+    """FSDP2's way of keeping parameters in host memory, which here is all there is: the numbers stay what they are."""
+    found = {}
+    for kind, sizes in (("dense", {"dp_shard": 2}), ("dense", {"tp": 2}), ("mixture", {"dp_shard": 2, "ep": 2})):
+        batch, states = make_batch(), []
+        for offloaded in (False, True):
+            config = TrainEngineConfig(lr=1e-2, adam_eps=1e-3, dtype="float64", device="cpu", optimizer="muon")
+            archon = ArchonConfig(parallel=ParallelDims(**sizes), offload_parameters=offloaded)
+            # What is refused without an accelerator, and would be of no use, still shows that the parts fit together.
+            with mock.patch.object(engine_module, "check_offload"):
+                engine = ArchonEngine(from_config(CONFIGS[kind], dtype=torch.float64), config=config, archon=archon)
+            for _ in range(2):
+                engine.train_batch(batch, loss_of(batch), with_entropy=True)
+            states.append(engine.state_dict())
+            policies = {type(group.offload_policy).__name__ for group in groups_of(engine.model)}
+        parameters = [state["parameters"] for state in states]
+        found[f"{kind} {sizes}"] = {
+            "policies": sorted(policies),
+            "difference": max(float((parameters[0][name] - parameters[1][name]).abs().max()) for name in parameters[0]),
+        }
+    return found
+
+
+def groups_of(model):
+    """What FSDP2 gathers together."""
+    units = [unit for unit in model.modules() if isinstance(unit, FSDPModule)]
+    return [group for unit in units if (group := unit._get_fsdp_state()._fsdp_param_group) is not None]
+
+
 def middle(batch):
     """One rank runs out where the others are waiting: an error that says so, and nobody waits for ever."""
     engine = engine_of(dp_shard=2)
@@ -128,6 +160,7 @@ def main():
     batch = batch_of(64, 32)
     with connected("cpu", timeout_seconds=60):
         results = {name: halves({name: 2}, batch) for name in ("dp_shard", "tp")}
+        results["on host"] = parameters_on_host()
         everybody = [None] * dist.get_world_size()
         dist.all_gather_object(everybody, results)
         results["everybody"] = [found["dp_shard"]["refused"] for found in everybody]

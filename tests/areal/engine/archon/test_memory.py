@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
-from areal.api import EngineError
+from areal.api import ConfigError, EngineError
 from areal.engine.archon.config import ArchonConfig
 from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
 from areal.engine.archon.equality.launch import run_processes
 from areal.engine.archon.memory import Expectation, can_reserve
+from areal.engine.archon.processes import connected
 from areal.engine.train.config import TrainEngineConfig
 from areal.models import from_config
 from areal.models.parallel.plan import ParallelPlan
@@ -57,12 +57,42 @@ class TestOneOfTwoRanks:
         assert "Lower max_tokens_per_micro_batch" in found["middle"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_parameters_that_live_in_host_memory_are_updated_alike(found):
+    for way, seen in found["on host"].items():
+        assert seen["policies"] == ["CPUOffloadPolicy"], way
+        assert seen["difference"] < 1e-12, way
+
+
 @pytest.fixture
 def alone():
     """This process as a group of its own."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with connected("auto" if torch.cuda.is_available() else "cpu", alone=True) as device:
+        yield device
+
+
+def test_parameters_are_not_offloaded_from_the_host_to_the_host(alone):
+    archon = ArchonConfig(offload_parameters=True)
+    with pytest.raises(ConfigError, match="there is none here"):
+        ArchonEngine(from_config(CONFIGS["dense"]), config=TrainEngineConfig(device="cpu"), archon=archon)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator beside the host")
+@pytest.mark.parametrize("options", [{"offload_parameters": True}, {"offload_optimizer": True}, {}])
+def test_on_an_accelerator_memory_is_measured_and_given_to_the_host(alone, options):
+    archon = ArchonConfig(offload_parameters=options.get("offload_parameters", False))
+    config = TrainEngineConfig(lr=1e-2, offload_optimizer=options.get("offload_optimizer", False))
+    engine = ArchonEngine(from_config(CONFIGS["dense"]).to(alone), config=config, archon=archon)
+    batch = make_batch()
+    for _ in range(2):
+        engine.train_batch(batch, loss_of(batch), with_entropy=True)
+    where = {parameter.device.type for parameter in engine.model.parameters()}
+    assert where == {"cpu" if archon.offload_parameters else alone.type}
+    moments = {value.device.type for value in engine.optimizer.moments("norm.weight").values()}
+    assert moments == {"cpu" if options else alone.type}
+    assert engine._micro_batches._expectation.bytes_for("training", 80) > 0
+    assert all(torch.isfinite(tensor).all() for tensor in engine.weights().values())
 
 
 def test_a_process_that_is_alone_runs_the_batch_again_with_half_the_tokens(alone, monkeypatch):
