@@ -61,7 +61,9 @@ class Machine:
         process.send_signal(signal.SIGKILL)
         process.wait(10)
 
-    def engine(self, owner="one", *, poll_seconds=0.1, patience_seconds=1.0, carrier=None, **options):
+    def engine(
+        self, owner="one", *, poll_seconds=0.1, health_seconds=5.0, patience_seconds=1.0, carrier=None, **options
+    ):
         """An engine over all addresses; `wait_ready` before use."""
         pool = AddressPool(
             self.addresses,
@@ -70,7 +72,10 @@ class Machine:
             health=is_healthy,
             release=lambda url, timeout: release(url, timeout, owner=owner),
             config=SupervisorConfig(
-                poll_seconds=poll_seconds, restart_pause_seconds=0.1, health_timeout_seconds=5.0, max_restarts=1
+                poll_seconds=poll_seconds,
+                restart_pause_seconds=0.1,
+                health_timeout_seconds=health_seconds,
+                max_restarts=1,
             ),
             patience_seconds=patience_seconds,
         )
@@ -206,6 +211,31 @@ def test_a_replaced_server_is_noticed_without_any_request(machine):
     machine.start(0)
     until(lambda: subject.engine.stats()["starts"] == 2)
     assert_exact(subject, 0, *subject.generate(*requests(subject)))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.fault(
+    row=6,
+    injected="SIGSTOP of a server at a given address over a weight update, and SIGCONT",
+    seen="it is left alone while it hangs, and gets the present weights before its next request",
+)
+def test_a_server_that_hangs_for_a_while_is_taken_in_again_with_the_present_weights(machine):
+    machine.start(0)
+    machine.start(1)
+    subject = machine.engine(health_seconds=1.0, affinity_tokens=0)
+    subject.engine.wait_ready()
+    machine.processes[0].send_signal(signal.SIGSTOP)
+    until(lambda: subject.engine.stats()["servers"] == 1)
+    subject.change_weights(seed=3)
+    assert subject.publish() == 1
+    assert_exact(subject, 1, *subject.generate(*requests(subject)))
+    machine.processes[0].send_signal(signal.SIGCONT)
+    subject.engine.wait_ready()
+    responses = subject.generate(*requests(subject, 12))
+    assert {response.metadata["server"] for response in responses} == {"vllm-0", "vllm-1"}
+    assert_exact(subject, 1, *responses)
+    # The same start of it, but another stay.
+    assert subject.engine.stats()["starts"] == 3
 
 
 @pytest.mark.fault(
