@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from areal.api import CheckpointError
 from areal.engine.train.engine import TrainingEngine
 from areal.infra.checkpoint.state_io import load_state, save_state
 from areal.utils.seeding import rng_state, set_rng_state
@@ -45,10 +46,11 @@ class EngineStates:
         return {self._together: states} if self._together else states
 
     def save(self, folder: Path) -> None:
-        """Write the shards and the random generators of this rank. Returns when those of all ranks are there."""
-        rank = _rank()
-        if rank:
-            save_state(folder, f"{_RNG_OF_RANK}{rank}", _host_rng_state())
+        """Write the shards and the random generators of this rank. Returns when those of all ranks are there.
+
+        Raises CheckpointError on all ranks when one cannot write: they go on together, and try again later.
+        """
+        _agree(_save_rng(folder))
         for name in self._engines:
             shards = self._shards(name)
             self._store.folder = folder / name
@@ -117,6 +119,28 @@ class _Inside:
         self.folder.mkdir()
         write(self.folder)
         return self.folder
+
+
+def _save_rng(folder: Path) -> str | None:
+    """What went wrong; the disk may be full for this rank alone."""
+    rank = _rank()
+    try:
+        if rank:
+            save_state(folder, f"{_RNG_OF_RANK}{rank}", _host_rng_state())
+    except OSError as error:
+        return f"rank {rank}: {error}"
+    return None
+
+
+def _agree(failure: str | None) -> None:
+    """Raise on all ranks what went wrong on any."""
+    import torch.distributed as dist
+
+    failures: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(failures, failure)
+    found = [item for item in failures if item is not None]
+    if found:
+        raise CheckpointError(f"no checkpoint was written: {'; '.join(found[:4])}")
 
 
 def _host_rng_state() -> dict[str, Any]:

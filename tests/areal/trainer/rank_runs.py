@@ -7,11 +7,13 @@ import argparse
 import importlib.util
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from areal.api import CheckpointError
 from areal.engine.archon.config import ArchonConfig
 from areal.infra.metrics.logger import read_metrics
 from areal.models import from_config, from_pretrained
@@ -124,6 +126,28 @@ def compare(kind, folder, crew, ways):
     return found
 
 
+def saves(crew, folder):
+    """What becomes of a checkpoint in a folder that only rank 0 can see, and of the next one."""
+    refused = ""
+    try:
+        crew.call("learner", "states.save", Path("seen by rank 0"))
+    except CheckpointError as error:
+        refused = str(error)
+    whole = folder / "whole"
+    whole.mkdir()
+    crew.call("learner", "states.save", whole)
+    return {"refused": refused, "next": sorted(path.name for path in whole.iterdir())}
+
+
+def work_in_own_folder(folder):
+    """Relative paths are other ones on each rank, as on machines without a common file system."""
+    own = folder / f"rank-{os.environ['RANK']}"
+    own.mkdir()
+    os.chdir(own)
+    if os.environ["RANK"] == "0":
+        Path("seen by rank 0").mkdir()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
@@ -134,9 +158,11 @@ def main():
 
     def lead_all(crew):
         found = {kind: compare(kind, arguments.folder, crew, arguments.ways) for kind in arguments.kinds}
+        found["saves"] = saves(crew, arguments.folder)
         arguments.out.write_text(json.dumps(found) + "\n", encoding="utf-8")
         return {}
 
+    work_in_own_folder(arguments.folder)
     in_crew(replace(sft(arguments.folder / "none"), archon=SHARDED), lead_all)
 
 

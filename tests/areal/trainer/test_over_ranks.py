@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def assert_equal_runs(found, kinds, ways):
-    assert sorted(found) == sorted(kinds)
+    assert sorted(found) == sorted([*kinds, "saves"])
     for kind in kinds:
         assert sorted(found[kind]) == sorted(ways)
         for way, seen in found[kind].items():
@@ -46,9 +46,25 @@ def assert_equal_runs(found, kinds, ways):
             assert seen["weights"] < 1e-9, (kind, way)
 
 
-def test_rl_begins_over_ranks_and_ends_in_one_process_with_the_numbers_of_one(tmp_path):
-    found = run_processes(str(PROGRAM), 2, [f"--folder={tmp_path}", "--ways=ranks to one", "rl"])[0]
-    assert_equal_runs(found, ["rl"], ["ranks to one"])
+@pytest.fixture(scope="module")
+def rl(tmp_path_factory):
+    """An RL run that two ranks begin and one process ends; one start for the tests that look at it."""
+    folder = tmp_path_factory.mktemp("rl")
+    return run_processes(str(PROGRAM), 2, [f"--folder={folder}", "--ways=ranks to one", "rl"])[0]
+
+
+def test_rl_begins_over_ranks_and_ends_in_one_process_with_the_numbers_of_one(rl):
+    assert_equal_runs(rl, ["rl"], ["ranks to one"])
+
+
+@pytest.mark.fault(
+    row=3,
+    injected="rank 1 cannot write into the folder of a checkpoint, and rank 0 can",
+    seen="no rank has a checkpoint, all go on, and the next save works",
+)
+def test_a_rank_that_cannot_save_costs_that_checkpoint(rl):
+    assert "no checkpoint was written: rank 1: " in rl["saves"]["refused"]
+    assert rl["saves"]["next"] == ["actor", "critic", "rng_rank_1.json"]
 
 
 @pytest.mark.exhaustive
