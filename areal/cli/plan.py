@@ -1,20 +1,22 @@
 """Say what training a model over many processes costs each of them: memory, and bytes sent in a step. Starts nothing.
 
 examples:
+  areal plan run.yaml
   areal plan run.yaml --parallel "dp_shard=8 tp=8"
   areal plan run.yaml --parallel "dp_shard=-1 tp=4 ep=8" --world-size 64 --memory 141
   areal plan run.yaml actor.gradient_checkpointing=true --parallel dp_shard=4 --micro-batches 8 --json
   areal plan run.yaml --parallel "pp=4 dp_shard=2" --pp-schedule Interleaved1F1B --pp-pieces 2 --micro-batches 16
 
-CONFIG is a configuration of `areal train`: its model, and actor.dtype, gradient_checkpointing, logprob_chunk_size and
-max_tokens_per_micro_batch. Sizes of shards are those of the real plan, applied to a model without memory over processes
-that are only pretended; activations are estimated. Of a pipeline it says for which share of a step ranks wait. A plan
-that does not fit into --memory, less a tenth, is refused (exit code 2) with what it would need. docs/parallel.md
-explains the ways of splitting.
+CONFIG is a configuration of `areal train`: its model, actor.dtype, gradient_checkpointing, logprob_chunk_size and
+max_tokens_per_micro_batch, and archon, which the options below change. Sizes of shards are those of the real plan,
+applied to a model without memory over processes that are only pretended; activations are estimated. Of a pipeline it
+says for which share of a step ranks wait. A plan that does not fit into --memory, less a tenth, is refused (exit code
+2) with what it would need. docs/parallel.md explains the ways of splitting.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +27,11 @@ from areal.engine.archon.schedules import SCHEDULES, pipeline_layout
 if TYPE_CHECKING:
     import argparse
 
+    from areal.engine.archon.config import ArchonConfig
     from areal.engine.archon.planning.estimate import Item, Work
     from areal.engine.archon.planning.shards import Shards
     from areal.models.parallel.dims import ParallelDims
+    from areal.trainer.config import RunConfig
 
 HELP = "say what training over many processes costs each of them"
 
@@ -47,8 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--memory", type=float, default=80.0, metavar="GIB", help="of each rank's device (80)")
     parser.add_argument("--micro-batches", type=int, default=1, metavar="N", help="of each rank in a step (1)")
-    parser.add_argument("--pp-schedule", choices=tuple(SCHEDULES), default="1F1B", help="order of passes (1F1B)")
-    parser.add_argument("--pp-pieces", type=int, default=2, metavar="N", help="of a rank, if interleaved (2)")
+    parser.add_argument("--pp-schedule", choices=tuple(SCHEDULES), help="order of passes in a pipeline")
+    parser.add_argument(
+        "--pp-pieces", type=int, metavar="N", help="pieces of a rank, where the schedule is interleaved"
+    )
     parser.add_argument("--sequence-parallel", action="store_true", help="ranks of tp keep pieces of the tokens")
     parser.add_argument(
         "--no-reshard", action="store_true", help="blocks keep what they gathered for the backward pass"
@@ -60,16 +66,17 @@ def run(arguments: argparse.Namespace) -> Result:
     from areal.trainer.configuration import source
     from areal.trainer.configuration.memory import read_model_config
 
-    dims = parse_sizes(arguments.parallel)
-    dims = dims.resolved(arguments.world_size) if arguments.world_size is not None else dims
     if arguments.micro_batches < 1 or arguments.memory <= 0:
         raise UsageError("--micro-batches has to be at least 1 and --memory above 0")
     config = source.load_config(arguments.config, list(arguments.overrides)).config
+    archon = _archon(arguments, config)
+    dims = archon.parallel
+    dims = dims.resolved(arguments.world_size) if arguments.world_size is not None else dims
+    layout = pipeline_layout(archon.pp_schedule, dims.pp, archon.pp_pieces)
     from areal.engine.archon.planning import estimate
     from areal.engine.archon.planning.shards import shards_of
     from areal.engine.archon.planning.timeline import timeline
 
-    layout = pipeline_layout(arguments.pp_schedule, dims.pp, arguments.pp_pieces)
     shards = shards_of(read_model_config(config.model), dims, layout)
     idle = timeline(layout, arguments.micro_batches).idle_share if dims.pp > 1 else 0.0
     work = estimate.Work(
@@ -77,8 +84,8 @@ def run(arguments: argparse.Namespace) -> Result:
         dims=dims,
         layout=layout,
         micro_batches=arguments.micro_batches,
-        sequence_parallel=arguments.sequence_parallel,
-        reshard_after_forward=not arguments.no_reshard,
+        sequence_parallel=archon.sequence_parallel,
+        reshard_after_forward=archon.reshard_after_forward,
     )
     held, sent = estimate.memory(shards, work), estimate.communication(shards, work)
     limit = int(arguments.memory * (1 - estimate.RESERVE) * 2**30)
@@ -102,6 +109,23 @@ def run(arguments: argparse.Namespace) -> Result:
         "communication_bytes": sum(item.num_bytes for item in sent),
     }
     return Result(text=f"{text}\n\nfits: {_size(needed)} of {_size(limit)}", data=data)
+
+
+def _archon(arguments: argparse.Namespace, config: RunConfig) -> ArchonConfig:
+    """How the model is split: as the configuration says, and the options say otherwise."""
+    from areal.engine.archon.config import ArchonConfig
+
+    changes: dict[str, Any] = {}
+    if arguments.parallel:
+        changes["parallel"] = parse_sizes(arguments.parallel)
+    if arguments.sequence_parallel:
+        changes["sequence_parallel"] = True
+    if arguments.no_reshard:
+        changes["reshard_after_forward"] = False
+    for name in ("pp_schedule", "pp_pieces"):
+        if getattr(arguments, name) is not None:
+            changes[name] = getattr(arguments, name)
+    return replace(config.archon or ArchonConfig(), **changes)
 
 
 def parse_sizes(text: str) -> ParallelDims:

@@ -150,3 +150,15 @@ def test_schedules_are_compared_by_what_they_wait_hold_and_send(plan):
     assert back["parameters_per_rank"] > woven["parameters_per_rank"]
     blank = plan(DENSE, "--parallel", "pp=2", "--micro-batches", "3")[1]["pipeline"]
     assert (blank["blank_micro_batches"], blank["idle_share"]) == (1, pytest.approx(1 - 9 / 15))
+
+
+def test_a_configuration_says_how_it_is_split_and_options_say_otherwise(plan):
+    split = DENSE + "archon: {parallel: {pp: 2, tp: 2}, pp_schedule: ZBVZeroBubble}\n"
+    code, found = plan(split, "--micro-batches", "4")
+    assert code == 0
+    assert (found["world_size"], found["parallel"]["tp"]) == (4, 2)
+    assert found["pipeline"]["schedule"] == "ZBVZeroBubble"
+    _, other = plan(split, "--micro-batches", "4", "--parallel", "pp=2", "--pp-schedule", "Interleaved1F1B")
+    assert (other["world_size"], other["pipeline"]["schedule"]) == (2, "Interleaved1F1B")
+    code, refused = plan(split, "--pp-pieces", "0")
+    assert (code, "pp_pieces is 0" in refused["error"]["message"]) == (2, True)
