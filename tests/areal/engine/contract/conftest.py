@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ KINDS = (
     "embedded", "vllm double", "sglang double", "vllm",
     # Its start takes a minute; the double, which has its traps, is in every run.
     pytest.param("sglang", marks=pytest.mark.exhaustive),
+    # What differs from "vllm double" is in test_given_addresses.py.
+    pytest.param("vllm double at an address", marks=pytest.mark.exhaustive),
 )  # fmt: skip
 
 
@@ -24,6 +27,7 @@ def subject(request, tmp_path_factory):
     """An engine of one kind and its model."""
     kind, model = request.param, engines.build_model()
     folder = tmp_path_factory.mktemp("engine")
+    resources = contextlib.ExitStack()
     if kind == "embedded":
         engine = engines.embedded(model)
     elif kind == "vllm":
@@ -37,6 +41,10 @@ def subject(request, tmp_path_factory):
             pytest.skip("no SGLang here: bash scripts/setup_sglang.sh")
         command = engines.sglang_command(folder, model, engines.ServerEngineConfig(dtype="float32", max_concurrent=64))
         engine = engines.with_servers("sglang", command, model, folder, max_concurrent=64)
+    elif kind == "vllm double at an address":
+        address = resources.enter_context(engines.server_by_hand(folder, model))
+        pool, adapter = engines.given_pool([address], "trainer"), engines.VLLMAdapter(owner="trainer")
+        engine = engines.with_servers("vllm", None, model, folder, pool=pool, adapter=adapter, addresses=(address,))
     else:
         api = kind.split()[0]
         command = engines.double_command(api, engines.write_config(folder / "model", model))
@@ -47,3 +55,4 @@ def subject(request, tmp_path_factory):
         yield engines.Subject(engine, model, kind)
     finally:
         engine.close()
+        resources.close()

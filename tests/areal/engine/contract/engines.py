@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
+import os
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,13 +27,19 @@ from areal.engine.sglang.config import SGLangConfig
 from areal.engine.sglang.launch import prepare as prepare_sglang
 from areal.engine.vllm.adapter import VLLMAdapter
 from areal.engine.vllm.config import VLLMConfig
+from areal.engine.vllm.identity import identify, release
 from areal.engine.vllm.launch import prepare
+from areal.infra.supervisor.addresses import AddressPool
 from areal.infra.supervisor.config import SupervisorConfig
+from areal.infra.supervisor.process import free_port
 from areal.infra.supervisor.supervisor import LocalSupervisor, ServerCommand
 from areal.infra.weights.broadcast import BroadcastCarrier
 from areal.infra.weights.files import FileCarrier
 from areal.models import from_config
 from areal.models.registry import get_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[4]
 VLLM_PYTHON = ROOT / ".venv-vllm/bin/python"
@@ -270,6 +279,35 @@ def with_servers(
             full_forward(model, tokens)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()
         ),
     )
+
+
+def given_pool(addresses: Sequence[str], owner: str, *, patience_seconds: float = 1.0, **changes: Any) -> AddressPool:
+    """Servers that somebody else has started, for the trainer `owner`; changes go to SupervisorConfig."""
+    return AddressPool(
+        addresses,
+        name="vllm",
+        identify=lambda url, timeout: identify(url, timeout, owner=owner),
+        health=is_healthy,
+        release=lambda url, timeout: release(url, timeout, owner=owner),
+        config=SupervisorConfig(
+            **{"poll_seconds": 0.1, "restart_pause_seconds": 0.1, "health_timeout_seconds": 5.0, "max_restarts": 1}
+            | changes
+        ),
+        patience_seconds=patience_seconds,
+    )
+
+
+@contextlib.contextmanager
+def server_by_hand(folder: Path, model: Any) -> Iterator[str]:
+    """Address of a double of vLLM's API that runs by itself; it needs not be ready yet."""
+    port = free_port()
+    command = double_command("vllm", write_config(folder / "model", model))(0, port)
+    process = subprocess.Popen(command.arguments, env={**os.environ, **command.environment})
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait(10)
 
 
 def gloo_carrier() -> BroadcastCarrier:

@@ -21,9 +21,6 @@ from areal.engine.server import lease
 from areal.engine.server.client import is_healthy
 from areal.engine.server.config import ServerEngineConfig
 from areal.engine.vllm.adapter import VLLMAdapter
-from areal.engine.vllm.identity import identify, release
-from areal.infra.supervisor.addresses import AddressPool
-from areal.infra.supervisor.config import SupervisorConfig
 from areal.infra.supervisor.process import free_port
 from areal.infra.weights.building import own_address
 
@@ -65,19 +62,12 @@ class Machine:
         self, owner="one", *, poll_seconds=0.1, health_seconds=5.0, patience_seconds=1.0, carrier=None, **options
     ):
         """An engine over all addresses; `wait_ready` before use."""
-        pool = AddressPool(
+        pool = engines.given_pool(
             self.addresses,
-            name="vllm",
-            identify=lambda url, timeout: identify(url, timeout, owner=owner),
-            health=is_healthy,
-            release=lambda url, timeout: release(url, timeout, owner=owner),
-            config=SupervisorConfig(
-                poll_seconds=poll_seconds,
-                restart_pause_seconds=0.1,
-                health_timeout_seconds=health_seconds,
-                max_restarts=1,
-            ),
+            owner,
             patience_seconds=patience_seconds,
+            poll_seconds=poll_seconds,
+            health_timeout_seconds=health_seconds,
         )
         built = engines.with_servers(
             "vllm",
