@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> Result:
     from areal.engine.archon.planning.shards import shards_of
     from areal.engine.archon.planning.timeline import timeline
 
-    shards = shards_of(read_model_config(config.model), dims, layout)
+    shards = shards_of(read_model_config(config.model), dims, layout, lora=config.actor.lora)
     idle = timeline(layout, arguments.micro_batches).idle_share if dims.pp > 1 else 0.0
     work = estimate.Work(
         config=config.actor,

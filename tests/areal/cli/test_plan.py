@@ -72,6 +72,18 @@ def test_optimizers_hold_and_send_what_they_need(plan):
     assert bytes_of(whole, "communication", "muon") < bytes_of(muon, "communication", "muon") / 10
 
 
+def test_adapters_have_gradients_and_moments_and_their_base_has_none(plan):
+    code, found = plan(DENSE, "actor.lora.rank=16", "actor.dtype=bfloat16", "--parallel", "dp_shard=2 tp=2")
+    assert code == 0, found
+    # One factor of each matrix of 4 layers is split over tp: q, k and v, o, gate and up, down.
+    sizes = (64 + 32) + 2 * (64 + 16) + (32 + 64) + 2 * (64 + 64) + (64 + 64)
+    trained = 4 * 16 * sizes // 2
+    assert bytes_of(found, "memory", "gradients") == 4 * trained
+    assert bytes_of(found, "memory", "moments") == 8 * trained
+    frozen = found["parameters_per_rank"] - trained
+    assert bytes_of(found, "memory", "parameters") == 2 * frozen + 4 * trained
+
+
 def test_what_does_not_fit_is_refused_with_what_would_help(plan):
     code, found = plan(MIXTURE, "--parallel", "dp_shard=2 tp=8")
     assert code == 2

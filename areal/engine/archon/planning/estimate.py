@@ -7,7 +7,7 @@ communication library's buffers are not in it, for which `reserve` keeps room.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.engine.archon.planning.activations import activation_values
 from areal.engine.archon.planning.timeline import timeline
@@ -76,20 +76,22 @@ class Work:
 
 def memory(shards: Shards, work: Work) -> list[Item]:
     """What a rank holds at its peak."""
-    kept, stored, computed = shards.kept, work.stored, work.computed
+    stored, computed, trained = work.stored, work.computed, shards.trained
     inner = [unit.gathered for unit in shards.units if unit.name]
     outer = sum(unit.gathered for unit in shards.units if not unit.name)
     sharded = any(unit.ways * unit.copies > 1 for unit in shards.units) or computed < stored
     blocks = _per_block(shards)
     largest = max(blocks.values(), default=0)
+    graded_blocks = _per_block(shards, "gathered_trained")
     throughout = work.is_gathered_throughout
     held = 2 * largest if work.reshard_after_forward and not throughout else sum(inner)
-    graded = sum(inner) if throughout else largest
+    graded = sum(graded_blocks.values()) if throughout else max(graded_blocks.values(), default=0)
+    graded += sum(unit.gathered_trained for unit in shards.units if not unit.name)
     chunk = min(work.config.logprob_chunk_size, work.config.max_tokens_per_micro_batch)
     vocabulary = shards.args.vocab_size // work.dims.tp
     items = [
-        Item(name="parameters", num_bytes=kept * stored, formula=f"{kept} x {stored} bytes"),
-        Item(name="gradients", num_bytes=kept * stored, formula=f"{kept} x {stored} bytes"),
+        _parameters(shards, work),
+        Item(name="gradients", num_bytes=trained * stored, formula=f"{trained} x {stored} bytes"),
         _moments(shards, work),
         Item(
             name="logits",
@@ -105,7 +107,7 @@ def memory(shards: Shards, work: Work) -> list[Item]:
             3,
             Item(
                 name="gathered",
-                num_bytes=(held + outer) * computed + (graded + outer) * stored,
+                num_bytes=(held + outer) * computed + graded * stored,
                 formula=f"{held} of {what} and {outer} outside x {computed} bytes; gradients of {grades} and outside",
             ),
         )
@@ -121,9 +123,10 @@ def communication(shards: Shards, work: Work) -> list[Item]:
     for unit in shards.units:
         times = rounds * (gathers if unit.name else 1)
         gathered += times * _ring(unit.gathered * work.computed, unit.ways)
-        scattered += rounds * _ring(unit.gathered * work.stored, unit.ways)
-        copied += rounds * 2 * _ring(unit.kept * work.stored, unit.copies)
-        calls += (times + rounds) * (unit.ways > 1) + rounds * (unit.copies > 1)
+        scattered += rounds * _ring(unit.gathered_trained * work.stored, unit.ways)
+        copied += rounds * 2 * _ring(unit.trained * work.stored, unit.copies)
+        sums = rounds if unit.gathered_trained else 0
+        calls += (times + sums) * (unit.ways > 1) + sums * (unit.copies > 1)
     if gathered or copied:
         items.append(
             Item(
@@ -224,9 +227,20 @@ def _matrices(shards: Shards, work: Work) -> Item | None:
     )
 
 
+def _parameters(shards: Shards, work: Work) -> Item:
+    """What is frozen is kept as it is computed with."""
+    frozen, trained = shards.kept - shards.trained, shards.trained
+    formula = f"{trained} x {work.stored} bytes"
+    return Item(
+        name="parameters",
+        num_bytes=frozen * work.computed + trained * work.stored,
+        formula=f"{frozen} frozen x {work.computed} bytes, {formula}" if frozen else formula,
+    )
+
+
 def _moments(shards: Shards, work: Work) -> Item:
     """Two of AdamW, one of the others; muon leaves what is no matrix, and tokens, to AdamW."""
-    config, kept = work.config, shards.kept
+    config, kept = work.config, shards.trained
     count = {"adamw": 2 * kept, "muon": 2 * kept - shards.turned, "sgd": kept if config.momentum else 0}[
         config.optimizer
     ]
@@ -267,13 +281,13 @@ def _neighbours(layout: PipelineLayout, rank: int) -> int:
     return sum(neighbour in others for piece in own for neighbour in (piece - 1, piece + 1))
 
 
-def _per_block(shards: Shards) -> dict[str, int]:
+def _per_block(shards: Shards, field: Literal["gathered", "gathered_trained"] = "gathered") -> dict[str, int]:
     """Values of each block while it computes, its experts included."""
     blocks: dict[str, int] = {}
     for unit in shards.units:
         if unit.name:
             block = ".".join(unit.name.split(".")[:2])
-            blocks[block] = blocks.get(block, 0) + unit.gathered
+            blocks[block] = blocks.get(block, 0) + getattr(unit, field)
     return blocks
 
 

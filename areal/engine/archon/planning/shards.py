@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from areal.api import ConfigError
 from areal.engine.archon.optimizer import local_data
+from areal.engine.hf.lora import add_lora
 from areal.engine.train.optimizer import token_parameters
 from areal.engine.train.updates import is_turned
 from areal.models.blocks.moe import Experts
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from areal.api import ModelSpec
     from areal.engine.archon.schedules import PipelineLayout
+    from areal.engine.hf.config import LoraConfig
     from areal.models.parallel.dims import ParallelDims
 
 
@@ -42,6 +44,10 @@ class Unit:
     """On a rank while it computes: what tp and ep leave of them."""
     kept: int
     """On a rank between passes: the first of its group, which has no fewer than the others."""
+    trained: int
+    """Of those on a rank between passes."""
+    gathered_trained: int
+    """Of those on a rank while it computes."""
     ways: int
     """Over how many ranks they are gathered."""
     copies: int
@@ -69,25 +75,37 @@ class Shards:
         """Parameters of a rank."""
         return sum(unit.kept for unit in self.units)
 
+    @property
+    def trained(self) -> int:
+        """Of these, those that have gradients: all, or those of adapters."""
+        return sum(unit.trained for unit in self.units)
+
 
 def shards_of(
-    config: Mapping[str, Any], dims: ParallelDims, layout: PipelineLayout, *, pipeline_rank: int | None = None
+    config: Mapping[str, Any],
+    dims: ParallelDims,
+    layout: PipelineLayout,
+    *,
+    lora: LoraConfig | None = None,
+    pipeline_rank: int | None = None,
 ) -> Shards:
     """What a rank has of the model that a config.json describes: the first one with this rank in the pipeline, by
-    default the first or the last, whichever has more. Raises ModelError when the model does not divide."""
+    default the first or the last, whichever has more. lora: with adapters beside a frozen model. Raises ModelError when
+    the model does not divide."""
     if pipeline_rank is None:
-        ends = [shards_of(config, dims, layout, pipeline_rank=end) for end in sorted({0, dims.pp - 1})]
+        ends = [shards_of(config, dims, layout, lora=lora, pipeline_rank=end) for end in sorted({0, dims.pp - 1})]
         return max(ends, key=lambda shards: shards.kept)
     spec = get_spec(str(config.get("model_type")))
-    model, total = _part(config, layout, pipeline_rank)
+    model, total = _part(config, layout, pipeline_rank, lora)
     with _pretended_processes(dims.world_size, pipeline_rank * dims.world_size // dims.pp):
         plan = ParallelPlan(dims=dims, meshes=build_meshes(dims, "cpu"))
-        tensors = _unsharded_sizes(_part(config, layout, pipeline_rank)[0], spec, plan)
+        tensors = _unsharded_sizes(_part(config, layout, pipeline_rank, lora)[0], spec, plan)
         spec.parallelize(model, plan)
         kept = {name: local_data(parameter).numel() for name, parameter in model.named_parameters()}
         ways = {name: _ways(parameter, dims) for name, parameter in model.named_parameters()}
         tokens = token_parameters(model)
-        turned = {name: found for name, found in model.named_parameters() if is_turned(name, found, tokens)}
+        trained = {name: found for name, found in model.named_parameters() if found.requires_grad}
+        turned = {name: found for name, found in trained.items() if is_turned(name, found, tokens)}
         gathered = {name for name, parameter in turned.items() if _is_cut(parameter)}
     members: dict[str, list[str]] = {}
     experts = {name for name, module in model.named_modules() if isinstance(module, Experts)} if dims.ep > 1 else set()
@@ -98,6 +116,8 @@ def shards_of(
             name=unit,
             gathered=sum(tensors[name] for name in names),
             kept=sum(kept[name] for name in names),
+            trained=sum(kept[name] for name in names if name in trained),
+            gathered_trained=sum(tensors[name] for name in names if name in trained),
             ways=ways[names[0]],
             copies=dims.dp_replicate,
         )
@@ -118,11 +138,13 @@ def _is_cut(parameter: torch.Tensor) -> bool:
     return local_data(parameter).shape[-2:] != parameter.shape[-2:]
 
 
-def _part(config: Mapping[str, Any], layout: PipelineLayout, rank: int) -> tuple[Any, int]:
+def _part(config: Mapping[str, Any], layout: PipelineLayout, rank: int, lora: LoraConfig | None) -> tuple[Any, int]:
     """A model without memory, or the part of it that a rank of the pipeline has, and the parameters of the whole."""
     with torch.device("meta"):
         spec = get_spec(str(config.get("model_type")))
         model: Any = spec.model_class(spec.args_class.from_hf_config(config))
+        if lora is not None:
+            add_lora(model, lora, dtype=torch.float32)
     total = sum(parameter.numel() for parameter in model.parameters())
     return (take_part(model, layout.pieces_of(rank), layout.num_pieces) if layout.num_ranks > 1 else model), total
 
