@@ -74,6 +74,7 @@ class OrthogonaliseTogether:
         """parameters: in the order of the model, the same on every rank; device: of communication and computing."""
         self._group = group
         self._device = device
+        self._dtype = working_dtype(next(iter(parameters.values())))
         self._own = {name: box_of(parameter) for name, parameter in parameters.items()}
         boxes: list[dict[str, Box]] = [{} for _ in range(group.size())]
         dist.all_gather_object(boxes, self._own, group=group)
@@ -97,16 +98,15 @@ class OrthogonaliseTogether:
 
     def _compute(self, matrices: Sequence[Matrix], updates: Mapping[str, Tensor], *, travels: bool) -> None:
         rank, size = self._group.rank(), self._group.size()
-        dtype = working_dtype(next(iter(updates.values())))
         own = [matrix for matrix in matrices if matrix.owner == rank]
         leaving: list[list[Tensor]] = [[] for _ in range(size)]
         for matrix in matrices:
             for part in matrix.parts:
                 if part.rank == rank and part.is_sender:
-                    leaving[matrix.owner].append(self._read(updates, matrix, part).to(self._device, dtype))
+                    leaving[matrix.owner].append(self._read(updates, matrix, part).to(self._device, self._dtype))
         sizes = [sum(part.num_values for matrix in own for part in _sent(matrix, source)) for source in range(size)]
-        arrived = self._exchange(leaving, sizes, dtype, travels=travels)
-        whole = _assembled(own, arrived, dtype, self._device)
+        arrived = self._exchange(leaving, sizes, travels=travels)
+        whole = _assembled(own, arrived, self._dtype, self._device)
         _orthogonalise(whole)
         returning: list[list[Tensor]] = [[] for _ in range(size)]
         for matrix, turned in zip(own, whole, strict=True):
@@ -114,7 +114,7 @@ class OrthogonaliseTogether:
                 returning[part.rank].append(turned[part.rows, part.columns])
         held = [(matrix, part) for matrix in matrices for part in matrix.parts if part.rank == rank]
         sizes = [sum(part.num_values for matrix, part in held if matrix.owner == source) for source in range(size)]
-        arrived = self._exchange(returning, sizes, dtype, travels=travels)
+        arrived = self._exchange(returning, sizes, travels=travels)
         starts = [0] * size
         for matrix, part in held:
             values = arrived[matrix.owner][starts[matrix.owner] :][: part.num_values]
@@ -132,21 +132,19 @@ class OrthogonaliseTogether:
         update = updates[matrix.name]
         return update if matrix.index is None else update[matrix.index - self._own[matrix.name][0][0]]
 
-    def _exchange(
-        self, leaving: list[list[Tensor]], sizes: list[int], dtype: torch.dtype, *, travels: bool
-    ) -> list[Tensor]:
+    def _exchange(self, leaving: list[list[Tensor]], sizes: list[int], *, travels: bool) -> list[Tensor]:
         """What every rank sent to this one, as flat values."""
         flat = [[tensor.flatten() for tensor in tensors] for tensors in leaving]
         if not travels:
             mine = flat[self._group.rank()]
-            empty = torch.empty(0, dtype=dtype, device=self._device)
+            empty = torch.empty(0, dtype=self._dtype, device=self._device)
             found = [empty] * self._group.size()
             found[self._group.rank()] = torch.cat(mine) if mine else empty
             return found
         lengths = [sum(tensor.numel() for tensor in tensors) for tensors in flat]
         everything = [tensor for tensors in flat for tensor in tensors]
-        sent = torch.cat(everything) if everything else torch.empty(0, dtype=dtype, device=self._device)
-        received = torch.empty(sum(sizes), dtype=dtype, device=self._device)
+        sent = torch.cat(everything) if everything else torch.empty(0, dtype=self._dtype, device=self._device)
+        received = torch.empty(sum(sizes), dtype=self._dtype, device=self._device)
         dist.all_to_all_single(received, sent, sizes, lengths, group=self._group)
         return list(received.split(sizes))
 
@@ -156,6 +154,7 @@ def box_of(parameter: Tensor) -> Box:
     if not isinstance(parameter, DTensor):
         return tuple((0, size) for size in parameter.shape)
     sizes, starts = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    assert sizes == tuple(parameter.to_local().shape), "every way of splitting cuts one run of rows and one of columns"
     return tuple((start, start + size) for start, size in zip(starts, sizes, strict=True))
 
 

@@ -86,7 +86,7 @@ class OrthogonaliseHere:
 
 
 def working_dtype(tensor: Tensor) -> torch.dtype:
-    """What a matrix is rounded to before it is orthogonalised, which does not need more; float64 is for checks."""
+    """What a matrix of this dtype is rounded to first: more is not needed, but float64 is for checks."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.bfloat16
 
 
