@@ -63,12 +63,13 @@ def in_crew(config: RunConfig, lead: Callable[[Crew], dict[str, Any]]) -> dict[s
 
     Raises ConfigError when the number of processes does not fit the configuration.
     """
-    check_processes(config, world_size() or 1)
+    num_processes = world_size() or 1
+    check_processes(config, num_processes)
     if config.archon is None:
         return lead(Crew())
     from areal.engine.archon.processes import connected
 
-    with connected(config.actor.device, alone=world_size() is None):
+    with connected(config.actor.device, alone=num_processes == 1):
         import torch.distributed as dist
 
         rank = dist.get_rank()

@@ -154,6 +154,7 @@ def assert_close(first, second):
     torch.testing.assert_close(first, second, rtol=0, atol=1e-9)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=1,
     injected="SIGKILL of rank 1 of an `areal train` over two ranks, under `areal launch`",
@@ -232,6 +233,11 @@ def test_servers_get_whole_weights_of_a_model_that_no_process_has(launch, tmp_pa
     assert all(values["mismatch/fresh_fraction"] == 1.0 for values in steps.values())
     assert all(values["mismatch/fresh_abs_max"] < 1e-4 for values in steps.values()), steps
     assert all(values["train/grad_norm"] > 0 for values in steps.values())
+
+
+def test_a_launch_of_no_rank_is_refused_by_the_name_of_its_option(capsys):
+    assert main(["launch", "--ranks", "0", "--", "true"]) == 2
+    assert "--ranks is 0, expected at least 1" in capsys.readouterr().err
 
 
 def test_a_dry_run_says_how_to_start_the_processes_and_joins_none(tmp_path, capsys):
