@@ -134,6 +134,7 @@ def test_it_serves_until_it_is_asked_to_end_and_leaves_nothing(config, tmp_path)
     assert not file.exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=25,
     injected="SIGKILL of `areal serve`",

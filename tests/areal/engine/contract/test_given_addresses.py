@@ -116,7 +116,8 @@ def requests(subject, count=6, **options):
     return [subject.request(3 + index % 8, new=24, seed=index, **options) for index in range(count)]
 
 
-@pytest.mark.parametrize("carrier", ["disk", pytest.param("broadcast", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("carrier", ["disk", "broadcast"])
 def test_servers_are_used_as_they_come_and_live_on_without_the_trainer(machine, carrier):
     subject = machine.engine(carrier=engines.gloo_carrier() if carrier == "broadcast" else None)
     machine.start(0)
@@ -134,6 +135,7 @@ def test_servers_are_used_as_they_come_and_live_on_without_the_trainer(machine, 
     assert all(is_healthy(address, 1.0) for address in machine.addresses)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=5,
     injected="SIGKILL of a server at a given address while it generates; somebody starts it again, with other weights",
@@ -228,6 +230,7 @@ def test_a_server_that_hangs_for_a_while_is_taken_in_again_with_the_present_weig
     assert subject.engine.stats()["starts"] == 3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=23,
     injected="two trainers are given the same server",
