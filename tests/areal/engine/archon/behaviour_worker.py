@@ -137,6 +137,24 @@ def momenta():
     return found
 
 
+def apart():
+    """Gradients of parameters that are computed apart from those of hidden states add up in float32 too."""
+    found = []
+    for name in ("1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"):
+        model = from_config({**CONFIGS["dense"], "num_hidden_layers": 4}, dtype=torch.float32, seed=3)
+        archon = ArchonConfig(parallel=ParallelDims(pp=2), pp_schedule=name)
+        config = config_of(dtype="bfloat16", max_tokens_per_micro_batch=24)
+        engine, batch = ArchonEngine(model, config=config, archon=archon), make_batch()
+        loss = engine.train_batch(batch, loss_of(batch)).loss
+        moments = engine.state_dict()["optimizer"]["moments"]
+        found.append((loss, {name: moment["exp_avg"] for name, moment in moments.items()}))
+    return {
+        "losses": [loss for loss, _ in found],
+        "gradients": [difference(found[0][1], gradients) for _, gradients in found],
+        "largest": max(float(gradient.abs().max()) for gradient in found[0][1].values()),
+    }
+
+
 def low_precision():
     """bfloat16 keeps float32 masters: close to one process, and the same after its state was loaded."""
     # A large offset makes the update follow the size of gradients, where a first step of AdamW is only their sign.
@@ -197,7 +215,7 @@ def order():
     }
 
 
-BEHAVIOURS = (skips, nothing, states, momenta, low_precision, refusals, order)
+BEHAVIOURS = (skips, nothing, states, momenta, low_precision, apart, refusals, order)
 
 
 def main():

@@ -67,6 +67,14 @@ def test_bfloat16_keeps_float32_masters_and_stays_close_to_one_process(found, wa
     assert low["difference"] < 1e-3
 
 
+def test_gradients_of_parameters_that_are_computed_apart_are_added_up_in_float32(found):
+    apart = found["apart"]
+    assert len(set(apart["losses"])) == 1
+    # Sums of bfloat16 in bfloat16 would differ in the third digit.
+    assert apart["largest"] > 0
+    assert max(apart["gradients"]) < 1e-6 * apart["largest"]
+
+
 def test_order_and_cutting_change_nothing(found):
     order = found["order"]
     assert order["contract"]
