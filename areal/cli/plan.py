@@ -86,6 +86,7 @@ def run(arguments: argparse.Namespace) -> Result:
         micro_batches=arguments.micro_batches,
         sequence_parallel=archon.sequence_parallel,
         reshard_after_forward=archon.reshard_after_forward,
+        offload_parameters=archon.offload_parameters,
     )
     held, sent = estimate.memory(shards, work), estimate.communication(shards, work)
     limit = int(arguments.memory * (1 - estimate.RESERVE) * 2**30)

@@ -67,6 +67,8 @@ def test_optimizers_hold_and_send_what_they_need(plan):
     assert bytes_of(adamw, "communication", "muon") == 0
     assert bytes_of(host, "memory", "moments") == 0
     assert adamw["memory_bytes"] - host["memory_bytes"] == 8 * parameters
+    _, parameters_on_host = plan(MIXTURE, "archon.offload_parameters=true", *arguments)
+    assert adamw["memory_bytes"] - parameters_on_host["memory_bytes"] == 16 * parameters
     # Where ranks have whole experts, only the other matrices are sent.
     _, whole = plan(MIXTURE, "actor.optimizer=muon", "--parallel", "dp_shard=64 ep=64")
     assert bytes_of(whole, "communication", "muon") < bytes_of(muon, "communication", "muon") / 10

@@ -6,7 +6,7 @@ communication library's buffers are not in it, for which `reserve` keeps room.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.engine.archon.planning.activations import activation_values
@@ -47,6 +47,8 @@ class Work:
     """Of each data rank."""
     sequence_parallel: bool
     reshard_after_forward: bool
+    offload_parameters: bool = False
+    """Parameters, gradients and moments are in host memory, and what is gathered is not."""
 
     @property
     def passes(self) -> int:
@@ -89,10 +91,13 @@ def memory(shards: Shards, work: Work) -> list[Item]:
     graded += sum(unit.gathered_trained for unit in shards.units if not unit.name)
     chunk = min(work.config.logprob_chunk_size, work.config.max_tokens_per_micro_batch)
     vocabulary = shards.args.vocab_size // work.dims.tp
-    items = [
+    kept = [
         _parameters(shards, work),
         Item(name="gradients", num_bytes=trained * stored, formula=f"{trained} x {stored} bytes"),
         _moments(shards, work),
+    ]
+    items = [
+        *([_in_host_memory(item) for item in kept] if work.offload_parameters else kept),
         Item(
             name="logits",
             num_bytes=2 * chunk * vocabulary * 4,
@@ -100,7 +105,7 @@ def memory(shards: Shards, work: Work) -> list[Item]:
         ),
         _activations(shards, work),
     ]
-    if sharded:
+    if sharded or work.offload_parameters:
         what = "two blocks" if held == 2 * largest else "all blocks"
         grades = "all blocks" if throughout else "one block"
         items.insert(
@@ -236,6 +241,12 @@ def _parameters(shards: Shards, work: Work) -> Item:
         num_bytes=frozen * work.computed + trained * work.stored,
         formula=f"{frozen} frozen x {work.computed} bytes, {formula}" if frozen else formula,
     )
+
+
+def _in_host_memory(item: Item) -> Item:
+    if not item.num_bytes:
+        return item
+    return replace(item, num_bytes=0, formula=f"in host memory: {item.formula}")
 
 
 def _moments(shards: Shards, work: Work) -> Item:
