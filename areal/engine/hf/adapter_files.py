@@ -63,8 +63,10 @@ def merged_weight(base: Tensor, down: Tensor, up: Tensor, scaling: float, *, tra
 def names_for_peft(model: Any, shapes: Mapping[str, torch.Size]) -> dict[str, str]:
     """Names that the adapted layers have in the model of `transformers`; shapes: of all tensors of the whole model.
 
-    Raises EngineError for a layer that is stored in another layout than it is computed with.
+    Raises EngineError for a layer that is stored in another layout than it is computed with, and for critics.
     """
+    if hasattr(model, "backbone"):
+        raise EngineError("the adapters of a critic are nothing without its head; write both by save_pretrained")
     layers = sorted({_part_of(name)[0] for name in shapes} - {""})
     if hasattr(model, "inner"):
         # Beside these layers `peft` puts them, whatever they are called on disk.

@@ -196,7 +196,7 @@ def test_the_embedded_engine_follows_updates_of_adapters_alone():
     assert after.output_tokens == expected
 
 
-def test_a_value_head_is_trained_together_with_adapters_under_it():
+def test_a_value_head_is_trained_together_with_adapters_under_it(tmp_path):
     model = ValueModel(MODELS["native"](), bias=False)
     engine = TrainingEngine(
         model, config=TrainEngineConfig(device="cpu", lora=LoraConfig(rank=2, alpha=4)), is_critic=True
@@ -204,6 +204,9 @@ def test_a_value_head_is_trained_together_with_adapters_under_it():
     names = set(engine.weights())
     assert "head.weight" in names
     assert all(name == "head.weight" or ".lora_" in name for name in names)
+    with pytest.raises(EngineError, match="nothing without its head"):
+        engine.save_adapter(tmp_path / "adapter", base="")
+    assert not list(tmp_path.iterdir())
 
 
 def test_unusable_adapters_are_refused():
