@@ -213,6 +213,11 @@ class PPOConfig(RunConfig):
         """Longest sequence of the engine in use."""
         return self.engine.max_seq_len if self.rollout.engine == "embedded" else self.servers.max_seq_len
 
+    @property
+    def adapters_travel_alone(self) -> bool:
+        """Whether servers shall be sent adapters instead of whole models."""
+        return self.actor.lora is not None and self.rollout.engine == "vllm" and self.weights.adapters != "merged"
+
     def _check_servers(self) -> None:
         """What the chosen server program cannot do."""
         name, addresses = self.rollout.engine, self.servers.addresses

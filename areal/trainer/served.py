@@ -5,7 +5,7 @@ a checkpoint, whole or as adapters on top of what stays.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from areal.api import EngineError, ModelError
 from areal.trainer.configuration.memory import read_model_config
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from areal.trainer.policy import Policy
 
 _logger = getLogger(__name__)
-ADAPTERS_ALONE: Final = frozenset({"vllm"})
-"""Engines whose servers put adapters into their weights by themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +56,11 @@ def served_weights(config: PPOConfig, actor: Policy) -> ServedWeights:
             return checkpoint_tensors(model, state)
 
         return ServedWeights(to_hf=to_hf, first=to_hf(actor.weights()))
-    wanted = config.weights.adapters
-    if wanted != "merged" and config.rollout.engine in ADAPTERS_ALONE:
+    if config.adapters_travel_alone:
         try:
             return _adapters_alone(actor.whole_model(), actor.weights())
         except EngineError as error:
-            if wanted == "alone":
+            if config.weights.adapters == "alone":
                 raise
             _logger.warning("every weight update carries the whole model: %s", error)
     return _merged(actor.whole_model(), actor.weights())

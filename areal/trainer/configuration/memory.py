@@ -18,7 +18,7 @@ from areal.api import ConfigError
 from areal.trainer.config import PPOConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from areal.engine.hf.config import LoraConfig
     from areal.engine.train.config import TrainEngineConfig
@@ -202,6 +202,25 @@ def _activations(engine: TrainEngineConfig, shape: ModelShape, width: int) -> Me
     )
 
 
+def _travelling(config: PPOConfig, shape: ModelShape) -> Iterator[MemoryItem]:
+    """What carriers hold for servers: two versions while one replaces the other, and the base of adapters."""
+    count, width = shape.num_parameters, DTYPE_BYTES[config.servers.dtype]
+    if config.adapters_travel_alone and config.actor.lora is not None:
+        # Adapted layers, which are most of a model, travel as the trainer has them; factors in float32.
+        base = DTYPE_BYTES[config.actor.dtype]
+        yield MemoryItem(
+            name="base for servers",
+            num_bytes=count * base,
+            formula=f"{count} x {base} bytes of host memory, {config.weights.carrier}",
+        )
+        count, width = _adapter_parameters(config.actor.lora, shape), DTYPE_BYTES["float32"]
+    yield MemoryItem(
+        name="weights on their way",
+        num_bytes=2 * count * width,
+        formula=f"2 versions x {count} x {width} bytes of host memory, {config.weights.carrier}",
+    )
+
+
 def _rollout_items(config: PPOConfig, shape: ModelShape) -> list[MemoryItem]:
     """What only RL holds: critic, reference, and the engine's weights and cache."""
     items: list[MemoryItem] = []
@@ -210,17 +229,8 @@ def _rollout_items(config: PPOConfig, shape: ModelShape) -> list[MemoryItem]:
     if presets.resolve(config.objective.preset, config.objective.overrides).kl_coef > 0:
         items.append(_weights("reference weights", shape, config.actor.dtype))
     if config.rollout.engine != "embedded":
-        # Weights and cache of servers are in processes and on devices of their own. Carriers hold two versions while
-        # one replaces the other.
-        width = DTYPE_BYTES[config.servers.dtype]
-        return [
-            *items,
-            MemoryItem(
-                name="weights on their way",
-                num_bytes=2 * shape.num_parameters * width,
-                formula=f"2 versions x {shape.num_parameters} x {width} bytes of host memory, {config.weights.carrier}",
-            ),
-        ]
+        # Weights and cache of servers are in processes and on devices of their own.
+        return [*items, *_travelling(config, shape)]
     engine_dtype = config.actor.dtype if config.engine.dtype == "auto" else config.engine.dtype
     items.append(_weights("engine weights", shape, engine_dtype))
     length = min(config.engine.max_seq_len, shape.max_position_embeddings or config.engine.max_seq_len)

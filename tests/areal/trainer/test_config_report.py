@@ -252,3 +252,20 @@ def test_with_servers_their_lengths_count_and_their_memory_does_not(good):
     names = [item["name"] for item in build_report(load_config(None, vllm))["memory"]["items"]]
     assert "weights on their way" in names
     assert "engine KV cache" not in names
+
+
+def test_of_adapters_that_travel_alone_the_base_is_held_once(good):
+    settings = [*good, "rollout.engine=vllm", f"vllm.python={sys.executable}", "servers.dtype=bfloat16"]
+
+    def held(*more):
+        memory = build_report(load_config(None, [*settings, *more]))["memory"]
+        return memory["parameters"], {item["name"]: item["bytes"] for item in memory["items"]}
+
+    count, whole = held()
+    assert whole["weights on their way"] == 2 * 2 * count
+    _, alone = held("actor.lora.rank=2")
+    assert alone["base for servers"] == 4 * count
+    assert alone["weights on their way"] < whole["weights on their way"]
+    _, merged = held("actor.lora.rank=2", "weights.adapters=merged")
+    assert "base for servers" not in merged
+    assert merged["weights on their way"] == whole["weights on their way"]
