@@ -102,8 +102,8 @@ def main():
         results = {
             "preference": {way: compare(way, critic=False) for way in WAYS},
             "reward model": {way: compare(way, critic=True) for way in WAYS},
-            "preference with adapters": {way: compare(way, critic=False, lora=LoraConfig(rank=4)) for way in WAYS},
-            "reward model with adapters": {way: compare(way, critic=True, lora=LoraConfig(rank=4)) for way in WAYS},
+            "preference with adapters": {"tp": compare("tp", critic=False, lora=LoraConfig(rank=4))},
+            "reward model with adapters": {"dp_shard": compare("dp_shard", critic=True, lora=LoraConfig(rank=4))},
         }
         if dist.get_rank() == 0:
             arguments.out.write_text(json.dumps(results) + "\n", encoding="utf-8")
