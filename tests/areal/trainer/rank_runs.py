@@ -84,7 +84,18 @@ def adapters(folder, **changes):
     return sft(folder, actor__lora={"rank": 2}, **changes)
 
 
-MAKERS = {"rl": rl, "sft": sft, "adapters": adapters, "dpo": pairs("dpo"), "reward_model": pairs("reward_model")}
+def foreign(folder, **changes):
+    return sft(folder, model__implementation="transformers", **changes)
+
+
+MAKERS = {
+    "rl": rl,
+    "sft": sft,
+    "adapters": adapters,
+    "foreign": foreign,
+    "dpo": pairs("dpo"),
+    "reward_model": pairs("reward_model"),
+}
 
 
 def run(kind, folder, crew, archon, **changes):
