@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _SHOWN = 300
 _CONNECT_SECONDS = 10.0
+_IDLE_SECONDS = 2.0
+"""How long a connection may be idle and be used again. Servers close theirs after 5 s (uvicorn), and a request that
+meets the end of its connection looks like one that the server broke off: a few, and a healthy server is given up."""
 
 
 class ServerClient:
@@ -91,7 +94,7 @@ class ServerClient:
 
             self._session = aiohttp.ClientSession(
                 # As many connections as requests in flight: the servers queue, not this client.
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
                 read_bufsize=2**20,
             )
