@@ -8,6 +8,7 @@ from areal.models.analysis.binding.analyse import analyse, as_json
 from areal.models.analysis.oracle.subject import resolve
 
 pytest.importorskip("transformers.models.cohere2_moe")
+pytestmark = pytest.mark.exhaustive
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +16,6 @@ def report():
     return as_json(analyse(resolve("cohere2_moe")))
 
 
-@pytest.mark.exhaustive
 def test_every_value_that_the_class_has_by_default_is_proven(report):
     assert report["status"] == "proven"
     fixed = {use["name"] for use in report["fields"] if use["status"] == "fixed"}
