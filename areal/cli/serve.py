@@ -60,7 +60,9 @@ def run(arguments: argparse.Namespace) -> Result:
     # Reward, rows and tokenizer are the trainer's: they need not be on this machine, and are not looked for.
     config = source.load_config(arguments.config, list(arguments.overrides)).config
     if not isinstance(config, PPOConfig) or config.rollout.engine != "vllm":
-        raise UsageError(f"{arguments.config} uses no vLLM servers; set kind=rl and rollout.engine=vllm")
+        raise UsageError(
+            f"{arguments.config} uses no vLLM servers, and this starts no others; set kind=rl and rollout.engine=vllm"
+        )
     if arguments.port:
         check_port(arguments.host, arguments.port)
     port = arguments.port or free_port(arguments.host)

@@ -10,11 +10,11 @@ its life, as in `supervisor`.
 from __future__ import annotations
 
 import contextlib
-import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from areal.api import ArealError, ServerInstance
+from areal.infra.supervisor.watch import Watch
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ class AddressPool:
     def condemn(self, server: ServerInstance, reason: str) -> None:
         """See `ServerPool.condemn`: it is left alone for a while, then taken in again."""
         for watcher in self._watchers:
-            watcher.condemn(server, reason)
+            watcher.watch.condemn(server, reason)
 
     def close(self) -> None:
         """Stop watching; the servers live on. Idempotent."""
         for watcher in self._watchers:
-            watcher.ask_to_end()
+            watcher.watch.ask_to_end()
         for watcher in self._watchers:
             if watcher.join():
                 with contextlib.suppress(ArealError, OSError):
@@ -104,76 +104,53 @@ class _Watcher:
         config: SupervisorConfig,
         patience_seconds: float,
     ) -> None:
-        self.name, self.url = name, url
+        self.watch, self.url = Watch(name), url
         self._identify, self._health, self._config = identify, health, config
         self._patience_seconds = patience_seconds
-        self._instance: ServerInstance | None = None
-        self._condemned: str | None = None
         self._refused: tuple[str, int, float] = ("", 0, 0.0)
         """Incarnation that could not be taken in, how often, and since when."""
         self._given_up = ""
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._ending = False
-        self._thread: threading.Thread | None = None
 
     def start(self, listener: ServerListener) -> None:
-        self._thread = threading.Thread(target=self._run, args=(listener,), name=f"areal-{self.name}", daemon=True)
-        self._thread.start()
-
-    def condemn(self, server: ServerInstance, reason: str) -> None:
-        with self._lock:
-            if self._instance == server and self._condemned is None:
-                self._condemned = reason
-                self._wake.set()
-
-    def ask_to_end(self) -> None:
-        self._ending = True
-        self._wake.set()
+        self.watch.start(self._run, listener)
 
     def join(self) -> bool:
         """Whether a server was in use until now."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return False
-        thread.join()
-        return self._instance is not None
+        return self.watch.join() and self.watch.instance is not None
 
     def _run(self, listener: ServerListener) -> None:
-        while not self._ending:
+        while not self.watch.ending:
             instance = self._find()
             if instance is None:
                 return
             begun = monotonic()
             reason, at_fault = self._one_stay(listener, instance)
-            if self._ending:
+            if self.watch.ending:
                 return
-            with self._lock:
-                self._instance = self._condemned = None
+            self.watch.leave()
             lasted = monotonic() - begun > self._config.restart_reset_seconds
             if at_fault and not lasted:
                 self._refuse(listener, instance.incarnation, reason)
             else:
                 self._refused = ("", 0, 0.0)
-                _logger.warning("%s (%s): %s", self.name, self.url, reason)
+                _logger.warning("%s (%s): %s", self.watch.name, self.url, reason)
 
     def _find(self) -> ServerInstance | None:
         """Wait for a server; None when there is no time left to."""
         reminded = -_REMIND_SECONDS
-        while not self._ending:
+        while not self.watch.ending:
             try:
                 incarnation, _ = self._identify(self.url, self._config.health_timeout_seconds)
             except (ArealError, OSError) as error:
                 if monotonic() - reminded > _REMIND_SECONDS:
                     reminded = monotonic()
-                    _logger.warning("waiting for %s at %s: %s", self.name, self.url, error)
+                    _logger.warning("waiting for %s at %s: %s", self.watch.name, self.url, error)
             else:
                 if incarnation != self._given_up:
-                    instance = ServerInstance(name=self.name, incarnation=incarnation, url=self.url)
-                    with self._lock:
-                        self._instance, self._condemned = instance, None
+                    instance = ServerInstance(name=self.watch.name, incarnation=incarnation, url=self.url)
+                    self.watch.enter(instance)
                     return instance
-            self._pause(self._config.poll_seconds)
+            self.watch.pause(self._config.poll_seconds)
         return None
 
     def _one_stay(self, listener: ServerListener, instance: ServerInstance) -> tuple[str, bool]:
@@ -183,18 +160,18 @@ class _Watcher:
         except (ArealError, OSError) as error:
             return str(error), True
         self._given_up = ""
-        _logger.info("%s is in use at %s (incarnation %s)", self.name, self.url, instance.incarnation)
+        _logger.info("%s is in use at %s (incarnation %s)", self.watch.name, self.url, instance.incarnation)
         reason, at_fault = self._watch(instance)
-        if not self._ending:
+        if not self.watch.ending:
             listener.server_down(instance, reason)
         return reason, at_fault
 
     def _watch(self, instance: ServerInstance) -> tuple[str, bool]:
         missed = 0
-        while not self._ending:
-            self._pause(self._config.poll_seconds)
-            if self._condemned is not None:
-                return f"given up: {self._condemned}", True
+        while not self.watch.ending:
+            self.watch.pause(self._config.poll_seconds)
+            if self.watch.condemned is not None:
+                return f"given up: {self.watch.condemned}", True
             try:
                 incarnation, is_ours = self._identify(self.url, self._config.health_timeout_seconds)
             except ConnectionRefusedError as error:
@@ -222,20 +199,15 @@ class _Watcher:
         if count > self._config.max_restarts and monotonic() - since >= self._patience_seconds:
             self._given_up = incarnation
             listener.server_retired(
-                self.name, f"{self.url}: {reason}; tried {count} times, and not again until it is started anew"
+                self.watch.name, f"{self.url}: {reason}; tried {count} times, and not again until it is started anew"
             )
             return
         pause = min(self._config.restart_pause_seconds * 2 ** (count - 1), _LONGEST_PAUSE_SECONDS)
-        _logger.warning("%s (%s): %s; tried again in %.0f s", self.name, self.url, reason, pause)
-        self._pause(pause)
+        _logger.warning("%s (%s): %s; tried again in %.0f s", self.watch.name, self.url, reason, pause)
+        self.watch.pause(pause)
 
     def _is_healthy(self) -> bool:
         try:
             return self._health(self.url, self._config.health_timeout_seconds)
         except (ArealError, OSError):
             return False
-
-    def _pause(self, seconds: float) -> None:
-        if not self._ending and self._condemned is None:
-            self._wake.wait(seconds)
-        self._wake.clear()

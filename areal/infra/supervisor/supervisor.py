@@ -11,13 +11,13 @@ code below. It knows nothing of what servers do: commands and health checks are 
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from areal.api import ArealError, ServerInstance
 from areal.infra.supervisor.process import ServerProcess, free_port, new_incarnation
+from areal.infra.supervisor.watch import Watch
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -76,19 +76,19 @@ class LocalSupervisor:
     def condemn(self, server: ServerInstance, reason: str) -> None:
         """See `ServerPool.condemn`."""
         for keeper in self._keepers:
-            keeper.condemn(server, reason)
+            keeper.watch.condemn(server, reason)
 
     def pid(self, name: str) -> int | None:
         """Process id of the guard of a server's present process; None while there is none."""
-        keeper = next(keeper for keeper in self._keepers if keeper.name == name)
+        keeper = next(keeper for keeper in self._keepers if keeper.watch.name == name)
         return None if keeper.process is None else keeper.process.pid
 
     def close(self) -> None:
         """End all servers, all at the same time. Idempotent."""
         for keeper in self._keepers:
-            keeper.ask_to_end()
+            keeper.watch.ask_to_end()
         for keeper in self._keepers:
-            keeper.join()
+            keeper.watch.join()
 
 
 class _Keeper:
@@ -104,49 +104,29 @@ class _Keeper:
         config: SupervisorConfig,
         log_folder: Path,
     ) -> None:
-        self.name, self._index, self._command_of, self._health = name, index, command_of, health
+        self.watch = Watch(name)
+        self._index, self._command_of, self._health = index, command_of, health
         self._config, self._log_folder = config, log_folder
         self.process: ServerProcess | None = None
-        self._instance: ServerInstance | None = None
-        self._condemned: str | None = None
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._ending = False
-        self._thread: threading.Thread | None = None
 
     def start(self, listener: ServerListener) -> None:
-        self._thread = threading.Thread(target=self._run, args=(listener,), name=f"areal-{self.name}", daemon=True)
-        self._thread.start()
-
-    def condemn(self, server: ServerInstance, reason: str) -> None:
-        with self._lock:
-            if self._instance == server and self._condemned is None:
-                self._condemned = reason
-                self._wake.set()
-
-    def ask_to_end(self) -> None:
-        self._ending = True
-        self._wake.set()
-
-    def join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
+        self.watch.start(self._run, listener)
 
     def _run(self, listener: ServerListener) -> None:
         failures = 0
-        while not self._ending:
+        while not self.watch.ending:
             started = monotonic()
             reason = self._one_life(listener)
-            if self._ending:
+            if self.watch.ending:
                 return
             failures = 1 if monotonic() - started > self._config.restart_reset_seconds else failures + 1
             if failures > self._config.max_restarts:
-                listener.server_retired(self.name, f"{reason}; {failures} starts failed, giving up")
+                listener.server_retired(self.watch.name, f"{reason}; {failures} starts failed, giving up")
                 return
             pause = min(self._config.restart_pause_seconds * 2 ** (failures - 1), _LONGEST_PAUSE_SECONDS)
-            _logger.warning("%s: %s; restart %d of %d in %.0f s", self.name, reason.splitlines()[0], failures,
+            _logger.warning("%s: %s; restart %d of %d in %.0f s", self.watch.name, reason.splitlines()[0], failures,
                             self._config.max_restarts, pause)  # fmt: skip
-            self._pause(pause)
+            self.watch.pause(pause)
 
     def _one_life(self, listener: ServerListener) -> str:
         """From start to death; returns the cause of death with the end of the log."""
@@ -158,7 +138,7 @@ class _Keeper:
             if reason is None:
                 listener.server_up(instance)
                 announced = True
-                _logger.info("%s is up at %s (incarnation %s)", self.name, instance.url, instance.incarnation)
+                _logger.info("%s is up at %s (incarnation %s)", self.watch.name, instance.url, instance.incarnation)
                 reason = self._watch(process, instance)
         except (ArealError, OSError) as error:
             reason = f"the start failed: {error}"
@@ -180,27 +160,27 @@ class _Keeper:
             incarnation=incarnation,
             grace_seconds=self._config.grace_seconds,
         )
-        instance = ServerInstance(name=self.name, incarnation=incarnation, url=f"http://{_HOST}:{port}")
-        with self._lock:
-            self.process, self._instance, self._condemned = process, instance, None
+        instance = ServerInstance(name=self.watch.name, incarnation=incarnation, url=f"http://{_HOST}:{port}")
+        self.process = process
+        self.watch.enter(instance)
         return instance, process
 
     def _wait_until_healthy(self, process: ServerProcess, instance: ServerInstance) -> str | None:
         deadline = monotonic() + self._config.startup_seconds
-        while not self._ending:
+        while not self.watch.ending:
             if (end := self._death(process)) is not None:
                 return f"it ended while starting: {end}"
             if self._is_healthy(instance):
                 return None
             if monotonic() > deadline:
                 return f"not ready after {self._config.startup_seconds:g} s"
-            self._pause(min(self._config.poll_seconds, 0.5))
+            self.watch.pause(min(self._config.poll_seconds, 0.5))
         return "closed while starting"
 
     def _watch(self, process: ServerProcess, instance: ServerInstance) -> str:
         missed = 0
-        while not self._ending:
-            self._pause(self._config.poll_seconds)
+        while not self.watch.ending:
+            self.watch.pause(self._config.poll_seconds)
             if (end := self._death(process)) is not None:
                 return end
             missed = 0 if self._is_healthy(instance) else missed + 1
@@ -209,8 +189,8 @@ class _Keeper:
         return "closed"
 
     def _death(self, process: ServerProcess) -> str | None:
-        if self._condemned is not None:
-            return f"given up: {self._condemned}"
+        if self.watch.condemned is not None:
+            return f"given up: {self.watch.condemned}"
         return process.exit_text
 
     def _is_healthy(self, instance: ServerInstance) -> bool:
@@ -221,18 +201,13 @@ class _Keeper:
 
     def _bury(self) -> str:
         """End what is left of the process; returns the end of its log, empty after an orderly end."""
-        with self._lock:
-            process, self.process, self._instance = self.process, None, None
+        process, self.process = self.process, None
+        self.watch.leave()
         if process is None:
             return ""
         # Only an orderly end of the run deserves patience; a server that hangs has had its time.
-        process.stop(grace_seconds=None if self._ending else 0.0)
-        return "" if self._ending else f"end of {process.log_path}:\n{process.tail()}"
-
-    def _pause(self, seconds: float) -> None:
-        if not self._ending and self._condemned is None:
-            self._wake.wait(seconds)
-        self._wake.clear()
+        process.stop(grace_seconds=None if self.watch.ending else 0.0)
+        return "" if self.watch.ending else f"end of {process.log_path}:\n{process.tail()}"
 
     def _prune_logs(self) -> None:
         if self._log_folder.is_dir():

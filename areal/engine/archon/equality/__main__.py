@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from areal.api import ArealError
+from areal.api import ArealError, UsageError
+from areal.engine.archon.equality.cases import CONFIGS, cases
 from areal.engine.archon.equality.comparison import TOLERANCES
 from areal.engine.archon.equality.launch import run_processes
 from areal.engine.archon.equality.table import markdown, replaced
@@ -44,8 +45,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def _results(options: argparse.Namespace) -> list[dict[str, Any]]:
     arguments = [f"--dtype={options.dtype}", f"--only={options.only}", *(["--quick"] if options.quick else [])]
+    names = {
+        world_size: [case.name for case in cases(world_size, quick=options.quick) if options.only in case.name]
+        for world_size in options.world_size or (2, 4)
+    }
+    if not any(names.values()):
+        kinds = ", ".join(CONFIGS)
+        raise UsageError(f"no case has {options.only!r} in its name; names begin with one of {kinds}")
     results: list[dict[str, Any]] = []
-    for world_size in options.world_size or (2, 4):
+    for world_size in (world_size for world_size, found in names.items() if found):
         results += run_processes(
             "areal.engine.archon.equality.worker", world_size, arguments, timeout_seconds=options.timeout
         )
