@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from areal.models import from_pretrained
-from areal.models.analysis.oracle import instance as oracle
-from areal.models.analysis.oracle.recorded import recorded_weights
-from areal.models.analysis.oracle.subject import resolve
+from areal.porting.probe import instance as oracle
+from areal.porting.probe.recorded import recorded_weights
+from areal.porting.probe.subject import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.api import BaseModelArgs, ModelSpec
-    from areal.models.analysis.oracle.instance import Instance
     from areal.models.blocks.decoder import DecoderModel
+    from areal.porting.probe.instance import Instance
 
 TOLERANCE: Final = 5e-5
 """Largest difference of logits, over the larger of 1 and their standard deviation."""
@@ -98,7 +98,7 @@ def assert_recorded_logits(ours: nn.Module, recorded: Mapping[str, Any]) -> None
 def recorded_model(spec: ModelSpec, config: Mapping[str, Any], recorded: Mapping[str, Any]) -> DecoderModel:
     """Our model of a family whose reference cannot run here, with the weights that the recording was made with.
 
-    recorded: "shapes" (name on disk to shape) and "seed"; see `areal.models.analysis.oracle.recorded`.
+    recorded: "shapes" (name on disk to shape) and "seed"; see `areal.porting.probe.recorded`.
     """
     return _from_stored(spec, spec.args_class.from_hf_config(config), recorded_weights(recorded))
 

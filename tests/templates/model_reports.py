@@ -1,14 +1,14 @@
 """Reports of architectures, written by hand as an analysis writes them: what the template of models is tested with.
 
-report = REPORTS["llama"]()       # JSON of `areal.models.analysis.family.ArchitectureReport`
+report = REPORTS["llama"]()       # JSON of `areal.porting.family.ArchitectureReport`
 """
 
 from __future__ import annotations
 
 import copy
 
-from areal.models.analysis.binding.slots import ABSENT, LayerValues, slots_of
-from areal.models.analysis.spec import (
+from areal.porting.bind.slots import ABSENT, LayerValues, slots_of
+from areal.porting.spec import (
     ArchitectureSpec,
     AttentionSpec,
     LatentAttentionSpec,

@@ -1,4 +1,4 @@
-"""The Python that expressions become computes what `areal.models.analysis.family` says, on configs of all kinds."""
+"""The Python that expressions become computes what `areal.porting.family` says, on configs of all kinds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from areal.models.analysis.binding.expressions import condition_to_json, evaluate, fields_of, holds, to_json
-from areal.models.analysis.family import (
+from areal.porting.bind.expressions import condition_to_json, evaluate, fields_of, holds, to_json
+from areal.porting.family import (
     All,
     AtLeast,
     Constant,

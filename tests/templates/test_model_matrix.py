@@ -50,7 +50,7 @@ def analyses(scratch):
     for line in subprocess.run(["ps", "-wweo", "pid,args"], capture_output=True, text=True, check=True).stdout.split(
         "\n"
     ):
-        if "areal.models.analysis" in line and str(scratch) in line:
+        if "areal.porting" in line and str(scratch) in line:
             found.append(int(line.split()[0]))
     return found
 

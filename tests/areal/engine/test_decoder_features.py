@@ -13,8 +13,9 @@ from areal.engine.embedded.config import EmbeddedEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
-from areal.models.analysis import reference
-from areal.models.analysis.spec import (
+from areal.models.initialization import initialize
+from areal.porting import reference
+from areal.porting.spec import (
     ArchitectureSpec,
     AttentionSpec,
     LayerSpec,
@@ -25,7 +26,6 @@ from areal.models.analysis.spec import (
     RotarySpec,
     RouterSpec,
 )
-from areal.models.initialization import initialize
 
 VOCAB = 32
 RMS = NormSpec(kind="rms", eps=1e-5)

@@ -20,8 +20,8 @@ from areal.models.adapter import (
     TableAdapter,
     Transposed,
 )
-from areal.models.analysis import reference
-from areal.models.analysis.spec import (
+from areal.porting import reference
+from areal.porting.spec import (
     ArchitectureSpec,
     AttentionSpec,
     LayerSpec,

@@ -12,8 +12,14 @@ import torch
 from areal.api import BaseModelArgs, ModelError, ModelSpec
 from areal.models import from_config, from_pretrained
 from areal.models.adapter import Renamed, TableAdapter
-from areal.models.analysis import reference
-from areal.models.analysis.spec import (
+from areal.models.blocks.activations import LEARNED_ACTIVATIONS
+from areal.models.blocks.attention import PackedAttention
+from areal.models.blocks.mlp import MLP
+from areal.models.initialization import initialize
+from areal.models.registry import MODELS
+from areal.models.value_head import ValueModel
+from areal.porting import reference
+from areal.porting.spec import (
     ArchitectureSpec,
     AttentionSpec,
     HeadTransformSpec,
@@ -26,12 +32,6 @@ from areal.models.analysis.spec import (
     RotarySpec,
     RouterSpec,
 )
-from areal.models.blocks.activations import LEARNED_ACTIVATIONS
-from areal.models.blocks.attention import PackedAttention
-from areal.models.blocks.mlp import MLP
-from areal.models.initialization import initialize
-from areal.models.registry import MODELS
-from areal.models.value_head import ValueModel
 
 RMS, GEMMA = NormSpec(kind="rms", eps=1e-5), NormSpec(kind="rms", eps=1e-5, offset=1.0)
 LAYER_NORM = NormSpec(kind="layer", eps=1e-5, bias=True)

@@ -1,6 +1,6 @@
 """The page of the model generator: analyses an architecture in a child process and turns its report into answers.
 
-`areal.models.analysis` runs with the repository's own interpreter and speaks JSON: this package never imports the
+`areal.porting` runs with the repository's own interpreter and speaks JSON: this package never imports the
 framework, torch or transformers. What the analysis cannot prove is refused here, before anything is rendered; code of a
 stranger runs only with `--trust-source`.
 """
@@ -107,7 +107,7 @@ def _refuse_unproven(report: Mapping[str, Any], name: str) -> None:
             f"{report['model_type']} needs what areal.models.blocks cannot express: "
             + ", ".join(dict.fromkeys(str(feature["feature"]) for feature in report["missing"])),
             where=", ".join(dict.fromkeys(str(feature["where"]) for feature in report["missing"][:3])),
-            fix="add the feature to areal/models/blocks and areal/models/analysis, then run this again",
+            fix="add the feature to areal/models/blocks and areal/porting, then run this again",
             text=missing_features(report),
             details={"report": dict(report)},
         )

@@ -72,7 +72,7 @@ def _refuse_code(options: Mapping[str, str]) -> None:
 
 
 def _report(request: PrepareRequest, arguments: list[str], source: str, where: str) -> dict[str, Any]:
-    command = [str(request.python), "-m", "areal.models.analysis", *arguments, "--json"]
+    command = [str(request.python), "-m", "areal.porting", *arguments, "--json"]
     with progress(f"analysing {source}"):
         answer, said = _run(command, request.root, where)
     if answer.get("ok") is False:
@@ -104,7 +104,7 @@ def _advice(answer: Mapping[str, Any], where: str) -> tuple[str, str]:
 
 
 def read_report(name: str) -> dict[str, Any]:
-    """A report that was saved with `--analyze-only --json`, or the object of `areal.models.analysis` itself."""
+    """A report that was saved with `--analyze-only --json`, or the object of `areal.porting` itself."""
     try:
         loaded = json.loads(Path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Writes the expressions of an architecture report as Python: JSON of `areal/models/analysis/family.py` to source text.
+"""Writes the expressions of an architecture report as Python: JSON of `areal/porting/family.py` to source text.
 
     writer = Writer({"hidden_size": Value("self.hidden_size", "int"), "n_head": Value("self.num_heads", "int")})
     writer.expression({"kind": "product", "factor": 1.0, "powers": {"hidden_size": 1, "n_head": -1}, "integer": True})

@@ -3,7 +3,7 @@
 FILE.json holds a list of model types, or {"models": [{"model_type", "tiny_kwargs"}], "synthetic": [{"name", "base",
 "overrides"}]}; a synthetic config is loaded by the family of its base type, and gets a family of its own where that one
 refuses it. Each family goes through the same
-commands as a person's would: analysis, `areal-new model`, its generated test; then `areal.models.verification`, which
+commands as a person's would: analysis, `areal-new model`, its generated test; then `areal.porting.verify`, which
 shares no code with them, tries to catch it being wrong. The worktree is of the last commit and is removed at the end.
 """
 
@@ -153,7 +153,7 @@ class _Matrix:
 
     def _analyse(self, entry: Entry, row: Row) -> Mapping[str, Any] | None:
         """The report of a proven family; None when it was refused, which the row then says."""
-        command = ["-m", "areal.models.analysis", entry.model_type, "--json"]
+        command = ["-m", "areal.porting", entry.model_type, "--json"]
         if entry.tiny:
             tiny = self._folder / f"{row.name}.tiny.json"
             tiny.write_text(json.dumps(entry.tiny), encoding="utf-8")
@@ -172,7 +172,7 @@ class _Matrix:
         tiny = self._folder / f"{row.name}.verify.json"
         models = [{"model_type": entry.model_type, "tiny_kwargs": entry.tiny}] if entry.tiny else []
         tiny.write_text(json.dumps({"models": models, "synthetic": list(entry.synthetic)}), encoding="utf-8")
-        command = ["-m", "areal.models.verification", entry.model_type, "--json", "--trials", str(JOINT_TRIALS)]
+        command = ["-m", "areal.porting.verify", entry.model_type, "--json", "--trials", str(JOINT_TRIALS)]
         with row.timed("verify"):
             done = self._child([*command, "--tiny", str(tiny)])
         if not done.stdout.strip():

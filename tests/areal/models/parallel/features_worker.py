@@ -19,8 +19,11 @@ from areal.engine.archon.equality.comparison import compare
 from areal.engine.archon.processes import connected
 from areal.engine.hf.config import LoraConfig
 from areal.models.adapter import TableAdapter
-from areal.models.analysis import reference
-from areal.models.analysis.spec import (
+from areal.models.parallel import ParallelDims, shard_model
+from areal.models.parallel.table import Shard
+from areal.models.registry import MODELS
+from areal.porting import reference
+from areal.porting.spec import (
     ArchitectureSpec,
     AttentionSpec,
     HeadTransformSpec,
@@ -33,9 +36,6 @@ from areal.models.analysis.spec import (
     RotarySpec,
     RouterSpec,
 )
-from areal.models.parallel import ParallelDims, shard_model
-from areal.models.parallel.table import Shard
-from areal.models.registry import MODELS
 from tooling.new.generators.model_layout import tensor_parallel
 
 RMS, GEMMA = NormSpec(kind="rms", eps=1e-5), NormSpec(kind="rms", eps=1e-5, offset=1.0)

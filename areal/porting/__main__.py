@@ -1,0 +1,135 @@
+"""`python -m areal.porting SOURCE`: what a decoder architecture computes, for people or (`--json`) programs.
+
+    python -m areal.porting llama
+    python -m areal.porting checkpoints/novel --trust-source --json
+
+Exit codes: 0 a report was written, also one that says "unsupported"; 2 a source that cannot be analysed. With --json
+there is exactly one object on stdout, also on failure: {"ok": false, "error": "...", "kind": "...", "nearest": []}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FAILED = 2
+ADVICE: Final = {
+    "LikeError": "Leave out --like, or name a family of transformers that is proven.",
+    "ModelingError": "Name the file with --modeling.",
+    "UnknownConfigError": "Give its code with --modeling, or take a family's computation over with --like.",
+    "UntrustedSourceError": "If you trust it, pass --trust-source; --static only reads it.",
+}
+"""What to do about an error, by its class: the errors know of no command line."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from areal.porting.bind.analyse import as_json
+    from areal.porting.records import SubjectError
+
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # code of strangers may print
+            report = as_json(_analyse(options))
+    except SubjectError as error:
+        kind, nearest = type(error).__name__, list(getattr(error, "nearest", ()))
+        if options.json:
+            _write({"ok": False, "error": str(error), "kind": kind, "nearest": nearest})
+        else:
+            said = "\n".join(filter(None, [str(error), ADVICE.get(kind, "")]))
+            sys.stderr.write("\n".join(map(_printable, said.splitlines())) + "\n")
+        return FAILED
+    if options.json:
+        _write(report)
+    else:
+        sys.stdout.write("\n".join(_lines(report)) + "\n")
+    return 0
+
+
+def _analyse(options: argparse.Namespace) -> Any:
+    from areal.porting.bind.analyse import analyse
+    from areal.porting.bind.unproven import like, static
+    from areal.porting.probe.subject import UntrustedSourceError, resolve
+
+    if options.like is not None:
+        return like(options.source, options.like)
+    tiny = _read_tiny(options.tiny)
+    try:
+        subject = resolve(options.source, modeling=options.modeling, trust=options.trust_source)
+    except UntrustedSourceError:
+        if not options.static:
+            raise
+        return static(options.source, modeling=options.modeling)
+    return analyse(subject, tiny=tiny)
+
+
+def _read_tiny(path: Path | None) -> dict[str, Any] | None:
+    from areal.porting.records import SubjectError
+
+    if path is None:
+        return None
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SubjectError(f"{path} of --tiny is not readable JSON: {error}.") from error
+    if not isinstance(values, dict):
+        raise SubjectError(f"{path} of --tiny holds a {type(values).__name__} instead of an object.")
+    return values
+
+
+def _parser() -> argparse.ArgumentParser:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="python -m areal.porting", description=__doc__.splitlines()[0])
+    parser.add_argument("source", help="model_type of transformers, checkpoint folder, or config.json")
+    parser.add_argument("--tiny", type=Path, metavar="FILE", help="JSON with values for fields of the tiny config")
+    parser.add_argument("--modeling", type=Path, metavar="FILE", help="modeling file of a type that no library has")
+    parser.add_argument("--trust-source", action="store_true", help="run the modeling code of the folder")
+    parser.add_argument("--static", action="store_true", help="do not run code that is not trusted, only read it")
+    parser.add_argument(
+        "--like", metavar="FAMILY", help="for a type without code: take this family's computation over, unproven"
+    )
+    parser.add_argument("--json", action="store_true", help="write one JSON object")
+    return parser
+
+
+def _write(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+def _lines(report: dict[str, Any]) -> list[str]:
+    lines = [f"{report['model_type']} ({report['architecture']}, {report['source']}): {report['status']}"]
+    lines += [report["title"]] if report["title"] else []
+    for line in report["evidence"]:
+        margin = "" if line["margin"] is None else f", margin {line['margin']:.3g}"
+        lines.append(f"  {line['feature']}: {line['value']} [{line['source']}: {line['detail']}{margin}]")
+    if report["slots"]:
+        lines += ["", "values of all configs"]
+        lines += [f"  {slot} = {json.dumps(value)}" for slot, value in report["slots"].items()]
+    if report["fields"]:
+        lines += ["", "config fields"]
+        for use in report["fields"]:
+            detail = f" {use['allowed']}" if use["allowed"] else ""
+            lines.append(f"  {use['name']}: {use['status']}{detail} {use['reason']}".rstrip())
+    if report["missing"]:
+        lines += ["", "not supported"]
+        lines += [f"  {each['feature']} at {each['where']}: {each['detail']}" for each in report["missing"]]
+    spent = ", ".join(f"{name} {value:.1f}" for name, value in report["seconds"].items())
+    return [_printable(line) for line in [*lines, "", f"seconds: {spent}"]]
+
+
+def _printable(text: str) -> str:
+    """Control characters of foreign sources must not reach a terminal."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,352 @@
+"""What becomes of every field of a config class: used, fixed to proven values, or ignored with the reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from areal.models.config_fields import HARMLESS_FIELDS, MUST_BE_OFF, TOKEN_FIELDS, TRAINING_NOISE
+from areal.porting.bind.expressions import (
+    ROTARY_FIELD,
+    conditions_of,
+    fields_of,
+    look_up,
+    same,
+    walk,
+)
+from areal.porting.bind.folded import folded_fields
+from areal.porting.bind.older import OLDER_ROTARY, unread_spellings
+from areal.porting.bind.rotary import PARTIAL, THETA, filled_with_theta, is_layered, thetas_of
+from areal.porting.bind.variations import MISSING, changed
+from areal.porting.family import FieldUse, Listed, WhenEqual
+from areal.porting.records import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from areal.porting.bind.binder import Binder
+    from areal.porting.probe.subject import Subject
+
+SKIPPED: Final = frozenset(
+    name
+    for name in (*HARMLESS_FIELDS, *MUST_BE_OFF, *TOKEN_FIELDS, "model_type", "architectures")
+    if not TRAINING_NOISE.fullmatch(name)  # code may apply it in evaluation too: that is seen by trying
+)
+"""Fields that are not varied: what they do is known for all types."""
+
+LENGTHS: Final = re.compile(
+    r"(original_)?(max|n|num|model_max)_?(position|seq|context|ctx|length|len|positions).*|n_ctx|seq_length"
+)
+"""Names of the longest sequence that a model is meant for."""
+
+TRAINING: Final = {
+    TRAINING_NOISE: "noise while training in transformers, never applied here",
+    re.compile(r".*(aux|z_loss|loss_coef|router_z|mtp_loss|loss_).*"): "a term of a training loss, not of the forward",
+    re.compile(r".*(initializer|init_std|init_method|init_range|init_scale).*"): "random initialisation only",
+    re.compile(r"(use_cache|cache_implementation|output_.*|return_.*|summary_.*)"): "what transformers returns",
+    re.compile(r".*_token_id|.*_token_index"): "special tokens; not part of the forward",
+}
+"""Names of fields that may be read without any effect on logits, with the reason. Counts only without an effect."""
+
+KINDS: Final = {bool: "bool", int: "int", float: "float", str: "str", list: "list", tuple: "list", dict: "dict"}
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """Builds the `FieldUse` of every field from what a binder found."""
+
+    subject: Subject
+    binder: Binder
+
+    def uses(self) -> list[FieldUse]:
+        """One for each field, sorted by name."""
+        reader = self.binder.reader
+        used = self._used()
+        mentioned = mentions(self.subject)
+        aliases = self._aliases()
+        names = {*reader.names, *(name for name in reader.defaults if "." not in name and name in SKIPPED)}
+        names |= {name for name in self.binder.observer.base if name in SKIPPED} - {"model_type", "architectures"}
+        found = []
+        for name in sorted(names):
+            if name == ROTARY_FIELD:
+                found.append(self._rotary(aliases.get(name, ()), used=name in used))
+            elif name in used:
+                found.append(self._used_field(name, aliases.get(name, ())))
+            else:
+                found.append(self._unused_field(name, aliases.get(name, ()), mentioned.get(name.rpartition(".")[2])))
+        return found + [self._written_field(name, value, mentioned) for name, value in self._only_written(names)]
+
+    def _only_written(self, names: set[str]) -> list[tuple[str, Any]]:
+        """Fields that the class writes into every config.json though it does not declare them, with their values."""
+        reader = self.binder.reader
+        known = names | {alias for each in self._aliases().values() for alias in each}
+        known |= {name.partition(".")[0] for name in names}
+        known |= {"model_type", "architectures", ROTARY_FIELD, *OLDER_ROTARY}
+        written = reader.normal(self.binder.observer.base) or {}
+        return sorted((name, value) for name, value in written.items() if name not in known)
+
+    def _written_field(self, name: str, value: Any, mentioned: Mapping[str, str]) -> FieldUse:
+        """Such a field keeps the value it has, unless nobody reads it."""
+        places = [mentioned[each] for each in (name, *self._aliases().get(name, ())) if each in mentioned]
+        reason = f"read at {places[0]}" if places else "written by its config class; not read by the modeling source"
+        allowed = (value,) if places else ()
+        status: Literal["fixed", "ignored"] = "fixed" if places else "ignored"
+        return FieldUse(name=name, status=status, allowed=allowed, reason=reason, default=value, example=value)
+
+    def _used(self) -> set[str]:
+        used = {name for each in self.binder.expressions.values() for name in fields_of(each)}
+        used = {name if not name.startswith(ROTARY_FIELD) else ROTARY_FIELD for name in used}
+        while True:
+            more = {
+                name
+                for rule_of, rule in self.binder.reader.rules.items()
+                if rule_of in used
+                for name in fields_of(rule)
+            }
+            if more <= used:
+                return used
+            used |= more
+
+    def _aliases(self) -> dict[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        for alias, name in sorted((getattr(self.subject.config_class, "attribute_map", None) or {}).items()):
+            found[name] = (*found.get(name, ()), alias)
+        return found
+
+    # ------------------------------------------------------------------------------------------------------- one field
+
+    def _rotary(self, aliases: tuple[str, ...], *, used: bool) -> FieldUse:
+        """Raises UnsupportedError where only some of its values are proven, which args cannot say."""
+        base = look_up(self.binder.observer.base, ROTARY_FIELD)
+        read = {name for each in self.binder.expressions.values() for name in fields_of(each)}
+        for name, reason in self.binder.restricted.items():
+            whole = name.endswith(f".{PARTIAL}") and self._base(name) == 1.0
+            # A part that no expression reads is 1.0 for the reader of args, which refuses all others.
+            if name == ROTARY_FIELD or (name.startswith(ROTARY_FIELD + ".") and (name in read or not whole)):
+                raise UnsupportedError("rotary settings that no expression explains", where=name, detail=reason)
+        folded = [each for each in folded_fields(self.subject, self.binder.observer.base) if each.size] if used else []
+        default = self._default_rotary()
+        return FieldUse(
+            name=ROTARY_FIELD,
+            status="used" if used else "ignored",
+            type="dict",
+            nullable=True,
+            required=used and not default,
+            default=default,
+            aliases=aliases,
+            reason="" if used else "no layer has rotary positions",
+            example=base,
+            rotated=(folded[0].name, str(folded[0].size)) if len(folded) == 1 else (),
+            unread=unread_spellings(self.subject, self.binder.observer.base) if used and not is_layered(base) else (),
+        )
+
+    def _default_rotary(self) -> Any:
+        """What the class makes of a config that says nothing about rotary positions."""
+        reader = self.binder.reader
+        bare = {name: value for name, value in self.binder.observer.base.items() if name != ROTARY_FIELD}
+        return (reader.normal(bare) or {}).get(ROTARY_FIELD)
+
+    def _common(self, name: str, aliases: tuple[str, ...]) -> dict[str, Any]:
+        reader = self.binder.reader
+        default = reader.defaults.get(name, MISSING)
+        value = self._base(name)
+        rule = reader.rules.get(name)
+        required = default is MISSING or (default is None and name in reader.unfilled | self.binder.no_nulls)
+        if name in thetas_of(self.binder.expressions.values()):
+            # A rule that was learned while nothing else changed does not know the theta of rope_parameters.
+            rule = THETA if filled_with_theta(reader, self.binder.observer.base, name) else None
+            required = required or rule is None
+        proven = self._proven(name)
+        return {
+            "name": name,
+            "type": self._type(name, [value, default, *proven]),
+            "nullable": rule is not None or value is None or any(entry is None for entry in proven),
+            "required": required,
+            "default": None if default is MISSING else default,
+            "default_rule": rule,
+            "minimum": self._minimum(name, proven),
+            "aliases": aliases,
+            "example": value,
+        }
+
+    def _minimum(self, name: str, proven: Iterable[Any]) -> int | None:
+        """Counts that may be 0, and numbers that classes set to 0 where a flag makes them meaningless."""
+        written = [
+            look_up(self.binder.reader.normal(changed(self.binder.observer.base, each.changes)) or {}, name)
+            for each in self.binder.observations
+        ]
+        smallest = min((value for value in (*proven, *written) if type(value) is int), default=1)
+        return smallest if smallest < 1 else None
+
+    def _base(self, name: str) -> Any:
+        """Its value in the base config, nulls filled."""
+        return look_up(self.binder.observations[0].config, name)
+
+    def _type(self, name: str, values: Iterable[Any]) -> str:
+        kinds = {KINDS[type(value)] for value in values if type(value) in KINDS}
+        if kinds == {"int", "float"}:
+            return "float"
+        if len(kinds) == 1:
+            return next(iter(kinds))
+        written = self.binder.reader.annotations.get(name, "")
+        return next((kind for kind in ("bool", "float", "int", "str", "list") if not kinds and kind in written), "any")
+
+    def _proven(self, name: str) -> list[Any]:
+        """Values of the field in proven configs."""
+        found: list[Any] = []
+        for each in self.binder.observations:
+            value = look_up(each.changes, name) if name in each.changes else look_up(each.config, name)
+            value = None if value is MISSING else value
+            if not any(same(value, other) for other in found):
+                found.append(value)
+        return found
+
+    def _used_field(self, name: str, aliases: tuple[str, ...]) -> FieldUse:
+        common = self._common(name, aliases)
+        refused = [
+            each
+            for each in self.binder.outcomes
+            if each.kind == "unsupported" and not each.loud and _only(each.changes, name)
+        ]
+        reason = "; ".join(sorted({f"{name}={each.changes[name]!r}: {each.detail}" for each in refused}))
+        if name in self.binder.restricted:
+            return self._restricted_field(name, common)
+        if self._decides(name) or common["type"] == "bool":
+            values = self._allowed(name)
+            if common["type"] != "bool" or len(values) < 2:
+                return FieldUse(status="used", allowed=tuple(values), reason=reason, **common)
+        if refused and any(each.changes[name] is not None for each in refused):
+            return FieldUse(status="used", refused=_values(refused, name), reason=reason, **common)
+        return FieldUse(status="used", reason=reason, **common)
+
+    def _restricted_field(self, name: str, common: dict[str, Any]) -> FieldUse:
+        """A field that expressions read, but that only holds for the values that were proven.
+
+        Raises UnsupportedError where args cannot say so.
+        """
+        reason = self.binder.restricted[name]
+        values = self._proven(name)
+        if any(value is None or isinstance(value, list | tuple | dict) for value in values):
+            raise UnsupportedError("a choice that no config field explains", where=name, detail=reason)
+        return FieldUse(status="used", allowed=tuple(values), reason=reason, **common)
+
+    def _decides(self, name: str) -> bool:
+        """Whether texts of this field, or of its entries, choose between expressions: others were never seen."""
+        expressions = [*self.binder.expressions.values(), *self.binder.reader.rules.values()]
+        for part in (part for each in expressions for part in walk(each)):
+            if isinstance(part, WhenEqual) and part.field == name and isinstance(self._base(name), str):
+                return True
+            if any(isinstance(each, Listed) and each.field == name for each in conditions_of(part)):
+                return True
+        return False
+
+    def _allowed(self, name: str) -> list[Any]:
+        found: list[Any] = []
+        for value in self._proven(name):
+            for entry in value if isinstance(value, list | tuple) else [value]:
+                if entry is not None and entry not in found:
+                    found.append(entry)
+        return sorted(found, key=str)
+
+    def _unused_field(self, name: str, aliases: tuple[str, ...], mentioned: str | None) -> FieldUse:
+        common = self._common(name, aliases) if name in self.binder.reader.names else self._of_all_types(name)
+        if name in MUST_BE_OFF and name in SKIPPED:
+            return FieldUse(status="fixed", allowed=MUST_BE_OFF[name], reason="refused for all families", **common)
+        proven = self._proven(name)
+        reason = self._ignored(name, proven, mentioned)
+        if reason is not None:
+            return FieldUse(status="ignored", reason=reason, **common)
+        reason = self.binder.restricted.get(name, f"read at {mentioned}, but no other value could be proven to matter")
+        if name in self.binder.reader.rules and not isinstance(self._base(name), list):
+            # The class writes out what it computes: that is the one value which is proven for all configs.
+            return FieldUse(status="fixed", reason=reason, **common)
+        if self._matters_beside(name):
+            proven = [self._base(name)]
+        return FieldUse(status="fixed", allowed=tuple(proven), reason=reason, **common)
+
+    def _matters_beside(self, name: str) -> bool:
+        """Whether other values, though without effect alone, change something beside other changes."""
+        return len(self._proven(name)) > 1 and self._num_without_effect(name) == 0
+
+    def _ignored(self, name: str, proven: list[Any], mentioned: str | None) -> str | None:
+        """Why the field may have any value, if it may."""
+        if name in self.binder.restricted:
+            return None
+        if name in HARMLESS_FIELDS:
+            return HARMLESS_FIELDS[name]
+        if name in TOKEN_FIELDS:
+            return "special tokens; kept, but not part of the forward"
+        for pattern, reason in TRAINING.items():
+            if pattern.fullmatch(name):
+                return reason
+        seen = [value for value in proven if not same(value, self._base(name))]
+        equal = f"logits are equal bit for bit for {_listed(proven)}"
+        if mentioned is None:
+            return f"not read by the modeling source; {equal}" if seen else "not read by the modeling source"
+        if seen and LENGTHS.fullmatch(name):
+            return f"read at {mentioned}, but {equal}"
+        beside = self._num_without_effect(name) if len(seen) > 1 else 0
+        return f"logits are the same for {len(proven)} values, also beside {beside} other changes" if beside else None
+
+    def _num_without_effect(self, name: str) -> int:
+        """In how many configs that turn another switch of the base it makes no difference either; 0 where it does."""
+        binder, count = self.binder, 0
+        own = binder.choices.get(name, ())
+        switches = [
+            changes
+            for other, each in binder.choices.items()
+            for changes in each
+            if other != name and (isinstance(changes[other], bool | str | list | None) or not self._base(other))
+        ]
+        for number, switch in enumerate(switches if own else ()):
+            changes = {**own[number % len(own)], **switch}
+            if binder.reader.normal(changed(binder.observer.base, changes)) is None:
+                continue
+            outcome = binder.observer.look(changes, binder.predict, may_infer=False)
+            if outcome.kind == "unsupported":
+                return 0
+            count += outcome.kind != "refused"
+        return count
+
+    def _of_all_types(self, name: str) -> dict[str, Any]:
+        default = self.binder.reader.defaults.get(name)
+        value = look_up(self.binder.observer.base, name)
+        return {"name": name, "default": None if default is MISSING else default, "example": value}
+
+
+def _only(changes: Any, name: str) -> bool:
+    return name in changes and all(key == name or isinstance(value, list) for key, value in changes.items())
+
+
+def _values(outcomes: Iterable[Any], name: str) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for each in outcomes:
+        value = each.changes[name]
+        if value is not None and value not in found:
+            found.append(value)
+    return tuple(found)
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(repr(value) for value in values)
+
+
+def mentions(subject: Subject) -> dict[str, str]:
+    """Names that the modeling source reads as attributes or by getattr, with the first place: "file:line"."""
+    found: dict[str, str] = {}
+    config_file = subject.config_class.__module__.rpartition(".")[2]
+    files = [path for path in subject.source_files if path.stem != config_file] or list(subject.source_files)
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.expr):
+                continue
+            name = None
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                name = node.attr
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                name = node.value
+            if name is not None:
+                found.setdefault(name, f"{path.name}:{node.lineno}")
+    return found

@@ -1,0 +1,241 @@
+"""The whole analysis of an architecture: from a source to a report that a generator can write a family from."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from areal.porting.bind.accounting import SKIPPED, Accounts
+from areal.porting.bind.binder import Binder
+from areal.porting.bind.budget import Budget
+from areal.porting.bind.depth import depth_field
+from areal.porting.bind.derived import without_derived
+from areal.porting.bind.expressions import to_json
+from areal.porting.bind.folded import folded_fields, without_folded
+from areal.porting.bind.observing import Observer
+from areal.porting.bind.predictions import Predictions
+from areal.porting.bind.reading import learn
+from areal.porting.bind.undeclared import learn_absences, with_undeclared, without_aliases
+from areal.porting.bind.variants import choose
+from areal.porting.bind.wording import checklist, title
+from areal.porting.family import ArchitectureReport
+from areal.porting.infer.infer import unexplained_parts
+from areal.porting.infer.skipped import skipped_names
+from areal.porting.probe.instance import build, export, make_tokens
+from areal.porting.probe.library import quiet
+from areal.porting.probe.recorded import record
+from areal.porting.probe.tiny import complete, with_fewer_parts
+from areal.porting.records import Evidence, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from areal.porting.family import FieldUse
+    from areal.porting.probe.subject import Subject
+
+logger = logging.getLogger(__name__)
+
+
+@quiet()
+def analyse(
+    subject: Subject, *, tiny: Mapping[str, Any] | None = None, budget: Budget | None = None
+) -> ArchitectureReport:
+    """What the architecture computes for any config, proven on tiny instances.
+
+    tiny: values for some fields of the tiny config; the rest is found. budget: what it may cost; an analysis that needs
+    more ends as unsupported, naming what it was busy with. Status "unsupported" with `missing` says what
+    the blocks cannot express. Raises SubjectError where there is nothing to analyse.
+    """
+    clock, budget = _Clock(), budget or Budget()
+    with clock.phase("tiny"):
+        declared = without_aliases(subject, without_derived(subject, complete(subject, tiny or {})))
+        folded = folded_fields(subject, declared)
+        declared = without_folded(declared, folded)
+        base = with_undeclared(subject, declared, {*SKIPPED, *(each.name for each in folded)})
+    try:
+        report = _analyse(subject, base, clock, budget, optional=base.keys() - declared.keys())
+    except _UnlearnedError as error:
+        base = {name: value for name, value in base.items() if name not in error.names}
+        report = _analyse(subject, base, clock, budget)
+    if report.status == "unsupported":
+        # Code may read a field in one place and compute without it in others: such values make no sense together. Where
+        # it is absent nothing is unknown, and families refuse configs that hold fields they do not know.
+        kept = {name: value for name, value in base.items() if name in declared or _holds(report.spec, value)}
+        # Nor need a part be explained that most configs do not have.
+        for fewer in _distinct(base, kept, declared, with_fewer_parts(subject, declared, tiny or {})):
+            report = _analyse(subject, fewer, clock, budget)
+            if report.status != "unsupported":
+                break
+    if report.status == "unsupported" and not report.spec:  # not even the base was explained
+        with clock.phase("unexplained"):
+            report = replace(report, missing=[*report.missing, *_further(subject, report)])
+    return report
+
+
+def _distinct(first: dict[str, Any], *others: dict[str, Any]) -> list[dict[str, Any]]:
+    """The others, without repetitions and without the first."""
+    return [each for number, each in enumerate(others) if each not in (first, *others[:number])]
+
+
+def _further(subject: Subject, report: ArchitectureReport) -> list[dict[str, Any]]:
+    """Features besides the main reason that are missing as well, each at the first place where it is seen."""
+    named = {str(each["feature"]) for each in report.missing}
+    found: list[dict[str, Any]] = []
+    try:
+        for error in unexplained_parts(build(subject, report.tiny_config, attention="eager")):
+            if error.feature not in named:
+                named.add(error.feature)
+                found.append({"feature": error.feature, "where": error.where, "detail": error.detail})
+    except Exception as error:  # noqa: BLE001 - the refusal stands; what cannot be looked at adds nothing to it
+        logger.debug("looking for further missing features of %s ended with %r", subject.model_type, error)
+    return found
+
+
+def _holds(part: Any, value: Any) -> bool:
+    """Whether a value stands anywhere in a spec as nested JSON."""
+    if isinstance(part, dict):
+        part = list(part.values())
+    if isinstance(part, list | tuple):
+        return any(_holds(each, value) for each in part)
+    return type(part) is type(value) and bool(part == value)
+
+
+class _UnlearnedError(Exception):
+    """What undeclared fields mean where they are absent was not found. Published configs do not have them: a family
+    that needed them would load none of these, so they are done without."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__(", ".join(sorted(names)))
+        self.names = frozenset(names)
+
+
+def _analyse(
+    subject: Subject, base: dict[str, Any], clock: _Clock, budget: Budget, *, optional: Collection[str] = ()
+) -> ArchitectureReport:
+    """The report on a base config. Raises _UnlearnedError if the absence of one of the `optional` fields is not
+    understood."""
+    binder: Binder | None = None
+    try:
+        with clock.phase("base"):
+            observer = Observer(subject, base, budget)
+        with clock.phase("reading"):
+            depth = depth_field(subject, base, len(observer.inference.spec.layers))
+            reader = learn(subject, base, depth, SKIPPED, budget)
+            absent = learn_absences(observer, reader)
+        unlearned = {name for name in optional if name in reader.names and name not in absent}
+        if unlearned:
+            raise _UnlearnedError(unlearned)
+        with clock.phase("binding"):
+            binder = Binder(observer, reader)
+            binder.vary()
+            predictions = Predictions(binder)
+            predictions.accept_late()
+            predictions.look_awake()
+            predictions.look_around()
+            predictions.look_jointly()
+            binder.fill_nulls()
+            for name in absent:
+                binder.look_without(name)
+        with clock.phase("report"):
+            return _report(subject, binder, clock)
+    except UnsupportedError as error:
+        return _unsupported(subject, base, error, clock, binder)
+
+
+def as_json(report: ArchitectureReport) -> dict[str, Any]:
+    """The report as plain JSON values."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(report), default=_plain))
+    return plain
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return str(value)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - start, 3)
+
+
+def _report(subject: Subject, binder: Binder, clock: _Clock) -> ArchitectureReport:
+    observer = binder.observer
+    tensors = export(observer.instance)
+    evidence = [*observer.inference.evidence, *_bindings(binder)]
+    reference: dict[str, Any] = {}
+    if not subject.installed:
+        tokens = make_tokens(observer.instance, batch=2, length=24, seed=1)
+        reference = record(observer.instance, tokens)
+    return ArchitectureReport(
+        status="proven",
+        model_type=subject.model_type,
+        architecture=subject.architecture,
+        source=subject.source,
+        title=title(observer.inference.spec),
+        tiny_config=observer.base,
+        spec=asdict(observer.inference.spec),
+        slots={slot: to_json(expression) for slot, expression in sorted(binder.expressions.items())},
+        fields=[_field(use) for use in Accounts(subject, binder).uses()],
+        layout=[asdict(entry) for entry in observer.layout],
+        skipped=list(skipped_names(observer.instance, tensors)),
+        variants=[asdict(variant) for variant in choose(binder)],
+        evidence=checklist(evidence),
+        reference=reference,
+        seconds=clock.seconds,
+    )
+
+
+def _field(use: FieldUse) -> dict[str, Any]:
+    found = {name: value for name, value in vars(use).items() if name != "default_rule"}
+    return found | {"default_rule": None if use.default_rule is None else to_json(use.default_rule)}
+
+
+def _bindings(binder: Binder) -> Iterator[Evidence]:
+    """How well the expressions are known, and what was left out."""
+    proven = [each for each in binder.joint_outcomes if each.kind == "proven"]
+    predicted = [each for each in proven if not each.inferred]
+    if proven:
+        worst = max(each.parity / each.tolerance for each in proven)
+        yield Evidence(
+            feature="predictions",
+            value=f"{len(predicted)} of {len(proven)} configs with many changes at once were predicted",
+            source="parity",
+            detail=f"largest difference of a logit over the tolerance: {worst:.1e}",
+        )
+    for name, reason in sorted(binder.restricted.items()):
+        yield Evidence(feature=f"config.{name}", value="only proven values", source="parity", detail=reason)
+    for outcome in binder.outcomes:
+        if outcome.kind == "unsupported":
+            changes = ", ".join(f"{name}={value!r}" for name, value in outcome.changes.items())
+            yield Evidence(feature=f"config {changes}", value="refused", source="parity", detail=outcome.detail)
+
+
+def _unsupported(
+    subject: Subject, base: dict[str, Any], error: UnsupportedError, clock: _Clock, binder: Binder | None
+) -> ArchitectureReport:
+    inference = None if binder is None else binder.observer.inference
+    missing = [{"feature": error.feature, "where": error.where, "detail": error.detail}]
+    return ArchitectureReport(
+        status="unsupported",
+        model_type=subject.model_type,
+        architecture=subject.architecture,
+        source=subject.source,
+        tiny_config=base,
+        spec={} if inference is None else asdict(inference.spec),
+        evidence=[] if inference is None else checklist(inference.evidence),
+        missing=missing,
+        seconds=clock.seconds,
+    )

@@ -1,0 +1,394 @@
+"""Varies the fields of a config, one at a time and then many at once, until expressions predict what every config does.
+
+An expression is only believed while no observation contradicts it. What cannot be explained is taken out: the fields
+that are involved keep the values that were proven.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.porting.bind.attempts import attempts
+from areal.porting.bind.expressions import ROTARY_FIELD, SCORE_FACTOR, fields_of, look_up, same, walk
+from areal.porting.bind.filling import branches, filled, filling_rules
+from areal.porting.bind.fitting import explains, fit
+from areal.porting.bind.guessing import first_guesses, value_guess
+from areal.porting.bind.nearby import nearby
+from areal.porting.bind.observations import Observation, Sample, one_cause, readable, same_value
+from areal.porting.bind.rotary import (
+    RotaryFit,
+    extra_names,
+    has_type,
+    is_layered,
+    rotary_changes,
+    rotary_parts,
+    with_rotary_values,
+    without_score_factor,
+)
+from areal.porting.bind.slots import ABSENT, ROTARY_SLOT, LayerValues, predict
+from areal.porting.bind.spellings import Spellings
+from areal.porting.bind.variations import MISSING, alternatives, changed, resized
+from areal.porting.family import Constant, Product, RotaryScaled
+from areal.porting.records import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from areal.porting.bind.observing import Observer, Outcome
+    from areal.porting.bind.reading import ConfigReader
+    from areal.porting.family import Expression
+    from areal.porting.spec import ArchitectureSpec
+
+WANTED: Final = {"bool": 1, "int": 2, "float": 1, "str": 2, "list": 3, "null": 2}
+"""Values of a field that are looked at, by the kind of its base value."""
+
+
+@dataclass
+class Binder:
+    """Binds the slots of an observer's base config to fields: `vary`, then `Predictions`, then `fill_nulls`."""
+
+    observer: Observer
+    reader: ConfigReader
+    leave: frozenset[str] = frozenset()
+    """Fields that are not varied."""
+    expressions: dict[str, Expression] = field(default_factory=dict)
+    observations: list[Observation] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    restricted: dict[str, str] = field(default_factory=dict)
+    """Fields that keep proven values, with the reason."""
+    choices: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Field to changes of it that were proven or without effect."""
+    rotary_types: dict[str | None, set[str]] = field(default_factory=dict)
+    """Layer type (None: all layers alike) to the rotary types that were proven."""
+    joint_outcomes: list[Outcome] = field(default_factory=list)
+    stuck: set[str] = field(default_factory=set)
+    """Slots that no expression explains so far: searching again takes long, so only `_settle` does."""
+    no_nulls: set[str] = field(default_factory=set)
+    """Fields without which no model builds or runs, though their class lets them be null."""
+    rotary_refused: set[tuple[str | None, str]] = field(default_factory=set)
+
+    def vary(self) -> None:
+        """Observes one change after another until `expressions` hold. Raises UnsupportedError where even the base is
+        not explained."""
+        self.observe_base()
+        for name in self.reader.names:
+            if name not in self.leave and name != ROTARY_FIELD:
+                self._vary(name)
+        self._vary_rotary()
+        self.settle()
+
+    def observe_base(self) -> None:
+        """First expressions, from the base config alone. Raises UnsupportedError where no field holds its rotations."""
+        self._add(self.observer.base, self.observer.values, {})
+        self._guess()
+
+    def predict(self, config: dict[str, Any]) -> ArchitectureSpec:
+        """The spec of a config.json by the expressions so far. Raises EvaluationError."""
+        return predict(self.expressions, self._completed(config))
+
+    def _predict_by(self, expressions: Mapping[str, Expression], config: dict[str, Any]) -> ArchitectureSpec:
+        return predict(expressions, self._completed(config))
+
+    def _completed(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        return with_rotary_values(self.reader.complete(config))
+
+    def _add(self, config: Mapping[str, Any], values: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+        self.observations.append(Observation(self._completed(config), values, changes))
+
+    # -------------------------------------------------------------------------------------------------------- guessing
+
+    def _guess(self) -> None:
+        """First expressions by equal values in the base config alone: predictions that save inferences."""
+        base = self.observations[0]
+        entries = look_up(self.observer.base, ROTARY_FIELD)
+        if isinstance(entries, dict):
+            layered = is_layered(entries)
+            for name, entry in entries.items() if layered else [(None, entries)]:
+                if entry is not None:
+                    self.rotary_types[name] = {str(entry.get("rope_type", "default"))}
+        samples = {slot: Sample(base.config, value, base.depth) for slot, value in base.values.items()}
+        self.expressions = first_guesses(samples, self._names())
+        rotary = self._rotary_fit().fit([samples[ROTARY_SLOT]])
+        if rotary is None:
+            detail = f"its values are {base.values[ROTARY_SLOT]}"
+            raise UnsupportedError("rotary settings that no field holds", where=ROTARY_SLOT, detail=detail)
+        self.expressions[ROTARY_SLOT] = rotary
+
+    def _names(self) -> list[str]:
+        names = [
+            *self.reader.names,
+            *(
+                name
+                for name in self.observations[0].config
+                if name.startswith(ROTARY_FIELD + ".") and name != SCORE_FACTOR
+            ),
+        ]
+        return readable(names, self.observations)
+
+    def _rotary_fit(self) -> RotaryFit:
+        types = {name: tuple(types) for name, types in self.rotary_types.items()}
+        return RotaryFit(self._names(), types, extra_names(look_up(self.observer.base, ROTARY_FIELD)))
+
+    # -------------------------------------------------------------------------------------------------- one at a time
+
+    def _vary(self, name: str) -> None:
+        base = self.observer.base
+        value = look_up(self.observations[0].config, name)
+        kind = "null" if value is None else type(value).__name__
+        wanted = WANTED.get(kind, 2)
+        for other in alternatives(value, self.reader.annotations.get(name, "")):
+            if other is None:
+                # Nulls that the class fills are its business; others are looked at in addition.
+                if name not in self.reader.rules:
+                    self._look(name, {name: None}, other)
+                continue
+            if wanted and self._look(name, resized(base, name, other, self.reader.depth_field), other):
+                wanted -= 1
+        default = self.reader.defaults.get(name)
+        if type(default) is int and default <= 0 and default != value:
+            # What a config without the field means: such a number stands for something else, or for nothing at all.
+            self._look(name, {name: default}, default)
+
+    def look_without(self, name: str) -> bool:
+        """Looks at the base config without a field; whether it builds."""
+        return self._look(name, {name: MISSING}, None)
+
+    def _look(self, name: str, changes: dict[str, Any], value: Any) -> bool:
+        """Looks at one config; whether it was one that builds."""
+        outcome = None
+        for attempt in attempts(self.reader, name, changes, value):
+            if self.reader.normal(changed(self.observer.base, attempt)) is None:
+                continue
+            near = nearby(self.expressions, self.observations[0], attempt)
+            guesses = (partial(self._predict_by, expressions) for expressions in near)
+            found = self.observer.look(attempt, self.predict, nearby=guesses)
+            if found.kind != "refused":
+                outcome = found
+            if found.kind in ("proven", "no_effect"):
+                break
+        if outcome is None:
+            if value is None:
+                self.no_nulls.add(name)
+            return False
+        changes = dict(outcome.changes)
+        self.outcomes.append(outcome)
+        if outcome.kind == "unsupported":
+            return True
+        if self.accept(outcome):
+            self.choices.setdefault(name, []).append(changes)
+        return True
+
+    def accept(self, outcome: Outcome) -> bool:
+        """Adds an observation, unless no expressions explain it and those that there are refuse it: that is safe."""
+        before, stuck = dict(self.expressions), set(self.stuck)
+        outcome = Spellings(self.observer, self.observations[0], before, self._predict_by).likeliest(outcome)
+        self._add(outcome.config, outcome.values, outcome.changes)
+        if outcome.kind == "proven" and not outcome.inferred:
+            return True
+        unresolved = self._refit()
+        if outcome.loud and (unresolved or self._is_far_fetched(outcome, before)):
+            self.observations.pop()
+            self.expressions, self.stuck = before, stuck
+            return False
+        return True
+
+    def _is_far_fetched(self, outcome: Outcome, before: Mapping[str, Expression]) -> bool:
+        """Whether a config of many changes made an expression one of three fields or more: chance finds these, too."""
+        if len(outcome.changes) < 2:
+            return False
+        new = (each for slot, each in self.expressions.items() if each != before.get(slot))
+        return any(isinstance(part, Product) and len(part.powers) > 2 for each in new for part in walk(each))
+
+    def _vary_rotary(self) -> None:
+        base = look_up(self.observer.base, ROTARY_FIELD)
+        if not isinstance(base, dict):
+            return
+        proven: list[tuple[str | None, str, dict[str, Any]]] = []
+        partial_refused = False
+        for layer_type, rotary_type, entries in rotary_changes(base, self.observer.inference.spec):
+            types = self.rotary_types.setdefault(layer_type, set())
+            if (layer_type, rotary_type) in self.rotary_refused:
+                continue
+            known = rotary_type in types
+            types.add(rotary_type)
+            self._retype()
+            outcome = self.observer.look({ROTARY_FIELD: entries}, self.predict)
+            self.outcomes.append(outcome)
+            if outcome.kind in ("proven", "no_effect"):
+                self._add(outcome.config, outcome.values, outcome.changes)
+            if outcome.kind == "proven" and outcome.inferred and self._refit():
+                # Nothing says what this changes: it is refused, and what was seen of it is left out. Another part of
+                # the head is refused by families in which no expression reads it.
+                if rotary_parts(entries) != rotary_parts(base):
+                    partial_refused = True
+                    self._forget(lambda changes: rotary_parts(changes) != rotary_parts(base))
+                else:
+                    self._forget(partial(has_type, rotary_type=rotary_type))
+                    types.discard(rotary_type)
+                self._refit()
+            elif outcome.kind in ("unsupported", "refused") and (outcome.kind == "unsupported" or not known):
+                types.discard(rotary_type)
+                self._forget(partial(has_type, rotary_type=rotary_type))
+            self._retype()
+            self.rotary_refused |= {(layer_type, rotary_type)} - {(layer_type, each) for each in types}
+            if outcome.kind == "proven":
+                proven.append((layer_type, rotary_type, {ROTARY_FIELD: entries}))
+        self.choices[ROTARY_FIELD] = [
+            changes
+            for *kind, changes in proven
+            if tuple(kind) not in self.rotary_refused
+            and not (partial_refused and rotary_parts(changes[ROTARY_FIELD]) != rotary_parts(base))
+        ]
+
+    def _forget(self, unwanted: Callable[[Any], bool]) -> None:
+        """Takes out the observations of rotary settings that are unwanted."""
+        self.observations = [
+            each
+            for each in self.observations
+            if ROTARY_FIELD not in each.changes or not unwanted(each.changes[ROTARY_FIELD])
+        ]
+
+    def _retype(self) -> None:
+        self.expressions[ROTARY_SLOT] = self._rotary_fit().retyped(self.expressions[ROTARY_SLOT])
+
+    # --------------------------------------------------------------------------------------------------------- fitting
+
+    def _samples(self, slot: str, observations: Iterable[Observation] | None = None) -> list[Sample]:
+        samples = []
+        for each in self.observations if observations is None else observations:
+            value = each.values.get(slot, ABSENT)
+            if value is ABSENT or (isinstance(value, LayerValues) and all(entry is ABSENT for entry in value)):
+                continue
+            samples.append(Sample(each.config, value, each.depth))
+        return samples
+
+    def _refit(self, *, again: bool = False) -> list[str]:
+        """New expressions for slots that an observation contradicts; those that have none any more are returned.
+
+        again: also try those for which nothing was found before.
+        """
+        unresolved: list[str] = []
+        self.stuck = set() if again else self.stuck
+        slots = {slot for each in self.observations for slot in each.values}
+        for slot in sorted(slots - self.stuck):
+            samples = self._samples(slot)
+            known = self.expressions.get(slot)
+            if known is not None and all(self._explains(slot, known, sample) for sample in samples):
+                continue
+            found = self._fit(slot, samples)
+            if found is None:
+                unresolved.append(slot)
+            else:
+                self.expressions[slot] = found
+        self.stuck |= set(unresolved)
+        return unresolved
+
+    def _explains(self, slot: str, expression: Expression, sample: Sample) -> bool:
+        if slot == ROTARY_SLOT:
+            return self._rotary_fit().explains(expression, sample)
+        return explains(expression, sample)
+
+    def _fit(self, slot: str, samples: list[Sample]) -> Expression | None:
+        if not samples:
+            return None
+        if slot == ROTARY_SLOT:
+            return self._rotary_fit().fit(samples)
+        budget = self.observer.budget
+        alone, together = self._causes(slot, single=True), self._causes(slot, single=False)
+        for names in _distinct(alone, together, together | self._contradicting(slot)):
+            found = fit(slot, samples, names, budget=budget)
+            if isinstance(found, Constant) and slot not in self.observations[0].values:
+                # Seen with one value only: a field that has it is the likelier explanation, and will be tested.
+                return value_guess(slot, samples, self._names())
+            if found is not None:
+                return found
+        plain = without_score_factor(samples) if slot.endswith(".scale") else None
+        found = None if plain is None else fit(slot, plain, self._causes(slot, single=True), budget=budget)
+        return None if found is None else RotaryScaled(found)
+
+    def _causes(self, slot: str, *, single: bool) -> set[str]:
+        """Fields that differ from the base config in configs for which the slot does, too."""
+        base = self.observations[0]
+        found: set[str] = set()
+        for each in self.observations[1:]:
+            if single and len(each.changes) > 1 and not one_cause(each):
+                continue
+            if not same_value(each.values.get(slot, ABSENT), base.values.get(slot, ABSENT)):
+                found |= {
+                    name for name in self._names() if not same(look_up(each.config, name), look_up(base.config, name))
+                }
+        return found - self.restricted.keys()
+
+    def _contradicting(self, slot: str) -> set[str]:
+        """The two fields that together make the slot what it is not expected to be, if only that of the base config: a
+        bias that a flag brings, but for one kind of projection."""
+        known, found = self.expressions.get(slot), set[str]()
+        if known is None:
+            return found
+        for each in (each for each in self.observations[1:] if len(each.changes) == 2):
+            if not all(self._explains(slot, known, sample) for sample in self._samples(slot, [each])):
+                found |= set(each.changes) & set(self._names())
+        return found - self.restricted.keys()
+
+    # ----------------------------------------------------------------------------------------------------- restricting
+
+    def settle(self) -> None:
+        """Takes observations out until all slots are explained, and restricts the fields that these varied."""
+        for _ in range(len(self.reader.names)):
+            unresolved = self._refit(again=True)
+            if not unresolved:
+                return
+            slot = unresolved[0]
+            causes = sorted(self._causes(slot, single=False))
+            given_up = self.observer.budget.gave_up.get(slot)
+            reason = f"no expression explains {slot} for all of its values"
+            reason += f": {given_up}" if given_up else ""
+            for name in causes:
+                kept = [each for each in self.observations if name not in each.changes]
+                if self._fit(slot, self._samples(slot, kept)) is not None:
+                    self.restrict(name, reason)
+                    break
+            else:
+                for name in causes:
+                    self.restrict(name, reason)
+                if not causes:
+                    raise UnsupportedError("a value that no config field explains", where=slot, detail=given_up or "")
+        unresolved = self._refit(again=True)
+        if unresolved:
+            detail = self.observer.budget.gave_up.get(unresolved[0], "")
+            raise UnsupportedError("values that no config field explains", where=unresolved[0], detail=detail)
+
+    def restrict(self, name: str, reason: str) -> None:
+        self.restricted[name] = reason
+        self.choices.pop(name, None)
+        self.observations = [
+            each for each in self.observations if name not in each.changes and not self._moved(each, name)
+        ]
+
+    def _moved(self, observation: Observation, name: str) -> bool:
+        if name in self.reader.rules and name not in observation.changes:
+            return False  # the class computed it, which is proven
+        return name in self._names() and not same(
+            look_up(observation.config, name), look_up(self.observations[0].config, name)
+        )
+
+    # --------------------------------------------------------------------------------------------------- filling nulls
+
+    def fill_nulls(self) -> None:
+        """Nulls that the modeling code fills become rules, so that everything else reads the filled value."""
+        for name, rule in filling_rules(self.expressions, self.reader.rules).items():
+            before = self.observations, dict(self.expressions)
+            self.observations = [replace(each, config=filled(each.config, name, rule)) for each in self.observations]
+            readers = [slot for slot, each in self.expressions.items() if name in fields_of(each)]
+            for slot in readers:
+                del self.expressions[slot]
+            if self._refit() or any(branches({slot: self.expressions[slot]}) for slot in readers):
+                self.observations, self.expressions = before
+            else:
+                self.reader.rules[name] = rule
+
+
+def _distinct(*sets: set[str]) -> list[set[str]]:
+    return [each for number, each in enumerate(sets) if each not in sets[:number]]

@@ -1,0 +1,94 @@
+"""How much an analysis may search and look: counted, so that its results are the same on every machine.
+
+A clock is the last resort, for models that are slow by themselves. What was given up is named.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.porting.records import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+STEPS_OF_A_FIT: Final = 600_000
+"""Comparisons that the search for one expression may cost: a few seconds."""
+
+STEPS: Final = 6_000_000
+"""Of all searches of an analysis together."""
+
+LOOKS: Final = 1_500
+"""Configs that an analysis builds and runs at most; families with most fields take a quarter of them."""
+
+SECONDS: Final = 600.0
+"""After this no further config is looked at and no further expression searched."""
+
+
+class GaveUpError(Exception):
+    """The search for one expression has cost what it may."""
+
+
+@dataclass
+class Budget:
+    """What one analysis has left."""
+
+    steps_of_a_fit: int = STEPS_OF_A_FIT
+    steps: int = STEPS
+    looks: int = LOOKS
+    seconds: float = SECONDS
+    gave_up: dict[str, str] = field(default_factory=dict)
+    """Slot whose search was given up to what was searched."""
+    _start: float = field(default_factory=time.monotonic)
+
+    def fit(self, slot: str, names: Sequence[str]) -> Allowance:
+        """For one search. Raises UnsupportedError when the time is up."""
+        self._check_clock(slot, f"searching among {_listed(names)}")
+        return Allowance(self, slot, names, self.steps_of_a_fit)
+
+    def look(self, changes: Mapping[str, Any]) -> None:
+        """Before a config is built. Raises UnsupportedError when there were too many, or the time is up."""
+        where = ", ".join(f"config.{name}" for name in sorted(changes)) or "config"
+        self._check_clock(where, "looking at configs")
+        self.looks -= 1
+        if self.looks < 0:
+            raise UnsupportedError(
+                "more dependent config fields than the analysis looks at",
+                where=where,
+                detail="the last of many configs changed these",
+            )
+
+    def _check_clock(self, where: str, doing: str) -> None:
+        if time.monotonic() - self._start > self.seconds:
+            detail = f"given up after {self.seconds:.0f} s while {doing}"
+            raise UnsupportedError("an analysis that takes too long", where=where, detail=detail)
+
+
+@dataclass
+class Allowance:
+    """What one search may still cost."""
+
+    budget: Budget
+    slot: str
+    names: Sequence[str]
+    left: int
+
+    def spend(self, steps: int) -> None:
+        """Raises GaveUpError when this search has cost too much, UnsupportedError when all together have."""
+        self.left -= steps
+        self.budget.steps -= steps
+        if self.budget.steps < 0:
+            raise UnsupportedError(
+                "values that no short search over config fields explains",
+                where=self.slot,
+                detail=f"given up among {_listed(self.names)}",
+            )
+        if self.left < 0:
+            self.budget.gave_up[self.slot] = f"the search among {_listed(self.names)} was given up"
+            raise GaveUpError(self.slot)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(sorted(names)) or "no fields"

@@ -1,0 +1,362 @@
+"""Expressions over config fields: what they mean for one config, how they are written as JSON, which fields they read.
+
+The records stand in `areal.porting.family`. A config here is the content of a config.json with its defaults
+filled in; a dot in a field's name reaches into an object.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.api import ModelError
+from areal.models.config_fields import ConfigFields
+from areal.models.rotary_args import take_rotary
+from areal.porting.family import (
+    All,
+    AtLeast,
+    AtMost,
+    Constant,
+    Field,
+    First,
+    Flag,
+    Listed,
+    Member,
+    Multiple,
+    Not,
+    PerLayer,
+    Power,
+    Product,
+    RotaryField,
+    RotaryScaled,
+    Sum,
+    WhenEqual,
+    WhenNull,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from areal.porting.family import Condition, Expression
+
+ROTARY_FIELD: Final = "rope_parameters"
+"""Where transformers keeps everything about rotary positions."""
+SCORE_FACTOR: Final = "rope_parameters.score_factor"
+"""In completed configs: `RotaryArgs.score_factor` of their rope_parameters."""
+
+_ROTARY_BESIDE: Final = ("original_max_position_embeddings",)
+_ROUNDING: Final = 1e-9
+"""Keeps 24 * 0.125 from becoming 2 when it is rounded down."""
+
+
+class EvaluationError(ValueError):
+    """An expression has no value for a config: a null or text where a number is needed."""
+
+
+def look_up(config: Mapping[str, Any], name: str) -> Any:
+    """The value of a field; None where it is absent."""
+    if name in config:
+        return config[name]
+    value: Any = config
+    for part in name.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two values mean the same: true is not 1, but 1 is 1.0, and floats may differ in their last digits."""
+    if isinstance(first, bool) or isinstance(second, bool) or first is None or second is None:
+        return first is second
+    if isinstance(first, int | float) and isinstance(second, int | float):
+        return math.isclose(first, second, rel_tol=1e-6)
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(same(value, second[key]) for key, value in first.items())
+    return bool(first == second)
+
+
+def evaluate(  # noqa: C901, PLR0911 - one case for each kind
+    expression: Expression, config: Mapping[str, Any], layer: int | None = None
+) -> Any:
+    """The value for a config. layer: needed where the expression depends on it. Raises EvaluationError."""
+    match expression:
+        case Constant(value):
+            return value
+        case Field(name):
+            return look_up(config, name)
+        case Product():
+            return _product(expression, config)
+        case Sum(terms):
+            return sum(_number(evaluate(term, config, layer), "a sum") for term in terms)
+        case Power(factor, base, exponent):
+            return factor * _raised(_number(evaluate(base, config, layer), "a power"), exponent)
+        case RotaryScaled(base):
+            return _number(evaluate(base, config, layer), "a scale") * _number(config.get(SCORE_FACTOR), SCORE_FACTOR)
+        case WhenNull(name, otherwise):
+            value = look_up(config, name)
+            return evaluate(otherwise, config, layer) if value is None else value
+        case WhenEqual(name, value, then, otherwise):
+            return evaluate(then if same(look_up(config, name), value) else otherwise, config, layer)
+        case PerLayer(condition, then, otherwise):
+            return evaluate(then if holds(condition, config, layer) else otherwise, config, layer)
+        case RotaryField():
+            return _rotary(expression, config, layer)
+    raise AssertionError(f"no such expression: {expression!r}")
+
+
+def holds(condition: Condition, config: Mapping[str, Any], layer: int | None) -> bool:
+    """Whether a condition is true of a layer. Raises EvaluationError where the field cannot be compared."""
+    if isinstance(condition, Not):
+        return not holds(condition.condition, config, layer)
+    if isinstance(condition, All):
+        return all(holds(each, config, layer) for each in condition.conditions)
+    if isinstance(condition, Flag):
+        return same(look_up(config, condition.field), condition.value)
+    if layer is None:
+        raise EvaluationError(f"{condition!r} depends on the layer")
+    return _holds_for_layer(condition, config, layer)
+
+
+def _holds_for_layer(condition: Condition, config: Mapping[str, Any], layer: int) -> bool:
+    match condition:
+        case Listed(name, values):
+            entries = look_up(config, name)
+            if not isinstance(entries, list | tuple) or layer >= len(entries):
+                raise EvaluationError(f"{name} is {entries!r}, expected a list with an entry for layer {layer}")
+            return any(same(entries[layer], value) for value in values)
+        case AtLeast(name):
+            return layer >= _number(look_up(config, name), name)
+        case AtMost(name):
+            return layer <= _number(look_up(config, name), name)
+        case First():
+            return layer == 0
+        case Multiple(of, shift):
+            number = _number(look_up(config, of), of) if isinstance(of, str) else of
+            if number < 1:
+                raise EvaluationError(f"{of} is {number}, expected at least 1")
+            return (layer + shift) % number == 0
+        case Member(name):
+            entries = look_up(config, name)
+            return isinstance(entries, list | tuple) and layer in entries
+    raise AssertionError(f"no such condition: {condition!r}")
+
+
+def _product(expression: Product, config: Mapping[str, Any]) -> float:
+    result = expression.factor
+    for name, power in expression.powers:
+        number = _number(look_up(config, name), name)
+        result *= _raised(number, power)
+    return math.floor(result + _ROUNDING) if expression.integer else result
+
+
+def _raised(number: float, power: float) -> float:
+    if number <= 0 and power != 1:
+        raise EvaluationError(f"{number} has no power {power}")
+    return float(number**power) if power != 1 else number
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise EvaluationError(f"{name} is {value!r}, expected a number")
+    return value
+
+
+def _rotary(expression: RotaryField, config: Mapping[str, Any], layer: int | None) -> dict[str, Any] | None:
+    own = _theta_of_layer(expression.thetas, config, layer) if expression.thetas else None
+    if own == 0:
+        return None
+    if expression.theta is not None:
+        return {"theta": float(evaluate(expression.theta, config)), "type": "default", "parameters": {}}
+    entries = config.get(ROTARY_FIELD)
+    if isinstance(entries, dict) and expression.layer_type in entries and entries[expression.layer_type] is None:
+        return None
+    # The reader of every generated family, so that what is proven here is what it will do.
+    known = {name: config[name] for name in (ROTARY_FIELD, *_ROTARY_BESIDE) if config.get(name) is not None}
+    try:
+        found = take_rotary(
+            ConfigFields({"model_type": "analysed", **copy.deepcopy(known)}),
+            config.get("max_position_embeddings"),
+            layer_type=expression.layer_type,
+            types=expression.types,
+            partial=True,
+            unused=expression.extra,
+        )
+    except ModelError as error:
+        raise EvaluationError(str(error)) from error
+    return {"theta": own or found.theta, "type": found.rotary_type, "parameters": found.parameters}
+
+
+def _theta_of_layer(name: str, config: Mapping[str, Any], layer: int | None) -> float:
+    entries = look_up(config, name)
+    if layer is None or not isinstance(entries, list | tuple) or layer >= len(entries):
+        raise EvaluationError(f"{name} is {entries!r}, expected a list with an entry for layer {layer}")
+    return float(_number(entries[layer], name))
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def fields_of(expression: Expression) -> set[str]:
+    """Names of all fields that it reads."""
+    return {name for part in walk(expression) for name in _own_fields(part)}
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """The expression and all parts of it."""
+    yield expression
+    for part in _parts(expression):
+        yield from walk(part)
+
+
+def _parts(expression: Expression) -> tuple[Expression, ...]:
+    match expression:
+        case Sum(terms):
+            return terms
+        case Power(_, base, _) | RotaryScaled(base):
+            return (base,)
+        case WhenNull(_, otherwise):
+            return (otherwise,)
+        case WhenEqual(_, _, then, otherwise) | PerLayer(_, then, otherwise):
+            return (then, otherwise)
+        case RotaryField(_, _, theta):
+            return () if theta is None else (theta,)
+    return ()
+
+
+def _own_fields(expression: Expression) -> tuple[str, ...]:
+    match expression:
+        case Field(name) | WhenNull(name, _) | WhenEqual(name, _, _, _):
+            return (name,)
+        case Product(_, powers):
+            return tuple(name for name, _ in powers)
+        case PerLayer(condition, _, _):
+            return tuple(_condition_fields(condition))
+        case RotaryField(_, _, None):
+            return (ROTARY_FIELD, *([expression.thetas] if expression.thetas else []))
+        case RotaryScaled():
+            return (ROTARY_FIELD,)
+    return ()
+
+
+def _condition_fields(condition: Condition) -> set[str]:
+    match condition:
+        case Not(inner):
+            return _condition_fields(inner)
+        case All(conditions):
+            return set().union(*map(_condition_fields, conditions))
+        case Multiple(of, _):
+            return {of} if isinstance(of, str) else set()
+        case First():
+            return set()
+        case Listed(name, _) | AtLeast(name) | AtMost(name) | Member(name) | Flag(name, _):
+            return {name}
+    raise AssertionError(f"no such condition: {condition!r}")
+
+
+def conditions_of(expression: Expression) -> Iterator[Condition]:
+    """All conditions on layers that the expression itself has, without those of its parts."""
+    found = [expression.condition] if isinstance(expression, PerLayer) else []
+    while found:
+        condition = found.pop()
+        yield condition
+        if isinstance(condition, Not):
+            found.append(condition.condition)
+        elif isinstance(condition, All):
+            found += condition.conditions
+
+
+def complexity(expression: Expression) -> int:
+    """The smaller, the simpler; a choice costs more than arithmetic."""
+    costs: dict[type, int] = {
+        Power: 3,
+        RotaryScaled: 2,
+        Constant: 1,
+        Field: 2,
+        Product: 3,
+        Sum: 2,
+        WhenNull: 3,
+        WhenEqual: 6,
+        PerLayer: 6,
+        RotaryField: 2,
+    }
+    total = 0
+    for part in walk(expression):
+        total += costs[type(part)]
+        if isinstance(part, Product):
+            total += len(part.powers) + (not float(part.factor).is_integer())
+        if isinstance(part, PerLayer):
+            # "Windowed layers have a window" reads better than "full layers have none".
+            total += _condition_complexity(part.condition) + (part.then == Constant(None))
+    return total
+
+
+def _condition_complexity(condition: Condition) -> int:
+    match condition:
+        case Not(inner):
+            return 1 + _condition_complexity(inner)
+        case All(conditions):
+            return 1 + sum(map(_condition_complexity, conditions))
+        case Multiple(of, shift):
+            return 2 + isinstance(of, int) + (shift != 0)
+    return 1
+
+
+# ---------------------------------------------------------------------------------------------------------------- JSON
+
+
+def to_json(expression: Expression) -> dict[str, Any]:  # noqa: C901, PLR0911 - one case for each kind
+    """As documented at the classes in `family`."""
+    match expression:
+        case Constant(value):
+            return {"kind": "constant", "value": value}
+        case Field(name):
+            return {"kind": "field", "name": name}
+        case Product(factor, powers, integer):
+            return {"kind": "product", "factor": factor, "powers": dict(powers), "integer": integer}
+        case Sum(terms):
+            return {"kind": "sum", "terms": [to_json(term) for term in terms]}
+        case Power(factor, base, exponent):
+            return {"kind": "power", "factor": factor, "base": to_json(base), "exponent": exponent}
+        case RotaryScaled(base):
+            return {"kind": "rotary_scaled", "base": to_json(base)}
+        case WhenNull(name, otherwise):
+            return {"kind": "when_null", "field": name, "otherwise": to_json(otherwise)}
+        case WhenEqual(name, value, then, otherwise):
+            branches = {"then": to_json(then), "otherwise": to_json(otherwise)}
+            return {"kind": "when_equal", "field": name, "value": value, **branches}
+        case PerLayer(condition, then, otherwise):
+            branches = {"then": to_json(then), "otherwise": to_json(otherwise)}
+            return {"kind": "per_layer", "condition": condition_to_json(condition), **branches}
+        case RotaryField(layer_type, types, theta, extra, thetas):
+            where = None if theta is None else to_json(theta)
+            found = {"kind": "rotary", "layer_type": layer_type, "types": list(types), "theta": where}
+            return {**found, "extra": list(extra), "thetas": thetas}
+    raise AssertionError(f"no such expression: {expression!r}")
+
+
+def condition_to_json(condition: Condition) -> dict[str, Any]:  # noqa: PLR0911 - one case for each kind
+    """As documented at the classes in `family`."""
+    match condition:
+        case Listed(name, values):
+            return {"kind": "listed", "field": name, "values": list(values)}
+        case AtLeast(name):
+            return {"kind": "at_least", "field": name}
+        case AtMost(name):
+            return {"kind": "at_most", "field": name}
+        case First():
+            return {"kind": "first"}
+        case Multiple(of, shift):
+            return {"kind": "multiple", "of": of, "shift": shift}
+        case Member(name):
+            return {"kind": "member", "field": name}
+        case Flag(name, value):
+            return {"kind": "flag", "field": name, "value": value}
+        case Not(inner):
+            return {"kind": "not", "condition": condition_to_json(inner)}
+        case All(conditions):
+            return {"kind": "all", "conditions": [condition_to_json(each) for each in conditions]}
+    raise AssertionError(f"no such condition: {condition!r}")

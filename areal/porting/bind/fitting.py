@@ -1,0 +1,295 @@
+"""Finds the simplest expression over config fields that explains what was observed of one slot, without exception.
+
+Names of fields mean nothing here but an order among equals: an architecture may call its width what it likes. A field
+is a candidate because the slot changed when it was changed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import operator
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.porting.bind.arithmetic import arithmetic, is_number, num_products
+from areal.porting.bind.budget import Budget, GaveUpError
+from areal.porting.bind.conditions import atoms, mask
+from areal.porting.bind.expressions import (
+    EvaluationError,
+    complexity,
+    evaluate,
+    look_up,
+    same,
+)
+from areal.porting.bind.layering import Layers, most_different, pairs_of, periods_of, triples_of
+from areal.porting.bind.observations import Sample
+from areal.porting.bind.slots import ABSENT, LayerValues
+from areal.porting.family import (
+    Constant,
+    Field,
+    PerLayer,
+    WhenEqual,
+    WhenNull,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from areal.porting.bind.budget import Allowance
+    from areal.porting.family import Condition, Expression
+
+MOST_CHOICES: Final = 3
+"""How deeply choices (WhenEqual, WhenNull, PerLayer) may be nested."""
+
+MOST_DIFFERENT: Final = 3
+"""Different values of one slot in the layers of a config; more than these are computed from the layer's number."""
+
+SWITCHES: Final = (None, True, False, 0, 1, -1)
+"""Values of a field, besides texts, that may decide between two expressions. Sizes do not decide."""
+
+
+def fit(
+    slot: str,
+    samples: Sequence[Sample],
+    names: Iterable[str],
+    *,
+    most_choices: int = MOST_CHOICES,
+    budget: Budget | None = None,
+) -> Expression | None:
+    """The simplest expression for all samples, or None. names: fields that may be read (`causes` narrows them).
+
+    budget: that of the analysis. None is also the answer where the search would cost more than one may; the budget then
+    says so. Raises UnsupportedError when nothing is left of it. Samples of configs that lack the slot's part must be
+    left out.
+    """
+    assert samples, f"nothing was observed of {slot}"
+    ordered = sorted(names, key=lambda name: (-likeness(slot, name), name))
+    search = _Search(ordered, samples, (budget or Budget()).fit(slot, ordered))
+    for choices in range(most_choices + 1):
+        try:
+            found = search.fit(search.samples, choices)
+        except GaveUpError:
+            return None
+        if found is not None:
+            return found
+    return None
+
+
+def explains(expression: Expression, sample: Sample) -> bool:
+    """Whether the expression gives the value of the sample; for layers, wherever a layer has one."""
+    try:
+        if isinstance(sample.value, LayerValues):
+            return all(
+                value is ABSENT or same(evaluate(expression, sample.config, layer), value)
+                for layer, value in enumerate(sample.value)
+            )
+        return same(evaluate(expression, sample.config), sample.value)
+    except (EvaluationError, OverflowError):
+        return False
+
+
+def causes(samples: Sequence[Sample], differences: Mapping[tuple[int, int], Iterable[str]]) -> set[str]:
+    """Fields that differ between two samples that were one change apart and have different values.
+
+    differences: for pairs of indices of samples that are one change apart, the fields in which they differ.
+    """
+    return {
+        name
+        for (first, second), names in differences.items()
+        if not same(samples[first].value, samples[second].value)
+        for name in names
+    }
+
+
+def likeness(slot: str, name: str) -> float:
+    """How alike the names of a slot and of a field are, from 0 to 1; decides between equals only."""
+    last = slot.rpartition(".")[2]
+    return difflib.SequenceMatcher(a=last, b=name.rpartition(".")[2]).ratio()
+
+
+class _Search:
+    """Looks for an expression over `names`, the likelier ones first.
+
+    Everything is read from tables: parts of the same samples come up again and again, below one choice and another.
+    """
+
+    def __init__(self, names: Sequence[str], samples: Sequence[Sample], allowance: Allowance) -> None:
+        self.names = names
+        self.samples = _distinct(samples, names)
+        self._allowance = allowance
+        self._read = {
+            id(sample.config): {name: look_up(sample.config, name) for name in names} for sample in self.samples
+        }
+        self._known: dict[tuple[Any, ...], Expression | None] = {}
+
+    def fit(self, samples: list[Sample], choices: int) -> Expression | None:
+        if most_different(samples) > min(choices + 1, MOST_DIFFERENT):
+            return None
+        # Values are parts of the samples of this search: none of them dies, so that an address names one.
+        key = (choices, *((id(sample.config), *_addresses(sample.value)) for sample in samples))
+        if key not in self._known:
+            self._known[key] = self._fit(samples, choices)
+        return self._known[key]
+
+    def _fit(self, samples: list[Sample], choices: int) -> Expression | None:
+        self._allowance.spend(len(samples) * (1 + len(self.names)))
+        if not any(isinstance(sample.value, LayerValues) for sample in samples):
+            return self._scalar(samples, choices)
+        collapsed = collapse(samples)
+        if collapsed is not None:
+            return self.fit(collapsed, choices)
+        found = self._per_layer(samples, choices) if choices else None
+        return found or self._choice(samples, choices)
+
+    def _column(self, name: str, samples: Sequence[Sample]) -> list[Any]:
+        return [self._read[id(sample.config)][name] for sample in samples]
+
+    # -------------------------------------------------------------------------------------------- one value per config
+
+    def _scalar(self, samples: list[Sample], choices: int) -> Expression | None:
+        first = samples[0].value
+        if all(same(sample.value, first) and type(sample.value) is type(first) for sample in samples):
+            return Constant(first)
+        for name in self.names:
+            if all(
+                same(value, sample.value) for value, sample in zip(self._column(name, samples), samples, strict=True)
+            ):
+                return Field(name)
+        if all(is_number(sample.value) for sample in samples):
+            found = self._arithmetic(samples)
+            if found is not None:
+                return found
+        return self._choice(samples, choices)
+
+    def _arithmetic(self, samples: list[Sample]) -> Expression | None:
+        columns = {name: self._column(name, samples) for name in self.names}
+        numbers = {name: values for name, values in columns.items() if all(map(is_number, values))}
+        self._allowance.spend(num_products(len(numbers)))
+        return arithmetic(numbers, [sample.value for sample in samples])
+
+    # ------------------------------------------------------------------------------------------------- choices by field
+
+    def _choice(self, samples: list[Sample], choices: int) -> Expression | None:
+        """The simplest split of the samples by the value of one field whose halves can both be explained."""
+        if not choices:
+            return None
+        best: Expression | None = None
+        for name in self.names:
+            for found in self._splits(name, samples, choices):
+                best = _simpler(best, found)
+        return best
+
+    def _splits(self, name: str, samples: list[Sample], choices: int) -> Iterator[Expression]:
+        column = self._column(name, samples)
+        values: list[Any] = []
+        for value in column:
+            if _is_switch(value) and not any(same(value, other) for other in values):
+                values.append(value)
+        if len(values) == 2 and all(isinstance(value, bool) for value in values):
+            values = [True]
+        for value in values:
+            chosen = [same(each, value) for each in column]
+            inside = list(itertools.compress(samples, chosen))
+            outside = list(itertools.compress(samples, map(operator.not_, chosen)))
+            if not inside or not outside:
+                continue
+            then, otherwise = self._halves(inside, outside, choices)
+            if then is None or otherwise is None:
+                continue
+            if value is None and otherwise == Field(name):
+                yield WhenNull(name, then)
+            else:
+                yield WhenEqual(name, value, then, otherwise)
+
+    def _halves(
+        self, inside: list[Sample], outside: list[Sample], choices: int
+    ) -> tuple[Expression | None, Expression | None]:
+        """Explains both sides of a split. One of them must be simple: a chain of choices is found, a tree is not
+        looked for, which keeps the search short."""
+        then = self.fit(inside, 0)
+        if then is not None:
+            return then, self.fit(outside, choices - 1)
+        otherwise = self.fit(outside, 0)
+        if otherwise is not None:
+            return self.fit(inside, choices - 1), otherwise
+        if choices < 2:
+            return None, None
+        then = self.fit(inside, 1)
+        return then, None if then is None else self.fit(outside, 1)
+
+    # ------------------------------------------------------------------------------------------------ choices by layer
+
+    def _per_layer(self, samples: list[Sample], choices: int) -> Expression | None:
+        configs, depths = [sample.config for sample in samples], [sample.depth for sample in samples]
+        layout = Layers(samples)
+        masks: dict[Condition, int] = {}
+        seen: set[int] = set()
+        for condition in atoms(configs, depths, self.names):
+            self._allowance.spend(len(samples))
+            bits = mask(condition, configs, depths)
+            if bits is not None and bits & layout.present not in seen:
+                seen.add(bits & layout.present)
+                masks[condition] = bits
+        # Both sides uniform, by one condition, two, or three of fields: no further choice between layers is needed.
+        for find in (lambda: masks, lambda: pairs_of(masks, layout), lambda: triples_of(masks, layout)):
+            conditions = find()
+            self._allowance.spend(len(conditions) * len(samples))
+            best: Expression | None = None
+            for condition, bits in conditions.items():
+                if layout.uniform(bits) and layout.uniform(layout.all_bits & ~bits):
+                    best = _simpler(best, self._divided(layout, condition, bits, choices))
+            if best is not None:
+                return best
+        if choices < 2:
+            return None
+        for condition, bits in masks.items():
+            if layout.uniform(bits):
+                best = _simpler(best, self._divided(layout, condition, bits, choices))
+        return best
+
+    def _divided(self, layout: Layers, condition: Condition, bits: int, choices: int) -> Expression | None:
+        if not bits & layout.present or not ~bits & layout.present:
+            return None
+        then = self.fit(layout.select(bits), choices - 1)
+        if then is None:
+            return None
+        otherwise = self.fit(layout.select(layout.all_bits & ~bits), choices - 1)
+        found = None if otherwise is None else PerLayer(condition, then, otherwise)
+        # Several periods that no field says can be made to fit anything.
+        return found if found is None or len(periods_of(found)) < 2 else None
+
+
+def _distinct(samples: Sequence[Sample], names: Sequence[str]) -> list[Sample]:
+    """The samples without those that say the same as an earlier one, as far as the fields go."""
+    found: dict[str, Sample] = {}
+    for sample in samples:
+        found.setdefault(repr((sample.value, [look_up(sample.config, name) for name in names])), sample)
+    return list(found.values())
+
+
+def _addresses(value: Any) -> tuple[int, ...]:
+    return tuple(map(id, value)) if isinstance(value, LayerValues) else (id(value),)
+
+
+def _simpler(first: Expression | None, second: Expression | None) -> Expression | None:
+    if first is None or second is None:
+        return first or second
+    return first if complexity(first) <= complexity(second) else second
+
+
+def collapse(samples: Sequence[Sample]) -> list[Sample] | None:
+    """One value per config where no config has layers that differ; else None."""
+    collapsed = []
+    for sample in samples:
+        if not isinstance(sample.value, LayerValues):
+            collapsed.append(sample)
+            continue
+        values = [value for value in sample.value if value is not ABSENT]
+        if not all(same(value, values[0]) for value in values):
+            return None
+        collapsed.append(Sample(sample.config, values[0], sample.depth))
+    return collapsed
+
+
+def _is_switch(value: Any) -> bool:
+    return isinstance(value, str) or any(same(value, switch) for switch in SWITCHES)

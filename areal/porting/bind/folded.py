@@ -1,0 +1,86 @@
+"""Undeclared fields that a config class turns into rope_parameters.partial_rotary_factor, and that no model reads.
+
+What was written there is what counts afterwards, so a base config that kept the field would hide what it does.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.porting.bind.expressions import ROTARY_FIELD, look_up, same
+from areal.porting.bind.rotary import PARTIAL, is_layered
+from areal.porting.bind.variations import MISSING, changed, defaults_of
+from areal.porting.probe.instance import read
+from areal.porting.records import SubjectError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from areal.porting.probe.subject import Subject
+
+_DIMS: Final = (12, 6)
+"""Numbers of rotated dimensions that are tried; heads of tiny configs have more."""
+_READ_ELSEWHERE: Final = frozenset({PARTIAL, ROTARY_FIELD, "rope_scaling", "rope_theta", "model_type", "architectures"})
+
+
+@dataclass(frozen=True)
+class Folded:
+    """One such field."""
+
+    name: str
+    size: str | None
+    """The part is the field's value over that of this field; None where it is made in another way."""
+
+
+def folded_fields(subject: Subject, base: Mapping[str, Any]) -> list[Folded]:
+    """Undeclared fields that decide the rotated part where rope_parameters does not say it. base: a whole config."""
+    entries = base.get(ROTARY_FIELD)
+    if not isinstance(entries, dict) or is_layered(entries):
+        return []
+    known = {*defaults_of(subject.config_class), *(getattr(subject.config_class, "attribute_map", None) or {})}
+    candidates = sorted({*base, *_texts_of_class(subject)} - known - _READ_ELSEWHERE)
+    silent = {name: value for name, value in entries.items() if name != PARTIAL}
+    bare = changed({**base, ROTARY_FIELD: silent}, dict.fromkeys(candidates, MISSING))
+    found = []
+    for name in candidates:
+        parts = [_part(subject, {**bare, name: dim}) for dim in _DIMS]
+        written = {**bare, name: _DIMS[0], ROTARY_FIELD: {**silent, PARTIAL: 0.25}}
+        if None not in parts and not same(*parts) and same(_part(subject, written), 0.25):
+            found.append(Folded(name, next(_sizes(subject, bare, name), None)))
+    return found
+
+
+def without_folded(base: dict[str, Any], folded: list[Folded]) -> dict[str, Any]:
+    """The config without them: what they mean was written into its rope_parameters when it was completed."""
+    return changed(base, dict.fromkeys([each.name for each in folded if each.name in base], MISSING))
+
+
+def _sizes(subject: Subject, bare: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Fields of which `name` over the field is the part, whatever their values."""
+    for other, size in bare.items():
+        if type(size) is int and size > 1:
+            configs = [{**bare, name: dim, other: number} for dim in _DIMS for number in (size, 2 * size, 4 * size)]
+            if all(same(_part(subject, config), config[name] / config[other]) for config in configs):
+                yield other
+
+
+def _part(subject: Subject, config: Mapping[str, Any]) -> float | None:
+    """The rotated part that the class writes; None where it refuses or says nothing."""
+    try:
+        found = look_up(read(subject, dict(config)).to_dict(), f"{ROTARY_FIELD}.{PARTIAL}")
+    except SubjectError:
+        return None
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _texts_of_class(subject: Subject) -> set[str]:
+    """Literals in the file of the config class that may be names of fields that it asks for."""
+    name = subject.config_class.__module__.rpartition(".")[2]
+    found: set[str] = set()
+    for path in (path for path in subject.source_files if path.stem == name):
+        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        literals = [each.value for call in calls for each in call.args if isinstance(each, ast.Constant)]
+        found |= {text for text in literals if isinstance(text, str) and text.isidentifier()}
+    return found

@@ -1,0 +1,147 @@
+"""First guesses of expressions from a single config. They are tested at once, and save inferences where right."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.porting.bind.expressions import ROTARY_FIELD, look_up, same
+from areal.porting.bind.fitting import collapse, fit, likeness
+from areal.porting.bind.observations import Sample
+from areal.porting.family import Constant, Field, PerLayer, Power, Product, Sum
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from areal.porting.family import Expression
+
+HINTS: Final = {
+    "tied": ("tie_word_embeddings",),
+    "key_bias": ("attention_bias", "qkv_bias", "use_bias", "bias"),
+    "layer.feed_forward.bias": ("mlp_bias", "use_bias", "bias"),
+    "layer.feed_forward.experts.output_bias": (),
+    "layer.feed_forward.shared.output_bias": (),
+    "layer.feed_forward.output_bias": ("mlp_bias", "use_bias", "bias"),
+    "normalize": ("norm_topk_prob",),
+    "kv_bias": ("attention_bias", "qkv_bias", "use_bias", "bias"),
+    "layer.feed_forward": (
+        "first_k_dense_replace",
+        "mlp_layer_types",
+        "num_dense_layers",
+        "moe_layers",
+        "moe_layer_start_index",
+        "decoder_sparse_step",
+        "moe_layer_freq",
+    ),
+    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "num_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "num_kv_heads": ("num_key_value_heads", "num_kv_heads", "n_kv_heads"),
+    "output_bias": ("attention_bias", "use_bias", "bias"),
+    "top_k": ("num_experts_per_tok", "moe_top_k", "moe_topk", "num_experts_per_token", "moe_k"),
+    "query_bias": ("attention_bias", "qkv_bias", "use_bias", "bias"),
+    "value_bias": ("attention_bias", "qkv_bias", "use_bias", "bias"),
+}
+"""Slot, or its last part, to usual names of the field behind it. Only an order of what is tried."""
+
+
+_IN_ROTARY_FIELD: Final = ("layer.rotary.query_growth", "layer.rotary.growth_length")
+"""Slots that a number inside rope_parameters may be."""
+
+
+def first_guesses(samples: Mapping[str, Sample], names: Sequence[str]) -> dict[str, Expression]:
+    """An expression for every slot that is right for this one config."""
+    everything = sorted(names)
+    names = [name for name in everything if not name.startswith(ROTARY_FIELD)]
+    found: dict[str, Expression] = {}
+    for slot, sample in samples.items():
+        if slot == "layer.rotary":
+            continue
+        collapsed = collapse([sample])
+        if collapsed is not None:
+            found[slot] = _value(slot, collapsed[0], everything if slot in _IN_ROTARY_FIELD else names)
+        else:
+            found[slot] = _pattern(slot, sample, names) or Constant(None)
+    _derive(found, samples)
+    _derive_latent(found, samples)
+    return found
+
+
+def value_guess(slot: str, samples: Sequence[Sample], names: Sequence[str]) -> Expression:
+    """A guess for a slot that always had the same value."""
+    collapsed = collapse(samples)
+    assert collapsed, f"{slot} was seen with different values"
+    equal = [
+        name for name in sorted(names) if all(same(look_up(sample.config, name), sample.value) for sample in collapsed)
+    ]
+    return _value(slot, collapsed[0], equal)
+
+
+def _value(slot: str, sample: Sample, names: Sequence[str]) -> Expression:
+    """The field of the same value whose name is most alike, else a constant."""
+    value = sample.value
+    if isinstance(value, bool | int):
+        for name in HINTS.get(slot, HINTS.get(slot.rpartition(".")[2], ())):
+            if name in names and same(look_up(sample.config, name), value):
+                return Field(name)
+    telling = value is not None and not isinstance(value, bool) and value not in (0, 1)
+    equal = [(likeness(slot, name), name) for name in names if same(look_up(sample.config, name), value)]
+    score, name = max(equal, default=(0.0, ""))
+    return Field(name) if equal and (telling or score > 0.7) else Constant(value)
+
+
+def _pattern(slot: str, sample: Sample, names: Sequence[str]) -> Expression | None:
+    """A choice between layers, by a list over layers before anything else."""
+    lists = [name for name in names if isinstance(look_up(sample.config, name), list)]
+    usual = [name for name in HINTS.get(slot, ()) if name in names]
+    found = (usual and fit(slot, [sample], usual)) or fit(slot, [sample], lists) or fit(slot, [sample], names)
+    return None if found is None else _with_fields(slot, found, sample, names)
+
+
+def _with_fields(slot: str, expression: Expression, sample: Sample, names: Sequence[str]) -> Expression:
+    match expression:
+        case Constant(value):
+            return _value(slot, Sample(sample.config, value, sample.depth), names)
+        case PerLayer(condition, then, otherwise):
+            sides = (_with_fields(slot, side, sample, names) for side in (then, otherwise))
+            return PerLayer(condition, *sides)
+    return expression
+
+
+def _derive(found: dict[str, Expression], samples: Mapping[str, Sample]) -> None:
+    """What is usually computed: the size of a head, the scale of scores, a multiplier that is a square root."""
+    hidden, heads = found.get("hidden_size"), found.get("layer.attention.num_heads")
+    for slot in ("layer.attention.head_dim", "layer.attention.value_dim", "layer.rotary.dim"):
+        parts = [_first(samples.get(name)) for name in (slot, "hidden_size", "layer.attention.num_heads")]
+        whole = all(isinstance(part, int) for part in parts) and parts[0] * parts[2] == parts[1]
+        if whole and isinstance(found.get(slot), Constant) and isinstance(hidden, Field) and isinstance(heads, Field):
+            found[slot] = Product(1.0, ((hidden.name, 1.0), (heads.name, -1.0)), integer=True)
+    for slot, of, power in (
+        ("layer.attention.scale", "layer.attention.head_dim", -0.5),
+        ("embedding_multiplier", "hidden_size", 0.5),
+    ):
+        value, size = _first(samples.get(slot)), _first(samples.get(of))
+        if (
+            not isinstance(value, float)
+            or not isinstance(size, int)
+            or not math.isclose(value, size**power, rel_tol=1e-5)
+        ):
+            continue
+        base = found.get(of)
+        if isinstance(base, Field):
+            found[slot] = Product(1.0, ((base.name, power),))
+        elif isinstance(base, Product):
+            found[slot] = Product(1.0, tuple((name, each * power) for name, each in base.powers))
+
+
+def _derive_latent(found: dict[str, Expression], samples: Mapping[str, Sample]) -> None:
+    """The scale of latent attention is that of both parts of a head together."""
+    path = "layer.attention."
+    parts = [found.get(path + name) for name in ("nope_dim", "rope_dim")]
+    sizes = [_first(samples.get(path + name)) for name in ("nope_dim", "rope_dim", "scale")]
+    if all(isinstance(part, Field) for part in parts) and same(sum(sizes[:2]) ** -0.5, sizes[2]):
+        found[path + "scale"] = Power(1.0, Sum(tuple(part for part in parts if part is not None)), -0.5)
+
+
+def _first(sample: Sample | None) -> Any:
+    collapsed = None if sample is None else collapse([sample])
+    return None if collapsed is None else collapsed[0].value

@@ -1,0 +1,127 @@
+"""All layers of all samples as bits in one row, and the sets of conditions that pick layers out."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from areal.porting.bind.expressions import same, walk
+from areal.porting.bind.slots import ABSENT, LayerValues
+from areal.porting.family import All, AtLeast, AtMost, First, Multiple, Not, PerLayer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from areal.porting.bind.observations import Sample
+    from areal.porting.family import Condition, Expression
+
+
+class Layers:
+    """All layers of all samples as positions in one row of bits."""
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self.samples = samples
+        self.all_bits = (1 << sum(sample.depth for sample in samples)) - 1
+        self.groups: list[list[int]] = []
+        self.present = 0
+        position = 0
+        for sample in samples:
+            distinct: list[tuple[Any, int]] = []
+            for offset, value in enumerate(sample.value):
+                if value is ABSENT:
+                    continue
+                bit = 1 << (position + offset)
+                self.present |= bit
+                index = next((i for i, (other, _) in enumerate(distinct) if same(other, value)), None)
+                if index is None:
+                    distinct.append((value, bit))
+                else:
+                    distinct[index] = (value, distinct[index][1] | bit)
+            self.groups.append([bits for _, bits in distinct])
+            position += sample.depth
+
+    def uniform(self, bits: int) -> bool:
+        """Whether the chosen layers of each sample all have the same value."""
+        return all(sum(1 for group in groups if group & bits) <= 1 for groups in self.groups)
+
+    def select(self, bits: int) -> list[Sample]:
+        """The samples with all other layers taken out; those without any layer left are dropped."""
+        chosen, position = [], 0
+        for sample in self.samples:
+            values = LayerValues(
+                value if bits >> (position + offset) & 1 else ABSENT for offset, value in enumerate(sample.value)
+            )
+            position += sample.depth
+            if any(value is not ABSENT for value in values):
+                chosen.append(replace(sample, value=values))
+        return chosen
+
+
+def most_different(samples: Sequence[Sample]) -> int:
+    """Values that the layers of one config have at most."""
+    most = 1
+    for sample in samples:
+        if isinstance(sample.value, LayerValues):
+            distinct: list[Any] = []
+            for value in sample.value:
+                if value is not ABSENT and not any(same(value, other) for other in distinct):
+                    distinct.append(value)
+            most = max(most, len(distinct))
+    return most
+
+
+def pairs_of(masks: Mapping[Condition, int], layout: Layers) -> dict[Condition, int]:
+    """Two conditions at once, each possibly negated; those that say something about the layers that count."""
+    single: list[tuple[Condition, int]] = []
+    for condition, bits in masks.items():
+        if isinstance(condition, First):
+            continue  # beside others it would only make an exception of what they do not explain
+        single += [(condition, bits), (Not(condition), layout.all_bits & ~bits)]
+    pairs: dict[Condition, int] = {}
+    seen = {bits & layout.present for _, bits in single}
+    for (first, first_bits), (second, second_bits) in itertools.combinations(single, 2):
+        bits = first_bits & second_bits
+        if bits & layout.present and bits & layout.present not in seen:
+            seen.add(bits & layout.present)
+            if len(_unsaid(first) | _unsaid(second)) < 2:
+                pairs[All((first, second))] = bits
+    return pairs
+
+
+def triples_of(masks: Mapping[Condition, int], layout: Layers) -> dict[Condition, int]:
+    """Three conditions of different fields at once: every so many layers, from one layer on, up to another."""
+    ranges = {condition: bits for condition, bits in masks.items() if isinstance(condition, AtLeast | AtMost)}
+    periods = {c: bits for c, bits in masks.items() if isinstance(c, Multiple) and isinstance(c.of, str)}
+    triples: dict[Condition, int] = {}
+    seen: set[int] = set()
+    for (period, bits), (first, lower), (last, upper) in itertools.product(
+        periods.items(), ranges.items(), ranges.items()
+    ):
+        if not isinstance(first, AtLeast) or not isinstance(last, AtMost):
+            continue
+        chosen = bits & lower & upper
+        if len({period.of, first.field, last.field}) == 3 and chosen & layout.present not in seen:
+            seen.add(chosen & layout.present)
+            triples[All((period, first, last))] = chosen
+    return triples
+
+
+def periods_of(expression: Expression) -> set[Condition]:
+    """Conditions on every so many layers, by numbers of which no field says anything."""
+    return {
+        condition for part in walk(expression) if isinstance(part, PerLayer) for condition in _unsaid(part.condition)
+    }
+
+
+def _unsaid(condition: Condition) -> set[Condition]:
+    match condition:
+        case Not(inner):
+            return _unsaid(inner)
+        case All(conditions):
+            return set().union(*map(_unsaid, conditions))
+        case First():
+            return {condition}
+        case Multiple(of, _) if isinstance(of, int):
+            return {condition}
+    return set()

@@ -1,0 +1,259 @@
+"""Looks at one config at a time: whether it builds, whether it computes anything else, and what, proven by parity."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import torch
+
+from areal.api import ModelError
+from areal.porting import reference
+from areal.porting.bind.budget import Budget
+from areal.porting.bind.expressions import EvaluationError
+from areal.porting.bind.observations import same_value
+from areal.porting.bind.slots import ABSENT, slots_of
+from areal.porting.bind.variations import changed
+from areal.porting.infer.infer import infer
+from areal.porting.infer.layout import canonical, infer_layout
+from areal.porting.probe.instance import build, export, logits, make_tokens
+from areal.porting.records import SubjectError, UnsupportedError
+from areal.porting.spec import ArchitectureSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from torch import Tensor
+
+    from areal.porting.family import LayoutEntry
+    from areal.porting.probe.instance import Instance
+    from areal.porting.probe.subject import Subject
+    from areal.porting.records import Inference
+
+TOLERANCE: Final = 5e-5
+"""Of logits, times max(1, their standard deviation): float32 on a CPU."""
+
+ROWS, LENGTH = 2, 40
+"""Of the batch that judges; more tokens than the windows of tiny configs."""
+
+POSITION_LIMITS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length")
+
+Prediction = Callable[[dict[str, Any]], ArchitectureSpec]
+"""The spec that is expected for a config.json."""
+
+Kind = Literal["refused", "no_effect", "proven", "unsupported"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one config."""
+
+    changes: Mapping[str, Any]
+    config: dict[str, Any]
+    kind: Kind
+    """refused: the config class or the model does not accept it, or no blocks take what is expected of many changes.
+    no_effect: logits equal bit for bit those of the base config. proven: `values` were proven by parity.
+    unsupported: no spec reproduces it."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Slots, for no_effect (those of the base config) and proven."""
+    expected: Mapping[str, Any] | None = None
+    """For no_effect: the slots of the expected spec where these are others, and as right as the base config's."""
+    parity: float = 0.0
+    tolerance: float = TOLERANCE
+    detail: str = ""
+    error: UnsupportedError | None = None
+    loud: bool = False
+    """Whether the expected spec, if there was one, could not even be built or given the weights: a family of the same
+    expressions refuses such a checkpoint, so nothing about it can go wrong in silence."""
+    inferred: bool = False
+    """Whether the spec is another than was predicted, inferred afresh or found nearby."""
+
+
+class Observer:
+    """Builds and judges configs of one subject, relative to a base config that it infers first."""
+
+    def __init__(self, subject: Subject, base: dict[str, Any], budget: Budget | None = None) -> None:
+        """Raises SubjectError or UnsupportedError when the base itself cannot be used or explained."""
+        self.subject = subject
+        self.base = base
+        self.budget = budget or Budget()
+        self.seconds: dict[str, float] = {}
+        self.num_inferred = 0
+        self.instance = build(subject, base, attention="eager")
+        self.inference: Inference = infer(self.instance)
+        self.values = slots_of(self.inference.spec)
+        self._pairs: list[tuple[Instance, Inference]] = []
+        self.layout: tuple[LayoutEntry, ...] = infer_layout(self.instance, self.inference)
+        self._fused = build(subject, base)
+        self._logits = logits(self._fused, self._tokens(self._fused))
+        self._shapes = shapes(self._fused)
+
+    def look(
+        self,
+        changes: Mapping[str, Any],
+        predict: Prediction | None = None,
+        *,
+        may_infer: bool = True,
+        nearby: Iterable[Prediction] = (),
+    ) -> Outcome:
+        """What the base config with these changes computes. predict: the spec that is expected for a config; it is
+        judged first and, where right, saves the inference. may_infer: whether to infer where it is wrong. nearby:
+        what to judge before that.
+
+        Raises UnsupportedError where nothing is left of the budget."""
+        self.budget.look(changes)
+        config = changed(self.base, changes)
+        try:
+            instance = build(self.subject, config)
+            first = logits(instance, self._tokens(instance))
+        except SubjectError as error:
+            return Outcome(changes=changes, config=config, kind="refused", detail=str(error))
+        if not bool(torch.isfinite(first).all()):
+            return Outcome(changes=changes, config=config, kind="refused", detail="logits are not finite")
+        if self._without_effect(instance, first):
+            expected = None if predict is None else self._expected(instance, config, predict, first)
+            return Outcome(changes=changes, config=config, kind="no_effect", values=self.values, expected=expected)
+        tensors = functools.cache(lambda: export(instance))
+        found = None if predict is None else self._judge(instance, config, predict, first, tensors)
+        near = None
+        if may_infer and not isinstance(found, tuple):
+            judged = (self._judge(instance, config, guess, first, tensors) for guess in nearby)
+            near = next((each for each in judged if isinstance(each, tuple)), None)
+        right = near or found
+        if isinstance(right, tuple):
+            spec, parity, tolerance = right
+            if any(rotary.dim < 1 for rotary in spec.rotaries):
+                # Heads so small that nothing is left to rotate say nothing of what is: families refuse them as well.
+                return Outcome(changes=changes, config=config, kind="refused", detail="a rotation of no dimension")
+            values = slots_of(spec)
+            return Outcome(
+                changes=changes,
+                config=config,
+                kind="proven",
+                values=values,
+                parity=parity,
+                tolerance=tolerance,
+                inferred=near is not None,
+            )
+        if not may_infer:
+            return Outcome(changes=changes, config=config, kind="unsupported", detail="not as predicted")
+        if found is False and len(changes) > 1 and predict is not None and not self._builds(predict, config):
+            # E.g. more experts for each token than its groups hold: what such a config does is an accident that may
+            # look like anything, and a family of these expressions refuses it.
+            return Outcome(changes=changes, config=config, kind="refused", detail="no blocks do what is expected")
+        return replace(self._infer(changes, config, tensors()), loud=found is False)
+
+    def _without_effect(self, instance: Instance, first: Tensor) -> bool:
+        return shapes(instance) == self._shapes and torch.equal(first, self._logits)
+
+    def _expected(
+        self,
+        instance: Instance,
+        config: dict[str, Any],
+        predict: Prediction,
+        first: Tensor,
+    ) -> Mapping[str, Any] | None:
+        """The slots of the predicted spec, if it is not the base config's and does the same: the best two of two groups
+        of experts are the best two of all."""
+        try:
+            values = slots_of(predict(config))
+        except EvaluationError:
+            return None
+        if all(same_value(value, self.values.get(slot, ABSENT)) for slot, value in values.items()):
+            return None
+        return (
+            values
+            if isinstance(self._judge(instance, config, predict, first, lambda: export(instance)), tuple)
+            else None
+        )
+
+    def _builds(self, predict: Prediction, config: dict[str, Any]) -> bool:
+        """Whether blocks take what is expected of a config; true where nothing is."""
+        try:
+            spec = predict(config)
+        except EvaluationError:
+            return True
+        try:
+            with torch.device("meta"):
+                reference.build(spec)
+        except (ModelError, UnsupportedError):
+            return False
+        return True
+
+    def _judge(
+        self,
+        instance: Instance,
+        config: dict[str, Any],
+        predict: Prediction,
+        first: Tensor,
+        tensors: Callable[[], Mapping[str, Tensor]],
+    ) -> tuple[ArchitectureSpec, float, float] | Literal[False] | None:
+        """The predicted spec, if its logits are the instance's; False where it does not take the weights at all."""
+        try:
+            spec = predict(config)
+            weights = canonical(self.layout, tensors(), spec)
+            difference = float((reference.logits(spec, weights, self._tokens(instance)) - first).abs().max())
+        except (EvaluationError, ModelError, SubjectError, UnsupportedError, ValueError, RuntimeError):
+            # A wrong prediction fails in any of these ways; the inference that follows decides.
+            return False
+        tolerance = TOLERANCE * max(1.0, float(first.std()))
+        return (spec, difference, tolerance) if difference <= tolerance else None
+
+    def _infer(self, changes: Mapping[str, Any], config: dict[str, Any], tensors: Mapping[str, Tensor]) -> Outcome:
+        self.num_inferred += 1
+        try:
+            instance = build(self.subject, config, attention="eager")
+            inference = infer(instance)
+            self._check_layout(instance, inference, tensors)
+        except SubjectError as refusal:
+            # It builds with fused attention only, where a missing scale has a default.
+            return Outcome(changes=changes, config=config, kind="refused", detail=str(refusal))
+        except UnsupportedError as error:
+            return Outcome(changes=changes, config=config, kind="unsupported", detail=str(error), error=error)
+        except (ModelError, RuntimeError, ValueError, IndexError, KeyError, TypeError) as failure:
+            # Foreign models do what nobody thought of; where that makes an inference fail, nothing is proven.
+            unknown = UnsupportedError("a computation that cannot be followed", where="model", detail=str(failure))
+            return Outcome(changes=changes, config=config, kind="unsupported", detail=str(unknown), error=unknown)
+        return Outcome(
+            changes=changes,
+            config=config,
+            kind="proven",
+            values=slots_of(inference.spec),
+            parity=inference.parity,
+            tolerance=inference.tolerance,
+            inferred=True,
+        )
+
+    def _check_layout(self, instance: Instance, inference: Inference, tensors: Mapping[str, Tensor]) -> None:
+        """One table of names must do for all configs; it is found again when it does not. Raises UnsupportedError."""
+        if self._reads(self.layout, tensors, inference):
+            return
+        pairs = [*self._pairs, (instance, inference)]
+        layout = infer_layout(self.instance, self.inference, others=pairs)
+        if not self._reads(layout, tensors, inference):
+            raise UnsupportedError(
+                "names on disk that depend on the config", where="checkpoint", detail="no table holds for all configs"
+            )
+        self._pairs = pairs
+        self.layout = layout
+
+    def _reads(self, layout: tuple[LayoutEntry, ...], tensors: Mapping[str, Tensor], inference: Inference) -> bool:
+        try:
+            weights = canonical(layout, tensors, inference.spec)
+        except ModelError:
+            return False
+        return weights.keys() == inference.weights.keys() and all(
+            torch.equal(weight, inference.weights[name]) for name, weight in weights.items()
+        )
+
+    def _tokens(self, instance: Instance) -> Tensor:
+        limits = [getattr(instance.hf_config, name, None) for name in POSITION_LIMITS]
+        limit = min((value for value in limits if isinstance(value, int) and value > 0), default=LENGTH)
+        return make_tokens(instance, batch=ROWS, length=min(LENGTH, limit), seed=2)
+
+
+def shapes(instance: Instance) -> dict[str, tuple[int, ...]]:
+    """Of everything that the model keeps."""
+    return {name: tuple(tensor.shape) for name, tensor in instance.model.state_dict().items()}

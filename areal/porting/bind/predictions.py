@@ -1,0 +1,194 @@
+"""Puts expressions to the test: configs that were not seen while fitting must be predicted."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.models.blocks.activations import ACTIVATION_NAMES
+from areal.models.config_fields import HARMLESS_FIELDS
+from areal.porting.bind.branches import branch_changes, joined_changes, uneven_heads
+from areal.porting.bind.expressions import ROTARY_FIELD, fields_of, look_up, same
+from areal.porting.bind.filling import branches
+from areal.porting.bind.variations import changed, joint
+from areal.porting.records import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from areal.porting.bind.binder import Binder
+
+NUM_JOINT: Final = 10
+NUM_AFRESH: Final = 8
+"""Configs that must be predicted after expressions were fitted anew."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Looks at further configs on behalf of a binder."""
+
+    binder: Binder
+
+    def accept_late(self) -> None:
+        """What no expression explained when it was seen may follow now that other fields were varied, too."""
+        binder = self.binder
+        known = [dict(each.changes) for each in binder.observations]
+        for outcome in binder.outcomes:
+            changes = dict(outcome.changes)
+            if outcome.kind != "proven" or changes in known or binder.restricted.keys() & changes.keys():
+                continue
+            if ROTARY_FIELD not in changes and binder.accept(outcome):
+                binder.choices.setdefault(next(iter(changes)), []).append(changes)
+                binder.settle()
+
+    def look_awake(self) -> None:
+        """Fields that do nothing in the base config are changed beside every text that may choose another computation:
+        sizes of groups matter only where groups are chosen."""
+        binder = self.binder
+        idle = {
+            name: dict(outcome.changes)
+            for outcome in binder.outcomes
+            if outcome.kind == "no_effect" and len(outcome.changes) == 1
+            for name, value in outcome.changes.items()
+            # Counts of nothing are accepted where they are not used, and make no sense where they are.
+            if name not in HARMLESS_FIELDS
+            and (isinstance(value, bool) or (isinstance(value, int | float) and value > 0))
+        }
+        texts = [
+            changes
+            for name in sorted(binder.choices)
+            for changes in binder.choices[name]
+            if len(changes) == 1 and isinstance(changes[name], str)
+            # Some ways to score are called as activations are; a field of an activation has one to begin with.
+            if look_up(binder.observations[0].config, name) not in ACTIVATION_NAMES
+        ]
+        for text, (name, change) in itertools.product(texts, sorted(idle.items())):
+            if not binder.restricted.keys() & {*text, name}:
+                self._look_beside({**text, **change})
+
+    def look_around(self) -> None:
+        """Where another value of a field leads to another number, other fields are changed beside it: it may be
+        computed from them. So are two fields that decide the same slot, and lists over layers. Linear biases get uneven
+        numbers of heads."""
+        seen: list[dict[str, Any]] = []
+        for _ in range(2):  # what is found may lead to further branches
+            looks = [*branch_changes(self.binder.expressions, self.binder.choices, self.binder.observations[0].config)]
+            looks += uneven_heads(self.binder.expressions, self.binder.observations)
+            looks += joined_changes(self.binder.expressions, self.binder.choices, self.binder.observations[0].config)
+            for changes in (changes for changes in looks if changes not in seen):
+                seen.append(changes)
+                if not self.binder.restricted.keys() & changes.keys():
+                    self._look_beside(changes)
+
+    def _look_beside(self, changes: dict[str, Any]) -> None:
+        if self.binder.reader.normal(changed(self.binder.observer.base, changes)) is None:
+            return
+        outcome = self.binder.observer.look(changes, self.binder.predict)
+        if outcome.kind == "unsupported":
+            if not outcome.loud:
+                self._blame(changes)
+        elif outcome.kind != "refused" and self.binder.accept(outcome) and outcome.inferred:
+            self.binder.settle()
+
+    def look_jointly(self) -> None:
+        """Configs that were not seen while fitting must be predicted."""
+        generator = random.Random(20)
+        pinned: list[dict[str, Any]] = [
+            {name: value} for name, value in branches(self.binder.expressions) for _ in range(2)
+        ]
+        right, enough = 0, NUM_JOINT + len(pinned)
+        for _ in range(6 * enough):
+            if right >= enough:
+                return
+            changes = self._joint_changes(generator, pinned.pop() if pinned else {})
+            config = changed(self.binder.observer.base, changes)
+            if not changes or self.binder.reader.normal(config) is None:
+                continue
+            predicted = self._look_at_many(changes)
+            if predicted is not None:
+                # What was fitted anew must predict as well.
+                right = right + 1 if predicted else min(right, enough - NUM_AFRESH)
+        if any(outcome.inferred for outcome in self.binder.joint_outcomes[-NUM_AFRESH:]):
+            raise UnsupportedError(
+                "values that depend on several config fields at once",
+                where="config",
+                detail=f"configs with many changes are not predicted: {sorted(self.binder.joint_outcomes[-1].changes)}",
+            )
+
+    def _look_at_many(self, changes: dict[str, Any]) -> bool | None:
+        """Whether a config was predicted; false where expressions were fitted anew, None where it says nothing."""
+        binder = self.binder
+        outcome = binder.observer.look(changes, binder.predict)
+        if outcome.kind == "refused":
+            return None
+        learned = outcome.kind == "proven" and outcome.inferred and self._learn_from_few(changes)
+        if learned:
+            outcome = binder.observer.look(changes, binder.predict)
+        binder.joint_outcomes.append(outcome)
+        if outcome.kind == "unsupported":
+            if not outcome.loud:
+                self._blame(changes)
+        elif binder.accept(outcome):
+            if outcome.kind == "proven" and not outcome.inferred:
+                return not learned
+            binder.settle()
+            return False
+        return False if learned else None
+
+    def _learn_from_few(self, changes: dict[str, Any]) -> bool:
+        """Whether something was learned from the fewest of the changes that are not predicted either: they say better
+        than many what is the cause."""
+        binder = self.binder
+        few = dict(changes)
+        for name in sorted(changes):
+            fewer = {key: value for key, value in few.items() if key != name}
+            if fewer and binder.reader.normal(changed(binder.observer.base, fewer)) is not None:
+                seen = binder.observer.look(fewer, binder.predict, may_infer=False)
+                few = fewer if seen.kind == "unsupported" else few
+        found = binder.observer.look(few, binder.predict) if len(few) < len(changes) else None
+        if found is None or found.kind != "proven" or not binder.accept(found):
+            return False
+        binder.settle()
+        return True
+
+    def _joint_changes(self, generator: random.Random, pinned: Mapping[str, Any]) -> dict[str, Any]:
+        """Random changes that the class accepts. pinned: values to be among them, where these were seen to work."""
+        usable = {
+            name: values
+            for name, values in self.binder.choices.items()
+            if name not in self.binder.restricted and values
+        }
+        chosen = {
+            name: [each for each in usable.get(name, ()) if same(each[name], value)] for name, value in pinned.items()
+        }
+        usable |= {name: changes for name, changes in chosen.items() if changes}
+        sure = pinned.keys() & usable.keys()
+        for _ in range(20):
+            changes = joint(
+                usable,
+                self.binder.observer.base,
+                generator,
+                share=0.35,
+                depth_field=self.binder.reader.depth_field,
+                sure=sure,
+            )
+            if self.binder.reader.normal(changed(self.binder.observer.base, changes)) is not None:
+                return changes
+        return {}
+
+    def _blame(self, changes: Mapping[str, Any]) -> None:
+        """Finds the smallest part of changes that is not supported together, and restricts one field of it."""
+        culprits = dict(changes)
+        for name in sorted(changes):
+            fewer = {key: value for key, value in culprits.items() if key != name}
+            accepted = fewer and self.binder.reader.normal(changed(self.binder.observer.base, fewer)) is not None
+            if accepted and self.binder.observer.look(fewer, self.binder.predict).kind == "unsupported":
+                culprits = fewer
+        # What else there is can be fixed to proven values; rotary positions cannot.
+        kept = {name for name in culprits if name != ROTARY_FIELD} or culprits.keys()
+        name = min(kept, key=lambda name: sum(name in fields_of(each) for each in self.binder.expressions.values()))
+        self.binder.restrict(
+            name, f"not supported together with {', '.join(sorted(culprits.keys() - {name})) or 'others'}"
+        )

@@ -1,0 +1,313 @@
+"""How a config class reads a config.json: defaults, nulls that it fills from other fields, lists that it computes.
+
+All of this is found by running the class alone, which is cheap, so that fitted rules rest on many observations.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.models.blocks.activations import ACTIVATION_NAMES
+from areal.models.config_fields import HARMLESS_FIELDS
+from areal.porting.bind.budget import Budget
+from areal.porting.bind.derived import computed_names
+from areal.porting.bind.expressions import ROTARY_FIELD, EvaluationError, evaluate, look_up, same
+from areal.porting.bind.fitting import fit
+from areal.porting.bind.observations import Sample
+from areal.porting.bind.older import OLDER_ROTARY
+from areal.porting.bind.slots import LayerValues
+from areal.porting.bind.variations import (
+    MISSING,
+    alternatives,
+    annotations_of,
+    changed,
+    defaults_of,
+    field_names,
+    joint,
+    resized,
+)
+from areal.porting.probe.instance import read
+from areal.porting.probe.layer_kinds import layer_kinds
+from areal.porting.records import SubjectError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from areal.porting.family import Expression
+    from areal.porting.probe.subject import Subject
+
+NUM_JOINT: Final = 24
+"""Random changes of many fields on which a rule must hold."""
+
+
+@dataclass
+class ConfigReader:
+    """Reads configs as the class of a subject does, and knows the rules by which it fills what is null."""
+
+    subject: Subject
+    base: dict[str, Any]
+    """A whole config.json."""
+    names: list[str] = field(default_factory=list)
+    """Fields that may be varied, those of inner objects with dots."""
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """MISSING where the class has none."""
+    annotations: dict[str, str] = field(default_factory=dict)
+    rules: dict[str, Expression] = field(default_factory=dict)
+    """Field to what fills it where it is null."""
+    rewritten: set[str] = field(default_factory=set)
+    """Fields whose value in the config object is not the one in config.json: expressions read config.json."""
+    computed: frozenset[str] = frozenset()
+    """Fields that the class does not declare but computes: they are left out rather than null."""
+    unfilled: set[str] = field(default_factory=set)
+    """Fields that are filled where they are null, by no rule that could be found: config.json must hold them."""
+    _normal: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    """What was read before; a config class takes milliseconds."""
+
+    def normal(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What the class makes of a config.json, not to be changed; None where it refuses."""
+        key = json.dumps(config, sort_keys=True, default=repr)
+        if key not in self._normal:
+            self._normal[key] = self._read(config)
+        return self._normal[key]
+
+    def _read(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        try:
+            values: dict[str, Any] = read(self.subject, dict(config)).to_dict()
+        except SubjectError:
+            return None
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The config with defaults and rules filled in, flat: what expressions are evaluated on.
+
+        rope_parameters is what the class makes of it, since its reader has the same rules for all families.
+        """
+        values = {name: look_up(config, name) for name in self.names if _present(config, name)}
+        for name in self.names:
+            default = self.defaults.get(name, MISSING)
+            if name not in values and default is not MISSING:
+                values[name] = default
+        open_rules = {name: rule for name, rule in self.rules.items() if values.get(name) is None}
+        for _ in range(len(open_rules)):
+            for name, rule in list(open_rules.items()):
+                filled = self._fill(name, rule, values)
+                if filled is not MISSING:
+                    values[name] = filled
+                    del open_rules[name]
+        if ROTARY_FIELD in values:
+            values[ROTARY_FIELD] = copy.deepcopy((self.normal(config) or {}).get(ROTARY_FIELD))
+        return values
+
+    def _fill(self, name: str, rule: Expression, values: Mapping[str, Any]) -> Any:
+        try:
+            if name not in self.per_layer:
+                return evaluate(rule, values)
+            depth = look_up(values, self.depth_field) if self.depth_field else None
+            if not isinstance(depth, int):
+                return MISSING
+            return [evaluate(rule, values, layer) for layer in range(depth)]
+        except EvaluationError:
+            return MISSING
+
+    per_layer: set[str] = field(default_factory=set)
+    """Fields that are filled with lists of one entry per layer."""
+    depth_field: str = ""
+    """The field that says how many layers there are."""
+
+
+def learn(
+    subject: Subject, base: dict[str, Any], depth_field: str, ignored: Iterable[str], budget: Budget | None = None
+) -> ConfigReader:
+    """Finds what the class does with fields that are null or absent. ignored: fields that are not looked at."""
+    config_class = subject.config_class
+    skipped = {*ignored, "model_type", "architectures"}
+    reader = ConfigReader(subject=subject, base=base, depth_field=depth_field)
+    reader.defaults = defaults_of(config_class)
+    reader.annotations = annotations_of(config_class)
+    reader.annotations |= {name: _with_choices(subject, reader, name) for name in _texts(base)}
+    names = [*field_names(base), *(name for name in reader.defaults if "." not in name)]
+    reader.computed = frozenset(computed_names(subject, base)) - skipped
+    names += sorted(reader.computed)
+    reader.defaults |= dict.fromkeys(reader.computed)
+    containers = {name.partition(".")[0] for name in names if "." in name}
+    skipped |= {*containers, *(getattr(config_class, "attribute_map", None) or {})}
+    skipped |= OLDER_ROTARY - base.keys() if base.get(ROTARY_FIELD) else frozenset()
+    # What transformers adds to every config stands in those inside others, too.
+    inner = {name for name in names if "." in name and name.rpartition(".")[2] in HARMLESS_FIELDS}
+    reader.names = [name for name in dict.fromkeys(names) if name not in skipped | inner]
+    _Learner(reader, budget or Budget()).run()
+    return reader
+
+
+def _texts(base: Mapping[str, Any]) -> list[str]:
+    """Fields that hold a text which is no activation's name, or a list of texts that are all alike."""
+    values = {name: look_up(base, name) for name in field_names(base)}
+    found = {name: value for name, value in values.items() if isinstance(value, str) and value not in ACTIVATION_NAMES}
+    alike = {
+        name: value for name, value in values.items() if isinstance(value, list) and len(set(map(repr, value))) == 1
+    }
+    return [*found, *(name for name, value in alike.items() if isinstance(value[0], str))]
+
+
+def _with_choices(subject: Subject, reader: ConfigReader, name: str) -> str:
+    """The type of a field as written, or with the texts that the source compares it with, where these are several."""
+    choices = layer_kinds(subject.source_files, name.rpartition(".")[2])
+    written = reader.annotations.get(name, "")
+    if len(choices) < 2 or "Literal[" in written:
+        return written
+    return f"{written} | Literal[{', '.join(map(repr, choices))}]"
+
+
+class _Learner:
+    def __init__(self, reader: ConfigReader, budget: Budget) -> None:
+        self.reader = reader
+        self.budget = budget
+        self.generator = random.Random(0)
+        self.fields = [name for name in reader.names if name != ROTARY_FIELD]
+
+    def run(self) -> None:
+        working = self._working()
+        configs = [
+            changed(self.reader.base, resized(self.reader.base, name, value, self.reader.depth_field))
+            for name, values in working.items()
+            for value in values
+        ]
+        configs += [self._joint(working, {}) for _ in range(NUM_JOINT)]
+        pairs = [(config, normal) for config in configs if (normal := self.reader.normal(config)) is not None]
+        for name in self.fields:
+            if any(
+                (value := look_up(config, name)) is not None and not same(value, look_up(normal, name))
+                for config, normal in pairs
+                if _present(config, name)
+            ):
+                self.reader.rewritten.add(name)
+        for name in self.fields:
+            self._learn_null(name, working)
+
+    def _working(self) -> dict[str, list[Any]]:
+        """Field to other values that the class accepts."""
+        base = self.reader.base
+        found: dict[str, list[Any]] = {}
+        for name in self.fields:
+            value = look_up(base, name)
+            tried = alternatives(value, self.reader.annotations.get(name, ""))
+            accepted = [each for each in tried if self._accepts(resized(base, name, each, self.reader.depth_field))]
+            found[name] = accepted[:3] + [None for each in accepted[3:] if each is None]
+        return found
+
+    def _accepts(self, changes: Mapping[str, Any]) -> bool:
+        return self.reader.normal(changed(self.reader.base, changes)) is not None
+
+    def _joint(self, working: Mapping[str, list[Any]], fixed: Mapping[str, Any]) -> dict[str, Any]:
+        choices = {name: [{name: value} for value in values] for name, values in working.items()}
+        changes = joint(choices, self.reader.base, self.generator, share=0.3, depth_field=self.reader.depth_field)
+        return changed(self.reader.base, {**changes, **fixed})
+
+    def _learn_null(self, name: str, working: Mapping[str, list[Any]]) -> None:
+        """Finds the rule by which a null is filled, if it is."""
+        reader, base = self.reader, self.reader.base
+        absent = [value for value in (MISSING, None) if value is None or reader.defaults.get(name, MISSING) is None]
+        absent = [MISSING] if name in reader.computed else absent
+        nulls = [value for value in absent if self._accepts({name: value})]
+        if not nulls:
+            return
+        start = changed(base, {name: nulls[0]})
+        normal = reader.normal(start)
+        if normal is None or look_up(normal, name) is None:
+            return
+        found = self._around(name, start, working)
+        many = [self._joint(working, {name: null}) for null in nulls for _ in range(NUM_JOINT)]
+        rule = self._rule(name, [start, *found.configs, *many], found.causes)
+        if rule is None:
+            # A cause may show only beside another change: find the smallest changes that show one, and look around.
+            for config in many[::3]:
+                small = self._smallest(name, start, config)
+                if small is not None:
+                    further = self._around(name, small, working)
+                    found.causes |= further.causes | {other for other in self.fields if _differ(start, small, other)}
+                    found.configs += further.configs
+                    rule = self._rule(name, [start, *found.configs, *many], found.causes)
+                if rule is not None:
+                    break
+        if rule is None:
+            reader.unfilled.add(name)
+        else:
+            reader.rules[name] = rule
+
+    def _around(self, name: str, start: dict[str, Any], working: Mapping[str, list[Any]]) -> _Around:
+        """All single changes of a config, and the fields that changed what `name` becomes."""
+        origin = look_up(self.reader.normal(start) or {}, name)
+        found = _Around([], set())
+        for other, values in working.items():
+            for value in values if other != name else []:
+                changes = {
+                    key: entry
+                    for key, entry in resized(start, other, value, self.reader.depth_field).items()
+                    if key != name
+                }
+                config = changed(start, changes)
+                normal = self.reader.normal(config)
+                if normal is not None:
+                    found.configs.append(config)
+                    if not same(look_up(normal, name), origin):
+                        found.causes.add(other)
+        return found
+
+    def _smallest(self, name: str, start: dict[str, Any], config: dict[str, Any]) -> dict[str, Any] | None:
+        """A config between `start` and `config` that still gives `name` another value than `start` does."""
+        origin = look_up(self.reader.normal(start) or {}, name)
+
+        def differs(values: Mapping[str, Any]) -> bool:
+            normal = self.reader.normal(values)
+            return normal is not None and not same(look_up(normal, name), origin)
+
+        if not differs(config):
+            return None
+        for other in self.fields:
+            if other != name and _differ(start, config, other) and _present(start, other):
+                without = changed(config, {other: look_up(start, other)})
+                if differs(without):
+                    config = without
+        return config
+
+    def _rule(self, name: str, configs: list[dict[str, Any]], causes: set[str]) -> Expression | None:
+        pairs = [(config, normal) for config in configs if (normal := self.reader.normal(config)) is not None]
+        # No layers at all say nothing.
+        pairs = [(config, normal) for config, normal in pairs if look_up(normal, name) != []]
+        layered = bool(pairs) and all(self._is_layered(name, normal) for _, normal in pairs)
+        if layered:
+            self.reader.per_layer.add(name)
+        samples: list[Sample] = []
+        for config, normal in pairs:
+            value = look_up(normal, name)
+            value = LayerValues(value) if layered else value
+            values = {other: look_up(normal, other) for other in self.reader.names}
+            values |= {other: look_up(config, other) for other in self.reader.rewritten if _present(config, other)}
+            samples.append(Sample(values, value, len(value) if isinstance(value, LayerValues) else 1))
+        return fit(name, samples, causes, budget=self.budget) if samples else None
+
+    def _is_layered(self, name: str, normal: Mapping[str, Any]) -> bool:
+        """Whether the class fills the field with one entry per layer; other lists are values like all others."""
+        value = look_up(normal, name)
+        return isinstance(value, list) and len(value) == look_up(normal, self.reader.depth_field)
+
+
+@dataclass
+class _Around:
+    configs: list[dict[str, Any]]
+    causes: set[str]
+
+
+def _differ(first: Mapping[str, Any], second: Mapping[str, Any], name: str) -> bool:
+    return not same(look_up(first, name), look_up(second, name))
+
+
+def _present(config: Mapping[str, Any], name: str) -> bool:
+    if name in config:
+        return True
+    container, _, inner = name.partition(".")
+    return bool(inner) and isinstance(config.get(container), dict) and inner in config[container]

@@ -1,0 +1,219 @@
+"""From a spec to its slots and back: "layer.attention.head_dim" and the like, as listed in `family`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from areal.porting.bind.expressions import EvaluationError, evaluate
+from areal.porting.reference import BLOCK_NORMS, OPTIONAL_NORMS
+from areal.porting.spec import (
+    ArchitectureSpec,
+    AttentionSpec,
+    HeadTransformSpec,
+    LatentAttentionSpec,
+    LayerSpec,
+    MlpSpec,
+    MoeSpec,
+    NormSpec,
+    PositionSpec,
+    RotarySpec,
+    RouterSpec,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from areal.porting.family import Expression
+
+
+ROTARY_SLOT: Final = "layer.rotary"
+"""A whole table of rotations: the one slot whose values are compared by what they mean."""
+
+
+class Absent:
+    """Stands for the value of a slot in a layer that has no such part, e.g. a router in a dense layer."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT: Final = Absent()
+
+
+class LayerValues(tuple[Any, ...]):
+    """The values of one slot, one per layer; ABSENT where a layer lacks the part."""
+
+    __slots__ = ()
+
+
+class _Nested(NamedTuple):
+    record: type
+    optional: bool
+
+
+_NESTED: Final[dict[type, dict[str, _Nested]]] = {
+    ArchitectureSpec: {
+        "final_norm": _Nested(NormSpec, True),
+        "positions": _Nested(PositionSpec, True),
+        "embedding_norm": _Nested(NormSpec, True),
+        "head_transform": _Nested(HeadTransformSpec, True),
+    },
+    HeadTransformSpec: {"norm": _Nested(NormSpec, False)},
+    AttentionSpec: {"query_norm": _Nested(NormSpec, True), "key_norm": _Nested(NormSpec, True)},
+    LatentAttentionSpec: {"query_norm": _Nested(NormSpec, True), "kv_norm": _Nested(NormSpec, False)},
+    MoeSpec: {
+        "router": _Nested(RouterSpec, False),
+        "experts": _Nested(MlpSpec, False),
+        "shared": _Nested(MlpSpec, True),
+    },
+}
+
+_QUERY_KEY_NORMS: Final = ("query_norm", "key_norm")
+_MEANINGLESS_WITHOUT: Final = {
+    "norm_scope": _QUERY_KEY_NORMS,
+    "norm_after_rotary": _QUERY_KEY_NORMS,
+    "shared_scale": ("shared",),
+}
+"""Values that mean nothing where there are none of these parts beside them: no slots there."""
+
+_OF_ROTARIES: Final = ("dim", "interleaved", "query_growth", "growth_length")
+"""Values of a table of rotations beside what rope_parameters says."""
+
+_CHOICES: Final[dict[str, dict[str, type]]] = {
+    "attention": {"attention": AttentionSpec, "latent": LatentAttentionSpec},
+    "feed_forward": {"mlp": MlpSpec, "moe": MoeSpec},
+}
+
+
+def slots_of(spec: ArchitectureSpec) -> dict[str, Any]:
+    """Slot to its value; slots that start with "layer" hold `LayerValues`."""
+    slots: dict[str, Any] = {"num_layers": len(spec.layers)}
+    _flatten(spec, "", slots, leave_out=("layers", "rotaries"))
+    layers: list[dict[str, Any]] = [_layer_slots(layer, spec.rotaries) for layer in spec.layers]
+    for name in sorted({name for layer in layers for name in layer}):
+        slots[name] = LayerValues(layer.get(name, ABSENT) for layer in layers)
+    return slots
+
+
+def _layer_slots(layer: LayerSpec, rotaries: tuple[RotarySpec, ...]) -> dict[str, Any]:
+    slots: dict[str, Any] = {}
+    _flatten(layer, "layer.", slots, leave_out=("norms", "attention", "feed_forward", "rotary"))
+    for name, norm in layer.norms.items():
+        _flatten(norm, f"layer.norms.{name}.", slots)
+    for name in OPTIONAL_NORMS.get(layer.block, ()):
+        slots[f"layer.norms.{name}"] = name in layer.norms
+    for part, choices in _CHOICES.items():
+        record = getattr(layer, part)
+        slots[f"layer.{part}"] = next(name for name, kind in choices.items() if type(record) is kind)
+        _flatten(record, f"layer.{part}.", slots)
+    for name, parts in _MEANINGLESS_WITHOUT.items():
+        for path in ("layer.attention.", "layer.feed_forward."):
+            if not any(slots.get(path + part) for part in parts):
+                slots.pop(path + name, None)
+    if isinstance(layer.attention, LatentAttentionSpec) and layer.attention.query_rank is None:
+        # Nor is there a norm of compressed queries where none are compressed, whatever an expression says.
+        slots = {name: value for name, value in slots.items() if not name.startswith("layer.attention.query_norm")}
+    rotary = None if layer.rotary is None else rotaries[layer.rotary]
+    slots["layer.rotary"] = rotary and {"theta": rotary.theta, "type": rotary.type, "parameters": rotary.parameters}
+    if rotary is not None:
+        slots |= {f"layer.rotary.{name}": getattr(rotary, name) for name in _OF_ROTARIES}
+    return slots
+
+
+def _flatten(record: Any, path: str, slots: dict[str, Any], leave_out: tuple[str, ...] = ()) -> None:
+    nested = _NESTED.get(type(record), {})
+    for each in fields(record):
+        if each.name in leave_out:
+            continue
+        value = getattr(record, each.name)
+        if each.name not in nested:
+            slots[path + each.name] = value
+            continue
+        if nested[each.name].optional:
+            slots[path + each.name] = value is not None
+        if value is not None:
+            _flatten(value, f"{path}{each.name}.", slots)
+
+
+# ---------------------------------------------------------------------------------------------------------------- back
+
+
+def predict(slots: Mapping[str, Expression], config: Mapping[str, Any]) -> ArchitectureSpec:
+    """The spec that expressions mean for a config. Raises EvaluationError where one has no value for it."""
+
+    def read(slot: str, layer: int | None = None) -> Any:
+        if slot not in slots:
+            raise EvaluationError(f"no config that was looked at had {slot}")
+        return evaluate(slots[slot], config, layer)
+
+    num_layers = read("num_layers")
+    if isinstance(num_layers, bool) or not isinstance(num_layers, int) or num_layers < 1:
+        raise EvaluationError(f"num_layers is {num_layers!r}")
+    rotaries: list[RotarySpec] = []
+    layers = tuple(_predict_layer(partial(read, layer=layer), rotaries) for layer in range(num_layers))
+    values = _record(ArchitectureSpec, "", read, leave_out=("layers", "rotaries"))
+    return ArchitectureSpec(layers=layers, rotaries=tuple(rotaries), **values)
+
+
+def _predict_layer(read: Callable[[str], Any], rotaries: list[RotarySpec]) -> LayerSpec:
+    values = _record(LayerSpec, "layer.", read, leave_out=("norms", "attention", "feed_forward", "rotary"))
+    for part, choices in _CHOICES.items():
+        kind = choices[read(f"layer.{part}")]
+        values[part] = kind(**_record(kind, f"layer.{part}.", read))
+    values["norms"] = {
+        name: NormSpec(**_record(NormSpec, f"layer.norms.{name}.", read))
+        for name in BLOCK_NORMS[values["block"]]
+        if name not in OPTIONAL_NORMS.get(values["block"], ()) or read(f"layer.norms.{name}")
+    }
+    rotary = read("layer.rotary")
+    if rotary is not None:
+        found = RotarySpec(**rotary, **{name: read(f"layer.rotary.{name}") for name in _OF_ROTARIES})
+        if found not in rotaries:
+            rotaries.append(found)
+        values["rotary"] = rotaries.index(found)
+    return LayerSpec(**values)
+
+
+def _record(kind: type, path: str, read: Callable[[str], Any], leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    nested = _NESTED.get(kind, {})
+    values: dict[str, Any] = {}
+    for each in fields(kind):
+        slot = path + each.name
+        if each.name in leave_out:
+            continue
+        if each.name in _MEANINGLESS_WITHOUT and not any(values[name] for name in _MEANINGLESS_WITHOUT[each.name]):
+            values[each.name] = each.default
+        elif kind is LatentAttentionSpec and each.name == "query_norm" and values["query_rank"] is None:
+            values[each.name] = None
+        elif each.name not in nested:
+            values[each.name] = _typed(read(slot), str(each.type), slot)
+        elif nested[each.name].optional and not read(slot):
+            values[each.name] = None
+        else:
+            record = nested[each.name].record
+            values[each.name] = record(**_record(record, slot + ".", read))
+    return values
+
+
+def _typed(value: Any, annotation: str, slot: str) -> Any:
+    kinds = [kind.strip() for kind in annotation.split("|")]
+    if value is None:
+        if "None" not in kinds:
+            raise EvaluationError(f"{slot} has no value")
+        return None
+    if "bool" in kinds:
+        if not isinstance(value, bool):
+            raise EvaluationError(f"{slot} is {value!r}, expected true or false")
+        return value
+    number = "float" in kinds or "int" in kinds
+    if number and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise EvaluationError(f"{slot} is {value!r}, expected a number")
+    if "float" in kinds:
+        return float(value)
+    if "int" in kinds:
+        if value != int(value):
+            raise EvaluationError(f"{slot} is {value!r}, expected a whole number")
+        return int(value)
+    return value

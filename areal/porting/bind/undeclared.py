@@ -1,0 +1,160 @@
+"""Fields that modeling code reads although no config class declares them, as in `getattr(config, "head_dim", None)`.
+
+A config.json may hold them, and published ones do; so the base config gets a value for each that has an effect, and
+what the code takes without it is found by looking at models without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from areal.porting.bind.expressions import same
+from areal.porting.bind.fitting import fit
+from areal.porting.bind.observations import Sample
+from areal.porting.bind.observing import shapes
+from areal.porting.bind.older import idle_spellings
+from areal.porting.bind.slots import LayerValues
+from areal.porting.bind.variations import MISSING, changed, field_names, resized
+from areal.porting.probe.instance import build, logits, make_tokens
+from areal.porting.probe.source import config_reads
+from areal.porting.records import SubjectError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from areal.porting.bind.observing import Observer
+    from areal.porting.bind.reading import ConfigReader
+    from areal.porting.probe.subject import Subject
+
+LENGTH: Final = 24
+"""Of the sequences that two configs are compared by."""
+
+TRIED: Final = (24, 12, True, 0.5)
+"""Values that an undeclared field may have: no other size of a tiny config is 24."""
+
+
+def with_undeclared(subject: Subject, base: dict[str, Any], skipped: Collection[str]) -> dict[str, Any]:
+    """The config with a value for every undeclared field that changes the model. skipped: fields that are not asked."""
+    try:
+        instance = build(subject, base)
+    except SubjectError:
+        return base
+    known = {*base, *field_names(base), *skipped, *dir(instance.hf_config), *vars(instance.hf_config)}
+    known |= {*(getattr(subject.config_class, "attribute_map", None) or {})}
+    for name in sorted(config_reads(subject).keys() - known):
+        for value in TRIED:
+            trial = {**base, name: value}
+            if not name.startswith("_") and _differs(subject, base, trial):
+                base = trial
+                break
+    return base
+
+
+def without_aliases(subject: Subject, base: dict[str, Any]) -> dict[str, Any]:
+    """The config with the names that the class itself uses, where transformers accepts others: those of attribute_map,
+    and older spellings of what stands in rope_parameters too."""
+    aliases = getattr(subject.config_class, "attribute_map", None) or {}
+    older = idle_spellings(subject, base)
+    return {
+        name if aliases.get(name, name) in base else aliases[name]: value
+        for name, value in base.items()
+        if name not in older
+    }
+
+
+def _differs(subject: Subject, base: Mapping[str, Any], trial: dict[str, Any]) -> bool:
+    """Whether a config makes another working model."""
+    try:
+        first, second = build(subject, dict(base)), build(subject, trial)
+        tokens = make_tokens(first, batch=1, length=12, seed=0)
+        expected, found = logits(first, tokens), logits(second, tokens)
+    except SubjectError:
+        return False
+    return bool(torch.isfinite(found).all()) and not torch.equal(expected, found)
+
+
+def learn_absences(observer: Observer, reader: ConfigReader) -> list[str]:
+    """Gives the reader the rules for undeclared fields that are absent, as if their class filled them; their names."""
+    learned = []
+    for name in reader.names:
+        value = observer.base.get(name)
+        if reader.defaults.get(name, MISSING) is not MISSING or value not in TRIED or name in reader.rules:
+            continue
+        slot = next((slot for slot, value in observer.values.items() if _is(value, observer.base[name])), None)
+        if slot is None:
+            continue
+        samples = _samples_without(observer, reader, name, slot)
+        others = [other for other in reader.names if other != name]
+        rule = fit(slot, samples, others, budget=observer.budget) if samples else None
+        if rule is not None:
+            reader.defaults[name] = None
+            reader.rules[name] = rule
+            learned.append(name)
+    return learned
+
+
+def _samples_without(observer: Observer, reader: ConfigReader, name: str, slot: str) -> list[Sample]:
+    """The slot in configs that lack the field: the base, and one for each number that it may be made of, doubled."""
+    found = _sample(observer, reader, slot, {name: MISSING})
+    if not found:
+        return []
+    for other in _parts(found[0].value, {each: observer.base.get(each) for each in reader.names if each != name}):
+        resizing = resized(observer.base, other, observer.base[other] * 2, reader.depth_field)
+        found += _sample(observer, reader, slot, {name: MISSING, **resizing})
+    return found
+
+
+def _parts(value: Any, numbers: Mapping[str, Any]) -> list[str]:
+    """Fields that a size may be made of: those that are equal to it, and those that give it when divided."""
+    size = next(iter(value), None) if isinstance(value, LayerValues) else value
+    if type(size) is not int:
+        return []
+    whole = {name: number for name, number in numbers.items() if type(number) is int and number > 1}
+    found = {name for name, number in whole.items() if number == size}
+    for name, number in whole.items():
+        divisors = [other for other, divisor in whole.items() if divisor * size == number]
+        found |= {name, *divisors} if divisors else set()
+    return sorted(found)
+
+
+def _sample(observer: Observer, reader: ConfigReader, slot: str, changes: dict[str, Any]) -> list[Sample]:
+    config = reader.complete(changed(observer.base, changes))
+    written = absent_value(observer, changes)
+    if written is not None:
+        return [Sample(config, written, 1)]
+    outcome = observer.look(changes)
+    if outcome.kind not in ("proven", "no_effect") or slot not in outcome.values:
+        return []
+    value = outcome.values[slot]
+    return [Sample(config, value, len(value) if isinstance(value, LayerValues) else 1)]
+
+
+def absent_value(observer: Observer, changes: Mapping[str, Any]) -> Any:
+    """The value of the field whose absence does the same as that value; None where none is found.
+
+    Modules usually keep what they made of it under the same name. Whether it is the value is told by the weights and
+    logits, which must be the same to the last bit: that takes a tenth of an inference.
+    """
+    name = next(name for name, value in changes.items() if value is MISSING)
+    try:
+        without = build(observer.subject, changed(observer.base, changes))
+        tokens = make_tokens(without, batch=2, length=LENGTH, seed=0)
+        expected = logits(without, tokens)
+    except SubjectError:
+        return None
+    kept = [getattr(module, name, None) for module in without.model.modules()]
+    for value in dict.fromkeys(each for each in kept if type(each) in (bool, int, float)):
+        try:
+            beside = build(observer.subject, changed(observer.base, {**changes, name: value}))
+            if shapes(beside) == shapes(without) and torch.equal(logits(beside, tokens), expected):
+                return value
+        except SubjectError:
+            continue
+    return None
+
+
+def _is(value: Any, wanted: Any) -> bool:
+    values = value if isinstance(value, LayerValues) else [value]
+    return bool(values) and all(same(each, wanted) for each in values)

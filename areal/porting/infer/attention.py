@@ -1,0 +1,104 @@
+"""What an attention module computes, found from the operands of its products and judged by its output.
+
+Steps: which rows of which matrices are queries, keys and values (equal numbers at position 0); how they turn with the
+position; what makes scores out of products; which keys are visible; what happens to attended values. The finding counts
+only if `reference.attention` with the found weights reproduces the traced output.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from areal.porting.infer import capture as captures
+from areal.porting.infer import grouped, latent
+from areal.porting.infer.judging import judge
+from areal.porting.infer.operands import check_weights, find_core, read
+from areal.porting.infer.sources import resolve
+from areal.porting.infer.view import View
+from areal.porting.records import Inferred
+from areal.porting.spec import AttentionSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from areal.porting.records import LayerContext
+    from areal.porting.spec import LatentAttentionSpec, RotarySpec
+
+PROBE_SEQUENCES = 96
+"""Sequences that start with different tokens: numbers at position 0 identify rows of projections."""
+PROBE_LENGTH = 3
+"""Of these sequences. More than one token, since some operations take another way for dimensions of size one."""
+
+
+@dataclass(frozen=True)
+class AttentionFinding:
+    """One attention layer. `window` and `chunk` as in `LayerSpec`."""
+
+    attention: AttentionSpec | LatentAttentionSpec
+    rotary: RotarySpec | None
+    window: int | None
+    chunk: int | None
+
+
+def infer_attention(context: LayerContext) -> Inferred[AttentionFinding]:
+    """Infer the attention layer of a context. Raises UnsupportedError for what no spec says, naming it.
+
+    Tensors have canonical names relative to the layer ("q_proj.weight").
+    """
+    finding = _infer(context)
+    attention = finding.spec.attention
+    if not (isinstance(attention, AttentionSpec) and attention.alibi):
+        return finding
+    # Biases of scores are where eager attention has been seen to differ from the fused one, which is what people run.
+    try:
+        with fused_attention(context.model):
+            return _infer(context)
+    except Exception:  # noqa: BLE001 - foreign code that has no fused form may fail in any way with masks of that form
+        return finding
+
+
+def _infer(context: LayerContext) -> Inferred[AttentionFinding]:
+    view = look(context)
+    query, key, value = (
+        resolve(getattr(view.single, part)[:, 0], view.probe, view.run, part=name, module=context.module)
+        for part, name in (("query", "queries"), ("key", "keys"), ("value", "values"))
+    )
+    explain = latent.infer if latent.is_latent(view, value) else grouped.infer
+    found = explain(view, query, key, value)
+    finding = AttentionFinding(found.attention, found.rotary, found.window, found.chunk)
+    evidence = judge(view, found)
+    return Inferred(spec=finding, tensors=found.tensors, evidence=(*found.evidence, evidence))
+
+
+@contextmanager
+def fused_attention(model: nn.Module) -> Iterator[None]:
+    """Lets a transformers model attend with scaled_dot_product_attention for a while; others are left as they are."""
+    configs = {id(config): config for part in model.modules() if (config := getattr(part, "config", None)) is not None}
+    before = {key: getattr(config, "_attn_implementation", None) for key, config in configs.items()}
+    try:
+        for key, config in configs.items():
+            if before[key] == "eager":
+                config._attn_implementation = "sdpa"
+        yield
+    finally:
+        for key, config in configs.items():
+            if before[key] == "eager":
+                config._attn_implementation = "eager"
+
+
+def look(context: LayerContext) -> View:
+    """Capture the module on the trace's tokens and on many short sequences."""
+    vocabulary = context.trace.logits.shape[-1]
+    starts = torch.arange(min(PROBE_SEQUENCES, vocabulary))[:, None]
+    run = captures.capture(context.model, context.name, context.trace.tokens)
+    core = find_core(run)
+    operands = read(run, core)
+    check_weights(run, core, operands)
+    probe = captures.capture(context.model, context.name, (starts + torch.arange(PROBE_LENGTH)) % vocabulary)
+    return View(context=context, run=run, probe=probe, core=core, operands=operands, single=read(probe, core))

@@ -1,0 +1,307 @@
+"""One forward through an attention module with every operand kept: projections, products, softmaxes.
+
+The trace of a model says what modules received and returned. How queries, keys and values were laid out is only visible
+in the operands of the matrix products around the softmax, which no module returns. They are recorded here below the
+level of Python spellings (`@`, `matmul`, `einsum`, `baddbmm` are one operation to the dispatcher).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from areal.porting.probe.instance import call_options
+from areal.porting.records import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """One call of a linear layer, or one product with a bare parameter. `T` may be one dimension of several."""
+
+    name: str
+    """Qualified name of the module, or of the parameter."""
+    weight: Tensor
+    """[out, in], whatever the layout of the parameter."""
+    bias: Tensor | None
+    input: Tensor
+    output: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """left @ right of two activations: [N, M, D] and [N, D, K]."""
+
+    left: Tensor
+    right: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softmax:
+    """Over the last dimension."""
+
+    scores: Tensor
+    probabilities: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Other:
+    """One call of a submodule that is no linear layer: a norm, an activation, a rotary table."""
+
+    name: str
+    module: nn.Module
+    input: Tensor
+    output: Tensor
+
+
+Event = Projection | Product | Softmax | Other
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capture:
+    """What one attention module did with `tokens` [B, T]."""
+
+    name: str
+    batch: int
+    length: int
+    input: Tensor
+    """[B, T, hidden]."""
+    output: Tensor
+    """[B, T, hidden]."""
+    others: tuple[Tensor, ...]
+    """Further arguments of the size of the output: a residual that the module adds itself would be among them."""
+    events: tuple[Event, ...]
+    """In the order in which they ended."""
+
+    @property
+    def calls(self) -> dict[int, Other]:
+        """Calls of submodules that are no projections, by their index among the events."""
+        return {index: event for index, event in enumerate(self.events) if isinstance(event, Other)}
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """Events of one kind, in order."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+class _CapturedError(Exception):
+    """Ends the forward of the model once the module of interest has returned."""
+
+
+@dataclass
+class _Recording:
+    batch: int
+    length: int
+    parameters: Mapping[int, str]
+    """Address of a parameter's storage to its name."""
+    events: list[Event] = field(default_factory=list)
+    bare: Tensor | None = None
+    """Result of the last product with a bare parameter."""
+    inside: int = 0
+    """How many linear modules are running: their products are reported as projections."""
+
+
+class _ExplicitAttention(TorchFunctionMode):
+    """Writes fused attention out as products and a softmax, so that its operands are seen."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return _attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """As documented for torch.nn.functional.scaled_dot_product_attention, in eval mode."""
+    del dropout_p
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, float("-inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return scores.softmax(-1) @ value
+
+
+class _Operations(TorchDispatchMode):
+    """Notes products and softmaxes."""
+
+    def __init__(self, recording: _Recording) -> None:
+        super().__init__()
+        self._recording = recording
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name in ("bmm", "mm", "baddbmm", "addmm"):
+            self._product(args, result)
+        elif name in ("add", "add_"):
+            self._bias(args, result)
+        elif name == "_softmax":
+            scores = args[0].detach().clone()
+            self._recording.events.append(Softmax(scores=scores, probabilities=result.detach().clone()))
+        return result
+
+    def _product(self, args: Sequence[Any], result: Tensor) -> None:
+        recording = self._recording
+        left, right = args[-2], args[-1]
+        owner = recording.parameters.get(right.untyped_storage().data_ptr())
+        if recording.inside:
+            return
+        if owner is not None and right.dim() == 2:
+            bias = args[0] if len(args) == 3 and args[0].dim() == 1 else None
+            bias = None if bias is None else bias.detach()
+            projection = Projection(
+                name=owner, weight=right.detach().t(), bias=bias, input=left.clone(), output=result.clone()
+            )
+            recording.events.append(projection)
+            recording.bare = result
+        elif left.dim() == 3:
+            recording.events.append(Product(left=left.detach().clone(), right=right.detach().clone()))
+        elif left.dim() == 2:
+            recording.events.append(Product(left=left.detach().clone()[None], right=right.detach().clone()[None]))
+
+    def _bias(self, args: Sequence[Any], result: Tensor) -> None:
+        """A vector parameter added to the last product with a bare parameter is its bias."""
+        recording = self._recording
+        if recording.bare is None or recording.inside or not all(isinstance(part, torch.Tensor) for part in args[:2]):
+            return
+        ours = [part.untyped_storage().data_ptr() == recording.bare.untyped_storage().data_ptr() for part in args[:2]]
+        vector = args[0] if ours[1] else args[1]
+        if any(ours) and vector.dim() == 1 and vector.untyped_storage().data_ptr() in recording.parameters:
+            for place in reversed(range(len(recording.events))):
+                projection = recording.events[place]
+                if isinstance(projection, Projection):
+                    changed = replace(projection, bias=vector.detach(), output=result.detach().clone())
+                    recording.events[place] = changed
+                    return
+
+
+def capture(model: nn.Module, name: str, tokens: Tensor) -> Capture:
+    """Run `model` on tokens [B, T] (eval mode, no gradients) up to and including the first call of module `name`."""
+    module = model.get_submodule(name)
+    recording = _Recording(tokens.shape[0], tokens.shape[1], _parameter_addresses(module))
+    handles = [
+        handle
+        for key, child in module.named_modules()
+        if child is not module
+        for handle in _watch(child, f"{name}.{key}", recording)
+    ]
+    found: dict[str, Tensor] = {}
+    others: list[Tensor] = []
+    original = module.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        given = first_tensor(args)
+        given = kwargs.get("hidden_states") if given is None else given
+        given = first_tensor(tuple(kwargs.values())) if given is None else given
+        found["input"] = given.detach().clone()  # type: ignore[union-attr]  # a layer without input is no attention
+        others.extend(value.detach().clone() for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
+        with _ExplicitAttention(), _Operations(recording):
+            result = original(*args, **kwargs)
+        found["output"] = first_tensor(result).detach().clone()  # type: ignore[union-attr]  # and one without output
+        raise _CapturedError
+
+    replaced = module.__dict__.get("forward")
+    module.forward = forward
+    try:
+        with torch.no_grad():
+            _run(model, tokens)
+    finally:
+        del module.__dict__["forward"]
+        if replaced is not None:
+            module.forward = replaced
+        for handle in handles:
+            handle.remove()
+    if "output" not in found:
+        raise UnsupportedError("attention that is not called", where=name, detail="the model never ran this module")
+    batch, length = tokens.shape
+    shapes = {key: tensor.reshape(batch, length, -1) for key, tensor in found.items()}
+    residuals = tuple(other.reshape(batch, length, -1) for other in others if other.shape == found["output"].shape)
+    return Capture(name=name, batch=batch, length=length, others=residuals, events=tuple(recording.events), **shapes)
+
+
+def _run(model: nn.Module, tokens: Tensor) -> None:
+    try:
+        model(tokens, **call_options(model))
+    except _CapturedError:
+        return
+
+
+def _parameter_addresses(module: nn.Module) -> dict[int, str]:
+    """Parameters and buffers of the module by the address of their memory."""
+    named = (*module.named_parameters(), *module.named_buffers())
+    return {tensor.untyped_storage().data_ptr(): name for name, tensor in named}
+
+
+def _watch(module: nn.Module, name: str, recording: _Recording) -> list[Any]:
+    """Hooks that report the calls of one submodule."""
+    matrix = getattr(module, "weight", None)
+    linear = isinstance(matrix, torch.Tensor) and matrix.dim() == 2 and not list(module.children())
+    begun: list[Tensor | None] = []
+
+    def before(_: nn.Module, args: Any, kwargs: Any) -> None:
+        given = first_tensor(args)
+        given = first_tensor(tuple(kwargs.values())) if given is None else given
+        begun.append(None if given is None else given.detach().clone())
+        recording.inside += linear
+
+    def after(_: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        given, returned = begun.pop(), first_tensor(result)
+        if given is not None and returned is not None:
+            recording.events.append(_call(name, module, given, returned.detach().clone()))
+        recording.inside -= linear
+
+    return [
+        module.register_forward_pre_hook(before, with_kwargs=True),
+        module.register_forward_hook(after, with_kwargs=True),
+    ]
+
+
+def _call(name: str, module: nn.Module, given: Tensor, returned: Tensor) -> Projection | Other:
+    """A projection if the module computes one: its name and class say nothing, its numbers do."""
+    matrix, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+    if isinstance(matrix, torch.Tensor) and matrix.dim() == 2:
+        bias = bias.detach() if isinstance(bias, torch.Tensor) and bias.dim() == 1 else None
+        for weight in (matrix.detach(), matrix.detach().t()):
+            if weight.shape == (returned.shape[-1], given.shape[-1]) and given.shape[:-1] == returned.shape[:-1]:
+                expected = nn.functional.linear(given, weight, bias)
+                if torch.allclose(expected, returned, rtol=1e-5, atol=1e-6 * float(returned.abs().max() + 1)):
+                    return Projection(name=name, weight=weight, bias=bias, input=given, output=returned)
+    return Other(name=name, module=module, input=given, output=returned)
+
+
+def first_tensor(values: Any) -> Tensor | None:
+    """The first floating-point tensor of a value or a tuple of values."""
+    if isinstance(values, torch.Tensor):
+        return values if values.is_floating_point() else None
+    if isinstance(values, tuple | list):
+        for value in values:
+            found = first_tensor(value)
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,281 @@
+"""Inference of mixtures of experts: which module parts are router, experts and shared experts, and what they compute.
+
+Names order the hypotheses; what decides is whether the module's outputs for random inputs are explained, and in the end
+whether the reference layer made of the spec agrees with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from areal.models.blocks.activations import ACTIVATIONS
+from areal.porting import reference
+from areal.porting.infer.experts import (
+    SCREENED_TOKENS,
+    TOLERANCE,
+    ExpertForm,
+    Fit,
+    arrangements,
+    fit_experts,
+    outputs_of,
+    solve,
+    stacks_of,
+)
+from areal.porting.infer.probe import probe, replaced, strings_of
+from areal.porting.infer.router import Observed, Routing, infer_routing
+from areal.porting.infer.shared_experts import Shared, infer_shared, shared_candidates
+from areal.porting.records import Evidence, Inferred, UnsupportedError
+from areal.porting.spec import MlpSpec, MoeSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from areal.porting.infer.experts import Stack
+    from areal.porting.infer.probe import Probe
+    from areal.porting.records import LayerContext
+
+LOGIT_SCALES: Final = (0.3, 1.0, 3.0)
+"""Standard deviations of router logits that random tokens are made for: weights nearly equal, and far apart."""
+TOKENS_PER_SCALE: Final = 64
+CLAMP_SCALE: Final = 30.0
+"""Standard deviation of what goes into activations for further tokens, which limits in the experts cannot escape."""
+ROUTER_HINTS: Final = ("router", "gate", "classifier", "wg")
+
+
+class NotMoe(Exception):
+    """The module has no experts with a router."""
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Which tensors of the module are taken for what."""
+
+    stack: Stack
+    router: str
+    """Parameter name of the router's matrix."""
+    matrix: Tensor
+    """[experts, hidden]."""
+    vectors: Mapping[str, Tensor]
+    """Everything of size [experts] outside the stack."""
+
+
+def infer_moe(context: LayerContext) -> Inferred[MoeSpec]:
+    """Explain a feed-forward layer as router, experts and shared experts.
+
+    Raises NotMoe for a layer without experts, and UnsupportedError for experts that no MoeSpec describes."""
+    hidden_size = context.call.input.shape[-1]
+    readings = _readings(context, hidden_size)
+    first_error: UnsupportedError | None = None
+    for parts in readings:
+        try:
+            return _explain(context, parts)
+        except UnsupportedError as error:
+            first_error = first_error or error
+    assert first_error is not None
+    raise first_error
+
+
+def _tensors(context: LayerContext) -> dict[str, Tensor]:
+    module = context.module
+    return {name: tensor.detach() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+
+
+def _readings(context: LayerContext, hidden_size: int) -> list[_Parts]:
+    """Every way to see experts and a router in the module; likely ones first. Raises NotMoe if there is none."""
+    tensors = _tensors(context)
+    found: list[tuple[bool, _Parts]] = []
+    short: list[str] = []
+    for stack in stacks_of(tensors, hidden_size):
+        rest = {name: tensor for name, tensor in tensors.items() if name not in stack.names}
+        # A router's matrix may lie beside stacked experts and look like their biases.
+        rest |= {name: vector for name, vector in stack.vectors.items() if name in tensors}
+        for name, tensor in rest.items():
+            matrix = _router_matrix(tensor, hidden_size)
+            if matrix is None or len(matrix) < stack.num_experts:
+                continue
+            if len(matrix) > stack.num_experts:
+                short.append(f"{name} has {len(matrix)} rows for {stack.num_experts} experts")
+                continue
+            vectors = {other: t.flatten() for other, t in rest.items() if other != name and t.numel() == len(matrix)}
+            biases = {other: vector for other, vector in stack.vectors.items() if other != name}
+            unlikely = not any(hint in name.lower() for hint in ROUTER_HINTS)
+            found.append((unlikely, _Parts(replace(stack, vectors=biases), name, matrix, vectors)))
+    if not found and short:
+        feature = "a router of more than the routed experts"
+        raise UnsupportedError(feature, where=context.name, detail="; ".join(dict.fromkeys(short)))
+    stacked = {name: list(tensor.shape) for name, tensor in tensors.items() if tensor.dim() == 3}
+    counts = {shape[0] for shape in stacked.values()}
+    if not found and any(tensor.dim() == 2 and len(tensor) in counts for tensor in tensors.values()):
+        shapes = ", ".join(f"{name} {shape}" for name, shape in stacked.items())
+        raise UnsupportedError("experts of an unknown form", where=context.name, detail=f"stacked tensors {shapes}")
+    if not found:
+        raise NotMoe(f"{context.name} has no experts with a router")
+    return [parts for _, parts in sorted(found, key=lambda item: item[0])]
+
+
+def _router_matrix(tensor: Tensor, hidden_size: int) -> Tensor | None:
+    if tensor.dim() != 2 or not tensor.is_floating_point():
+        return None
+    if tensor.shape[1] == hidden_size and tensor.shape[0] > 1:
+        return tensor
+    return tensor.T if tensor.shape[0] == hidden_size and tensor.shape[1] > 1 else None
+
+
+def _explain(context: LayerContext, parts: _Parts) -> Inferred[MoeSpec]:
+    hidden_size = context.call.input.shape[-1]
+    inputs = _inputs(parts, hidden_size)
+    generator = torch.Generator().manual_seed(1)
+    random = {name: torch.randn(vector.shape, generator=generator) * 0.3 for name, vector in parts.vectors.items()}
+    shapes = {name: tensor.shape for name, tensor in _tensors(context).items()}
+    # Biases of the choice are often zero or close to it; with random ones no choice is explained without them.
+    with replaced(context.module, {name: value.reshape(shapes[name]) for name, value in random.items()}):
+        seen = probe(context, inputs)
+    taken = {*parts.stack.names, parts.router}
+    candidates = shared_candidates(context, seen, taken)
+    columns = torch.stack([candidate.outputs for candidate in candidates], 1) if candidates else inputs[:, None][:, :0]
+    fit = _fit(context, parts, seen, columns)
+    solution = solve(torch.cat((outputs_of(fit.form, inputs), columns.double()), 1), seen.outputs)
+    routed = len(LOGIT_SCALES) * TOKENS_PER_SCALE
+    count = parts.stack.num_experts
+    observed = Observed(inputs[:routed], solution.weights[:routed, :count])
+    routing = infer_routing(observed, parts.matrix, random, context.config, where=context.name)
+    shared = infer_shared(context, seen, candidates, solution.weights[:, count:], taken)
+    inferred = _assemble(context, parts, fit, routing, shared)
+    _judge(context, inferred, inputs[:routed])
+    return inferred
+
+
+def _inputs(parts: _Parts, hidden_size: int) -> Tensor:
+    """[N, hidden]: tokens for every scale of router logits, then those for clamps."""
+    generator = torch.Generator().manual_seed(0)
+    router = float(parts.matrix.float().norm(dim=1).square().mean().sqrt())
+    largest = max(float(matrix.float().square().mean().sqrt()) for matrix in parts.stack.matrices.values())
+    scales = [scale / max(router, 1e-6) for scale in LOGIT_SCALES]
+    scales.append(CLAMP_SCALE / max(largest * math.sqrt(hidden_size), 1e-6))
+    return torch.cat([torch.randn(TOKENS_PER_SCALE, hidden_size, generator=generator) * scale for scale in scales])
+
+
+def _fit(context: LayerContext, parts: _Parts, seen: Probe, columns: Tensor) -> Fit:
+    hidden_size, count = seen.inputs.shape[1], parts.stack.num_experts + columns.shape[1]
+    if count >= hidden_size:
+        raise UnsupportedError(
+            "as many experts as hidden dimensions",
+            where=context.name,
+            detail=f"{count} outputs in {hidden_size} dimensions cannot be told apart; analyse a config with fewer",
+        )
+    forms = arrangements(parts.stack, hidden_size)
+    if not forms:
+        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in parts.stack.matrices.items())
+        raise UnsupportedError(
+            "experts that are no feed-forward layers of two or three matrices", where=context.name, detail=shapes
+        )
+    fit = fit_experts(forms, seen.inputs, seen.outputs, columns, context.config)
+    if fit.error >= TOLERANCE:
+        raise _unexplained(context, parts, fit, seen, columns)
+    return fit
+
+
+def _unexplained(context: LayerContext, parts: _Parts, fit: Fit, seen: Probe, columns: Tensor) -> UnsupportedError:
+    """Says what is in the outputs besides experts of a known form, if one of a few further things explains them."""
+    hidden_size = seen.inputs.shape[1]
+    logits = seen.inputs.double() @ parts.matrix.double().T
+    vectors = {name: tensor for name, tensor in _tensors(context).items() if tensor.shape == (hidden_size,)}
+    rows = torch.linspace(0, len(seen.inputs) - 1, SCREENED_TOKENS).long()
+    seen = replace(seen, inputs=seen.inputs[rows], outputs=seen.outputs[rows])
+    logits, columns = logits[rows], columns[rows]
+    names = dict.fromkeys((*(name for name in strings_of(context.config) if name in ACTIVATIONS), "silu"))
+    for arranged, name in itertools.product(arrangements(parts.stack, hidden_size), names):
+        form = replace(arranged, activation=name)
+        outputs = outputs_of(form, seen.inputs)
+
+        def explains(*more: Tensor, experts: Tensor = outputs) -> bool:
+            return solve(torch.cat((experts, columns.double(), *more), 1), seen.outputs).error < TOLERANCE
+
+        if explains(seen.inputs.double()[:, None]):
+            detail = "the hidden states themselves are part of what is mixed"
+            return UnsupportedError("experts that compute nothing", where=context.name, detail=detail)
+        for vector_name, vector in vectors.items():
+            if explains(vector.double().expand(len(outputs), 1, hidden_size)):
+                detail = f"{vector_name} is part of what is mixed"
+                return UnsupportedError("a bias on the mixture of experts", where=context.name, detail=detail)
+        for score, scores in (("sigmoid", logits.sigmoid()), ("softmax", logits.softmax(-1))):
+            if explains(experts=outputs_of(form, seen.inputs, factors=scores)):
+                detail = f"{score} scores multiply what goes into the experts, not what comes out"
+                return UnsupportedError("routing weights on the experts' inputs", where=context.name, detail=detail)
+    detail = f"the closest form of an expert ({fit.form.describe()}) leaves an error of {fit.error:.1e}"
+    return UnsupportedError("experts of an unknown form", where=context.name, detail=detail)
+
+
+def _assemble(context: LayerContext, parts: _Parts, fit: Fit, routing: Routing, shared: Shared) -> Inferred[MoeSpec]:
+    own = _tensors(context)
+    experts = _expert_spec(context, fit.form)
+    tensors: dict[str, Tensor] = {"router.weight": parts.matrix}
+    if routing.bias is not None:
+        tensors["router.bias"] = own[routing.bias].flatten()
+    if routing.selection_bias is not None:
+        tensors["router.selection_bias"] = own[routing.selection_bias].flatten().float()
+    tensors |= {f"experts.{name}": tensor for name, tensor in fit.form.tensors.items()}
+    tensors |= shared.tensors
+    margin = fit.runner_up[1] / TOLERANCE if fit.runner_up else None
+    evidence = Evidence(
+        feature="experts",
+        value=f"{parts.stack.num_experts} of {fit.form.describe()}",
+        source="probe",
+        detail=f"{context.name}: {', '.join(parts.stack.matrices)}; random outputs explained to {fit.error:.1e}",
+        margin=margin,
+    )
+    spec = MoeSpec(
+        router=routing.spec,
+        experts=experts,
+        shared=shared.spec,
+        shared_gate=shared.gated,
+        shared_scale=shared.scale,
+    )
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    return Inferred(spec=spec, tensors=contiguous, evidence=(evidence, *routing.evidence, *shared.evidence))
+
+
+def _expert_spec(context: LayerContext, form: ExpertForm) -> MlpSpec:
+    biases = {name for name in ("gate", "up", "down") if f"{name}_bias" in form.tensors}
+    if biases not in (set(), {"gate", "up", "down"} if form.gated else {"up", "down"}):
+        raise UnsupportedError(
+            "experts with biases on some matrices only", where=context.name, detail=f"biases of {sorted(biases)}"
+        )
+    return MlpSpec(
+        gated=form.gated,
+        activation=form.activation,
+        intermediate_size=form.tensors["up_proj"].shape[1],
+        bias=bool(biases),
+        output_bias=bool(biases),
+        clamp=form.clamp,
+        up_offset=form.up_offset,
+    )
+
+
+def _judge(context: LayerContext, inferred: Inferred[MoeSpec], inputs: Tensor) -> None:
+    """The reference layer must do what the module does, on random inputs and on those of the trace."""
+    with torch.device("meta"):
+        layer = reference.feed_forward(inferred.spec, inputs.shape[1])
+    layer.load_state_dict(dict(inferred.tensors), strict=True, assign=True)
+    seen = probe(context, inputs)
+    traced = context.call.input.reshape(-1, inputs.shape[1])
+    expected = context.call.output.reshape(traced.shape)
+    if context.shared is not None:
+        expected = expected + context.trace.calls[context.shared][0].output.reshape(traced.shape)
+    with torch.no_grad():
+        for kind, given, wanted in (("random", inputs, seen.outputs), ("traced", traced, expected)):
+            size = wanted.square().mean(1, keepdim=True).sqrt().clamp_min(torch.finfo(torch.float32).tiny)
+            error = float(((layer(given) - wanted).abs() / size).max())
+            if not error < TOLERANCE:
+                raise UnsupportedError(
+                    "a mixture of experts of an unknown form",
+                    where=context.name,
+                    detail=f"{inferred.spec} is off by {error:.1e} on {kind} inputs",
+                )

@@ -1,0 +1,165 @@
+"""Queries, keys, values, scores and attended values of a captured attention module, by head, whatever its layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from areal.porting.infer.capture import Product, Softmax
+from areal.porting.infer.masks import visible_keys
+from areal.porting.records import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from areal.porting.infer.capture import Capture
+
+
+@dataclass(frozen=True)
+class Core:
+    """Which events are the attention itself. Numbers count the products of a capture."""
+
+    softmax: int
+    """Index into the softmaxes of the capture."""
+    score_products: tuple[int, ...]
+    """More than one where scores are sums of products."""
+    value_product: int
+    num_heads: int
+    token_major: bool
+    """Rows of a product with several heads are ordered by token, then head."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What one capture holds at the core's events."""
+
+    query: Tensor
+    """[B, T, H, D], as it enters the product."""
+    key: Tensor
+    """[B, T, H, D], shared heads repeated."""
+    value: Tensor
+    """[B, T, H, V], shared heads repeated."""
+    scores: Tensor
+    """[B, H, T, K], as they enter the softmax."""
+    probabilities: Tensor
+    """[B, H, T, K]"""
+    attended: Tensor
+    """[B, T, H, V]"""
+
+
+def find_core(capture: Capture) -> Core:
+    """Recognise softmax(q k) v among the events. Raises UnsupportedError where there is no such thing."""
+    batch, length, where = capture.batch, capture.length, capture.name
+    found: list[Core] = []
+    products = softmaxes = 0
+    pending: list[int] = []
+    softmax: Softmax | None = None
+    for event in capture.events:
+        if isinstance(event, Product):
+            if softmax is not None and event.left.shape[-1] == length and pending:
+                found.append(_core(capture, softmax, softmaxes - 1, tuple(pending), products))
+                softmax, pending = None, []
+            elif event.right.shape[-1] == length and event.left.shape[0] * event.left.shape[1] % (batch * length) == 0:
+                pending.append(products)
+            products += 1
+        elif isinstance(event, Softmax):
+            if event.scores.shape[-1] >= length and event.scores.numel() % (batch * length) == 0:
+                softmax = event
+            softmaxes += 1
+    if not found:
+        raise UnsupportedError(
+            "a token mixer without softmax attention",
+            where=where,
+            detail="no softmax over keys between a product with keys and one with values was seen",
+        )
+    if len(found) > 1:
+        raise UnsupportedError(
+            "several attentions in one module", where=where, detail=f"{len(found)} softmaxes over keys in one call"
+        )
+    return found[0]
+
+
+def _core(capture: Capture, softmax: Softmax, number: int, scores: tuple[int, ...], values: int) -> Core:
+    batch, length = capture.batch, capture.length
+    keys = softmax.scores.shape[-1]
+    heads = softmax.scores.numel() // (batch * length * keys)
+    products = capture.of(Product)
+    rows = products[scores[0]].left.shape[1]
+    by_head = visible_keys(softmax.scores).reshape(batch, heads, length, keys)[:, :, 0, :length].sum(-1)
+    token_major = rows > length and bool((by_head > 1).any())
+    return Core(number, scores, values, heads, token_major)
+
+
+def read(capture: Capture, core: Core) -> Operands:
+    """The operands in this capture, which has the core's events in the core's order."""
+    products: list[Product] = capture.of(Product)
+    softmaxes: list[Softmax] = capture.of(Softmax)
+    if len(products) <= core.value_product or len(softmaxes) <= core.softmax:
+        raise UnsupportedError(
+            "attention whose operations depend on the length",
+            where=capture.name,
+            detail="short sequences take another way",
+        )
+    queries = [_rows(products[index].left, capture, core) for index in core.score_products]
+    keys = [_columns(products[index].right, capture, core, key=True) for index in core.score_products]
+    final = products[core.value_product]
+    softmax = softmaxes[core.softmax]
+    return Operands(
+        query=torch.cat(queries, -1),
+        key=torch.cat(keys, -1),
+        value=_columns(final.right, capture, core, key=False),
+        scores=_by_head(softmax.scores, capture, core),
+        probabilities=_by_head(softmax.probabilities, capture, core),
+        attended=_rows(final.left @ final.right, capture, core),
+    )
+
+
+def check_weights(capture: Capture, core: Core, operands: Operands) -> None:
+    """The weights of values must be the softmax itself. Raises UnsupportedError where something comes between."""
+    left = capture.of(Product)[core.value_product].left
+    weights = _rows(left, capture, core).transpose(1, 2)
+    expected = operands.probabilities[..., : capture.length]
+    if weights.shape != expected.shape or float((weights - expected).abs().max()) > 1e-6:
+        raise UnsupportedError(
+            "attention weights changed after the softmax",
+            where=capture.name,
+            detail="values are not averaged with the softmax of the scores",
+        )
+
+
+def _rows(left: Tensor, capture: Capture, core: Core) -> Tensor:
+    """[N, M, D] with N * M = B * H * T to [B, T, H, D]."""
+    batch, length, heads = capture.batch, capture.length, core.num_heads
+    shape: Sequence[int]
+    if left.shape[0] * left.shape[1] != batch * length * heads:
+        raise UnsupportedError(
+            "an order of heads and tokens", where=capture.name, detail=f"queries are a {tuple(left.shape)} operand"
+        )
+    if core.token_major:
+        shape = (batch, left.shape[0] // batch, length, -1, left.shape[-1])
+        return left.reshape(shape).transpose(1, 2).reshape(batch, length, heads, left.shape[-1])
+    return left.reshape(batch, heads, length, left.shape[-1]).transpose(1, 2)
+
+
+def _columns(right: Tensor, capture: Capture, core: Core, *, key: bool) -> Tensor:
+    """[N, D, T] (keys) or [N, T, V] (values) to [B, T, H, D], repeating heads that several query heads share."""
+    tensor = right.transpose(1, 2) if key else right
+    if tensor.shape[0] % capture.batch or tensor.shape[1] != capture.length:
+        raise UnsupportedError(
+            "attention over other tokens",
+            where=capture.name,
+            detail=f"keys or values are a {tuple(right.shape)} operand",
+        )
+    tensor = tensor.reshape(capture.batch, -1, capture.length, tensor.shape[-1])
+    return tensor.repeat_interleave(core.num_heads // tensor.shape[1], 1).transpose(1, 2)
+
+
+def _by_head(scores: Tensor, capture: Capture, core: Core) -> Tensor:
+    batch, length, keys = capture.batch, capture.length, scores.shape[-1]
+    if core.token_major:
+        return scores.reshape(batch, length, core.num_heads, keys).transpose(1, 2)
+    return scores.reshape(batch, core.num_heads, length, keys)

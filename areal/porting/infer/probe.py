@@ -1,0 +1,129 @@
+"""Calls a module of the traced model alone, on inputs of one's own choice, and records what its parts did.
+
+A trace shows a module at one scale of inputs only; alternatives that differ elsewhere (clamps, close routing scores)
+are told apart by these calls. Nothing of the instance is changed when they are over.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from areal.porting.records import ModuleCall, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor, nn
+
+    from areal.porting.records import LayerContext
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One call of a feed-forward layer; all tensors are flat, [N, features]."""
+
+    inputs: Tensor
+    """[N, hidden]."""
+    outputs: Tensor
+    """[N, hidden]: of the module, and of the shared experts beside it if there are any."""
+    calls: Mapping[str, ModuleCall]
+    """Qualified name of each module that was called once to its call, shapes as they were."""
+
+
+def first_tensor(value: Any) -> Tensor | None:
+    """The tensor itself, or the first one in a tuple, list or mapping."""
+    if isinstance(value, torch.Tensor):
+        return value
+    values = value.values() if hasattr(value, "values") else value if isinstance(value, (tuple, list)) else ()
+    return next((found for item in values if (found := first_tensor(item)) is not None), None)
+
+
+def probe(context: LayerContext, inputs: Tensor) -> Probe:
+    """Call the feed-forward layer on inputs [N, hidden]. UnsupportedError if it needs more than hidden states."""
+    modules = {context.name: context.module}
+    if context.shared is not None:
+        modules[context.shared] = context.model.get_submodule(context.shared)
+    calls: dict[str, ModuleCall] = {}
+    shaped = inputs.reshape(1, *inputs.shape) if context.call.input.dim() == 3 else inputs
+    with torch.no_grad(), _recording(modules, calls):
+        try:
+            outputs = [first_tensor(module(shaped.clone())) for module in modules.values()]
+        except (TypeError, AttributeError, KeyError, ValueError, RuntimeError, IndexError) as error:
+            raise UnsupportedError(
+                "feed-forward layers that need more than hidden states",
+                where=context.name,
+                detail=f"called with random hidden states alone it fails: {type(error).__name__}: {error}",
+            ) from error
+    if any(output is None or output.numel() != inputs.numel() for output in outputs):
+        raise UnsupportedError(
+            "feed-forward layers of another output size", where=context.name, detail="it returns no hidden states"
+        )
+    total = sum(output.reshape(inputs.shape) for output in outputs if output is not None)
+    assert isinstance(total, torch.Tensor)
+    return Probe(inputs, total, calls)
+
+
+@contextmanager
+def _recording(modules: Mapping[str, nn.Module], calls: dict[str, ModuleCall]) -> Iterator[None]:
+    def hook(name: str) -> Any:
+        def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            given, returned = first_tensor((*args, *kwargs.values())), first_tensor(output)
+            if given is not None and returned is not None:
+                calls[name] = ModuleCall(name, len(calls), given.clone(), returned.clone())
+
+        return record
+
+    with ExitStack() as stack:
+        for prefix, module in modules.items():
+            for name, part in module.named_modules(prefix=prefix):
+                handle = part.register_forward_hook(hook(name), with_kwargs=True)
+                stack.callback(handle.remove)
+        yield
+
+
+@contextmanager
+def replaced(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
+    """Give parameters and buffers of the module other values for a while."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    kept = {name: tensors[name].detach().clone() for name in values}
+    try:
+        with torch.no_grad():
+            for name, value in values.items():
+                tensors[name].copy_(value)
+        yield
+    finally:
+        with torch.no_grad():
+            for name, value in kept.items():
+                tensors[name].copy_(value)
+
+
+def numbers_of(config: Any, *, named: tuple[str, ...] = ()) -> list[float]:
+    """Every number in a config, at any depth, in order, each once; only those of fields with one of these words in
+    their name, if any are given."""
+    found: dict[float, None] = {}
+    for name, value in _leaves("", config):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if number and (not named or any(word in name.lower() for word in named)):
+            found[float(value)] = None
+    return list(found)
+
+
+def strings_of(config: Any) -> list[str]:
+    """Every string in a config, at any depth, in order, each once."""
+    return list(dict.fromkeys(value for _, value in _leaves("", config) if isinstance(value, str)))
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Field names and values; those of items of a list have the list's name."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(str(key), item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(name, item)
+    else:
+        yield name, value

@@ -1,0 +1,259 @@
+"""Where the canonical tensors of one instance are among stored ones: by value, never by name.
+
+Every candidate row of an adapter's table writes what it would store, and that is looked up among the stored tensors;
+weights are random: equal values mean the same tensor. Several rows may hold for one instance (with one key head,
+groups and concatenation are the same); all are kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from areal.models import adapter_rows
+from areal.porting.family import LayoutEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+QKV_ARRANGEMENTS: Final = ("per_head", "per_group", "concat", "4_blocks", "interleaved", "2_blocks", "8_blocks")
+FUSED_ATTENTION: Final = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("k_proj", "v_proj"),
+    ("q_proj", "gate_proj"),
+    ("q_proj", "k_proj"),
+    ("q_proj", "k_proj", "v_proj", "gate_proj"),
+)
+SUFFIXES: Final = (".weight", ".bias")
+
+
+def row_of(entry: LayoutEntry) -> adapter_rows.Row:
+    """The adapter's row that an entry stands for."""
+    alternative = None if entry.alternative is None else row_of(entry.alternative)
+    ours = entry.ours[0] if len(entry.ours) == 1 else entry.ours
+    if entry.kind == "renamed":
+        return adapter_rows.Renamed(ours, entry.on_disk, alternative=alternative)
+    if entry.kind == "transposed":
+        return adapter_rows.Transposed(ours, entry.on_disk, alternative=alternative)
+    if entry.kind == "swapped_halves":
+        return adapter_rows.SwappedHalves(ours, entry.on_disk, alternative=alternative)
+    if entry.kind == "reshaped":
+        return adapter_rows.Reshaped(ours, entry.on_disk, entry.shape, alternative=alternative)
+    arrangement, transposed = entry.arrangement or "concat", entry.transposed
+    classes: dict[str, type[adapter_rows.Rows | adapter_rows.Experts | adapter_rows.StackedExperts]] = {
+        "query_key_value": adapter_rows.QueryKeyValue,
+        "rows": adapter_rows.Rows,
+        "experts": adapter_rows.Experts,
+        "stacked_experts": adapter_rows.StackedExperts,
+    }
+    return classes[entry.kind](ours, entry.on_disk, arrangement, transposed, alternative=alternative)
+
+
+class StoredTensors:
+    """Tensors by their values."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+        self._names: dict[tuple[tuple[int, ...], int], list[str]] = {}
+        self._flat: dict[int, list[str]] = {}
+        for name, tensor in self.tensors.items():
+            digest = _digest(tensor)
+            self._names.setdefault((tuple(tensor.shape), digest), []).append(name)
+            self._flat.setdefault(digest, []).append(name)
+
+    def find(self, tensor: Tensor) -> list[str]:
+        """Names of the tensors that are equal to this one."""
+        names = self._names.get((tuple(tensor.shape), _digest(tensor)), [])
+        return [name for name in names if torch.equal(self.tensors[name], tensor)]
+
+    def find_reshaped(self, tensor: Tensor) -> list[str]:
+        """Names of tensors of another shape with these values in this order."""
+        names = self._flat.get(_digest(tensor), [])
+        return [
+            name
+            for name in names
+            if self.tensors[name].shape != tensor.shape and torch.equal(self.tensors[name].flatten(), tensor.flatten())
+        ]
+
+
+def _digest(tensor: Tensor) -> int:
+    return hash(tensor.contiguous().numpy().tobytes())
+
+
+@dataclass(frozen=True)
+class Found:
+    """All ways in which some canonical tensors are stored, with the names of one layer written out."""
+
+    ours: tuple[str, ...]
+    entries: tuple[LayoutEntry, ...]
+    stored: frozenset[str]
+    """Every stored tensor that one of the entries reads."""
+
+
+def find_all(weights: Mapping[str, Tensor], stored: StoredTensors, head_dims: Mapping[str, int]) -> list[Found]:
+    """How each canonical tensor is stored; those that are not found are missing in the result.
+
+    head_dims: of each attention layer, by its canonical name ("layers.0.self_attn")."""
+    found: list[Found] = []
+    done: set[str] = set()
+    for name in weights:
+        if name in done:
+            continue
+        for ours, candidates in _candidates(name, weights):
+            match = _match(
+                ours, candidates, weights, stored, head_dims.get(name.rpartition("self_attn")[0] + "self_attn", 0)
+            )
+            if match is not None:
+                found.append(match)
+                done.update(ours)
+                break
+    return found + _concatenated({name: weights[name] for name in weights if name not in done}, stored, found)
+
+
+def _match(
+    ours: tuple[str, ...],
+    candidates: Iterable[LayoutEntry],
+    weights: Mapping[str, Tensor],
+    stored: StoredTensors,
+    head_dim: int,
+) -> Found | None:
+    entries: list[LayoutEntry] = []
+    used: set[str] = set()
+    for candidate in candidates:
+        try:
+            written = row_of(candidate).write([weights[name] for name in ours], head_dim)
+        except (RuntimeError, ZeroDivisionError):  # head counts that this arrangement cannot have
+            continue
+        names = [stored.find(tensor) for tensor in written]
+        if not all(names):
+            continue
+        for on_disk in _patterns(names) if candidate.kind == "experts" else names[0]:
+            entries.append(replace(candidate, on_disk=on_disk))
+        used.update(itertools.chain.from_iterable(names))
+    if not entries and len(ours) == 1:
+        for on_disk in stored.find_reshaped(weights[ours[0]]):
+            shape = _template(weights[ours[0]], stored.tensors[on_disk])
+            entries.append(LayoutEntry(kind="reshaped", ours=ours, on_disk=on_disk, shape=shape))
+            used.add(on_disk)
+    return Found(ours, tuple(entries), frozenset(used)) if entries else None
+
+
+def _template(ours: Tensor, theirs: Tensor) -> tuple[int, ...]:
+    """Shape with -1 for its one size that is not 1, as far as there is only one."""
+    large = [index for index, size in enumerate(theirs.shape) if size != 1]
+    return tuple(-1 if [index] == large else size for index, size in enumerate(theirs.shape))
+
+
+def _patterns(names: Sequence[Sequence[str]]) -> list[str]:
+    """Names of one tensor per expert as one name with {expert}: every number that counts along."""
+    patterns: list[str] = []
+    for first in names[0]:
+        for match in re.finditer(r"(?<!\d)0(?!\d)", first):
+            before, after = first[: match.start()], first[match.end() :]
+            if all(f"{before}{expert}{after}" in options for expert, options in enumerate(names)):
+                patterns.append(f"{before}{{expert}}{after}")
+    return patterns
+
+
+def _candidates(name: str, weights: Mapping[str, Tensor]) -> Iterator[tuple[tuple[str, ...], list[LayoutEntry]]]:
+    """Groups of canonical tensors that may be stored together, with the rows to try; `name` is in each."""
+    tensor = weights[name]
+
+    def entry(kind: str, ours: tuple[str, ...], arrangement: str = "", *, transposed: bool = False) -> LayoutEntry:
+        return LayoutEntry(kind=kind, ours=ours, on_disk="", arrangement=arrangement, transposed=transposed)  # type: ignore[arg-type]  # kinds are written out below
+
+    if ".experts." in name:
+        yield from _expert_candidates(name, weights)
+        return
+    yield (name,), [entry("renamed", (name,)), *([entry("transposed", (name,))] if tensor.dim() == 2 else [])]
+    owner = name.rpartition("_proj")[0].rpartition(".")[0]
+    suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
+    turned = (False, True) if tensor.dim() == 2 else (False,)
+    if owner.endswith("self_attn") or ".self_attn." in name:
+        # The latter: norms that are one module per head.
+        yield (name,), [entry("swapped_halves", (name,)), *([entry("experts", (name,))] if tensor.dim() == 2 else [])]
+    if owner.endswith("self_attn"):
+        for group in FUSED_ATTENTION:
+            ours = tuple(f"{owner}.{part}{suffix}" for part in group)
+            if name not in ours or not all(part in weights for part in ours):
+                continue
+            for order in itertools.permutations(ours):
+                yield (
+                    order,
+                    [
+                        entry("query_key_value", order, arrangement, transposed=transposed)
+                        for arrangement, transposed in itertools.product(QKV_ARRANGEMENTS, turned)
+                    ],
+                )
+    for order in itertools.permutations((f"{owner}.gate_proj{suffix}", f"{owner}.up_proj{suffix}")):
+        if name in order and all(part in weights for part in order):
+            yield (
+                order,
+                [
+                    entry("rows", order, arrangement, transposed=transposed)
+                    for arrangement, transposed in itertools.product(("concat", "interleaved"), turned)
+                ],
+            )
+
+
+def _expert_candidates(name: str, weights: Mapping[str, Tensor]) -> Iterator[tuple[tuple[str, ...], list[LayoutEntry]]]:
+    turned = (False, True) if weights[name].dim() == 3 else (False,)
+
+    def entries(ours: tuple[str, ...], arrangements: tuple[str, ...]) -> list[LayoutEntry]:
+        plain = [
+            LayoutEntry(kind=kind, ours=ours, on_disk="", arrangement=arrangement, transposed=transposed)
+            for kind in ("experts", "stacked_experts")
+            for arrangement, transposed in itertools.product(arrangements, turned)
+            if not (kind == "experts" and arrangement == "flattened")
+        ]
+        return plain
+
+    yield (name,), [LayoutEntry(kind="renamed", ours=(name,), on_disk=""), *entries((name,), ("", "flattened"))]
+    prefix, _, kind = name.rpartition("_")
+    owner, _, role = prefix.rpartition(".")
+    if role in ("gate", "up"):
+        for order in (("gate", "up"), ("up", "gate")):
+            ours = tuple(f"{owner}.{part}_{kind}" for part in order)
+            if all(part in weights for part in ours):
+                yield ours, entries(ours, ("concat", "interleaved"))
+
+
+def _concatenated(weights: Mapping[str, Tensor], stored: StoredTensors, found: Sequence[Found]) -> list[Found]:
+    """Any further matrices or vectors that are stored end to end in one tensor."""
+    used = frozenset().union(*(match.stored for match in found))
+    left = {name: tensor for name, tensor in stored.tensors.items() if name not in used and tensor.dim() in (1, 2)}
+    result: list[Found] = []
+    for on_disk, whole in left.items():
+        for transposed in (False, True) if whole.dim() == 2 else (False,):
+            rows = whole.T if transposed else whole
+            parts: list[str] = []
+            start = 0
+            while start < len(rows):
+                part = next((name for name, tensor in weights.items() if _starts(rows[start:], tensor)), None)
+                if part is None:
+                    break
+                parts.append(part)
+                start += len(weights[part])
+            if start == len(rows) and len(parts) > 1:
+                ours = tuple(parts)
+                entry = LayoutEntry(
+                    kind="rows", ours=ours, on_disk=on_disk, arrangement="concat", transposed=transposed
+                )
+                result.append(Found(ours, (entry,), frozenset((on_disk,))))
+                break
+    return result
+
+
+def _starts(rows: Tensor, part: Tensor) -> bool:
+    return (
+        part.dim() == rows.dim()
+        and part.shape[1:] == rows.shape[1:]
+        and len(part) <= len(rows)
+        and torch.equal(rows[: len(part)], part)
+    )

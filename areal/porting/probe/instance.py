@@ -1,0 +1,189 @@
+"""A tiny model of the architecture with random weights that are the same in every process, and what it computes."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import tempfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from areal.porting.probe.library import quiet
+from areal.porting.records import SubjectError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from areal.porting.probe.library import Subject
+
+_FROM_DICT = PreTrainedConfig.from_dict.__func__
+EMBEDDING_STD = 0.2
+VECTOR_STD = 0.3
+MEMORY_FOLDER = Path("/dev/shm")
+"""Temporary files go here where it exists: it is memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """A built model in evaluation mode, float32, on CPU."""
+
+    subject: Subject
+    config: dict[str, Any]
+    """What config.json would hold."""
+    hf_config: Any
+    model: Any
+    """`PreTrainedModel`."""
+
+
+def build(
+    subject: Subject, config: dict[str, Any], *, seed: int = 0, attention: Literal["sdpa", "eager"] = "sdpa"
+) -> Instance:
+    """The model of a config.json's content, with the weights of `seed`.
+
+    attention: implementation to use where the class has a choice.
+    Raises `SubjectError` with the reason when the config is refused or the model does not build.
+    """
+    hf_config = read(subject, config)
+    model = construct(subject, hf_config, attention=attention)
+    randomize(model, seed)
+    return Instance(subject=subject, config=config, hf_config=hf_config, model=model)
+
+
+def read(subject: Subject, config: dict[str, Any]) -> Any:
+    """The config object, made as `from_pretrained` makes it of config.json. Raises `SubjectError`."""
+    content = {name: value for name, value in copy.deepcopy(config).items() if name not in ("dtype", "torch_dtype")}
+    with quiet():
+        try:
+            if _FROM_DICT is getattr(subject.config_class.from_dict, "__func__", None):
+                return subject.config_class(**content)  # from_dict does this, and writes the config to a log
+            return subject.config_class.from_dict(content)
+        except Exception as error:  # foreign code fails in any way
+            raise SubjectError(f"{subject.architecture} refuses the config: {_summary(error)}") from error
+
+
+def construct(subject: Subject, hf_config: Any, *, attention: str = "sdpa") -> Any:
+    """The model in evaluation mode with the library's own initial weights (seeded). Raises `SubjectError`."""
+    failure: Exception | None = None
+    for choice in (attention, "eager", None):
+        options = {} if choice is None else {"attn_implementation": choice}
+        with quiet(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            try:
+                return subject.model_class._from_config(hf_config, dtype=torch.float32, **options).eval()
+            except Exception as error:  # noqa: BLE001 - foreign code fails in any way; the last failure is reported
+                failure = error
+    raise SubjectError(f"{subject.architecture} does not build: {_summary(failure)}") from failure
+
+
+def randomize(model: nn.Module, seed: int) -> None:
+    """Gives every weight a value that depends on its name, its initial value and `seed`, in place.
+
+    Buffers that checkpoints hold and that start as all zeros or ones are weights too (selection biases of routers), and
+    so are single numbers (constants of activations); others are tables or masks and stay.
+    """
+    embeddings = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(_random_value(name, parameter, seed, embedding=name in embeddings))
+            parameter.requires_grad_(False)
+        for name, buffer in _learned_buffers(model):
+            buffer.copy_(_random_value(name, buffer, seed, embedding=False))
+
+
+def logits(instance: Instance, tokens: Tensor) -> Tensor:
+    """Logits of all positions: int64 [B, T] -> float32 [B, T, vocab]. Raises `SubjectError` when forward fails."""
+    with quiet(), torch.no_grad():
+        try:
+            output = instance.model(tokens, **call_options(instance.model))
+        except Exception as error:
+            architecture = instance.subject.architecture
+            raise SubjectError(f"{architecture} fails in forward: {type(error).__name__}: {error}") from error
+    return logits_of(output)
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a causal model returned."""
+    found = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if found is None:
+        found = output[0]
+    return found.float()
+
+
+def call_options(model: nn.Module) -> dict[str, Any]:
+    """Keywords for a call without a cache, as far as `forward` has them."""
+    names = inspect.signature(model.forward).parameters
+    return {"use_cache": False} if "use_cache" in names else {}
+
+
+def make_tokens(instance: Instance, *, batch: int, length: int, seed: int) -> Tensor:
+    """Random tokens int64 [batch, length], without the special ones that some models treat differently.
+
+    Raises `SubjectError` for a model that does not know its embedding.
+    """
+    try:
+        vocabulary = int(instance.model.get_input_embeddings().weight.shape[0])
+    except Exception as error:  # foreign code fails in any way
+        architecture = instance.subject.architecture
+        raise SubjectError(f"{architecture} has no get_input_embeddings: {_summary(error)}") from error
+    config = instance.hf_config.get_text_config()
+    special: set[Any] = set()
+    for kind in ("pad", "bos", "eos"):
+        found = getattr(config, f"{kind}_token_id", None)
+        special |= set(found) if isinstance(found, list) else {found}
+    usable = torch.tensor([token for token in range(vocabulary) if token not in special])
+    generator = torch.Generator().manual_seed(seed)
+    return usable[torch.randint(len(usable), (batch, length), generator=generator)]
+
+
+def export(instance: Instance) -> dict[str, Tensor]:
+    """What `save_pretrained` writes: name on disk to tensor."""
+    folder = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
+    with tempfile.TemporaryDirectory(dir=folder) as target, quiet():
+        try:
+            instance.model.save_pretrained(target)
+        except Exception as error:
+            raise SubjectError(f"{instance.subject.architecture} cannot be saved: {_summary(error)}") from error
+        tensors: dict[str, Tensor] = {}
+        for file in sorted(Path(target).glob("*.safetensors")):
+            tensors |= {name: tensor.clone() for name, tensor in safetensors.torch.load_file(file).items()}
+    return tensors
+
+
+@functools.lru_cache(maxsize=1024)
+def _noise(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
+    """Kept, since most configs of an analysis have most weights in common. Not to be changed."""
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) ^ (seed * 0x9E3779B1 & 0xFFFFFFFF))
+    return torch.randn(shape, generator=generator)
+
+
+def _random_value(name: str, initial: Tensor, seed: int, *, embedding: bool) -> Tensor:
+    noise = _noise(name, tuple(initial.shape), seed)
+    if embedding:
+        return noise * EMBEDDING_STD
+    start = float(initial.flatten()[0]) if initial.numel() and bool((initial == initial.flatten()[0]).all()) else 0.0
+    if initial.ndim < 2 or start != 0.0:  # vectors, and scales of shape [heads, dim], which start as ones
+        return start + VECTOR_STD * noise
+    return noise * max(1, initial.shape[-1]) ** -0.5
+
+
+def _learned_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    persistent = model.state_dict(keep_vars=True)
+    for name, buffer in model.named_buffers():
+        if name in persistent and buffer.is_floating_point() and buffer.numel():
+            first = float(buffer.flatten()[0])
+            if buffer.numel() == 1 or (first in (0.0, 1.0) and bool((buffer == first).all())):
+                yield name, buffer
+
+
+def _summary(error: BaseException | None) -> str:
+    """First lines of an error, with its kind."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:400]}"

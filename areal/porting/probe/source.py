@@ -1,0 +1,280 @@
+"""What the source of an architecture says without running it: config fields it reads, modules it makes."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import transformers
+from transformers import PreTrainedConfig
+
+from areal.porting.probe.folder import read_source
+from areal.porting.probe.hints import find_hints
+from areal.porting.probe.nearest import nearest_families
+from areal.porting.records import SubjectError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from areal.porting.probe.library import Subject
+
+METHODS = frozenset(name for name in dir(PreTrainedConfig) if callable(getattr(PreTrainedConfig, name)))
+TRANSFORMERS = Path(transformers.__file__).parent
+BASE_READS = {"modeling_utils": ("tie_weights", "get_expanded_tied_weights_keys")}
+"""Methods of library classes to look into; the rest of these modules is about saving, devices and generation."""
+FOLLOWED = frozenset({"masking_utils", "modeling_layers", "modeling_rope_utils"})
+"""Library modules that compute with config fields."""
+
+
+def config_reads(subject: Subject) -> dict[str, list[str]]:
+    """Every config field that the causal model, its config class and the library code they use read.
+
+    Field to places "modeling_x.py:12", sorted; found in the syntax tree: attributes of anything that holds a config,
+    `getattr` with a literal name, `config["x"]` and `config.get("x")`. Classes of the same files that the causal model
+    does not use (classifiers) are left out; method names that only look like fields may remain.
+    """
+    reads: dict[str, list[str]] = {}
+    for file in subject.source_files:
+        _merge(reads, file_reads(file, start=(subject.architecture, subject.config_class.__name__)))
+    for base in subject.model_class.__mro__:
+        for module, methods in BASE_READS.items():
+            if base.__module__ == f"transformers.{module}":
+                nodes = [
+                    node
+                    for node in ast.walk(_parse(TRANSFORMERS / f"{module}.py"))
+                    if isinstance(node, ast.FunctionDef)
+                ]
+                _merge(
+                    reads, _reads_of([node for node in nodes if node.name in methods], TRANSFORMERS / f"{module}.py")
+                )
+    return {name: sorted(set(places), key=_place_key) for name, places in sorted(reads.items())}
+
+
+def file_reads(file: Path, *, start: tuple[str, ...] = ()) -> dict[str, list[str]]:
+    """Config fields that a file reads, in all of it or in what the definitions `start` use, and in what these use of
+    the library's modules on rotary embeddings, masks and layers."""
+    tree = _parse(file)
+    reachable = _reachable(tree, start)
+    imports = dict(_imports(tree, file))
+    reads = _reads_of(reachable, file)
+    used = {node.id for definition in reachable for node in ast.walk(definition) if isinstance(node, ast.Name)}
+    seen: set[tuple[Path, str]] = set()
+    for name in sorted(used & set(imports)):
+        _merge(reads, _followed(imports[name], name, seen))
+    return reads
+
+
+def static_report(source: str, *, modeling: Path | None = None) -> dict[str, Any]:
+    """What can be said of a folder's code without running it, as JSON.
+
+    {"model_type", "architectures", "files", "classes": [{"name", "bases", "where"}], "fields_read": {field: [where]},
+    "fields_unread": [...], "parameters": [{"class", "name", "made_by", "where"}], "hints": [{"feature", "where",
+    "detail"}], "nearest": [...]}. Raises `SubjectError` where there is no readable config.json.
+    """
+    config, files = read_source(Path(source).expanduser(), modeling=modeling)
+    trees = {file: _parse(file) for file in files}
+    reads: dict[str, list[str]] = {}
+    for file in files:
+        _merge(reads, file_reads(file))
+    return {
+        "model_type": config.get("model_type"),
+        "architectures": config.get("architectures") or [],
+        "files": [str(file) for file in files],
+        "classes": [row for file, tree in trees.items() for row in _class_rows(tree, file)],
+        "fields_read": dict(sorted(reads.items())),
+        "fields_unread": sorted(
+            name for name in config if name not in reads and name not in ("model_type", "auto_map")
+        ),
+        "parameters": [row for file, tree in trees.items() for row in _parameter_rows(tree, file)],
+        "hints": [row for file, tree in trees.items() for row in find_hints(tree, file.name)],
+        "nearest": nearest_families(config),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------- config reads
+
+
+@dataclass
+class _Reader(ast.NodeVisitor):
+    """Collects reads of config fields. `holders`: names and attributes that hold a config."""
+
+    file: Path
+    in_config_class: bool = False
+    holders: set[str] = field(default_factory=set)
+    reads: dict[str, list[str]] = field(default_factory=dict)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        outer, self.in_config_class = self.in_config_class, _is_config_class(node)
+        self.generic_visit(node)
+        self.in_config_class = outer
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+            if argument.annotation is not None and "Config" in ast.unparse(argument.annotation):
+                self.holders.add(argument.arg)
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if self._holds(node.value):
+            self.holders |= {ast.unparse(target).split(".")[-1] for target in node.targets}
+        self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if isinstance(node.ctx, ast.Load) and self._holds(node.value):
+            self._add(node.attr, node)
+        self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        if isinstance(node.ctx, ast.Load) and self._holds(node.value) and isinstance(node.slice, ast.Constant):
+            self._add(str(node.slice.value), node)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        taken = isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop")
+        if name in ("getattr", "hasattr") and len(node.args) > 1 and self._holds(node.args[0]):
+            self._add_constant(node.args[1])
+        elif taken and node.args and isinstance(node.func, ast.Attribute):
+            keywords = self.in_config_class and ast.unparse(node.func.value) == "kwargs"
+            if keywords or self._holds(node.func.value):
+                self._add_constant(node.args[0])
+        self.generic_visit(node)
+
+    def _holds(self, node: ast.expr) -> bool:
+        last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        if isinstance(node, ast.Call):  # config.get_text_config(), config.to_dict()
+            return isinstance(node.func, ast.Attribute) and node.func.attr in METHODS and self._holds(node.func.value)
+        if self.in_config_class and last == "self":
+            return True
+        return last in self.holders or last == "cfg" or last.endswith("config")
+
+    def _add_constant(self, node: ast.expr) -> None:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            self._add(node.value, node)
+
+    def _add(self, name: str, node: ast.expr) -> None:
+        if name not in METHODS and not name.startswith("__"):
+            self.reads.setdefault(name, []).append(f"{self.file.name}:{node.lineno}")
+
+
+def _reads_of(nodes: Sequence[ast.AST], file: Path) -> dict[str, list[str]]:
+    reader = _Reader(file)
+    for _ in range(2):  # once more, since a holder may be assigned after a method that reads it
+        reader.reads = {}
+        for node in nodes:
+            reader.visit(node)
+    return reader.reads
+
+
+def _reachable(tree: ast.Module, start: tuple[str, ...]) -> list[ast.stmt]:
+    """Definitions of the module that those named `start` use, themselves included; everything without a start."""
+    definitions = {name: node for node in tree.body for name in _defined(node)}
+    waiting = [name for name in start if name in definitions]
+    if not waiting:
+        return tree.body
+    found: dict[str, ast.stmt] = {}
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found[name] = definitions[name]
+        used = {node.id for node in ast.walk(definitions[name]) if isinstance(node, ast.Name)}
+        waiting += [other for other in used if other in definitions]
+    return list(dict.fromkeys(found.values()))
+
+
+def _imports(tree: ast.Module, file: Path) -> Iterator[tuple[str, Path]]:
+    """Names that a file imports from modules of transformers, with the file of that module."""
+    for node in tree.body:
+        origin = _module_file(node, file) if isinstance(node, ast.ImportFrom) else None
+        if origin is not None and isinstance(node, ast.ImportFrom):
+            yield from ((alias.asname or alias.name, origin) for alias in node.names)
+
+
+def _module_file(node: ast.ImportFrom, file: Path) -> Path | None:
+    parts = (node.module or "").split(".") if node.module else []
+    if node.level == 0:
+        if not parts or parts[0] != "transformers":
+            return None
+        found = TRANSFORMERS.joinpath(*parts[1:])
+    else:
+        found = file.parents[node.level - 1].joinpath(*parts)
+    module = found.with_suffix(".py")
+    followed = module.stem in FOLLOWED and TRANSFORMERS in module.parents
+    return module if followed and module.is_file() else None
+
+
+def _followed(file: Path, name: str, seen: set[tuple[Path, str]]) -> dict[str, list[str]]:
+    """Reads of one definition of a library module, and of those of the same module that it uses."""
+    if (file, name) in seen:
+        return {}
+    seen.add((file, name))
+    nodes = _reachable(_parse(file), (name,))
+    return _reads_of(nodes, file) if any(name in _defined(node) for node in nodes) else {}
+
+
+def _defined(node: ast.stmt) -> set[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return {node.name}
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return {target.id for target in targets if isinstance(target, ast.Name)}
+    return set()
+
+
+# ------------------------------------------------------------------------------------------------------------- report
+
+
+def _class_rows(tree: ast.Module, file: Path) -> Iterator[dict[str, Any]]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield {
+                "name": node.name,
+                "bases": [ast.unparse(base) for base in node.bases],
+                "where": f"{file.name}:{node.lineno}",
+            }
+
+
+def _parameter_rows(tree: ast.Module, file: Path) -> Iterator[dict[str, Any]]:
+    """Modules and parameters that constructors make: `self.x = nn.Linear(...)`, `self.register_buffer("x", ...)`."""
+    for owner in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for node in ast.walk(owner):
+            where = f"{file.name}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                target = ast.unparse(node.targets[0])
+                if target.startswith("self.") and _makes_module(node.value):
+                    made = ast.unparse(node.value)
+                    yield {"class": owner.name, "name": target.removeprefix("self."), "made_by": made, "where": where}
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "self.register_buffer":
+                name = ast.literal_eval(node.args[0]) if isinstance(node.args[0], ast.Constant) else "?"
+                yield {"class": owner.name, "name": str(name), "made_by": ast.unparse(node), "where": where}
+
+
+def _makes_module(call: ast.Call) -> bool:
+    called = ast.unparse(call.func).split(".")[-1]
+    return called[:1].isupper()
+
+
+def _is_config_class(node: ast.ClassDef) -> bool:
+    return any(ast.unparse(base).split(".")[-1].endswith("Config") for base in node.bases)
+
+
+def _merge(into: dict[str, list[str]], more: dict[str, list[str]]) -> None:
+    for name, places in more.items():
+        into.setdefault(name, []).extend(place for place in places if place not in into[name])
+
+
+def _place_key(place: str) -> tuple[str, int]:
+    name, _, line = place.rpartition(":")
+    return name, int(line)
+
+
+@functools.cache
+def _parse(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise SubjectError(f"{file} cannot be read as Python: {error}") from error

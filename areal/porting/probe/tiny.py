@@ -1,0 +1,376 @@
+"""A tiny config of any architecture that builds, runs, and lets every feature show in the logits.
+
+Fields get values by what their names usually mean (`meanings`), large numbers that remain are shrunk, patterns over
+layers are completed, and what the class then refuses is repaired field by field.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import PreTrainedConfig
+
+from areal.porting.probe.instance import build, construct, logits, make_tokens, read
+from areal.porting.probe.layer_kinds import layer_kinds
+from areal.porting.probe.meanings import HIDDEN, LAYERS, TOKENS, known, meaning
+from areal.porting.probe.observable import crossed, with_parts, without_parts
+from areal.porting.probe.repair import Repair
+from areal.porting.probe.shapes import sizes_by_shape
+from areal.porting.records import SubjectError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from areal.porting.probe.library import Subject
+
+SMALL = 16
+LEFT_OUT = object()
+MAX_PARAMETERS = 30_000_000
+SEQUENCE = 24
+COMMON = frozenset(PreTrainedConfig().to_dict()) - {*TOKENS, "tie_word_embeddings"}
+"""Fields that every config has and no decoder computes with."""
+UNIMPORTANT = frozenset(
+    {"transformers_version", "_name_or_path", "dtype", "torch_dtype", "auto_map", "_attn_implementation"}
+)
+
+
+def tiny_config(subject: Subject) -> dict[str, Any]:
+    """Content of a config.json for a tiny instance that builds and runs, whole: defaults are written out.
+
+    Raises `SubjectError` when nothing small enough works, or when the model is not causal.
+    """
+    return complete(subject, {})
+
+
+def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """`kwargs` plus values for all other fields, shrunk. Fields of `kwargs` keep their values.
+
+    Raises `SubjectError` when the result does not build or run, or when the model is not causal.
+    """
+    defaults = default_fields(subject)
+    aliases = _aliases(subject)
+    depth = _depth(defaults, aliases)
+    chosen = _of_source(subject) | _shrink(defaults, aliases, depth, given=frozenset(kwargs))
+    unknown = _unknown(defaults, aliases, given=frozenset(kwargs))
+    if unknown:
+        chosen |= sizes_by_shape(subject, defaults, unknown)
+    chosen |= kwargs
+    chosen = _woken(subject, defaults, aliases, depth, chosen) | chosen
+    chosen = _with_patterns(subject, defaults, chosen, depth, given=frozenset(kwargs))
+    starts = _starts(subject, defaults, chosen, aliases, given=frozenset(kwargs))
+    repaired = Repair(lambda config: check(subject, config), original=defaults, kept=frozenset(kwargs)).run(starts)
+    if isinstance(repaired, str):
+        raise SubjectError(f"no tiny config of {subject.architecture} works: {repaired}")
+    config = whole(subject, repaired)
+    if check(subject, config) is not None:  # a class that does not read back its own output
+        config = {**repaired, "model_type": subject.model_type, "architectures": [subject.architecture]}
+    config = _with_all_kinds(subject, config, given=frozenset(kwargs))
+    works, given = (lambda trial: check(subject, trial) is None), frozenset(kwargs)
+    config = crossed(config, given=given, works=works)
+    config = with_parts(subject, config, defaults=defaults, given=given, works=works)
+    refuse_not_causal(subject, config)
+    return config
+
+
+def with_fewer_parts(subject: Subject, config: dict[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """A completed config without parts that there are none of by default. kwargs: as `complete` got them."""
+    return without_parts(config, defaults=default_fields(subject), given=frozenset(kwargs))
+
+
+def default_fields(subject: Subject) -> dict[str, Any]:
+    """Every field with its value in the source's config.json, or its default."""
+    fields: dict[str, Any] = dict(subject.raw_config or {})
+    try:
+        fields = read(subject, fields).to_dict() | fields
+    except SubjectError:  # defaults that contradict each other
+        declared = getattr(subject.config_class, "__dataclass_fields__", {})
+        simple = {
+            name: field.default for name, field in declared.items() if isinstance(field.default, (int, float, str))
+        }
+        fields = simple | fields
+    return _without_common(fields)
+
+
+def _without_common(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields without those of all configs, in configs inside the config as well."""
+    return {
+        name: _without_common(value) if isinstance(value, dict) else value
+        for name, value in fields.items()
+        if name not in COMMON | UNIMPORTANT
+    }
+
+
+def whole(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
+    """The config with every field written out, as `save_pretrained` would."""
+    content = read(subject, config).to_dict()
+    kept = {name: value for name, value in content.items() if name not in COMMON | UNIMPORTANT}
+    kept |= {name: value for name, value in config.items() if name not in kept and name not in UNIMPORTANT}
+    return {**kept, "model_type": subject.model_type, "architectures": [subject.architecture]}
+
+
+def check(subject: Subject, config: dict[str, Any]) -> str | None:
+    """Why an instance of the config cannot be used, or None."""
+    try:
+        hf_config = read(subject, config)
+        complaint = _wrong_size(subject, hf_config)
+        if complaint:
+            return complaint
+        instance = build(subject, config)
+        found = logits(instance, make_tokens(instance, batch=2, length=SEQUENCE, seed=1))
+    except SubjectError as error:
+        return str(error)
+    return None if bool(torch.isfinite(found).all()) else "logits are not finite"
+
+
+def refuse_not_causal(subject: Subject, config: dict[str, Any]) -> None:
+    """Raises `SubjectError` when a later token changes the logits of an earlier one: no decoder."""
+    instance = build(subject, config)
+    tokens = make_tokens(instance, batch=1, length=SEQUENCE, seed=1)
+    other = tokens.clone()
+    other[:, SEQUENCE // 2 :] = make_tokens(instance, batch=1, length=SEQUENCE, seed=2)[:, SEQUENCE // 2 :]
+    before, after = (logits(instance, each)[:, : SEQUENCE // 2] for each in (tokens, other))
+    difference = float((before - after).abs().max())
+    if difference > 1e-3 * max(1.0, float(before.std())):
+        raise SubjectError(
+            f"{subject.architecture} is not causal: later tokens change the logits of earlier ones by "
+            f"{difference:.2g}; only decoders can be analysed."
+        )
+
+
+def _wrong_size(subject: Subject, hf_config: Any) -> str | None:
+    try:
+        with torch.device("meta"):
+            model = construct(subject, hf_config)
+    except SubjectError:  # not every class builds without data; the real attempt decides
+        return None
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    empty = [name for name, size in sizes.items() if size == 0]
+    if empty:
+        return f"{empty[0]} is empty"
+    size = sum(sizes.values())
+    return f"{size:,} parameters are too many" if size > MAX_PARAMETERS else None
+
+
+def _aliases(subject: Subject) -> dict[str, tuple[str, ...]]:
+    """Field to its other names, which often say more about what it means."""
+    aliases: dict[str, tuple[str, ...]] = {}
+    for alias, name in (getattr(subject.config_class, "attribute_map", None) or {}).items():
+        aliases[name] = (*aliases.get(name, ()), alias)
+    return aliases
+
+
+def _shrink(
+    fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]], depth: int | None, *, given: frozenset[str]
+) -> dict[str, Any]:
+    """Small values for all fields that need one; lists over layers come later."""
+    chosen: dict[str, Any] = {}
+    for name, default in fields.items():
+        names = (name, *aliases.get(name, ()))
+        if given & set(names) or isinstance(default, list):
+            continue
+        value = _small(default, names, depth)
+        if value != default or type(value) is not type(default):
+            chosen[name] = value
+    return chosen
+
+
+def _woken(
+    subject: Subject,
+    fields: Mapping[str, Any],
+    aliases: Mapping[str, tuple[str, ...]],
+    depth: int | None,
+    chosen: dict[str, Any],
+) -> dict[str, Any]:
+    """Small values for fields that the class keeps from view until a switch is on: a window of 4096 tokens."""
+    try:
+        seen = read(subject, chosen).to_dict()
+    except SubjectError:
+        return {}
+    asleep = [name for name, value in fields.items() if value in (None, 0) and value is not False]
+    woken = {name: seen[name] for name in asleep if name not in chosen and type(seen.get(name)) is int}
+    return _shrink({name: value for name, value in woken.items() if value}, aliases, depth, given=frozenset())
+
+
+def _with_patterns(
+    subject: Subject, fields: Mapping[str, Any], chosen: dict[str, Any], depth: int | None, *, given: frozenset[str]
+) -> dict[str, Any]:
+    """Adds lists over layers where the class does not fill them, or fills them without every kind of layer."""
+    lists = {name: value for name, value in fields.items() if isinstance(value, list) and name not in given}
+    try:
+        filled = read(subject, chosen).to_dict()
+    except SubjectError:
+        filled = {}
+    added: dict[str, Any] = {}
+    for name, values in lists.items():
+        wanted = cut(values, depth)
+        found = filled.get(name)
+        right = isinstance(found, list) and len(found) == len(wanted) and all(kind in found for kind in kinds(values))
+        if wanted != values and not right:
+            added[name] = wanted
+    return chosen | added
+
+
+def _with_all_kinds(subject: Subject, config: dict[str, Any], *, given: frozenset[str]) -> dict[str, Any]:
+    """Adds to lists over layers the kinds of layers that only the source knows, where the class takes them."""
+    for name, values in list(config.items()):
+        is_listed = isinstance(values, list) and len(values) > 1 and all(isinstance(value, str) for value in values)
+        if not is_listed or name in given or name in UNIMPORTANT:
+            continue
+        present = kinds(values)
+        for kind in layer_kinds(subject.source_files, name):
+            if kind in present or len(present) == len(values):
+                continue
+            changed = {**config, name: [[*present, kind][place % (len(present) + 1)] for place in range(len(values))]}
+            if check(subject, changed) is None:
+                config, present = changed, [*present, kind]
+    return config
+
+
+def _starts(
+    subject: Subject,
+    fields: Mapping[str, Any],
+    chosen: dict[str, Any],
+    aliases: Mapping[str, tuple[str, ...]],
+    *,
+    given: frozenset[str],
+) -> list[dict[str, Any]]:
+    """The chosen config, then with what classes commonly insist on, alone and together: fields that follow from others
+    left out, fields that were null left out, as many key heads as heads, heads that divide the hidden size."""
+    named = {name: " ".join((name, *aliases.get(name, ()))) for name in chosen if name not in given}
+    heads = next((value for name, value in chosen.items() if "num_attention_heads" in named.get(name, "")), None)
+    rotated = next((value for name, value in chosen.items() if re.fullmatch(r"qk_rope_\w*dim", name)), None)
+    head_dim = rotated or HIDDEN // (heads or 4)  # latent attention calls its rotated part so
+    rules: list[dict[str, Any]] = [
+        dict.fromkeys(_derived(subject, fields, chosen) - given, LEFT_OUT),
+        dict.fromkeys([name for name in named if fields.get(name, 0) is None], LEFT_OUT),
+        _with_equal_heads(chosen, named, heads),
+        {name: head_dim for name, all_names in named.items() if re.fullmatch(r"head_dim", all_names)},
+    ]
+    starts = []
+    for picked in sorted(range(2 ** len(rules)), key=int.bit_count):
+        changes = {
+            name: value for place, rule in enumerate(rules) if picked >> place & 1 for name, value in rule.items()
+        }
+        config = {name: value for name, value in (chosen | changes).items() if value is not LEFT_OUT}
+        if config not in starts:
+            starts.append(config)
+    further = [*_unset_lists(subject, fields, given), *_unset_rotary(subject, fields, given)]
+    return starts + [config | each for config in starts[:1] for each in further]
+
+
+def _with_equal_heads(config: Mapping[str, Any], names: Mapping[str, str], heads: int | None) -> dict[str, Any]:
+    """Numbers of key heads that equal the number of heads, in configs inside the config as well."""
+    changed: dict[str, Any] = {}
+    for name in config if heads else ():
+        value = config[name]
+        if isinstance(value, dict):
+            inner = _with_equal_heads(value, {str(key): str(key) for key in value}, heads)
+            changed |= {name: {**value, **inner}} if inner else {}
+        elif re.search(r"(key_value|kv)_heads", names.get(name, "")):
+            changed[name] = heads
+    return changed
+
+
+def _unset_lists(subject: Subject, fields: Mapping[str, Any], given: frozenset[str]) -> list[dict[str, Any]]:
+    """Lists over layers that a class cannot do without though its default is null, filled in turn from its source."""
+    found = []
+    for name in (name for name, value in fields.items() if value is None and name not in given):
+        if name.endswith(("types", "pattern")):
+            kinds_of_source = layer_kinds(subject.source_files, name)
+            if kinds_of_source:
+                found.append({name: [kinds_of_source[place % len(kinds_of_source)] for place in range(LAYERS)]})
+    return found
+
+
+def _unset_rotary(subject: Subject, fields: Mapping[str, Any], given: frozenset[str]) -> list[dict[str, Any]]:
+    """One entry of rope_parameters for each kind of layers, where a class that has kinds says nothing about them."""
+    if "rope_parameters" in given or fields.get("rope_parameters") != {}:
+        return []
+    found = layer_kinds(subject.source_files, "layer_types")
+    entries = {kind: {"rope_type": "default", "rope_theta": 10000.0 * (place + 1)} for place, kind in enumerate(found)}
+    return [{"rope_parameters": entries}] if entries else []
+
+
+def _of_source(subject: Subject) -> dict[str, Any]:
+    """Fields of the source's own config.json that are no lists over layers, which depend on other fields."""
+    skipped = COMMON | UNIMPORTANT | {"model_type", "architectures"}
+    given = subject.raw_config or {}
+    return {name: value for name, value in given.items() if name not in skipped and not isinstance(value, list)}
+
+
+def _unknown(fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]], *, given: frozenset[str]) -> list[str]:
+    """Large integers whose names say nothing."""
+    names = {name: (name, *aliases.get(name, ())) for name in fields}
+    return [
+        name
+        for name, value in fields.items()
+        if type(value) is int and value > 1 and not given & set(names[name]) and not known(names[name], value)
+    ]
+
+
+def _derived(subject: Subject, fields: Mapping[str, Any], chosen: dict[str, Any]) -> set[str]:
+    """Fields that the class computes from the others when they are not given."""
+    found = set()
+    for name in (name for name, value in chosen.items() if not isinstance(value, dict)):
+        try:
+            value = getattr(read(subject, {key: item for key, item in chosen.items() if key != name}), name, None)
+        except SubjectError:
+            continue
+        if name in fields and value is not None and value != fields[name]:
+            found.add(name)
+    return found
+
+
+def _small(default: Any, names: tuple[str, ...], depth: int | None) -> Any:
+    if isinstance(default, dict):
+        return {
+            key: _small(value, (str(key),), depth)
+            for key, value in default.items()
+            if key not in UNIMPORTANT | COMMON and not (str(key).isdigit() and depth and int(key) >= LAYERS)
+        }
+    if isinstance(default, list):
+        return cut(default, depth)
+    value = meaning(names, default)
+    if isinstance(value, int) and not isinstance(value, bool) and value > SMALL and not known(names, default):
+        return SMALL
+    return value
+
+
+def cut(values: list[Any], depth: int | None) -> list[Any]:
+    """A list of one entry per layer, or of layer numbers, for a model of few layers that still has every entry."""
+    if depth is None:
+        return values
+    if len(values) == depth and depth > LAYERS:
+        return _cover(values)
+    if (
+        values
+        and all(type(value) is int for value in values)
+        and max(values) < depth
+        and len(set(values)) == len(values)
+    ):
+        return [value for value in values if value < LAYERS]
+    return values
+
+
+def kinds(values: list[Any]) -> list[Any]:
+    """Distinct entries in order of appearance."""
+    return [value for place, value in enumerate(values) if value not in values[:place]]
+
+
+def _cover(values: list[Any]) -> list[Any]:
+    """The first entries when they hold every kind of entry there is, else all kinds in turn."""
+    first, distinct = values[:LAYERS], kinds(values)
+    if all(kind in first for kind in distinct):
+        return first
+    return [distinct[place % len(distinct)] for place in range(LAYERS)]
+
+
+def _depth(fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]]) -> int | None:
+    """Number of layers of the original."""
+    for name, value in fields.items():
+        names = (name, *aliases.get(name, ()))
+        if type(value) is int and meaning(names, value) == LAYERS and re.search(r"layer|block|depth", " ".join(names)):
+            return value
+    return None

@@ -1,0 +1,152 @@
+"""One forward with everything written down: what each module took and gave, and what went into each softmax."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from areal.porting.probe.instance import call_options, logits_of
+from areal.porting.probe.library import quiet
+from areal.porting.records import ModuleCall, SoftmaxCall, SubjectError, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from areal.porting.probe.instance import Instance
+
+SOFTMAXES = (torch.softmax, functional.softmax, Tensor.softmax)
+
+
+class Recorder(TorchFunctionMode):
+    """Collects calls while a model runs; modules that run are kept as a stack."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        super().__init__()
+        self.batch, self.length = tokens.shape
+        self.calls: dict[str, list[ModuleCall]] = {}
+        self.softmaxes: list[SoftmaxCall] = []
+        self.stack: list[tuple[str, int, Mapping[str, Tensor]]] = []
+        self.order = 0
+
+    def enter(self, name: str, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Before a module runs."""
+        del module
+        self.stack.append((name, self.order, _named_tensors(arguments, keywords)))
+        self.order += 1
+
+    def leave(self, output: Any) -> None:
+        """After the innermost module ran."""
+        name, order, inputs = self.stack.pop()
+        outputs = tuple(tensor.clone() for _, tensor in _tensors("", output))
+        if inputs and outputs:
+            first = _first(inputs)
+            call = ModuleCall(name=name, order=order, input=first, output=outputs[0], inputs=inputs, outputs=outputs)
+            self.calls.setdefault(name, []).append(call)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        keywords = kwargs or {}
+        if func is functional.scaled_dot_product_attention:
+            self._add(_sdpa_scores(*args, **keywords))
+        elif func in SOFTMAXES and isinstance(args[0] if args else None, Tensor):
+            self._add(args[0])
+        return func(*args, **keywords)
+
+    def _add(self, scores: Tensor) -> None:
+        """Keeps scores over keys; a softmax over experts has another shape."""
+        keys = scores.shape[-1] - self.length
+        if scores.ndim not in (3, 4) or scores.shape[-2] != self.length or keys not in (0, 1):
+            return
+        if scores.shape[0] % self.batch:
+            return
+        shaped = scores.detach().float().reshape(self.batch, -1, self.length, scores.shape[-1]).clone()
+        module = self.stack[-1][0] if self.stack else ""
+        self.softmaxes.append(SoftmaxCall(module=module, order=self.order, scores=shaped))
+        self.order += 1
+
+
+def record(instance: Instance, tokens: Tensor) -> Trace:
+    """Runs an eager instance over tokens [B, T] and returns all that happened.
+
+    Tensors are copies: code that changes its inputs in place is recorded as it was called.
+    Raises `SubjectError` when forward fails.
+    """
+    recorder = Recorder(tokens)
+    handles = []
+    for name, module in instance.model.named_modules():
+        handles.append(module.register_forward_pre_hook(_entering(recorder, name), with_kwargs=True))
+        handles.append(module.register_forward_hook(lambda *call: recorder.leave(call[-1])))
+    try:
+        with quiet(), torch.no_grad(), recorder:
+            output = instance.model(tokens, **call_options(instance.model))
+    except Exception as error:
+        raise SubjectError(f"{instance.subject.architecture} fails in forward: {error}") from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    return Trace(
+        tokens=tokens,
+        logits=logits_of(output),
+        calls={name: tuple(calls) for name, calls in recorder.calls.items()},
+        softmaxes=tuple(recorder.softmaxes),
+    )
+
+
+def _entering(recorder: Recorder, name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+    def hook(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        recorder.enter(name, module, arguments, keywords)
+
+    return hook
+
+
+def _named_tensors(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Tensor]:
+    """Every tensor argument: "0" for the first positional one, "position_embeddings.1" for the second of a tuple."""
+    named = [(str(place), value) for place, value in enumerate(arguments)] + list(keywords.items())
+    return {name: tensor.clone() for start, value in named for name, tensor in _tensors(start, value)}
+
+
+def _tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value.detach()
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _tensors(f"{name}.{key}" if name else str(key), item)
+    elif isinstance(value, (tuple, list)):
+        for place, item in enumerate(value):
+            yield from _tensors(f"{name}.{place}" if name else str(place), item)
+
+
+def _first(inputs: Mapping[str, Tensor]) -> Tensor:
+    """The hidden states among the arguments: the first positional tensor, or by name."""
+    positional = [name for name in inputs if name.split(".")[0].isdigit()]
+    named = [name for name in ("hidden_states", "input_ids") if name in inputs]
+    return inputs[[*positional, *named, *inputs][0]]
+
+
+def _sdpa_scores(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """What the fused attention takes the softmax of: [B, H, Q, K]."""
+    del value, dropout_p
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+    scores = query @ key.transpose(-1, -2) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        kept = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~kept, -torch.inf)
+    if attn_mask is None:
+        return scores
+    return scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask

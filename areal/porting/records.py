@@ -1,0 +1,166 @@
+"""What the steps of an analysis hand to each other, and how they say that something cannot be explained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor, nn
+
+    from areal.porting.spec import ArchitectureSpec
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One line of the checklist: what was found and how it is known."""
+
+    feature: str
+    """E.g. "attention.query_norm"."""
+    value: str
+    source: str
+    """"config", "parameters", "source", "probe" or "parity"."""
+    detail: str
+    """Config field, module or parameter name, file:line, or what was measured."""
+    margin: float | None = None
+    """Error of the best rejected alternative over the tolerance; None where there was none."""
+
+
+class UnsupportedError(Exception):
+    """The architecture does something that no spec can say. Never believed away: the family is refused."""
+
+    def __init__(self, feature: str, *, where: str, detail: str) -> None:
+        """feature: what is missing, in words ("hyper-connections"); where: module, config field or file:line."""
+        super().__init__(f"{feature} at {where}: {detail}")
+        self.feature = feature
+        self.where = where
+        self.detail = detail
+
+
+class SubjectError(Exception):
+    """The source cannot be analysed at all: unknown type, no causal model, does not build. Says what to do."""
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of a module in a traced forward."""
+
+    name: str
+    """Qualified name, as in `named_modules()`."""
+    order: int
+    """Calls are numbered by when they *begin*."""
+    input: Tensor
+    """First tensor argument (positional, else `hidden_states`, else the first keyword that is a tensor)."""
+    output: Tensor
+    """First tensor of what it returned."""
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    """Every tensor argument by name: "0" for the first positional one, "position_embeddings.1" for the second of a
+    tuple."""
+    outputs: tuple[Tensor, ...] = ()
+    """Every tensor that it returned, in order (a router: logits, weights, indices)."""
+
+
+@dataclass(frozen=True)
+class SoftmaxCall:
+    """One softmax over keys in a traced forward (eager attention), or one scaled_dot_product_attention."""
+
+    module: str
+    """Innermost module that was running."""
+    order: int
+    scores: Tensor
+    """What went into the softmax, mask and biases included: [B, H, Q, K] (K may have one column more: a sink)."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One forward of an instance over `tokens`, eager attention, float32, no gradients."""
+
+    tokens: Tensor
+    """int64 [B, T]."""
+    logits: Tensor
+    """[B, T, vocab]."""
+    calls: Mapping[str, tuple[ModuleCall, ...]]
+    """Module name to its calls in order; modules that were not called are missing."""
+    softmaxes: tuple[SoftmaxCall, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inferred(Generic[T]):
+    """Part of a spec that reproduces what the traced module did, within tolerance."""
+
+    spec: T
+    tensors: Mapping[str, Tensor]
+    """Canonical name, relative to the part ("q_proj.weight"), to the value that the instance has for it."""
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerRoles:
+    """Where the parts of one block are, by qualified module name."""
+
+    block: str
+    attention: str
+    feed_forward: str
+    """Module that is called with the (normed) hidden states; "" where the block itself holds the two matrices."""
+    norms: tuple[str, ...]
+    """Norms that the block calls itself, in calling order (those inside attention and feed_forward are not here)."""
+    shared_feed_forward: str | None = None
+    """A second module with the same input as `feed_forward`, whose output is added to its: shared experts that stand
+    beside the module of the routed ones (granitemoeshared)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """Where the parts of a model are, by qualified module name."""
+
+    embedding: str
+    layers: tuple[LayerRoles, ...]
+    final_norm: str | None
+    head: str
+    embed_positions: str | None = None
+    embedding_norm: str | None = None
+    head_dense: str | None = None
+    """A matrix between the final norm and the head."""
+    head_norm: str | None = None
+    """The norm behind it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerContext:
+    """What the inference of an attention or a feed-forward layer gets."""
+
+    model: nn.Module
+    module: nn.Module
+    name: str
+    """Of `module`."""
+    layer: int
+    num_layers: int
+    config: Mapping[str, Any]
+    """`config.to_dict()` of the instance."""
+    trace: Trace
+    shared: str | None = None
+    """For a feed-forward layer: `LayerRoles.shared_feed_forward`."""
+
+    @property
+    def call(self) -> ModuleCall:
+        """Its call in the trace."""
+        return self.trace.calls[self.name][0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    """What one instance computes, proven by parity of its logits."""
+
+    spec: ArchitectureSpec
+    weights: Mapping[str, Tensor]
+    """Canonical state dict of the reference model."""
+    roles: Roles
+    evidence: tuple[Evidence, ...]
+    parity: float
+    """max |difference of logits|."""
+    tolerance: float
+    notes: tuple[str, ...] = field(default=())

@@ -1,0 +1,321 @@
+"""The model that a spec describes, put together from `areal.models.blocks`: what parity judges.
+
+Parameter names are the canonical ones that `spec.py` writes beside each part. Nothing here knows a family or a config.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from areal.models.blocks.attention import SelfAttention
+from areal.models.blocks.block import ParallelBlock, PostNormBlock, PostResidualBlock, PreNormBlock, SandwichBlock
+from areal.models.blocks.decoder import DecoderModel
+from areal.models.blocks.head import HeadTransform
+from areal.models.blocks.latent_attention import LatentAttention
+from areal.models.blocks.mlp import MLP, GatedMLP
+from areal.models.blocks.moe import Experts, MixtureOfExperts, Router
+from areal.models.blocks.norms import LayerNorm, RMSNorm
+from areal.models.blocks.positions import LearnedPositions, SinusoidalPositions
+from areal.models.blocks.rotary import Rotary
+from areal.models.rotary_args import RotaryArgs
+from areal.porting.records import UnsupportedError
+from areal.porting.spec import LatentAttentionSpec, MlpSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor, nn
+
+    from areal.porting.spec import (
+        ArchitectureSpec,
+        AttentionSpec,
+        BlockKind,
+        HeadTransformSpec,
+        LayerSpec,
+        MoeSpec,
+        NormSpec,
+        PositionSpec,
+        RotarySpec,
+    )
+
+BLOCK_NORMS: Final[dict[BlockKind, tuple[str, ...]]] = {
+    "pre": ("input_layernorm", "post_attention_layernorm"),
+    "post": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "sandwich": (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
+    "parallel": ("input_layernorm",),
+    "parallel_two_norms": ("input_layernorm", "post_attention_layernorm"),
+    "post_residual": ("input_layernorm", "post_attention_layernorm"),
+}
+"""Canonical names of the norms of each kind of block, in the order in which they are applied."""
+
+OPTIONAL_NORMS: Final[dict[BlockKind, frozenset[str]]] = {"pre": frozenset({"input_layernorm"})}
+"""Of these, those that a layer may lack."""
+
+_BLOCKS: Final[dict[BlockKind, type[nn.Module]]] = {
+    "pre": PreNormBlock,
+    "post": PostNormBlock,
+    "sandwich": SandwichBlock,
+    "parallel": ParallelBlock,
+    "parallel_two_norms": ParallelBlock,
+    "post_residual": PostResidualBlock,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceArgs:
+    """What blocks read from a family's arguments. Attention always gets its own shape beside them."""
+
+    vocab_size: int = 0
+    hidden_size: int
+    num_layers: int = 0
+    tie_word_embeddings: bool = False
+    num_heads: int = 0
+    num_kv_heads: int = 0
+    head_dim: int = 0
+
+
+def build(spec: ArchitectureSpec) -> DecoderModel:
+    """The model with memory for its parameters but no values in them; under `torch.device("meta")` without memory.
+
+    Raises UnsupportedError for a combination that the blocks lack.
+    """
+    args = ReferenceArgs(
+        vocab_size=spec.vocab_size,
+        hidden_size=spec.hidden_size,
+        num_layers=len(spec.layers),
+        tie_word_embeddings=spec.tied,
+    )
+    # Layers share a table by being given the same object.
+    rotaries = [rotary(each) for each in spec.rotaries]
+    return DecoderModel(
+        args,
+        layers=[block(layer, spec.hidden_size, number) for number, layer in enumerate(spec.layers)],
+        norm=None if spec.final_norm is None else norm(spec.final_norm, spec.hidden_size),
+        rotary=[None if layer.rotary is None else rotaries[layer.rotary] for layer in spec.layers],
+        embedding_multiplier=spec.embedding_multiplier,
+        embed_positions=None if spec.positions is None else positions(spec.positions, spec.hidden_size),
+        embed_norm=None if spec.embedding_norm is None else norm(spec.embedding_norm, spec.hidden_size),
+        head_transform=None if spec.head_transform is None else head_transform(spec.head_transform, spec.hidden_size),
+        head_bias=spec.head_bias,
+        logit_multiplier=spec.logit_multiplier,
+        logit_softcap=spec.logit_softcap,
+    )
+
+
+def load(spec: ArchitectureSpec, weights: Mapping[str, Tensor]) -> DecoderModel:
+    """The model with these weights (canonical names; not copied), in evaluation mode.
+
+    Raises ValueError naming what is missing, unknown or of another shape.
+    """
+    with torch.device("meta"):
+        model = build(spec)
+    expected = model.state_dict()
+    missing = sorted(expected.keys() - weights.keys())
+    unknown = sorted(weights.keys() - expected.keys())
+    misshapen = [
+        f"{name} {list(weights[name].shape)} (expected {list(tensor.shape)})"
+        for name, tensor in expected.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    if missing or unknown or misshapen:
+        raise ValueError(
+            f"weights do not fit the spec: missing {missing}; unknown {unknown}; of other shapes {misshapen}"
+        )
+    model.load_state_dict(dict(weights), strict=True, assign=True)
+    return model.eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def logits(spec: ArchitectureSpec, weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+    """Logits [B, T, vocab_size] of tokens [B, T]: the rows are packed as B documents into one forward."""
+    batch, length = tokens.shape
+    bounds = torch.arange(0, batch * length + 1, length, dtype=torch.int32)
+    flat: Tensor = load(spec, weights)(tokens.flatten(), torch.arange(length).repeat(batch), bounds, length)
+    return flat.unflatten(0, (batch, length))
+
+
+def norm(spec: NormSpec, shape: int | tuple[int, ...]) -> RMSNorm | LayerNorm:
+    """A norm with weights of `shape`."""
+    if spec.kind == "layer":
+        return LayerNorm(shape, spec.eps, offset=spec.offset, weight=spec.weight, bias=spec.bias)
+    if spec.bias:
+        raise UnsupportedError("bias of an RMSNorm", where="norm", detail="the norm adds a vector after scaling")
+    return RMSNorm(shape, spec.eps, offset=spec.offset, weight=spec.weight)
+
+
+def rotary(spec: RotarySpec) -> Rotary:
+    """A table of rotations."""
+    return Rotary(
+        RotaryArgs(theta=spec.theta, rotary_type=spec.type, parameters=dict(spec.parameters)),
+        spec.dim,
+        interleaved=spec.interleaved,
+        query_growth=spec.query_growth,
+        growth_length=spec.growth_length,
+    )
+
+
+def positions(spec: PositionSpec, hidden_size: int) -> nn.Module:
+    """Absolute positions, from positions [T] to [T, hidden_size]."""
+    if spec.kind == "learned":
+        return LearnedPositions(spec.num_positions, hidden_size, offset=spec.offset)
+    return SinusoidalPositions(
+        spec.num_positions, hidden_size, offset=spec.offset, interleaved=spec.interleaved, endpoint=spec.endpoint
+    )
+
+
+def head_transform(spec: HeadTransformSpec, hidden_size: int) -> HeadTransform:
+    """What stands between the final norm and the head."""
+    return HeadTransform(hidden_size, activation=spec.activation, bias=spec.bias, norm=norm(spec.norm, hidden_size))
+
+
+def attention(
+    spec: AttentionSpec | LatentAttentionSpec,
+    hidden_size: int,
+    layer: int,
+    *,
+    window: int | None = None,
+    chunk: int | None = None,
+) -> SelfAttention | LatentAttention:
+    """An attention layer; window and chunk as in `LayerSpec`."""
+    if isinstance(spec, LatentAttentionSpec):
+        return _latent_attention(spec, hidden_size, layer, window, chunk)
+    heads = {"query": spec.num_heads, "key": spec.num_kv_heads}
+    norms = {}
+    for part, part_norm in (("query", spec.query_norm), ("key", spec.key_norm)):
+        shapes: dict[str, int | tuple[int, int]] = {
+            "head": spec.head_dim,
+            "each_head": (heads[part], spec.head_dim),
+            "full": heads[part] * spec.head_dim,
+        }
+        norms[part] = None if part_norm is None else norm(part_norm, shapes[spec.norm_scope])
+    args: Any = ReferenceArgs(hidden_size=hidden_size)
+    return SelfAttention(
+        layer,
+        args,
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        value_dim=spec.value_dim,
+        qkv_bias=spec.query_bias,
+        key_bias=spec.key_bias,
+        value_bias=spec.value_bias,
+        output_bias=spec.output_bias,
+        scale=spec.scale,
+        query_norm=norms["query"],
+        key_norm=norms["key"],
+        full_width_norms=spec.norm_scope == "full",
+        norm_after_rotary=spec.norm_after_rotary,
+        window=window,
+        chunk=chunk,
+        softcap=spec.softcap,
+        sinks=spec.sinks,
+        clip=spec.clip,
+        gate=spec.gate,
+        alibi=spec.alibi_scale if spec.alibi else None,
+    )
+
+
+def _latent_attention(
+    spec: LatentAttentionSpec, hidden_size: int, layer: int, window: int | None, chunk: int | None
+) -> LatentAttention:
+    args: Any = ReferenceArgs(hidden_size=hidden_size, num_heads=spec.num_heads)
+    query_norm = None
+    if spec.query_rank is not None and spec.query_norm is not None:
+        query_norm = norm(spec.query_norm, spec.query_rank)
+    return LatentAttention(
+        layer,
+        args,
+        query_rank=spec.query_rank,
+        kv_rank=spec.kv_rank,
+        nope_dim=spec.nope_dim,
+        rope_dim=spec.rope_dim,
+        value_dim=spec.value_dim,
+        query_norm=query_norm,
+        kv_norm=norm(spec.kv_norm, spec.kv_rank),
+        query_bias=spec.query_bias,
+        kv_bias=spec.kv_bias,
+        output_bias=spec.output_bias,
+        scale=spec.scale,
+        softcap=spec.softcap,
+        window=window,
+        chunk=chunk,
+        query_latent_scale=spec.query_latent_scale,
+        kv_latent_scale=spec.kv_latent_scale,
+    )
+
+
+def feed_forward(spec: MlpSpec | MoeSpec, hidden_size: int) -> GatedMLP | MLP | MixtureOfExperts:
+    """A feed-forward layer, or a mixture of experts."""
+    if isinstance(spec, MlpSpec):
+        return _mlp(spec, hidden_size)
+    experts = spec.experts
+    if experts.bias != experts.output_bias:
+        raise UnsupportedError("experts with biases on some matrices only", where="experts", detail=repr(experts))
+    if spec.shared is None and spec.shared_gate:
+        raise UnsupportedError("a gate of shared experts that are not there", where="experts", detail=repr(spec))
+    options: dict[str, Any] = {
+        name: value for name, value in vars(spec.router).items() if name not in ("num_experts", "top_k")
+    }
+    return MixtureOfExperts(
+        router=Router(hidden_size, spec.router.num_experts, spec.router.top_k, **options),
+        experts=Experts(
+            hidden_size,
+            experts.intermediate_size,
+            spec.router.num_experts,
+            activation=experts.activation,
+            gated=experts.gated,
+            bias=experts.bias,
+            clamp=experts.clamp,
+            up_offset=experts.up_offset,
+        ),
+        shared_experts=None if spec.shared is None else _mlp(spec.shared, hidden_size),
+        shared_gate=spec.shared_gate,
+        shared_scale=spec.shared_scale,
+    )
+
+
+def _mlp(spec: MlpSpec, hidden_size: int) -> GatedMLP | MLP:
+    if spec.gated:
+        return GatedMLP(
+            hidden_size,
+            spec.intermediate_size,
+            activation=spec.activation,
+            bias=spec.bias,
+            output_bias=spec.output_bias,
+            clamp=spec.clamp,
+            up_offset=spec.up_offset,
+            learned_activation=True,
+        )
+    if spec.clamp is not None or spec.up_offset:
+        raise UnsupportedError("clamp or offset without a gate", where="feed-forward", detail=repr(spec))
+    return MLP(
+        hidden_size,
+        spec.intermediate_size,
+        activation=spec.activation,
+        bias=spec.bias,
+        output_bias=spec.output_bias,
+        learned_activation=True,
+    )
+
+
+def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
+    """A decoder block; `spec.rotary` is the model's business."""
+    names = BLOCK_NORMS[spec.block]
+    optional = OPTIONAL_NORMS.get(spec.block, frozenset())
+    if not set(names) - optional <= set(spec.norms) <= set(names):
+        raise ValueError(f"block {spec.block!r} has the norms {names}, the spec names {tuple(spec.norms)}")
+    children = {name: norm(spec.norms[name], hidden_size) if name in spec.norms else None for name in names}
+    return _BLOCKS[spec.block](
+        self_attn=attention(spec.attention, hidden_size, layer, window=spec.window, chunk=spec.chunk),
+        mlp=feed_forward(spec.feed_forward, hidden_size),
+        residual_multiplier=spec.residual_multiplier,
+        **children,
+    )

@@ -1,0 +1,33 @@
+"""Older spellings of rotary settings count where the config class reads them, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+
+from areal.porting.bind.older import OLDER_ROTARY, idle_spellings, unread_spellings
+from areal.porting.probe.subject import resolve
+from areal.porting.probe.tiny import complete
+
+
+@pytest.mark.parametrize(
+    ("model_type", "unread"),
+    [
+        ("llama", ()),
+        ("phi3", ()),  # refuses other types than its own, and so overlooks nothing
+        ("apertus", ("rope_theta",)),  # its default is a type with a base of its own, unless rope_scaling says another
+        ("gpt_neox", ("rope_theta", "rope_scaling+rope_theta")),
+        ("cohere2_moe", ("rope_parameters+rope_theta", "rope_scaling")),
+    ],
+)
+def test_what_a_class_overlooks_is_known(model_type, unread):
+    pytest.importorskip(f"transformers.models.{model_type}")
+    subject = resolve(model_type)
+    assert unread_spellings(subject, complete(subject, {})) == unread
+
+
+def test_spellings_that_a_class_declares_are_idle_beside_rope_parameters():
+    subject = resolve("cohere2_moe")
+    base = complete(subject, {})
+    assert base.keys() > OLDER_ROTARY
+    assert idle_spellings(subject, base) == OLDER_ROTARY
+    assert idle_spellings(subject, {**base, "rope_parameters": None}) == frozenset()

@@ -1,0 +1,67 @@
+"""What config classes of transformers do with fields that are null or absent, found by running them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from areal.porting.bind.accounting import SKIPPED
+from areal.porting.bind.reading import learn
+from areal.porting.bind.variations import alternatives, changed
+from areal.porting.family import Constant
+from areal.porting.probe.subject import resolve
+from areal.porting.probe.tiny import tiny_config
+
+DEPTH = "num_hidden_layers"
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "smollm3", "afmoe", "falcon", "ministral"])
+def test_completed_configs_are_what_the_class_makes_of_them(model_type: str) -> None:
+    subject = resolve(model_type)
+    base = tiny_config(subject)
+    reader = learn(subject, base, DEPTH, SKIPPED)
+    assert reader.rules
+    for name in reader.rules:
+        config = changed(base, {name: None})
+        normal = reader.normal(config)
+        assert normal is not None
+        assert reader.complete(config)[name] == normal[name]
+    for other in ({DEPTH: 6}, {"num_attention_heads": 8}, {"hidden_size": 128}):
+        config = changed(base, {**dict.fromkeys(reader.rules), **other})
+        normal = reader.normal(config)
+        if normal is not None:
+            completed = reader.complete(config)
+            assert {name: completed[name] for name in reader.rules} == {name: normal[name] for name in reader.rules}
+
+
+def test_a_list_over_layers_is_filled_by_the_fields_that_transformers_reads() -> None:
+    subject = resolve("qwen2")
+    base = tiny_config(subject)
+    reader = learn(subject, base, DEPTH, SKIPPED)
+    config: dict[str, Any] = changed(base, {"layer_types": None, "max_window_layers": 3, "use_sliding_window": True})
+    assert reader.complete(config)["layer_types"] == ["full_attention"] * 3 + ["sliding_attention"]
+    config = changed(config, {"use_sliding_window": False})
+    assert reader.complete(config)["layer_types"] == ["full_attention"] * 4
+
+
+def test_a_list_of_layers_that_stands_for_null_is_one_value() -> None:
+    subject = resolve("flint")
+    reader = learn(subject, tiny_config(subject), DEPTH, SKIPPED)
+    assert reader.rules["mlp_only_layers"] == Constant([0, 1])
+    assert reader.per_layer == {"layer_types"}
+
+
+def test_texts_that_the_source_compares_a_field_with_are_tried() -> None:
+    subject = resolve("deepseek_v2")
+    base = tiny_config(subject)
+    written = learn(subject, base, DEPTH, SKIPPED).annotations["topk_method"]
+    assert alternatives(base["topk_method"], written)[:1] == ["group_limited_greedy"]
+
+
+def test_kinds_of_feed_forward_layers_are_tried_where_the_default_has_one() -> None:
+    subject = resolve("mellum")
+    base = tiny_config(subject)
+    assert set(base["mlp_layer_types"]) == {"sparse"}
+    written = learn(subject, base, DEPTH, SKIPPED).annotations["mlp_layer_types"]
+    assert ["dense", "sparse", "sparse", "sparse"] in alternatives(base["mlp_layer_types"], written)

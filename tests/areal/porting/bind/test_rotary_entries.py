@@ -1,0 +1,120 @@
+"""Which entry of rope_parameters a layer has, found from configs in which entries are alike or differ."""
+
+from dataclasses import replace
+
+from areal.porting.bind.expressions import fields_of
+from areal.porting.bind.observations import Sample
+from areal.porting.bind.rotary import (
+    RotaryFit,
+    extra_names,
+    filled_with_theta,
+    has_type,
+    rotary_changes,
+    rotary_parts,
+    thetas_of,
+    with_rotary_values,
+)
+from areal.porting.bind.slots import LayerValues
+from areal.porting.family import Constant, First, Listed, PerLayer, RotaryField
+from areal.porting.spec import ArchitectureSpec
+
+KINDS = ["sliding", "full", "sliding"]
+FIT = RotaryFit(["kinds", "size"], {"sliding": ("default",), "full": ("default",)})
+
+
+def sample(sliding, full):
+    entries = {
+        "sliding": {"rope_type": "default", "rope_theta": sliding},
+        "full": {"rope_type": "default", "rope_theta": full},
+    }
+    thetas = [sliding if kind == "sliding" else full for kind in KINDS]
+    tables = LayerValues({"theta": theta, "type": "default", "parameters": {}} for theta in thetas)
+    return Sample({"rope_parameters": entries, "kinds": KINDS, "size": 3}, tables, 3)
+
+
+def test_entries_that_are_alike_say_nothing_about_layers():
+    expected = PerLayer(
+        Listed("kinds", ("sliding",)), RotaryField("sliding", ("default",)), RotaryField("full", ("default",))
+    )
+    assert FIT.fit([sample(500.0, 500.0), sample(350.0, 500.0), sample(500.0, 20.0)]) == expected
+
+
+def test_entries_that_are_all_alike_are_one_table():
+    alike = sample(500.0, 500.0)
+    found = FIT.fit([alike])
+    assert found is not None
+    assert FIT.explains(found, alike)
+
+
+def test_what_an_entry_cannot_say_is_not_tried():
+    spec = ArchitectureSpec(vocab_size=8, hidden_size=8, layers=(), final_norm=None, tied=True)
+    changes = [entries for _, _, entries in rotary_changes(sample(500.0, 20.0).config["rope_parameters"], spec)]
+    assert any(entries["full"]["rope_type"] == "yarn" for entries in changes)
+    assert not any("truncate" in entry for entries in changes for entry in entries.values())
+
+
+def test_parts_and_types_of_entries():
+    entries = {"full": {"rope_type": "yarn", "partial_rotary_factor": 0.25}, "sliding": {"rope_type": "default"}}
+    assert rotary_parts(entries) == [0.25, 1.0]
+    assert rotary_parts(entries["full"]) == [0.25]
+    assert has_type(entries, "yarn")
+    assert not has_type(entries["sliding"], "yarn")
+
+
+def test_numbers_that_no_type_has_are_fields_of_their_own_and_are_varied():
+    entries = {"rope_type": "default", "rope_theta": 500.0, "growth": 0.1, "original_max_position_embeddings": 16}
+    assert extra_names(entries) == ("growth", "original_max_position_embeddings")
+    completed = with_rotary_values({"rope_parameters": entries})
+    assert completed["rope_parameters.growth"] == 0.1
+    assert completed["rope_parameters.original_max_position_embeddings"] == 16
+    spec = ArchitectureSpec(vocab_size=8, hidden_size=8, layers=(), final_norm=None, tied=True)
+    changes = [each for _, _, each in rotary_changes(entries, spec)]
+    assert all(each["original_max_position_embeddings"] == 16 for each in changes[:-1])
+    assert {each["growth"] for each in changes} > {0.1}
+    assert changes[-1]["original_max_position_embeddings"] != 16
+
+
+def test_parameters_of_types_are_no_numbers_of_their_own():
+    entries = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 2.0, "original_max_position_embeddings": 16}
+    assert extra_names(entries) == ()
+    assert extra_names({"full": entries, "sliding": None}) == ()
+
+
+def listed(thetas, *, kind="default", theta=500.0):
+    entries = {"rope_type": kind, "rope_theta": theta} | ({"factor": 2.0} if kind == "linear" else {})
+    parameters = {"factor": 2.0} if kind == "linear" else {}
+    tables = LayerValues((each and {"theta": each, "type": kind, "parameters": parameters}) or None for each in thetas)
+    return Sample({"rope_parameters": entries, "bases": list(thetas), "size": 3}, tables, len(thetas))
+
+
+def test_a_list_with_the_theta_of_each_layer_goes_before_rope_parameters():
+    fit = RotaryFit(["bases", "size"], {None: ("default", "linear")})
+    expected = RotaryField(None, ("default", "linear"), thetas="bases")
+    samples = [listed([500.0] * 3), listed([500.0, 0.0, 80.0]), listed([500.0] * 3, kind="linear", theta=90.0)]
+    assert fit.fit(samples) == expected
+    assert fit.fit(samples[:1]) == RotaryField(None, ("default", "linear"))
+    assert fields_of(expected) == {"rope_parameters", "bases"}
+    assert thetas_of([PerLayer(First(), Constant(None), expected)]) == {"bases"}
+    swapped = replace(listed([500.0, 80.0]), value=listed([80.0, 500.0]).value)
+    assert not fit.explains(expected, swapped)
+
+
+class Written:
+    """A reader of configs whose class fills a list in some way."""
+
+    depth_field = "size"
+
+    def __init__(self, fill):
+        self.fill = fill
+
+    def normal(self, config):
+        bases = config.get("bases") or self.fill(config)
+        return {**config, "bases": bases}
+
+
+def test_what_a_list_of_thetas_is_filled_with_is_tried():
+    base = {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "bases": [500.0] * 3, "size": 3}
+    by_theta = Written(lambda config: [config["rope_parameters"]["rope_theta"]] * config["size"])
+    assert filled_with_theta(by_theta, base, "bases")
+    assert not filled_with_theta(Written(lambda config: [500.0] * config["size"]), base, "bases")
+    assert not filled_with_theta(Written(lambda config: None), base, "bases")

@@ -1,0 +1,47 @@
+"""Tiny configs with more of an architecture in sight."""
+
+from __future__ import annotations
+
+import pytest
+
+from areal.porting.probe.observable import crossed, with_parts, without_parts
+from areal.porting.probe.subject import resolve
+from areal.porting.probe.tiny import complete
+
+NONE = frozenset()
+ALIKE = {"kinds": ["a", "b", "a", "b"], "parts": ["x", "y", "x", "y"], "sizes": [1, 2, 1, 2]}
+
+
+def test_lists_over_layers_do_not_change_in_step():
+    found = crossed(ALIKE, given=NONE, works=lambda config: True)
+    assert found == {**ALIKE, "parts": ["x", "x", "y", "y"]}
+    assert len(set(zip(found["kinds"], found["parts"], strict=True))) == 4
+
+
+@pytest.mark.parametrize("given", [frozenset({"parts"}), NONE])
+def test_lists_stay_where_they_were_given_or_nothing_else_works(given):
+    assert crossed(ALIKE, given=given, works=lambda config: bool(given)) == ALIKE
+
+
+def test_parts_that_there_are_none_of_by_default_are_added_and_taken_away_again():
+    subject = resolve("granitemoeshared")
+    defaults = {"shared_intermediate_size": 0, "num_hidden_layers": 4}
+    config = {**complete(subject, {"shared_intermediate_size": 0}), "shared_intermediate_size": 0}
+    found = with_parts(subject, config, defaults=defaults, given=NONE, works=lambda trial: True)
+    assert found == {**config, "shared_intermediate_size": 56}
+    assert without_parts(found, defaults=defaults, given=NONE) == config
+    given = frozenset({"shared_intermediate_size"})
+    assert with_parts(subject, config, defaults=defaults, given=given, works=lambda trial: True) == config
+    assert without_parts(found, defaults=defaults, given=given) == found
+
+
+def test_guards_of_sums_stay_as_small_as_they_are():
+    """Made visible, they would show in the few tokens only whose routing weights are small."""
+    config = complete(resolve("ernie4_5_moe"), {})
+    assert (config["moe_norm_min"], config["rms_norm_eps"]) == (1e-12, 2e-3)
+
+
+def test_numbers_that_add_no_weights_stay_off():
+    subject = resolve("dots1")
+    config = complete(subject, {})
+    assert config["first_k_dense_replace"] == 0
