@@ -117,6 +117,10 @@ class Audit:
     new_version: str
     findings: tuple[Finding, ...]
     """By path, line and column; one cause at one place is one finding."""
+    files: int = 0
+    """Files of the repository that were looked at."""
+    excluded: tuple[str, ...] = ()
+    """Files that use the package and that the policy excludes."""
     uses: int = 0
     """Places of the repository that touch the package."""
     symbols: int = 0
@@ -132,6 +136,11 @@ class Audit:
     """Modules parsed of the old and the new release."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By phase."""
+
+    @property
+    def looked_at_nothing(self) -> bool:
+        """Whether no file was in scope, or only excluded files use the package: "0 findings" would be misleading."""
+        return not self.files or bool(self.excluded and not self.uses and not self.findings)
 
     def worst(self) -> Severity | None:
         """The highest severity among the findings, INFO left out."""

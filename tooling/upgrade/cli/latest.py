@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from tooling.kit.errors import ToolError
     from tooling.upgrade.operations.latest import Latest
 
 
@@ -32,10 +33,11 @@ def run(arguments: argparse.Namespace) -> Report:
     end_progress()
     if not found:
         raise UsageError("no watched package is declared here", fix=f"name one: `{UPGRADE} latest PACKAGE`")
-    problem = None
+    problem: ToolError | None = None
     if all(one.problem for one in found):
         message = f"nothing could be found out: {found[0].problem}"
-        problem = UpstreamError(message, where=found[0].distribution, fix="see the rows above, then try again")
+        kind = UsageError if all(one.looked_at_nothing for one in found) else UpstreamError
+        problem = kind(message, where=found[0].distribution, fix="see the rows above, then try again")
     return Report(
         command=f"{UPGRADE} latest",
         problem=problem,

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from tooling.kit.errors import UsageError
 from tooling.upgrade.errors import UpstreamError
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from tooling.upgrade.uses import Use
     from tooling.upgrade.verdicts.records import Comparison, Explanation
 
+MOST_NAMED: Final = 3
+"""Excluded files that a message names."""
 MOST_BETWEEN: Final = 3
 """Cached releases between old and new that are asked what they announce: the newest, which announce most."""
 
@@ -62,15 +65,45 @@ def audit_moves(
     context.report(f"judging {sum(len(file.uses) for file in index.files)} uses")
     audits = audit(index, pairs, allowed=allowed, explain=_Explained(context, moves))
     shared = {"sources": opened - started, "usage": indexed - opened}
-    unread = context.unread()
+    unread, files = context.unread(), context.looked_at()
     return tuple(
         _with_surfaces(
             context,
-            replace(each, seconds={**shared, **each.seconds}, unreadable=(*each.unreadable, *unread)),
+            replace(
+                each,
+                files=files,
+                excluded=tuple(
+                    file.path
+                    for file in index.excluded
+                    if any(use.package in context.package(pair.distribution).imports for use in file.uses)
+                ),
+                seconds={**shared, **each.seconds},
+                unreadable=(*each.unreadable, *unread),
+            ),
             pair,
         )
         for each, pair in zip(audits, pairs, strict=True)
     )
+
+
+def check_looked_at(context: Context, audits: Sequence[Audit]) -> None:
+    """Raise UsageError for an audit that looked at nothing: that it found nothing says nothing about the upgrade."""
+    for audit in audits:
+        if not audit.looked_at_nothing:
+            continue
+        if audit.files:
+            some = ", ".join(audit.excluded[:MOST_NAMED]) + (", ..." if len(audit.excluded) > MOST_NAMED else "")
+            raise UsageError(
+                f"nothing was looked at: {audit.distribution} is used in {len(audit.excluded)} files, "
+                f"all excluded: {some}",
+                where="pyproject.toml: [tool.areal.upgrade] exclude",
+                fix="take the files that you want audited out of `exclude`",
+            )
+        raise UsageError(
+            f"nothing was looked at for {audit.distribution}: no Python, shell, Docker or YAML file is in scope",
+            where=str(context.root),
+            fix="name the repository with --repo, and check `exclude` in [tool.areal.upgrade] of its pyproject.toml",
+        )
 
 
 def _with_surfaces(context: Context, audit: Audit, pair: Comparison) -> Audit:

@@ -78,13 +78,27 @@ class Context:
         return tuple(sorted(found, key=lambda origin: (origin.distribution, origin.version)))
 
     def usage(self, imports: Sequence[str]) -> UsageIndex:
-        """What the repository's own code does with packages: files that the policy excludes do not count."""
+        """Return what the repository's own code does with packages; files that the policy excludes are kept apart."""
         from tooling.upgrade.manifests.variants import is_excluded
         from tooling.upgrade.usage.index import index_repository
 
         self.report("reading the repository")
         index = index_repository(self.root, imports, cache=self.cache / "usage")
-        return replace(index, files=tuple(file for file in index.files if not is_excluded(file.path, self.policy)))
+        return replace(
+            index,
+            files=tuple(file for file in index.files if not is_excluded(file.path, self.policy)),
+            excluded=tuple(file for file in index.files if is_excluded(file.path, self.policy)),
+        )
+
+    def looked_at(self) -> int:
+        """Count the repository's files that an audit reads: of a kind that it understands, and not excluded."""
+        from tooling.upgrade.declarations.find import repository_files
+        from tooling.upgrade.manifests.variants import is_excluded
+        from tooling.upgrade.surfaces.repository import file_kind
+
+        return sum(
+            file_kind(path) is not None and not is_excluded(path, self.policy) for path in repository_files(self.root)
+        )
 
     def unread(self) -> tuple[str, ...]:
         """Python files of the repository that an index leaves out because they cannot be read, each with the reason."""

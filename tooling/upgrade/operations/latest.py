@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tooling.kit.errors import UsageError
 from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.findings import Severity
 from tooling.upgrade.manifests.baseline import baseline
-from tooling.upgrade.operations.auditing import Move, audit_moves
+from tooling.upgrade.operations.auditing import Move, audit_moves, check_looked_at
 from tooling.upgrade.operations.context import unknown_now
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Latest:
     """Versions whose source could not be had, and why."""
     problem: str = ""
     """Why nothing could be said."""
+    looked_at_nothing: bool = False
+    """Whether that is because no file that uses the package is in scope."""
 
 
 def latest(context: Context, names: Sequence[str]) -> tuple[Latest, ...]:
@@ -63,7 +66,10 @@ def _latest(context: Context, name: str) -> Latest:
         return Latest(name, found.version, "", "", "", None, problem=str(error))
     if not candidates:
         return Latest(name, found.version, found.version, found.version, "", None)
-    return _searched(context, name, found.version, candidates)
+    try:
+        return _searched(context, name, found.version, candidates)
+    except UsageError as error:
+        return Latest(name, found.version, candidates[-1], "", "", None, problem=str(error), looked_at_nothing=True)
 
 
 def _above(context: Context, name: str, current: str) -> list[str]:
@@ -86,7 +92,8 @@ def _searched(context: Context, name: str, current: str, candidates: list[str]) 
         if version not in audits:
             context.report(f"{name} {version}: auditing")
             try:
-                (audits[version],) = audit_moves(context, [Move(name, current, version)])
+                (audits[version],) = done = audit_moves(context, [Move(name, current, version)])
+                check_looked_at(context, done)
             except UpstreamError as error:
                 skipped.append(f"{version}: {error.message}")
                 audits[version] = None

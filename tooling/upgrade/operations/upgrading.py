@@ -10,7 +10,7 @@ from tooling.upgrade.errors import ResolutionError
 from tooling.upgrade.manifests.baseline import baseline
 from tooling.upgrade.manifests.bump import Bump, bump
 from tooling.upgrade.manifests.requests import check_requests
-from tooling.upgrade.operations.auditing import Move, audit_moves
+from tooling.upgrade.operations.auditing import Move, audit_moves, check_looked_at
 from tooling.upgrade.operations.context import unknown_now
 from tooling.upgrade.operations.fixing import Fixes
 
@@ -85,6 +85,13 @@ def plan_upgrade(context: Context, upgrade: Upgrade) -> None:
     allowed = _allowed(upgrade)
     upgrade.audits = audit_moves(context, upgrade.moves, allowed=allowed)
     upgrade.warnings += [*_yanked(context), *_contradicted(context, upgrade)]
+    try:
+        check_looked_at(context, upgrade.audits)
+    except UsageError as error:
+        if wishes.bump:  # the versions were asked for, whatever uses them
+            upgrade.warnings.append(str(error))
+        else:
+            upgrade.problem = error
     if upgrade.problem is not None:
         return
     before = upgrade.audits

@@ -68,6 +68,7 @@ def _figures(audit: Audit) -> dict[str, Any]:
         "new_version": audit.new_version,
         "worst": str(worst) if worst else None,
         "counts": count(audit.findings),
+        "files": audit.files,
         "uses": audit.uses,
         "symbols": audit.symbols,
         "judged": audit.judged,

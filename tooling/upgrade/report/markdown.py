@@ -43,8 +43,9 @@ def code(text: str) -> str:
 def _audit(audit: Audit) -> Iterator[str]:
     yield f"### {escaped(audit.distribution)} {escaped(audit.old_version)} → {escaped(audit.new_version)}"
     yield ""
+    found = "nothing was looked at" if audit.looked_at_nothing else counted(count(audit.findings))
     yield (
-        f"{counted(count(audit.findings)).capitalize()}. {audit.uses} uses of {audit.symbols} symbols, "
+        f"{found.capitalize()}. {audit.files} files looked at: {audit.uses} uses of {audit.symbols} symbols, "
         f"{audit.judged} judged, {open_share(audit):.0%} not seen."
     )
     yield ""

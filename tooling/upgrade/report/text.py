@@ -23,7 +23,8 @@ def text(audits: Sequence[Audit], *, show_info: bool = False) -> str:
 
 
 def _audit(audit: Audit, show_info: bool) -> Iterator[str]:
-    yield f"{audit.distribution} {audit.old_version} -> {audit.new_version}: {counted(count(audit.findings))}"
+    found = "nothing was looked at" if audit.looked_at_nothing else counted(count(audit.findings))
+    yield f"{audit.distribution} {audit.old_version} -> {audit.new_version}: {found}"
     levels = list(Severity) if show_info else [Severity.BREAKING, Severity.WARNING]
     for level in levels:
         for path, findings in by_path([finding for finding in audit.findings if finding.severity == level]).items():
@@ -55,7 +56,7 @@ def _side(side: Evidence) -> str:
 def _seen(audit: Audit) -> Iterator[str]:
     seconds = sum(audit.seconds.values())
     yield (
-        f"  {audit.uses} uses of {audit.symbols} symbols, {audit.judged} judged, "
+        f"  {audit.files} files looked at: {audit.uses} uses of {audit.symbols} symbols, {audit.judged} judged, "
         f"{open_share(audit):.0%} not seen; {audit.modules_read[0]} + {audit.modules_read[1]} modules read; "
         f"{seconds:.1f} s"
     )

@@ -54,11 +54,16 @@ class SourceFile(_Slots):
         return self.content.decode("utf-8", errors="replace")
 
 
+def file_kind(path: str) -> str | None:
+    """Return what a file is read as: "python", "shell", "docker" or "yaml"; None for one that is not read."""
+    return next((kind for pattern, kind in _KINDS if pattern.search(path)), None)
+
+
 def source_files(root: Path, *, scope: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[SourceFile]:
     """All of a repository, by path. scope: folders or files to look at; all when empty."""
     found = []
     for path in repository_files(root):
-        kind = next((kind for pattern, kind in _KINDS if pattern.search(path)), None)
+        kind = file_kind(path)
         if kind is None or _inside(path, exclude) or (scope and not _inside(path, scope)):
             continue
         file = root / path

@@ -31,6 +31,8 @@ class UsageIndex:
     """Python files in scope."""
     linked: int
     """Files whose facts were needed: they mention a package, or import what does."""
+    excluded: tuple[FileUses, ...] = ()
+    """Those of `files` that the repository's policy excludes; they are not among `files`."""
     scanned: int
     """Of these, how many were parsed in this run; the cache had the others."""
     seconds: dict[str, float] = field(default_factory=dict)

@@ -3,10 +3,17 @@
 import functools
 import hashlib
 import http.server
+import json
+import re
 import socket
 import threading
+from pathlib import Path
 
 import pytest
+
+from tooling.upgrade.declarations.find import repository_files
+from tooling.upgrade.manifests.variants import is_excluded
+from tooling.upgrade.policy.read import read_policy
 
 
 @pytest.fixture
@@ -179,3 +186,40 @@ def test_what_the_release_offers_on_its_command_line_is_audited_too(world):
     (finding,) = [each for each in done["findings"] if each["severity"] == "breaking"]
     assert (finding["path"], finding["line"], finding["kind"]) == ("run.sh", 2, "cli-flag")
     assert finding["distribution"] == "engine"
+
+
+def exclude(world, *folders):
+    table = f"[tool.areal.upgrade]\nexclude = {json.dumps(list(folders))}\n\n[tool.areal.upgrade.packages]"
+    world.write("pyproject.toml", world.read("pyproject.toml").replace("[tool.areal.upgrade.packages]", table))
+
+
+def test_an_audit_without_files_in_scope_says_so_and_is_not_compatible(world):
+    assert world.json("impact", "engine==1.5")["audits"][0]["files"] == 5
+    exclude(world, "shop", "Dockerfile")
+    done = world.json("impact", "engine==2.0", expect=2)
+    assert done["error"].startswith("nothing was looked at")
+    assert "exclude" in done["fix"]
+    assert (done["audits"][0]["files"], done["audits"][0]["uses"]) == (0, 0)
+    assert "engine 1.0 -> 2.0: nothing was looked at\n" in world.run("impact", "engine==2.0", expect=2).stdout
+    upgrade = world.json("engine==1.5", "--dry-run")
+    assert [each for each in upgrade["warnings"] if "nothing was looked at" in each]
+    (row,) = world.json("latest", "engine", expect=2)["packages"]
+    assert "nothing was looked at" in row["problem"]
+
+
+def test_an_audit_whose_only_uses_are_excluded_says_where_they_are(world):
+    exclude(world, "shop/app.py", "shop/end.py")
+    done = world.json("impact", "engine==2.0", expect=2)
+    assert "engine is used in 2 files, all excluded: shop/app.py, shop/end.py" in done["error"]
+    assert done["where"] == "pyproject.toml: [tool.areal.upgrade] exclude"
+    assert world.json("impact", "tensor==2.0", expect=10)["audits"][0]["files"] == 3
+
+
+def test_no_excluded_file_of_the_harness_uses_a_dependency():
+    root = Path(__file__).resolve().parents[4]
+    names = {name for each in read_policy(root).packages for name in each.imports}
+    names |= {"copier", "git", "jinja2", "jsonschema", "libcst", "markdown_it", "mcp", "packaging", "pydantic", "rich"}
+    uses = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(names)}|yaml)\b", re.MULTILINE)
+    excluded = [path for path in repository_files(root) if is_excluded(path, read_policy(root))]
+    assert [path for path in excluded if path.startswith("tooling/") and uses.search((root / path).read_text())] == []
+    assert not is_excluded("tooling/kit/template/rendering.py", read_policy(root))

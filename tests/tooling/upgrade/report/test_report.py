@@ -36,6 +36,7 @@ AUDIT = Audit(
     old_version="0.17.0",
     new_version="0.18.0",
     findings=(MOVED, LATER, QUIET),
+    files=3,
     uses=40,
     symbols=9,
     judged=30,
