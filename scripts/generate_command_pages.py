@@ -90,7 +90,7 @@ import os
 from pathlib import Path
 
 from tooling.kit.change.plan import Plan
-from tooling.kit.repository import find_repository
+from tooling.cli.git import find_repository
 from tooling.kit.change.transaction import apply_plan, transaction
 
 repository = find_repository(Path.cwd())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 
 
 def _helper():

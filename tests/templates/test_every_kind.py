@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.kit.template.kinds import discover
 from tooling.new.matrix import MATRIX, Sandbox, two_at_once_never_mix
 from tooling.new.unit.generate import plan_unit

@@ -29,7 +29,7 @@ from areal.porting.family import (
     WhenEqual,
     WhenNull,
 )
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.new.generators.model_expressions import Value, Writer, depends_on_layer
 from tooling.new.generators.model_expressions import fields_of as fields_of_json
 from tooling.new.generators.model_names import (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.new.generators.model_children import Children
 from tooling.new.generators.model_matrix_rows import Row, read_entries
 

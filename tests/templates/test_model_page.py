@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.errors import UnsupportedError, UsageError
+from tooling.cli.errors import UnsupportedError, UsageError
 from tooling.kit.kind import PrepareRequest
 from tooling.kit.names import parse_name
 from tooling.new.generators.model import prepare

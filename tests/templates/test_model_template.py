@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.errors import ConflictError, NameRefusedError
+from tooling.cli.errors import ConflictError, NameRefusedError
 from tooling.kit.receipts import read_receipt
 from tooling.new.matrix import Sandbox
 from tooling.new.unit.records import UnitRequest

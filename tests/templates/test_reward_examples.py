@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.errors import ChecksFailedError, UsageError
+from tooling.cli.errors import ChecksFailedError, UsageError
 
 
 def _helper():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.kit.kind import PrepareRequest
 from tooling.kit.names import parse_name
 from tooling.new.generators.literals import WIDTH, from_source, source_lines, text_pieces

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.errors import NameRefusedError, UsageError
+from tooling.cli.errors import NameRefusedError, UsageError
 from tooling.kit.names import Names
 from tooling.kit.project import Settings
 from tooling.kit.template.formatting import check_files, format_files

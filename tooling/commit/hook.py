@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tooling.cli.errors import ConflictError, UsageError
 from tooling.commit.git import path_setting
 from tooling.kit.change.plan import Change
-from tooling.kit.errors import ConflictError, UsageError
 
 if TYPE_CHECKING:
-    from tooling.kit.repository import Repository
+    from tooling.cli.git import Repository
 
 NAME: Final = "commit-msg"
 KEPT: Final = "commit-msg.before-areal"

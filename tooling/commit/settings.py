@@ -21,9 +21,9 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.kit.errors import UsageError
-from tooling.kit.suggest import did_you_mean
-from tooling.kit.toml import TOMLError, parse_toml
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
+from tooling.cli.toml import TOMLError, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tooling.cli.errors import UsageError
 from tooling.documentation.mark import take_mark
 from tooling.documentation.markdown.parse import read_page
 from tooling.kit.change.plan import read_inside
-from tooling.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +114,7 @@ def _resolved(tree: Tree, name: str) -> str:
     options = [tree.source_of(plain), f"{settings.source}/{plain}", f"{settings.source}/{plain}.md"]
     found = next((option for option in options if option in places), None)
     if found is None:
-        from tooling.kit.suggest import did_you_mean
+        from tooling.cli.suggest import did_you_mean
 
         fix = did_you_mean(plain, places) or "`areal-docs zh-check` lists the pages"
         raise UsageError("is no page with a translation, or without one", where=name, fix=fix)

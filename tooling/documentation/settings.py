@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
+from tooling.cli.toml import TOMLError, parse_toml
 from tooling.kit.change.plan import safe_path
-from tooling.kit.errors import UsageError
-from tooling.kit.suggest import did_you_mean
-from tooling.kit.toml import TOMLError, parse_toml
 
 if TYPE_CHECKING:
     from pathlib import Path

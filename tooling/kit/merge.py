@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from tooling.kit.errors import ToolError, UsageError
+from tooling.cli.errors import ToolError, UsageError
 
 _MOST_CONFLICTS = 127
 """Above it git's exit status means an error."""

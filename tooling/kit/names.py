@@ -19,12 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import ConflictError, NameRefusedError
+from tooling.cli.errors import ConflictError, NameRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from tooling.kit.repository import Repository
+    from tooling.cli.git import Repository
 
 NAME_FIELDS = ("raw", "snake", "pascal", "const", "kebab", "key", "words")
 """Fields of `Names`, as templates know them."""

@@ -15,10 +15,10 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
+from tooling.cli.toml import TOMLError, parse_toml
 from tooling.kit.change.plan import safe_path
-from tooling.kit.errors import UsageError
-from tooling.kit.suggest import did_you_mean
-from tooling.kit.toml import TOMLError, parse_toml
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
+from tooling.cli.errors import UsageError
 from tooling.kit.change.plan import read_inside, safe_path
-from tooling.kit.errors import UsageError
 from tooling.kit.kind import DocumentEntry, FileEntry, RegistryEntry, RegistryShape
 from tooling.kit.names import Names
 

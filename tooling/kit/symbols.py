@@ -11,13 +11,13 @@ import ast
 import os
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from tooling.kit.repository import Repository
+    from tooling.cli.git import Repository
 
 
 def find_symbols(repository: Repository, symbols: Iterable[str], *, below: str = "") -> dict[str, str]:

@@ -19,10 +19,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from tooling.cli.errors import ToolError
+from tooling.cli.git import find_repository
 from tooling.kit.change.transaction import pending, recover, transaction
-from tooling.kit.errors import ToolError
 from tooling.kit.kind import RegistryEntry
-from tooling.kit.repository import find_repository
 from tooling.new.unit.carry_out import carry_out
 from tooling.new.unit.context import Workspace, open_workspace
 from tooling.new.unit.generate import plan_unit

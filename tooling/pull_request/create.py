@@ -9,8 +9,8 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import ConflictError, ToolError, UsageError
 from tooling.kit.change.lock import repository_lock
-from tooling.kit.errors import ConflictError, ToolError, UsageError
 from tooling.pull_request import service
 from tooling.pull_request.body.facts import measure
 from tooling.pull_request.body.template import fill, find_template, untouched
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tooling.kit.repository import Repository
+    from tooling.cli.git import Repository
     from tooling.pull_request.body.facts import Facts
     from tooling.pull_request.history.outcome import Proposal
     from tooling.pull_request.move.moving import Recovery

@@ -8,7 +8,7 @@ ToolError
 
 from __future__ import annotations
 
-from tooling.kit.errors import ToolError
+from tooling.cli.errors import ToolError
 
 
 class TitleError(ToolError):

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tooling.kit.repository import Repository
+    from tooling.cli.git import Repository
 
 _LONG_HASH: Final = 64
 _HARMLESS: Final = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")

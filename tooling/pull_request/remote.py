@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tooling.kit.errors import ConflictError, UsageError
-from tooling.kit.suggest import did_you_mean
+from tooling.cli.errors import ConflictError, UsageError
+from tooling.cli.suggest import did_you_mean
 from tooling.pull_request.errors import RemoteError
 
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tooling.kit.errors import ConflictError, UsageError
-from tooling.kit.suggest import did_you_mean
+from tooling.cli.errors import ConflictError, UsageError
+from tooling.cli.suggest import did_you_mean
 from tooling.pull_request.address import place_of
 from tooling.pull_request.remote import ask, require_base, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tooling.kit.repository import Repository
+    from tooling.cli.git import Repository
     from tooling.pull_request.git import Git
     from tooling.pull_request.remote import Offer
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.errors import UsageError
-from tooling.kit.toml import TOMLError, parse_toml
+from tooling.cli.errors import UsageError
+from tooling.cli.toml import TOMLError, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

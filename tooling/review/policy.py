@@ -17,9 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.errors import UsageError
-from tooling.kit.suggest import did_you_mean
-from tooling.kit.toml import TOMLError, parse_toml
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
+from tooling.cli.toml import TOMLError, parse_toml
 from tooling.review.domains import Domain, built_in, glob, read_domains
 from tooling.review.rules.catalogue import RULES
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.errors import ToolError
+from tooling.cli.errors import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

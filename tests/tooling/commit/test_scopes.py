@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tooling.cli.errors import UsageError
 from tooling.commit.scopes import scope_of_path, scope_of_symbol
 from tooling.commit.settings import Scope, Settings, read_settings
-from tooling.kit.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 TABLE = Settings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.kit.template.conditions import condition, occasion
 from tooling.kit.template.questions import Question, json_schema, refuse_unasked
 

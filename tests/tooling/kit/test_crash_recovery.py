@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tooling.cli.errors import ConflictError
+from tooling.cli.git import find_repository
 from tooling.kit.change.plan import Plan
 from tooling.kit.change.transaction import apply_plan, pending, recover
-from tooling.kit.errors import ConflictError
-from tooling.kit.repository import find_repository
 
 
 def snapshot(root):

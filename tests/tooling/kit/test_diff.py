@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tooling.kit.change.diff import plan_document, plan_from_document, unified_diff
+from tooling.cli.diff import unified_diff
+from tooling.cli.errors import UsageError
+from tooling.cli.git import find_repository
 from tooling.kit.change.plan import Change, Plan, sha256
+from tooling.kit.change.plan_file import plan_document, plan_from_document
 from tooling.kit.change.transaction import apply_plan, transaction
-from tooling.kit.errors import UsageError
-from tooling.kit.repository import find_repository
 
 
 def tree(root):

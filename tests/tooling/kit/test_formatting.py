@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tooling.kit.errors import ToolError, UsageError
+from tooling.cli.errors import ToolError, UsageError
 from tooling.kit.template import formatting
 from tooling.kit.template.formatting import check_edited, check_files, format_files
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.kit.template.kinds import COMMANDS, KindSource, built_in_folder, discover, find_kind
 
 ROOT = Path(__file__).resolve().parents[3]

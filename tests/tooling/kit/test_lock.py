@@ -12,17 +12,17 @@ import time
 
 import pytest
 
+from tooling.cli.errors import BusyError, WriteError
+from tooling.cli.git import Repository
 from tooling.kit.change.lock import repository_lock
 from tooling.kit.change.plan import Plan
 from tooling.kit.change.transaction import apply_plan, transaction
-from tooling.kit.errors import BusyError, WriteError
-from tooling.kit.repository import Repository
 
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
 from tooling.kit.change.lock import repository_lock
-from tooling.kit.repository import find_repository
+from tooling.cli.git import find_repository
 with repository_lock(find_repository(Path(sys.argv[1])), wait_seconds=0):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
     print(child.pid, flush=True)

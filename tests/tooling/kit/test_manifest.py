@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.kit.kind import DocumentEntry, FileEntry, Manifest, OptionEntry, RegistryEntry, ResolvedManifest
 from tooling.kit.template.manifest import load_manifest, resolve
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.kit.merge import Labels, has_markers, three_way
 
 BASE = b"one\ntwo\nthree\nfour\nfive\nsix\n"

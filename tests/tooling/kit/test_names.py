@@ -11,15 +11,15 @@ from git import Repo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tooling.kit.errors import ConflictError, NameRefusedError
+from tooling.cli.errors import ConflictError, NameRefusedError
+from tooling.cli.git import find_repository
 from tooling.kit.names import MAX_LENGTH, NAME_FIELDS, Names, check_free, fold, parse_name
-from tooling.kit.repository import find_repository
 from tooling.kit.symbols import find_symbols
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tooling.kit.repository import Repository
+    from tooling.cli.git import Repository
 
 
 def refusal(raw: str, **options: object) -> NameRefusedError:

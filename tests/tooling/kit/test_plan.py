@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from tooling.cli.errors import ConflictError, UsageError, WriteError
 from tooling.kit.change.plan import Change, Plan, safe_path
-from tooling.kit.errors import ConflictError, UsageError, WriteError
 
 
 def test_planning_writes_nothing_and_reads_what_it_wrote(tmp_path):

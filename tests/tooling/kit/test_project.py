@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.kit.project import Settings, read_settings, read_template_folders
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import copier
 import jsonschema
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.kit.kind import OptionEntry
 from tooling.kit.template.questions import MISSING, Question, check_answers, json_schema, load_questions, parse_answer
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.change.plan import sha256
-from tooling.kit.errors import ConflictError, UsageError
 from tooling.kit.kind import DocumentEntry, RegistryEntry
 from tooling.kit.names import Names
 from tooling.kit.receipts import (

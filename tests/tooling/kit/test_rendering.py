@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.kit.names import parse_name
 from tooling.kit.project import Settings
 from tooling.kit.template.rendering import complete_answers, render, template_context

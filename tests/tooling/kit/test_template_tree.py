@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tooling.kit.errors import UsageError, WriteError
-from tooling.kit.repository import find_repository
+from tooling.cli.errors import UsageError, WriteError
+from tooling.cli.git import find_repository
 from tooling.kit.template import tree as template_tree
 from tooling.kit.template.tree import REFERENCES, hash_algorithm, restore_tree, store_tree, template_files, tree_hash
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tooling.kit.repository import Repository
+    from tooling.cli.git import Repository
 
 CONTENT = {
     "copier.yml": b"style: exact\n",

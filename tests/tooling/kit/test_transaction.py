@@ -9,10 +9,10 @@ import time
 
 import pytest
 
+from tooling.cli.errors import ConflictError, WriteError
+from tooling.cli.git import find_repository
 from tooling.kit.change.plan import Plan
 from tooling.kit.change.transaction import apply_plan, pending, recover, transaction
-from tooling.kit.errors import ConflictError, WriteError
-from tooling.kit.repository import find_repository
 
 
 def snapshot(root):

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from tooling.cli.errors import WriteError
+from tooling.cli.git import find_repository
 from tooling.kit.change.plan import Plan
 from tooling.kit.change.transaction import apply_plan, recover, transaction
-from tooling.kit.errors import WriteError
-from tooling.kit.repository import find_repository
 
 ROOT = Path(__file__).resolve().parents[3]
 
 PRELUDE = """
 import os, resource, signal, stat, subprocess, sys
 from pathlib import Path
-from tooling.kit.errors import ToolError, WriteError
+from tooling.cli.errors import ToolError, WriteError
 from tooling.kit.change.plan import Plan
-from tooling.kit.repository import find_repository
+from tooling.cli.git import find_repository
 from tooling.kit.change.transaction import apply_plan, pending, recover, transaction
 
 root = Path(sys.argv[1])

@@ -14,7 +14,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from tooling.kit.repository import find_repository
+from tooling.cli.git import find_repository
 from tooling.mcp.running.descendants import descendants
 
 ROOT = Path(__file__).resolve().parents[3]

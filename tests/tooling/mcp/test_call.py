@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tooling.cli.errors import UsageError
 from tooling.commit.cli.arguments import parse as parse_commit
-from tooling.kit.errors import UsageError
 from tooling.mcp.tools.call import make_call
 from tooling.mcp.tools.table import offered
 

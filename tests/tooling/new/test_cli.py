@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tooling.cli.git import find_repository
 from tooling.kit.change.lock import repository_lock
-from tooling.kit.repository import find_repository
 from tooling.new.cli.arguments import split
 from tooling.new.cli.command_table import COMMANDS
 from tooling.new.cli.main import EXIT_CODES, main
@@ -503,7 +503,7 @@ def test_an_interrupted_run_stops_dry_runs_until_it_is_recovered(world):
     script = """
 import os, sys
 from tooling.kit.change.transaction import apply_plan, repository_lock
-from tooling.kit.repository import find_repository
+from tooling.cli.git import find_repository
 from tooling.kit.change.plan import Plan
 from pathlib import Path
 repository = find_repository(Path.cwd())

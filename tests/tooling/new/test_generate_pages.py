@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.kit.receipts import read_receipt
 from tooling.kit.template.kinds import KindSource
 from tooling.kit.template.manifest import load_manifest
@@ -20,7 +20,7 @@ from tooling.new.unit.rename import plan_rename
 from tooling.new.unit.update import plan_update
 
 PAGE = """
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.kit.kind import Prepared
 
 CALLS = []

@@ -7,14 +7,14 @@ import os
 
 import pytest
 
-from tooling.kit.change.transaction import recover, transaction
-from tooling.kit.errors import (
+from tooling.cli.errors import (
     ChecksFailedError,
     ConflictError,
     NameRefusedError,
     RegistryShapeError,
     UsageError,
 )
+from tooling.kit.change.transaction import recover, transaction
 from tooling.kit.receipts import read_receipt
 from tooling.new.unit.context import open_workspace
 from tooling.new.unit.generate import plan_unit

@@ -12,8 +12,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from tooling.cli.git import find_repository
 from tooling.kit.change.lock import repository_lock
-from tooling.kit.repository import find_repository
 from tooling.new.cli.command_table import COMMANDS
 from tooling.new.cli.main import EXIT_CODES, main
 from tooling.new.commands import kinds as kinds_command

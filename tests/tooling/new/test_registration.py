@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tooling.cli.errors import ChecksFailedError
 from tooling.kit.change.plan import Plan
-from tooling.kit.errors import ChecksFailedError
 from tooling.kit.kind import RegistryEntry
 from tooling.new.unit.registration import register
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tooling.kit.errors import ConflictError, NameRefusedError, UsageError
+from tooling.cli.errors import ConflictError, NameRefusedError, UsageError
 from tooling.kit.receipts import read_receipt, read_receipts
 from tooling.new.unit.references import Rewriting
 from tooling.new.unit.rename import plan_rename

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.new.unit.context import open_workspace
 from tooling.new.unit.explain import Marker, explain, find_markers
 from tooling.new.unit.status import all_status

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tooling.cli.errors import UsageError
+from tooling.cli.git import find_repository
 from tooling.kit.change.plan import Plan
-from tooling.kit.errors import UsageError
-from tooling.kit.repository import find_repository
 from tooling.new.unit import testing_run
 from tooling.new.unit.testing_run import find_python, run_tests, staged_tests
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.kit.errors import ConflictError, UsageError, WriteError
+from tooling.cli.errors import ConflictError, UsageError, WriteError
 from tooling.kit.receipts import read_receipt
 from tooling.new.unit.undo import plan_undo
 

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
+from tooling.cli.errors import ChecksFailedError, ConflictError, MergeConflictError, UsageError
 from tooling.kit.change.plan import sha256
-from tooling.kit.errors import ChecksFailedError, ConflictError, MergeConflictError, UsageError
 from tooling.kit.receipts import read_receipt
 from tooling.new.unit.rename import plan_rename
 from tooling.new.unit.status import all_status

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.repository import find_repository
+from tooling.cli.git import find_repository
 from tooling.pull_request.create import Reports, create, restore
 from tooling.pull_request.move.record import path_of
 from tooling.pull_request.situation import Wishes

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tooling.kit.repository import find_repository
+from tooling.cli.git import find_repository
 from tooling.pull_request.create import Reports, create
 from tooling.pull_request.situation import Wishes
 

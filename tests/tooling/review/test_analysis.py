@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.review.domains import ELSEWHERE, built_in, glob, owner, read_domains
 from tooling.review.risk import Level
 

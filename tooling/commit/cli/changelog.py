@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import UsageError
+from tooling.cli.git import find_repository
+from tooling.cli.report import Report
 from tooling.commit.changelog import entries, markdown
 from tooling.commit.git import commits, knows, latest_tag
-from tooling.kit.errors import UsageError
-from tooling.kit.output import Report
-from tooling.kit.repository import find_repository
 
 if TYPE_CHECKING:
     import argparse

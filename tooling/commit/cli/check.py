@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import ToolError, UsageError
+from tooling.cli.git import find_repository
+from tooling.cli.report import Report
 from tooling.commit.message import cleaned, parse
 from tooling.commit.rules import Problem, problems
 from tooling.commit.settings import Settings, read_settings
-from tooling.kit.errors import ToolError, UsageError
-from tooling.kit.output import Report
-from tooling.kit.repository import find_repository
 
 if TYPE_CHECKING:
     import argparse

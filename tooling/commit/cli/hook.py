@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tooling.cli.git import find_repository
+from tooling.cli.report import Report
 from tooling.commit.hook import hooks_of, install, plan_install, plan_uninstall, uninstall
 from tooling.kit.change.lock import repository_lock
-from tooling.kit.output import Report
-from tooling.kit.repository import find_repository
 
 if TYPE_CHECKING:
     import argparse

@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import ConflictError, UsageError
+from tooling.cli.git import find_repository
+from tooling.cli.report import Report, say
 from tooling.commit.git import commits, knows
 from tooling.commit.learn import learn, table
 from tooling.commit.settings import SECTION, read_settings
 from tooling.kit.change.plan import Plan
-from tooling.kit.errors import ConflictError, UsageError
-from tooling.kit.output import Report, say
-from tooling.kit.repository import find_repository
 
 if TYPE_CHECKING:
     import argparse
 
+    from tooling.cli.git import Repository
     from tooling.commit.learn import Learnt
-    from tooling.kit.repository import Repository
 
 
 def run(arguments: argparse.Namespace) -> Report:

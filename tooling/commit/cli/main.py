@@ -6,20 +6,20 @@ import gc
 import sys
 from typing import TYPE_CHECKING
 
+from tooling.cli.run import run_cli
 from tooling.commit.cli.arguments import PROGRAM, parse
-from tooling.kit.frame import framed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     gc.disable()  # one short process
-    return framed(PROGRAM, words, lambda _: _run(words))
+    return run_cli(PROGRAM, words, lambda _: _run(words))
 
 
 def _run(words: Sequence[str]) -> Report:

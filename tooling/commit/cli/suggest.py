@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import UsageError
+from tooling.cli.git import find_repository
+from tooling.cli.report import Report
 from tooling.commit.history import habits_of
 from tooling.commit.settings import read_settings
 from tooling.commit.staged import read_staged
@@ -12,9 +15,6 @@ from tooling.commit.suggest.guess import Guess
 from tooling.commit.suggest.kind import guess_type
 from tooling.commit.suggest.scope import guess_scope
 from tooling.commit.suggest.skeleton import skeleton
-from tooling.kit.errors import UsageError
-from tooling.kit.output import Report
-from tooling.kit.repository import find_repository
 
 if TYPE_CHECKING:
     import argparse

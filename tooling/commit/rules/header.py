@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from tooling.cli.report import printable
+from tooling.cli.suggest import nearest
 from tooling.commit.message import NUMBER
 from tooling.commit.rules.mood import imperative_of
 from tooling.commit.rules.problem import Problem, error, warning
 from tooling.commit.settings import folded
-from tooling.kit.output import printable
-from tooling.kit.suggest import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

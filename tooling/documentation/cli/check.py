@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tooling.cli.report import Report
 from tooling.documentation.cli.arguments import LAGGING, PROGRAM
 from tooling.documentation.cli.context import open_context
 from tooling.documentation.report import document, github, text
-from tooling.kit.output import Report
 
 if TYPE_CHECKING:
     import argparse

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tooling.cli.git import find_repository
 from tooling.documentation.compare.judge import Judge
 from tooling.documentation.compare.links import Links
 from tooling.documentation.compare.words import read_glossary
@@ -12,14 +13,13 @@ from tooling.documentation.history import History
 from tooling.documentation.inference import Inference
 from tooling.documentation.pages import chosen, read_tree
 from tooling.documentation.settings import read_settings
-from tooling.kit.repository import find_repository
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from tooling.cli.git import Repository
     from tooling.documentation.pages import Tree
-    from tooling.kit.repository import Repository
 
 
 @dataclass(frozen=True, slots=True)

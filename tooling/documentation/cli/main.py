@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
+from tooling.cli.run import run_cli
 from tooling.documentation.cli.arguments import PROGRAM, parse
-from tooling.kit.frame import framed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
 
 _MODULES: Final = {
     "zh-check": "tooling.documentation.cli.check",
@@ -23,7 +23,7 @@ _MODULES: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    return framed(PROGRAM, words, lambda _: _run(words))
+    return run_cli(PROGRAM, words, lambda _: _run(words))
 
 
 def _run(words: Sequence[str]) -> Report:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import ToolError
+from tooling.cli.report import Report, say
 from tooling.documentation.cli.arguments import LAGGING, PROGRAM
 from tooling.documentation.cli.context import open_context
 from tooling.documentation.compare.structure import structural
@@ -11,8 +13,6 @@ from tooling.documentation.compare.words import is_untranslated, untranslated
 from tooling.documentation.mark import marked
 from tooling.documentation.pairing import in_parallel, side_by_side
 from tooling.kit.change.plan import Plan
-from tooling.kit.errors import ToolError
-from tooling.kit.output import Report, say
 
 if TYPE_CHECKING:
     import argparse

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from tooling.cli.errors import UsageError
 from tooling.documentation.compare.structure import HAN
 from tooling.documentation.markdown.parser import parser
 from tooling.documentation.verdicts import Difference
-from tooling.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,9 +10,9 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from tooling.cli.suggest import did_you_mean
 from tooling.harness.checks.help_pages import HelpPage
 from tooling.harness.checks.shell import is_placeholder
-from tooling.kit.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.toml import TOMLError, parse_toml
 from tooling.harness.checks.commands import Commands
 from tooling.harness.checks.definitions import read_definitions
 from tooling.harness.checks.help_pages import HelpPages
@@ -15,7 +16,6 @@ from tooling.harness.checks.sizes import size_findings, too_long
 from tooling.harness.checks.symbols import Symbols
 from tooling.harness.evaluation.read import evaluation_findings
 from tooling.harness.findings import Finding
-from tooling.kit.toml import TOMLError, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

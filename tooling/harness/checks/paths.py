@@ -10,7 +10,7 @@ import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from tooling.kit.suggest import nearest
+from tooling.cli.suggest import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from tooling.kit.suggest import did_you_mean
+from tooling.cli.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import UsageError
+from tooling.cli.report import Report
 from tooling.harness.checks.pages import judge_of, page_findings
 from tooling.harness.cli.arguments import PROGRAM
 from tooling.harness.cli.context import open_context
 from tooling.harness.sources.records import Sources
-from tooling.kit.errors import UsageError
-from tooling.kit.output import Report
 
 if TYPE_CHECKING:
     import argparse

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tooling.cli.git import find_repository
 from tooling.harness.platforms.table import chosen, hint_problems
 from tooling.harness.policy import read_policy
 from tooling.harness.sources.read import read_sources
-from tooling.kit.repository import find_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tooling.cli.git import Repository
     from tooling.harness.findings import Finding
     from tooling.harness.platforms.records import Platform
     from tooling.harness.policy import Policy
     from tooling.harness.sources.records import Sources
-    from tooling.kit.repository import Repository
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.report import Report, progress
 from tooling.harness.cli.arguments import PROGRAM
 from tooling.harness.cli.context import open_context
 from tooling.harness.cli.sync import planned, refuse_problems
 from tooling.harness.clients.asking import ClientError, Seen, ask
 from tooling.harness.compile.compare import State
-from tooling.kit.output import Report, progress
 
 if TYPE_CHECKING:
     import argparse

@@ -9,15 +9,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tooling.cli.errors import ConflictError, UsageError
+from tooling.cli.report import Report, progress
+from tooling.cli.suggest import did_you_mean
 from tooling.harness.cli.arguments import PROGRAM
 from tooling.harness.cli.context import open_context
 from tooling.harness.evaluation.agents import attempt, command_of
 from tooling.harness.evaluation.judge import judge
 from tooling.harness.evaluation.read import read_evaluations, with_evaluations
 from tooling.harness.evaluation.workspace import Workspace, make_base, prepare, without_skill
-from tooling.kit.errors import ConflictError, UsageError
-from tooling.kit.output import Report, progress
-from tooling.kit.suggest import did_you_mean
 
 if TYPE_CHECKING:
     import argparse

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tooling.cli.report import Report, aligned
 from tooling.harness.checks.sizes import tokens_of
 from tooling.harness.cli.arguments import PROGRAM
 from tooling.harness.cli.context import open_context
-from tooling.kit.output import Report, aligned
 
 if TYPE_CHECKING:
     import argparse

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
+from tooling.cli.errors import ToolError
+from tooling.cli.run import run_cli
 from tooling.harness.cli.arguments import PROGRAM, parse, parser
-from tooling.kit.errors import ToolError
-from tooling.kit.frame import framed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
 
 
 _MODULES: Final = {
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ToolError:
             parser().print_help()
             return 0
-    return framed(PROGRAM, words, lambda _: _run(words))
+    return run_cli(PROGRAM, words, lambda _: _run(words))
 
 
 def _run(words: Sequence[str]) -> Report:

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import ConflictError, EditedSinceError, UsageError
+from tooling.cli.report import Report, say
 from tooling.harness.cli.arguments import PROGRAM
 from tooling.harness.cli.context import open_context
 from tooling.harness.compile.artifacts import compiled
 from tooling.harness.compile.compare import DRIFT, EDITED, State, bring_together, compare
 from tooling.harness.platforms.table import PLATFORMS
 from tooling.kit.change.plan import Change, Plan
-from tooling.kit.errors import ConflictError, EditedSinceError, UsageError
-from tooling.kit.output import Report, say
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from tooling.cli.errors import ToolError
     from tooling.harness.cli.context import Context
     from tooling.harness.compile.compare import FileState
-    from tooling.kit.errors import ToolError
 
 NOT_IN_STEP = 10
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.kit.errors import ToolError
+from tooling.cli.errors import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ _CODEX_ROLES: Final = frozenset({"default", "explorer", "worker"})
 class ClientError(ToolError):
     """A client could not be asked, or answered something that is not understood."""
 
-    exit_code = 10
+    exit_code = 13
     code = "client"
 
 

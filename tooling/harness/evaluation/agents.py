@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tooling.cli.errors import UsageError
 from tooling.harness.evaluation.workspace import environment
-from tooling.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

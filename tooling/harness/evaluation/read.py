@@ -20,13 +20,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
+from tooling.cli.toml import TOMLError, parse_toml
 from tooling.harness.evaluation.checks.table import KINDS
 from tooling.harness.evaluation.records import Check, Evaluation
 from tooling.harness.findings import Finding
 from tooling.kit.change.plan import safe_path
-from tooling.kit.errors import UsageError
-from tooling.kit.suggest import did_you_mean
-from tooling.kit.toml import TOMLError, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

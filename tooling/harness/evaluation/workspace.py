@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tooling.cli.errors import UsageError
 from tooling.kit.change.plan import safe_path
-from tooling.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
 from tooling.harness.findings import Finding
 from tooling.harness.platforms import agents_standard, claude, codex, opencode
-from tooling.kit.errors import UsageError
-from tooling.kit.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,9 +9,9 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
+from tooling.cli.suggest import did_you_mean
 from tooling.harness.findings import Finding
 from tooling.harness.sources.records import READ, RUN
-from tooling.kit.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

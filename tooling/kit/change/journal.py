@@ -18,15 +18,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.change.plan import safe_path, sha256
-from tooling.kit.errors import ConflictError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tooling.cli.git import Repository
     from tooling.kit.change.disk import Disk
     from tooling.kit.change.plan import Change
-    from tooling.kit.repository import Repository
 
 _FORMAT = "areal-new-journal"
 _VERSION = 1

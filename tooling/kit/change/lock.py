@@ -16,12 +16,12 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import BusyError, WriteError
+from tooling.cli.errors import BusyError, WriteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.kit.repository import Repository
+    from tooling.cli.git import Repository
 
 _PAUSE = 0.02
 """Seconds between two attempts."""

@@ -4,9 +4,9 @@
     plan.write("areal/reward/digits.py", source, reason="the reward function")
     plan.read("areal/reward/registry.py")        # bytes as they will be, None when absent
 
-Dry run, diff, JSON, saved plan, apply and undo are views of it (`tooling.kit.change.diff`, `.transaction`). Writing the
-bytes that are there already is no change, so that planning a second time after applying gives an empty plan. It knows
-whole files only: no modes, no links, no folders of their own.
+Dry run, diff, JSON, saved plan, apply and undo are views of it (`tooling.cli.diff`, `.plan_file`, `.transaction`).
+Writing the bytes that are there already is not a change: planning a second time after applying gives an empty plan. It
+knows whole files only: no modes, no links, no folders of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, Self
 
-from tooling.kit.errors import ConflictError, UsageError, WriteError
+from tooling.cli.errors import ConflictError, UsageError, WriteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

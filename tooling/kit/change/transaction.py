@@ -20,21 +20,21 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import ConflictError, ToolError, WriteError
 from tooling.kit.change import journal as record
 from tooling.kit.change.disk import Disk, ignore
 from tooling.kit.change.journal import pending
 from tooling.kit.change.lock import repository_lock
 from tooling.kit.change.plan import read_inside
-from tooling.kit.errors import ConflictError, ToolError, WriteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from tooling.cli.git import Repository
     from tooling.kit.change.disk import Observe
     from tooling.kit.change.journal import Entry, Journal
     from tooling.kit.change.plan import Change, Plan
-    from tooling.kit.repository import Repository
 
 __all__ = ["apply_plan", "pending", "preview_recovery", "recover", "transaction"]
 

@@ -16,9 +16,9 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.edits.ordering import TABLE_ORDERS, place
 from tooling.kit.edits.text import Edit, refusal
-from tooling.kit.errors import ConflictError, UsageError
 
 _KEY = re.compile(r"`([^`]+)`")
 _RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")

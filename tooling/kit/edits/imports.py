@@ -12,12 +12,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import ConflictError
 from tooling.kit.edits.bindings import bound_names, module_scope
 from tooling.kit.edits.literals import Module, parse_module
 from tooling.kit.edits.ordering import IMPORT_ORDERS, place
 from tooling.kit.edits.proof import prove
 from tooling.kit.edits.text import Edit, refusal
-from tooling.kit.errors import ConflictError
 
 if TYPE_CHECKING:
     from tooling.kit.kind import RegistryEntry

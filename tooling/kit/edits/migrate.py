@@ -25,12 +25,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tooling.cli.errors import RegistryShapeError, UsageError
 from tooling.kit.edits.bindings import parse_python
 from tooling.kit.edits.dispatch import PLACEHOLDER, find_chains, read_dispatch, template
 from tooling.kit.edits.proof import comments, same_tree
 from tooling.kit.edits.table_module import Names, Pieces, assemble, choose_names, table_name
 from tooling.kit.edits.text import read_source, refusal
-from tooling.kit.errors import RegistryShapeError, UsageError
 
 if TYPE_CHECKING:
     from tooling.kit.edits.dispatch import Branch, Chain, Dispatch

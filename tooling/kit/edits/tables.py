@@ -6,12 +6,12 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import ConflictError
 from tooling.kit.edits.literals import assignment_to, find_table, parse_module
 from tooling.kit.edits.ordering import EXPORT_ORDERS, TABLE_ORDERS, place
 from tooling.kit.edits.proof import prove
 from tooling.kit.edits.splice import insert, remove
 from tooling.kit.edits.text import Edit, refusal, string_literal
-from tooling.kit.errors import ConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ import re
 import tokenize
 from dataclasses import dataclass
 
-from tooling.kit.errors import RegistryShapeError
+from tooling.cli.errors import RegistryShapeError
 
 _BLANK_OR_COMMENT = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|\Z)")
 

@@ -13,7 +13,7 @@ import json
 import math
 from typing import Any
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.kit.template.expressions import FALSE_WORDS, TRUE_WORDS
 
 TYPES = ("bool", "float", "int", "json", "path", "str", "yaml")

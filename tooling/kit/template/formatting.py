@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import ToolError, UsageError
+from tooling.cli.toml import TOMLError, parse_toml
 from tooling.kit.change.plan import safe_path
-from tooling.kit.errors import ToolError, UsageError
 from tooling.kit.kind import CheckResult
-from tooling.kit.toml import TOMLError, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping

@@ -12,8 +12,10 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, get_args
 
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
+from tooling.cli.toml import TOMLError, parse_toml
 from tooling.kit.change.plan import safe_path
-from tooling.kit.errors import UsageError
 from tooling.kit.kind import (
     DocumentEntry,
     FileEntry,
@@ -23,9 +25,7 @@ from tooling.kit.kind import (
     RegistryShape,
     ResolvedManifest,
 )
-from tooling.kit.suggest import did_you_mean
 from tooling.kit.template.expressions import evaluate, holds
-from tooling.kit.toml import TOMLError, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

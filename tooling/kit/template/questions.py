@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
 from tooling.kit.names import NAME_FIELDS
-from tooling.kit.suggest import did_you_mean
 from tooling.kit.template.answer_types import TYPES, cast, parsed, typed
 from tooling.kit.template.conditions import condition
 from tooling.kit.template.expressions import evaluate, holds

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import UsageError
 from tooling.kit.change.plan import safe_path
-from tooling.kit.errors import UsageError
 from tooling.kit.template import scan as template_scan
 from tooling.kit.template.expressions import rendering_errors
 from tooling.kit.template.manifest import load_manifest

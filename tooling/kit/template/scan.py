@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
-from tooling.kit.suggest import did_you_mean
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
 from tooling.kit.template.expressions import FORBIDDEN_FILTERS, FORBIDDEN_GLOBALS, environment
 
 if TYPE_CHECKING:

@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from tooling.cli.errors import UsageError, WriteError
 from tooling.kit.change.plan import safe_path
-from tooling.kit.errors import UsageError, WriteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from git import Git
 
-    from tooling.kit.repository import Repository
+    from tooling.cli.git import Repository
 
 REFERENCES = "refs/areal-new/templates"
 """Below it one reference per stored tree, so that garbage collection keeps it."""

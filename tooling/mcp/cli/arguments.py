@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _check_families(names: Sequence[str]) -> None:
-    from tooling.kit.suggest import did_you_mean
+    from tooling.cli.suggest import did_you_mean
     from tooling.mcp.tools.table import families
 
     for name in names:

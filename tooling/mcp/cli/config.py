@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tooling.kit.output import Report
-from tooling.kit.repository import find_repository
+from tooling.cli.git import find_repository
+from tooling.cli.report import Report
 from tooling.mcp.cli.arguments import DEFAULT_MOST, PROGRAM
 from tooling.mcp.tools.table import every_tool
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.output import Report, aligned
+from tooling.cli.report import Report, aligned
 from tooling.mcp.cli.arguments import PROGRAM
 from tooling.mcp.tools.schemas import input_schema, output_schema
 from tooling.mcp.tools.table import every_tool, offered

@@ -7,14 +7,14 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.mcp.cli.arguments import PROGRAM, parse, parser
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,10 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         parser().print_help()
         return 0
-    from tooling.kit.frame import framed
+    from tooling.cli.run import run_cli
 
     # A server speaks through standard output by itself, and hands back no report.
-    return framed(PROGRAM, words, lambda _: _run(parse(words)), machine=(), interrupted=("interrupted", ""))
+    return run_cli(PROGRAM, words, lambda _: _run(parse(words)), machine=(), interrupted=("interrupted", ""))
 
 
 def _run(arguments: argparse.Namespace) -> Report | None:
@@ -52,7 +52,7 @@ def _run(arguments: argparse.Namespace) -> Report | None:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    from tooling.kit.repository import find_repository
+    from tooling.cli.git import find_repository
     from tooling.mcp.serving.server import Settings, serve
 
     root = find_repository(arguments.repo).root.resolve()

@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-from tooling.kit.output import Report
-from tooling.kit.repository import find_repository
+from tooling.cli.git import find_repository
+from tooling.cli.report import Report
 from tooling.mcp.cli.arguments import PROGRAM
 from tooling.mcp.tools.call import make_call
 from tooling.mcp.tools.schemas import output_schema

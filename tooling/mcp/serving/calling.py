@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import ToolError, WriteError
+from tooling.cli.errors import ToolError, WriteError
 from tooling.mcp.running.process import Limits, Order, run
 from tooling.mcp.running.queue import Queue
 from tooling.mcp.serving.result import answer_of, refusal_of

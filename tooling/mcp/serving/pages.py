@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tooling.cli.errors import UsageError
+from tooling.cli.git import find_repository
+from tooling.cli.suggest import did_you_mean
 from tooling.harness.policy import read_policy
 from tooling.harness.sources.read import read_sources
-from tooling.kit.errors import UsageError
-from tooling.kit.repository import find_repository
-from tooling.kit.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,11 +12,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.kit.output import printable
+from tooling.cli.report import printable
 from tooling.mcp.serving.shortening import shortened
 
 if TYPE_CHECKING:
-    from tooling.kit.errors import ToolError
+    from tooling.cli.errors import ToolError
     from tooling.mcp.running.process import Finished
     from tooling.mcp.tools.records import Tool
 

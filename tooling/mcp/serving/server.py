@@ -15,9 +15,9 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
-from tooling.kit.errors import ToolError
-from tooling.kit.suggest import did_you_mean
-from tooling.kit.version import version
+from tooling.cli.errors import ToolError
+from tooling.cli.suggest import did_you_mean
+from tooling.cli.toml import version
 from tooling.mcp.serving import pages
 from tooling.mcp.serving.calling import Caller
 from tooling.mcp.tools.schemas import input_schema, output_schema

@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.kit.errors import UsageError
-from tooling.kit.suggest import did_you_mean
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
 from tooling.mcp.tools.records import FORMS, TEXT_LENGTH, Check, Parameter, Passing
 from tooling.mcp.tools.schemas import input_schema
 

@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.errors import UsageError
-from tooling.kit.output import printable
+from tooling.cli.errors import UsageError
+from tooling.cli.report import printable
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,7 +94,7 @@ def split(words: Sequence[str]) -> Call:
 
 def no_command(call: Call) -> UsageError:
     """What is wrong with a call that names neither command nor kind."""
-    from tooling.kit.suggest import did_you_mean
+    from tooling.cli.suggest import did_you_mean
 
     see = f"see `{PROGRAM} --help`"
     for word in before_dashes(call.rest):
@@ -137,7 +137,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, fix=f"see `{self.prog} --help`")
 
     def _unknown(self, word: str) -> UsageError:
-        from tooling.kit.suggest import did_you_mean
+        from tooling.cli.suggest import did_you_mean
 
         see = f"see `{self.prog} --help`"
         if not word.startswith("-"):
@@ -199,7 +199,7 @@ def one_of(*words: str) -> Callable[[str], str]:
     def check(text: str) -> str:
         if text in words:
             return text
-        from tooling.kit.suggest import did_you_mean
+        from tooling.cli.suggest import did_you_mean
 
         hint = did_you_mean(text, words)
         raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(words)}" + (f"; {hint}" if hint else ""))

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tooling.kit.errors import ToolError
+from tooling.cli.errors import ToolError
 from tooling.new.cli.arguments import PROGRAM, VALUE_OPTIONS, Parser
 from tooling.new.cli.command_table import COMMANDS
 from tooling.new.cli.parsing import command_parser, kind_parser

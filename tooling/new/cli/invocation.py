@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.output import progress, say
+from tooling.cli.report import progress, say
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator
 
-    from tooling.kit.repository import Repository
+    from tooling.cli.git import Repository
     from tooling.kit.template.kinds import KindSource
     from tooling.new.unit.context import Workspace
 
@@ -39,7 +39,7 @@ class Invocation:
     @cached_property
     def repository(self) -> Repository:
         """The repository of `--repo`, else of the current folder. Raises UsageError outside one."""
-        from tooling.kit.repository import find_repository
+        from tooling.cli.git import find_repository
 
         return find_repository(self.start)
 

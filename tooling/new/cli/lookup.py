@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def find_root(repo: str | None) -> Path | None:
     """The repository of `--repo`, else of the current folder; None when the current folder lies in none. Raises
     UsageError when `repo` does not lead to one."""
-    from tooling.kit.repository import find_repository
+    from tooling.cli.git import find_repository
 
     try:
         return find_repository(Path.cwd() if repo is None else Path(repo)).root

@@ -10,7 +10,7 @@ import gc
 import sys
 from typing import TYPE_CHECKING, ClassVar, Final, TextIO
 
-from tooling.kit.errors import ToolError
+from tooling.cli.errors import ToolError
 from tooling.new.cli.arguments import PROGRAM, before_dashes, no_command, split
 from tooling.new.cli.command_table import COMMANDS
 from tooling.new.cli.lookup import find_kinds
@@ -18,7 +18,7 @@ from tooling.new.cli.lookup import find_kinds
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
     from tooling.kit.template.kinds import KindSource
     from tooling.new.cli.arguments import Call
 
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json = "--json" in before_dashes(words)
     if call.help and not as_json and call.word is None:
         return _print_top_help(call)  # without loading what reports need
-    from tooling.kit.output import reserved_stdout
+    from tooling.cli.report import reserved_stdout
 
     if as_json:
         with reserved_stdout() as stream:
@@ -95,7 +95,7 @@ def _print_top_help(call: Call) -> int:
         sys.stdout.write(page)
         sys.stdout.flush()
     except BrokenPipeError:
-        from tooling.kit.output import discard
+        from tooling.cli.report import discard
 
         discard(sys.stdout)
     return status
@@ -103,7 +103,7 @@ def _print_top_help(call: Call) -> int:
 
 def _run(call: Call, stream: TextIO, *, as_json: bool) -> int:
     """Run a call and write its report; errors become reports too."""
-    from tooling.kit.output import discard, write_report
+    from tooling.cli.report import discard, write_report
 
     report = _attempt(call, as_json=as_json)
     try:
@@ -115,7 +115,7 @@ def _run(call: Call, stream: TextIO, *, as_json: bool) -> int:
 
 
 def _attempt(call: Call, *, as_json: bool) -> Report:
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
 
     command = call.word or ("version" if call.version else "help" if call.help else "")
     try:
@@ -140,11 +140,11 @@ def _attempt(call: Call, *, as_json: bool) -> Report:
 
 
 def _answer(call: Call, *, as_json: bool) -> Report:
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
     from tooling.new.cli.parsing import call_parser, invoke
 
     if call.version:
-        from tooling.kit.version import version
+        from tooling.cli.toml import version
 
         number = version()
         return Report(command="version", changing=False, text=f"{PROGRAM} {number}", data={"version": number})

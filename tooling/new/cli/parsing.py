@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from tooling.kit.errors import UsageError
-from tooling.kit.suggest import did_you_mean
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
 from tooling.new.cli.answering import add_questions, name_option
 from tooling.new.cli.arguments import PROGRAM, Parser, add_changing, add_common, add_planning, add_testing, split
 from tooling.new.cli.command_table import COMMANDS
@@ -14,7 +14,7 @@ from tooling.new.cli.invocation import Invocation
 from tooling.new.cli.lookup import find_kinds, find_root
 
 if TYPE_CHECKING:
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
     from tooling.kit.template.kinds import KindSource
     from tooling.new.cli.arguments import Call
 

@@ -12,16 +12,16 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.errors import ChecksFailedError, ConflictError, EditedSinceError, MergeConflictError, UsageError
+from tooling.cli.errors import ChecksFailedError, ConflictError, EditedSinceError, MergeConflictError, UsageError
+from tooling.cli.report import Registration, Report, say
 from tooling.kit.kind import RegistryEntry
-from tooling.kit.output import Registration, Report, say
 from tooling.new.cli.arguments import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tooling.cli.errors import ToolError
     from tooling.kit.change.plan import Plan
-    from tooling.kit.errors import ToolError
     from tooling.kit.kind import CheckResult
     from tooling.new.cli.invocation import Invocation
     from tooling.new.unit.carry_out import Outcome

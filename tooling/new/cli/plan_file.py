@@ -15,9 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tooling.kit.change.diff import plan_document, plan_from_document
+from tooling.cli.errors import ConflictError, UsageError, WriteError
 from tooling.kit.change.plan import Plan, read_inside, safe_path
-from tooling.kit.errors import ConflictError, UsageError, WriteError
+from tooling.kit.change.plan_file import plan_document, plan_from_document
 from tooling.kit.kind import DocumentEntry, RegistryEntry
 from tooling.new.unit.records import Kept, Registered, UnitPlan
 from tooling.new.unit.work import Work

@@ -11,7 +11,7 @@ from tooling.new.cli.arguments import add_changing, add_testing
 from tooling.new.cli.performing import perform
 
 if TYPE_CHECKING:
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
     from tooling.new.cli.arguments import Parser
     from tooling.new.cli.invocation import Invocation
     from tooling.new.unit.context import Workspace

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.kit.output import Report
+from tooling.cli.report import Report
 from tooling.new.cli.arguments import one_of
 from tooling.new.cli.completion import SHELLS, script, vocabulary
 from tooling.new.cli.lookup import find_kinds

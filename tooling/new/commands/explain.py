@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.kit.output import Report
+from tooling.cli.report import Report
 from tooling.new.cli.answering import read_answers
 
 if TYPE_CHECKING:

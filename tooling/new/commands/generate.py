@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.new.cli.answering import ask_missing, ask_name, may_ask, read_answers
 from tooling.new.cli.performing import Advice, perform
 from tooling.new.unit.work import Work
 
 if TYPE_CHECKING:
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
     from tooling.kit.template.kinds import KindSource
     from tooling.new.cli.arguments import Parser
     from tooling.new.cli.invocation import Invocation

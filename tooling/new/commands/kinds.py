@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.kit.output import Report, aligned
+from tooling.cli.report import Report, aligned
 from tooling.new.cli.lookup import find_root
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.kit.output import Report, aligned
+from tooling.cli.report import Report, aligned
 
 if TYPE_CHECKING:
     from tooling.new.cli.arguments import Parser

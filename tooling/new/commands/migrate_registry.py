@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import UsageError
+from tooling.cli.report import Report
 from tooling.kit.change.plan import Plan
-from tooling.kit.errors import UsageError
-from tooling.kit.output import Report
 from tooling.new.cli.arguments import add_changing
 from tooling.new.cli.performing import note_recovery, refuse_interrupted
 

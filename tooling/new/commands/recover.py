@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.kit.output import Report
+from tooling.cli.report import Report
 from tooling.new.cli.arguments import DEFAULT_WAIT, seconds
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from tooling.new.cli.performing import Advice, perform
 from tooling.new.unit.work import Work
 
 if TYPE_CHECKING:
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
     from tooling.new.cli.arguments import Parser
     from tooling.new.cli.invocation import Invocation
     from tooling.new.unit.context import Workspace

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.output import Report
+from tooling.cli.report import Report
 from tooling.new.cli.lookup import find_root
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
-from tooling.kit.output import Report, aligned
+from tooling.cli.errors import UsageError
+from tooling.cli.report import Report, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.new.cli.answering import read_answers
 from tooling.new.cli.arguments import add_changing, add_planning, add_testing
 from tooling.new.cli.performing import Advice, perform
 from tooling.new.unit.work import Work
 
 if TYPE_CHECKING:
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
     from tooling.new.cli.arguments import Parser
     from tooling.new.cli.invocation import Invocation
     from tooling.new.unit.context import Workspace

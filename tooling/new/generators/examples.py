@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.new.generators.literals import from_source, source_lines
 
 if TYPE_CHECKING:

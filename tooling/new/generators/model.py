@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.kit.errors import ConflictError, UnsupportedError, UsageError
+from tooling.cli.errors import ConflictError, UnsupportedError, UsageError
 from tooling.kit.kind import Findings, Prepared
 from tooling.new.generators.model_analysis import analyse, read_report
 from tooling.new.generators.model_checklist import checklist, differences, missing_features

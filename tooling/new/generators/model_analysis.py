@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.kit.errors import UsageError
-from tooling.kit.output import progress
+from tooling.cli.errors import UsageError
+from tooling.cli.report import progress
 from tooling.new.generators.model_names import malformed
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.new.generators.model_expressions import depends_on_layer
 from tooling.new.generators.model_layers import LayerCode, constant
 

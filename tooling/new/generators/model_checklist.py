@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.kit.output import aligned
+from tooling.cli.report import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

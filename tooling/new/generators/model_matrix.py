@@ -21,9 +21,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.kit.errors import ChecksFailedError, UsageError
+from tooling.cli.errors import ChecksFailedError, UsageError
+from tooling.cli.report import progress
 from tooling.kit.kind import CheckResult, Findings
-from tooling.kit.output import progress
 from tooling.new.generators.model_children import Children, ended_like_interrupted, uninterrupted
 from tooling.new.generators.model_matrix_rows import Entry, Row, read_entries, summary, table
 

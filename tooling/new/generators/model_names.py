@@ -10,7 +10,7 @@ import math
 import re
 from typing import Any, Final
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 
 _FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _PARAMETER: Final = re.compile(r"[A-Za-z_*{][A-Za-z0-9_*{}]*(\.[A-Za-z0-9_*{}]+)*")

@@ -16,10 +16,10 @@ import re
 from pathlib import Path
 from typing import Final
 
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
 from tooling.kit.change.plan import read_inside
-from tooling.kit.errors import UsageError
 from tooling.kit.project import read_settings
-from tooling.kit.suggest import did_you_mean
 
 _WHERE: Final = "--parts"
 _NAME: Final = re.compile(r"\w+", re.ASCII)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.new.generators.literals import source_lines
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.kit.errors import ChecksFailedError, UsageError
+from tooling.cli.errors import ChecksFailedError, UsageError
 from tooling.kit.kind import CheckResult, Prepared
 from tooling.new.generators import examples as table
 from tooling.new.generators.literals import text_pieces

@@ -15,17 +15,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import ConflictError, ToolError, UsageError
 from tooling.kit.change.plan import sha256
-from tooling.kit.errors import ConflictError, ToolError, UsageError
 from tooling.kit.template.tree import restore_tree
 from tooling.new.unit.produce import Produced, produce, template_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tooling.cli.git import Repository
     from tooling.kit.change.plan import Plan
     from tooling.kit.receipts import Receipt
-    from tooling.kit.repository import Repository
     from tooling.kit.template.kinds import KindSource
     from tooling.new.unit.context import Workspace
 

@@ -13,9 +13,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import ConflictError, ToolError, UsageError, WriteError
 from tooling.kit.change.disk import ignore
 from tooling.kit.change.plan import Plan, safe_path
-from tooling.kit.errors import ConflictError, ToolError, UsageError, WriteError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

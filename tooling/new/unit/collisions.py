@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import ConflictError, RegistryShapeError
 from tooling.kit.edits import find_entry, keys
-from tooling.kit.errors import ConflictError, RegistryShapeError
 from tooling.kit.names import check_free
 
 if TYPE_CHECKING:

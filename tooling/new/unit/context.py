@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
+from tooling.cli.git import Repository, find_repository
+from tooling.cli.suggest import did_you_mean
 from tooling.kit.names import parse_name
 from tooling.kit.project import Settings, read_settings
 from tooling.kit.receipts import Receipt, read_receipt, read_receipts
-from tooling.kit.repository import Repository, find_repository
-from tooling.kit.suggest import did_you_mean
 from tooling.kit.template.kinds import KindSource, discover, find_kind
 from tooling.new.unit.testing_run import find_python
 

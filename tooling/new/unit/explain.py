@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import ToolError, UsageError
 from tooling.kit.change.plan import Plan
-from tooling.kit.errors import ToolError, UsageError
 from tooling.kit.names import parse_name
 from tooling.kit.template.manifest import load_manifest, resolve
 from tooling.kit.template.rendering import complete_answers, template_context

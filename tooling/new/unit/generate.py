@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from tooling.cli.errors import ConflictError
 from tooling.kit.change.plan import Plan, sha256
-from tooling.kit.errors import ConflictError
 from tooling.kit.names import parse_name
 from tooling.kit.receipts import read_receipt
 from tooling.kit.template.manifest import load_manifest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import ChecksFailedError, ConflictError, MergeConflictError
 from tooling.kit.change.plan import sha256
-from tooling.kit.errors import ChecksFailedError, ConflictError, MergeConflictError
 from tooling.kit.merge import Labels, has_markers, three_way
 from tooling.kit.template.formatting import check_files
 from tooling.new.unit.records import Kept

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import ChecksFailedError, UsageError
+from tooling.cli.suggest import did_you_mean
+from tooling.cli.toml import version
 from tooling.kit.change.plan import sha256
-from tooling.kit.errors import ChecksFailedError, UsageError
 from tooling.kit.kind import PrepareRequest, Stage
 from tooling.kit.receipts import Receipt, ReceiptFile, TemplateReference
-from tooling.kit.suggest import did_you_mean
 from tooling.kit.template.formatting import check_files, format_files
 from tooling.kit.template.manifest import load_manifest, resolve
 from tooling.kit.template.questions import check_answers, load_questions, refuse_unasked
 from tooling.kit.template.rendering import complete_answers, render, template_context
 from tooling.kit.template.tree import hash_algorithm, tree_hash
-from tooling.kit.version import version
 from tooling.new.unit.pages import Page, load_page, refused_page
 
 if TYPE_CHECKING:

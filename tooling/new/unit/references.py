@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import ConflictError, UsageError
+from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.receipts import RECEIPTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from tooling.cli.git import Repository
     from tooling.kit.change.plan import Plan
     from tooling.kit.receipts import Receipt
-    from tooling.kit.repository import Repository
 
 REWRITABLE = (".md", ".py", ".pyi", ".toml", ".yaml", ".yml")
 _LONGEST_TEXT = 160

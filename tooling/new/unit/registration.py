@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from tooling.cli.errors import ChecksFailedError, ConflictError, RegistryShapeError, ToolError
 from tooling.kit.edits import (
     add_document_line,
     add_entry,
@@ -18,7 +19,6 @@ from tooling.kit.edits import (
     remove_document_line,
     remove_entry,
 )
-from tooling.kit.errors import ChecksFailedError, ConflictError, RegistryShapeError, ToolError
 from tooling.kit.template.formatting import check_edited
 from tooling.new.unit.records import Kept, Registered
 

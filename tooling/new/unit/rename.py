@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.change.plan import Plan
-from tooling.kit.errors import ConflictError, UsageError
 from tooling.kit.merge import Labels
 from tooling.kit.names import parse_name
 from tooling.kit.receipts import read_receipt

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from tooling.cli.errors import ConflictError, ToolError
 from tooling.kit.change.plan import Plan, sha256
-from tooling.kit.errors import ConflictError, ToolError
 from tooling.kit.receipts import read_receipts
 from tooling.new.unit.context import find_unit
 from tooling.new.unit.registration import document_state, entry_state

@@ -14,15 +14,15 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import ToolError, UsageError
+from tooling.cli.errors import ToolError, UsageError
 from tooling.kit.kind import CheckResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from subprocess import Popen
 
+    from tooling.cli.git import Repository
     from tooling.kit.change.plan import Plan
-    from tooling.kit.repository import Repository
 
 TIMEOUT_SECONDS = 600.0
 MAX_OVERLAY_BYTES = 2 * 1024**3

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import ConflictError
 from tooling.kit.change.plan import Plan, sha256
-from tooling.kit.errors import ConflictError
 from tooling.new.unit.context import find_unit
 from tooling.new.unit.records import Kept, UnitPlan
 from tooling.new.unit.registration import unregister

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import ConflictError, ToolError
 from tooling.kit.change.plan import Plan, sha256
-from tooling.kit.errors import ConflictError, ToolError
 from tooling.kit.merge import has_markers
 from tooling.kit.receipts import read_receipts
 from tooling.kit.template.manifest import load_manifest

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from tooling.cli.errors import UsageError
 from tooling.commit.files import role_of
-from tooling.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.kit.output import printable
+from tooling.cli.report import printable
 from tooling.review.report import written
 
 if TYPE_CHECKING:

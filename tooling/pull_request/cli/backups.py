@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from tooling.kit.output import Report, aligned
-from tooling.kit.repository import find_repository
+from tooling.cli.git import find_repository
+from tooling.cli.report import Report, aligned
 from tooling.pull_request.git import Git
 from tooling.pull_request.move.backups import backups
 from tooling.pull_request.situation import current_branch

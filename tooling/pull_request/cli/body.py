@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.kit.output import Report
-from tooling.kit.repository import find_repository
+from tooling.cli.git import find_repository
+from tooling.cli.report import Report
 from tooling.pull_request.cli.wishes import reports_of, wishes_of
 from tooling.pull_request.create import body_offline
 from tooling.pull_request.git import Git

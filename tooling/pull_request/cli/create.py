@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from tooling.kit.output import Report, printable, say
-from tooling.kit.repository import find_repository
+from tooling.cli.git import find_repository
+from tooling.cli.report import Report, printable, say
 from tooling.pull_request.cli.wishes import recovered, recovery_fields, reports_of, shown, wishes_of
 from tooling.pull_request.create import create
 

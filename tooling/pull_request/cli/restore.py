@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.kit.output import Report
-from tooling.kit.repository import find_repository
+from tooling.cli.git import find_repository
+from tooling.cli.report import Report
 from tooling.pull_request.cli.wishes import recovered, recovery_fields, shown
 from tooling.pull_request.create import restore
 

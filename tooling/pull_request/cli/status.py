@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.errors import ToolError
-from tooling.kit.output import Report, aligned
-from tooling.kit.repository import find_repository
+from tooling.cli.errors import ToolError
+from tooling.cli.git import find_repository
+from tooling.cli.report import Report, aligned
 from tooling.pull_request import service
 from tooling.pull_request.git import Git
 from tooling.pull_request.history.commits import commits_since

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.pull_request.history.commits import commits_since, read_commit, write_commit
 from tooling.pull_request.history.message import (
     author_of,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import MergeConflictError, UsageError
+from tooling.cli.errors import MergeConflictError, UsageError
 from tooling.pull_request.history.commits import write_commit
 
 if TYPE_CHECKING:

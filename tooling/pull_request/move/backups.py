@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from tooling.kit.errors import ConflictError, UsageError
-from tooling.kit.suggest import did_you_mean
+from tooling.cli.errors import ConflictError, UsageError
+from tooling.cli.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from tooling.pull_request.git import Git

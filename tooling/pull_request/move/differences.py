@@ -7,7 +7,7 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tooling.kit.errors import ConflictError
+from tooling.cli.errors import ConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

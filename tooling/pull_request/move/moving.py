@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tooling.kit.errors import ConflictError
+from tooling.cli.errors import ConflictError
 from tooling.pull_request.move import record as records
 from tooling.pull_request.move.differences import Difference, Entry, differences, on_disk, refuse_in_the_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tooling.kit.repository import Repository
+    from tooling.cli.git import Repository
     from tooling.pull_request.git import Git
     from tooling.pull_request.move.record import Record
 

@@ -8,13 +8,13 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
+from tooling.cli.errors import ConflictError
 from tooling.kit.change.disk import Disk
-from tooling.kit.errors import ConflictError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tooling.kit.repository import Repository
+    from tooling.cli.git import Repository
 
 _FORMAT: Final = "areal-pr-move"
 _VERSION: Final = 1

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.review.records import Severity
 
 if TYPE_CHECKING:

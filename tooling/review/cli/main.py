@@ -6,10 +6,10 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from tooling.kit.errors import UsageError
-from tooling.kit.frame import framed
-from tooling.kit.output import Report, aligned
-from tooling.kit.suggest import did_you_mean
+from tooling.cli.errors import UsageError
+from tooling.cli.report import Report, aligned
+from tooling.cli.run import run_cli
+from tooling.cli.suggest import did_you_mean
 from tooling.review.cli.arguments import FOUND, PROGRAM, parse, parser
 from tooling.review.records import Severity
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         parser().print_help()
         return 0
-    return framed(PROGRAM, words, lambda stream: _run(parse(words), stream), machine=_MACHINE)
+    return run_cli(PROGRAM, words, lambda stream: _run(parse(words), stream), machine=_MACHINE)
 
 
 def _run(arguments: argparse.Namespace, stream: TextIO) -> Report:
@@ -67,7 +67,7 @@ def _text(outcome: Outcome, arguments: argparse.Namespace) -> str:
 
 def _raw(outcome: Outcome, arguments: argparse.Namespace) -> str | None:
     """Output in a form of its own, instead of a report."""
-    from tooling.kit.version import version
+    from tooling.cli.toml import version
     from tooling.review.baseline import baseline
     from tooling.review.report.machine import github, rdjson, sarif
 

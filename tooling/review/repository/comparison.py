@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.review.repository.git import EMPTY_TREE
 from tooling.review.repository.module import Function, Module
 from tooling.review.repository.side import INDEX, WORK_TREE, Side

@@ -14,7 +14,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from tooling.review.repository.git import Git

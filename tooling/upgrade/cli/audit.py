@@ -7,9 +7,9 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
-from tooling.kit.frame import framed
-from tooling.kit.output import Report
+from tooling.cli.errors import UsageError
+from tooling.cli.report import Report
+from tooling.cli.run import run_cli
 from tooling.upgrade.cli.arguments import AUDIT, audit_parser, parse
 from tooling.upgrade.cli.frame import apply, context_of, end_progress, half_written, repository_root, writing
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     gc.disable()  # one process, few cycles, very many small objects
-    return framed(AUDIT, words, lambda _: _run(parse(parser, words)))
+    return run_cli(AUDIT, words, lambda _: _run(parse(parser, words)))
 
 
 def _run(arguments: argparse.Namespace) -> Report:

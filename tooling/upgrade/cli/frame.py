@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import ToolError, UsageError
-from tooling.kit.output import say
+from tooling.cli.errors import ToolError, UsageError
+from tooling.cli.report import say
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from tooling.cli.git import Repository
     from tooling.kit.change.plan import Plan
-    from tooling.kit.repository import Repository
     from tooling.upgrade.operations.context import Context
 
 
@@ -52,7 +52,7 @@ def check_summary(root: Path, path: str) -> None:
 
 def repository_root(path: Path) -> Path:
     """The work tree that a folder lies in; the folder itself where there is no git."""
-    from tooling.kit.repository import find_repository
+    from tooling.cli.git import find_repository
 
     if not path.is_dir():
         raise UsageError("no such folder", where=f"--repo {path}", fix="name a repository")
@@ -65,8 +65,8 @@ def repository_root(path: Path) -> Path:
 @contextmanager
 def writing(root: Path, arguments: argparse.Namespace) -> Iterator[Repository]:
     """The repository, locked. Raises UsageError where there is no git, BusyError, and what a rollback raises."""
+    from tooling.cli.git import find_repository
     from tooling.kit.change.transaction import transaction
-    from tooling.kit.repository import find_repository
 
     repository = find_repository(root)
     with transaction(repository, wait_seconds=arguments.wait, note=lambda line: say(f"rolled back: {line}")):
@@ -75,8 +75,8 @@ def writing(root: Path, arguments: argparse.Namespace) -> Iterator[Repository]:
 
 def half_written(root: Path) -> list[str]:
     """A warning, if the tree is one that a killed run left, or another one is writing right now."""
+    from tooling.cli.git import find_repository
     from tooling.kit.change.transaction import pending
-    from tooling.kit.repository import find_repository
 
     try:
         is_pending = pending(find_repository(root))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.errors import UsageError
-from tooling.kit.output import Report, aligned
+from tooling.cli.errors import UsageError
+from tooling.cli.report import Report, aligned
 from tooling.upgrade.cli.arguments import UPGRADE
 from tooling.upgrade.cli.fields import sources
 from tooling.upgrade.cli.frame import context_of, end_progress
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from tooling.kit.errors import ToolError
+    from tooling.cli.errors import ToolError
     from tooling.upgrade.operations.latest import Latest
 
 

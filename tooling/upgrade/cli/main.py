@@ -6,14 +6,14 @@ import gc
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from tooling.kit.errors import ToolError, UsageError
+from tooling.cli.errors import ToolError, UsageError
 from tooling.upgrade.cli.arguments import UPGRADE, parse_upgrade, upgrade_parser
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
     from tooling.upgrade.operations.context import Context
     from tooling.upgrade.operations.upgrading import Upgrade, Wishes
 
@@ -25,10 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         parser.print_help()
         return 0
-    from tooling.kit.frame import framed
+    from tooling.cli.run import run_cli
 
     gc.disable()  # one process, few cycles, very many small objects
-    return framed(
+    return run_cli(
         UPGRADE, words, lambda stream: _run(parse_upgrade(parser, words), stream), machine=("--json", "--sarif")
     )
 
@@ -58,8 +58,8 @@ def _run(arguments: argparse.Namespace, stream: TextIO) -> Report | None:
 def _sarif(upgrade: Upgrade, stream: TextIO) -> Report:
     import json
 
-    from tooling.kit.output import Report
-    from tooling.kit.version import version
+    from tooling.cli.report import Report
+    from tooling.cli.toml import version
     from tooling.upgrade.report.sarif import sarif
 
     stream.write(json.dumps(sarif(upgrade.audits, tool_version=version()), indent=1) + "\n")
@@ -147,7 +147,7 @@ def _status(upgrade: Upgrade) -> int:
 
 
 def _report(upgrade: Upgrade, arguments: argparse.Namespace) -> Report:
-    from tooling.kit.output import Report
+    from tooling.cli.report import Report
     from tooling.upgrade.cli.fields import fields
     from tooling.upgrade.report.markdown import markdown
     from tooling.upgrade.report.text import text

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.toml import TOMLError, parse_toml
+from tooling.cli.toml import TOMLError, parse_toml
 from tooling.upgrade.declarations.requirement_text import normalised
 from tooling.upgrade.declarations.requirements import read_requirements
 from tooling.upgrade.errors import ResolutionError

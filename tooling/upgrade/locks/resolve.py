@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tooling.kit.toml import TOMLError, parse_toml
+from tooling.cli.toml import TOMLError, parse_toml
 from tooling.upgrade.declarations.lockfiles import Lock, read_lock
 from tooling.upgrade.locks.compare import compare_locks, versions
 from tooling.upgrade.locks.conflicts import parse_conflict

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import OfflineError, ResolutionError, UpstreamError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import ToolError
+from tooling.cli.errors import ToolError
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.declarations.records import Kind
 

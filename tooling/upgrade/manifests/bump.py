@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.change.plan import Plan
-from tooling.kit.errors import ConflictError, UsageError
 from tooling.upgrade.declarations.records import Declaration, Kind, Style
 from tooling.upgrade.declarations.requirements import is_compiled
 from tooling.upgrade.manifests.baseline import baseline

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
-from tooling.kit.suggest import did_you_mean
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
 from tooling.upgrade.declarations.requirement_text import normalised
 from tooling.upgrade.manifests.specifiers import parse_version
 from tooling.upgrade.policy.records import Policy, Scope

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.upgrade.declarations.records import Style
 from tooling.upgrade.policy.records import RangeRule
 

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
-from tooling.kit.suggest import did_you_mean
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.policy.import_names import import_names
 from tooling.upgrade.policy.read import read_policy

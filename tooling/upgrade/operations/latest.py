@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.findings import Severity
 from tooling.upgrade.manifests.baseline import baseline

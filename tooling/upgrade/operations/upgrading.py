@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import ResolutionError
 from tooling.upgrade.manifests.baseline import baseline
 from tooling.upgrade.manifests.bump import Bump, bump
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from packaging.specifiers import SpecifierSet
 
+    from tooling.cli.errors import ToolError
     from tooling.kit.change.plan import Plan
-    from tooling.kit.errors import ToolError
     from tooling.upgrade.declarations.records import Declarations
     from tooling.upgrade.findings import Audit
     from tooling.upgrade.locks.records import LockResult

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tooling.kit.toml import TOMLError, parse_toml
+from tooling.cli.toml import TOMLError, parse_toml
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.declarations.records import Kind
 from tooling.upgrade.declarations.requirement_text import normalised

@@ -32,10 +32,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import UsageError
+from tooling.cli.suggest import did_you_mean
+from tooling.cli.toml import TOMLError, parse_toml
 from tooling.kit.change.plan import safe_path
-from tooling.kit.errors import UsageError
-from tooling.kit.suggest import did_you_mean
-from tooling.kit.toml import TOMLError, parse_toml
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.declarations.requirement_text import normalised
 from tooling.upgrade.declarations.toml_text import scan_toml

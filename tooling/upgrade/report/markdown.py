@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.kit.output import printable
+from tooling.cli.report import printable
 from tooling.upgrade.findings import Severity
 from tooling.upgrade.report.document import count, open_share
 from tooling.upgrade.report.wording import counted

@@ -28,7 +28,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from tooling.kit.errors import WriteError
+from tooling.cli.errors import WriteError
 from tooling.upgrade.errors import ArchiveError
 from tooling.upgrade.releases import Origin
 from tooling.upgrade.sources.metadata import console_scripts, requirements

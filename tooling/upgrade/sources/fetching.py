@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from tooling.kit.errors import WriteError
+from tooling.cli.errors import WriteError
 from tooling.upgrade.errors import ArchiveError, UpstreamError
 from tooling.upgrade.sources.archive.reading import FileReader
 from tooling.upgrade.sources.archive.sdist import read_sdist

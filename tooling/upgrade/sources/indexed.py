@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import OfflineError, UpstreamError
 from tooling.upgrade.sources import problems
 from tooling.upgrade.sources.cache import Cache, Entry

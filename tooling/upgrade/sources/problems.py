@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from tooling.kit.suggest import did_you_mean
+from tooling.cli.suggest import did_you_mean
 from tooling.upgrade.errors import OfflineError, UpstreamError
 from tooling.upgrade.sources.index.listing import grouped
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tooling.cli.errors import ConflictError, RegistryShapeError, UsageError
 from tooling.kit.edits import add_document_line, document_keys, has_document_line, remove_document_line
-from tooling.kit.errors import ConflictError, RegistryShapeError, UsageError
 
 PAGE = """# Extensions
 

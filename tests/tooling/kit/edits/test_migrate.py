@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tooling.cli.errors import RegistryShapeError, UsageError
 from tooling.kit.edits import add_entry, keys, remove_entry
 from tooling.kit.edits.migrate import Migration, migrate_registry
-from tooling.kit.errors import RegistryShapeError, UsageError
 from tooling.kit.kind import RegistryEntry
 
 FIXTURES = Path(__file__).parent / "fixtures"

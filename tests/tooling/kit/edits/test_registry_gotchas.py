@@ -9,8 +9,8 @@ import difflib
 
 import pytest
 
+from tooling.cli.errors import ConflictError, RegistryShapeError
 from tooling.kit.edits import add_entry, find_entry, has_entry, keys, remove_entry
-from tooling.kit.errors import ConflictError, RegistryShapeError
 from tooling.kit.kind import RegistryEntry
 
 NEW = RegistryEntry("pkg/registry.py", "mapping", "TABLE", "bb", "pkg.bb:bb")

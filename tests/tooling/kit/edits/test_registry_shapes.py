@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tooling.cli.errors import ConflictError, RegistryShapeError
 from tooling.kit.edits import add_entry, has_entry, keys, line_to_paste, remove_entry
-from tooling.kit.errors import ConflictError, RegistryShapeError
 from tooling.kit.kind import RegistryEntry
 
 FIXTURES = Path(__file__).parent / "fixtures"

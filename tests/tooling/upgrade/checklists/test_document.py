@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.upgrade.checklists.check import drift
 from tooling.upgrade.checklists.document import parse, render
 from tooling.upgrade.checklists.records import AffectedFile, Checklist, Entry, GuardedPlace, Subject

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
+from tooling.cli.git import find_repository
 from tooling.kit.change import transaction
 from tooling.kit.change.disk import Disk
-from tooling.kit.repository import find_repository
 from tooling.upgrade.cli.main import main
 
 WORDS = ("engine==2.0", "--fix", "--no-lock", "--wait", "30")

@@ -12,8 +12,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from tooling.cli.git import find_repository
 from tooling.kit.change.lock import repository_lock
-from tooling.kit.repository import find_repository
 from tooling.upgrade.cli.arguments import AUDIT_EXIT_CODES, EXIT_CODES
 
 SCHEMAS = Path(__file__).resolve().parents[4] / "tooling/upgrade/cli/schemas"

@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.errors import OfflineError
 from tooling.upgrade.locks import runner

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.change.transaction import apply_plan, transaction
-from tooling.kit.errors import ConflictError, UsageError
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.errors import ResolutionError
 from tooling.upgrade.manifests.baseline import baseline, baselines
@@ -85,7 +85,7 @@ def test_the_plan_applies_as_a_transaction(tmp_path):
 
     with git.Repo.init(tmp_path):
         root = repository(tmp_path, pyproject_toml=MANIFEST)
-        from tooling.kit.repository import find_repository
+        from tooling.cli.git import find_repository
 
         found = bumped(root, "vllm==0.18.0")
         repository_of_it = find_repository(root)

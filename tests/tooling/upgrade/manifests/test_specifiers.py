@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.upgrade.declarations.records import Style
 from tooling.upgrade.manifests.specifiers import allows, changed
 from tooling.upgrade.policy.records import RangeRule

@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.upgrade.operations.auditing import MOST_BETWEEN, Move, between
 from tooling.upgrade.operations.context import open_context, unknown_now
 from tooling.upgrade.operations.edited import edited_tree

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.upgrade.policy.import_names import import_names
 from tooling.upgrade.policy.read import read_policy
 from tooling.upgrade.policy.records import RangeRule, Scope, Tier

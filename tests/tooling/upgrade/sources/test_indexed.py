@@ -7,7 +7,7 @@ import multiprocessing
 
 import pytest
 
-from tooling.kit.errors import UsageError
+from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import ArchiveError, OfflineError, UpstreamError
 from tooling.upgrade.sources import remote
 from tooling.upgrade.sources.config.settings import Index, IndexSettings

@@ -1,4 +1,4 @@
-"""Every error the harness raises on purpose, as one tree.
+"""The root of all errors that the harness raises on purpose, those that programs share, and the table of exit codes.
 
     ToolError                     exit  code
     +-- WriteError                1     write            the disk refused; everything was rolled back
@@ -10,18 +10,47 @@
     +-- RegistryShapeError        6     registry-shape   a registry that cannot be edited safely; has the line to paste
     +-- ChecksFailedError         7     checks-failed    generated code failed its gates or tests
     +-- UnsupportedError          8     unsupported      what was analysed needs a feature that cannot be generated
+    +-- FindingError              10    finding          a check found something
+    +-- UnreachableError          11    unreachable      something outside cannot be reached, or refused
     +-- BusyError                 75    busy             another process holds the lock
+    +-- InterruptedRunError       130   interrupted      Ctrl-C
 
-Anything else that escapes is a bug: exit 1, code "internal". Only the command line turns an error into an exit. An
+Anything else that escapes is a bug: exit 1, code "internal". Only `tooling.cli.run` turns an error into an exit. An
 error says what happened (`message`), where (`where`), and what to do (`fix`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+EXIT_CODES: Final[Mapping[int, str]] = {
+    0: "done, or nothing to do; a check passed",
+    1: "internal error, or the disk refused a write (everything was rolled back)",
+    2: "wrong arguments, answers, settings or name",
+    3: "conflict: exists already, or changed since the plan was made",
+    4: "an edited file was kept",
+    5: "a merge left conflict markers",
+    6: "a registry was not recognised; the message holds the line to paste",
+    7: "generated code failed its checks or tests",
+    8: "what was analysed needs a feature that cannot be generated; the report names it",
+    9: "no set of versions satisfies all requirements",
+    10: "a check found something",
+    11: "something outside cannot be reached, or refused: network, source of a release, git remote",
+    12: "the branch was pushed, but the pull request was not made",
+    13: "an agent program failed",
+    75: "another process is changing the repository",
+    130: "interrupted (Ctrl-C); nothing was left half done",
+    141: "nobody reads the output any more",
+}
+"""Every exit code of every program, with its only meaning. Those of `areal` (areal/api/errors.py) are others."""
+
+
+def exit_codes_help(codes: Iterable[int]) -> str:
+    """Return the part of a page of help that explains some exit codes."""
+    return "\n".join(["exit codes:", *(f"  {code:<5}{EXIT_CODES[code]}" for code in codes)])
 
 
 class ToolError(Exception):
@@ -135,8 +164,29 @@ class UnsupportedError(ToolError):
         self.details = dict(details or {})
 
 
+class FindingError(ToolError):
+    """A check found something; the report says what."""
+
+    exit_code = 10
+    code = "finding"
+
+
+class UnreachableError(ToolError):
+    """Something outside cannot be reached, or refused; nothing has changed there or here."""
+
+    exit_code = 11
+    code = "unreachable"
+
+
 class BusyError(ToolError):
     """Another process holds the repository's lock; the message names it."""
 
     exit_code = 75
     code = "busy"
+
+
+class InterruptedRunError(ToolError):
+    """Ctrl-C."""
+
+    exit_code = 130
+    code = "interrupted"

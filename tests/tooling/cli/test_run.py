@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
 
-from tooling.kit.errors import ToolError, WriteError
-from tooling.kit.frame import framed
-from tooling.kit.output import Report
+from tooling.cli.errors import ToolError, WriteError
+from tooling.cli.report import Report
+from tooling.cli.run import run_cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ class OutOfPaperError(ToolError):
 
 def test_a_report_is_written_and_its_status_returned(capsys: pytest.CaptureFixture[str]) -> None:
     report = Report(command="tool", data={"answer": 42}, changing=False)
-    assert framed("tool", ["--json"], lambda _: report) == report.status == 0
+    assert run_cli("tool", ["--json"], lambda _: report) == report.status == 0
     assert json.loads(capsys.readouterr().out)["answer"] == 42
 
 
@@ -47,12 +47,12 @@ def test_a_command_may_write_by_itself(capsys: pytest.CaptureFixture[str]) -> No
     def run(stream: TextIO) -> None:
         stream.write("by itself\n")
 
-    assert framed("tool", [], run) == 0
+    assert run_cli("tool", [], run) == 0
     assert capsys.readouterr().out == "by itself\n"
 
 
 def test_errors_become_reports_with_their_details(capsys: pytest.CaptureFixture[str]) -> None:
-    assert framed("tool", ["--json"], raising(OutOfPaperError())) == 9
+    assert run_cli("tool", ["--json"], raising(OutOfPaperError())) == 9
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert found["code"] == "out_of_paper"
     assert found["fix"] == "put some in"
@@ -61,14 +61,14 @@ def test_errors_become_reports_with_their_details(capsys: pytest.CaptureFixture[
 
 def test_ctrl_c_ends_with_130_and_says_what_was_written(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("interrupted; half is written", "tool undo")
-    assert framed("tool", ["--json"], raising(KeyboardInterrupt()), interrupted=words) == 130
+    assert run_cli("tool", ["--json"], raising(KeyboardInterrupt()), interrupted=words) == 130
     found = json.loads(capsys.readouterr().out)
     assert found["error"] == "interrupted; half is written"
     assert found["fix"] == "tool undo"
 
 
 def test_a_failed_write_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
-    status = framed("tool", [], raising(OSError(errno.ENOSPC, "No space left on device", "/tmp/page")))
+    status = run_cli("tool", [], raising(OSError(errno.ENOSPC, "No space left on device", "/tmp/page")))
     assert status == WriteError.exit_code
     printed = "".join(capsys.readouterr())
     assert "No space left on device" in printed
@@ -76,16 +76,16 @@ def test_a_failed_write_names_the_file(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_bug_never_looks_like_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    status = framed("tool", ["--json"], raising(ZeroDivisionError("a bug")))
+    status = run_cli("tool", ["--json"], raising(ZeroDivisionError("a bug")))
     captured = capsys.readouterr()
     assert status == 1
-    assert json.loads(captured.out)["error"] == "internal error"
+    assert json.loads(captured.out)["error"] == "internal error: ZeroDivisionError: a bug"
     assert "ZeroDivisionError: a bug" in captured.err
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, 0), (None, 0), (2, 2)])
 def test_a_page_of_help_ends_with_the_code_of_the_parser(code: int | None, status: int) -> None:
-    assert framed("tool", [], raising(SystemExit(code))) == status
+    assert run_cli("tool", [], raising(SystemExit(code))) == status
 
 
 def test_what_else_is_printed_stays_out_of_the_json(capfd: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +93,7 @@ def test_what_else_is_printed_stays_out_of_the_json(capfd: pytest.CaptureFixture
         sys.stdout.write("a library talks\n")
         return Report(command="tool", changing=False)
 
-    assert framed("tool", ["--json"], run) == 0
+    assert run_cli("tool", ["--json"], run) == 0
     captured = capfd.readouterr()
     json.loads(captured.out)
     assert "a library talks" in captured.err
@@ -102,10 +102,10 @@ def test_what_else_is_printed_stays_out_of_the_json(capfd: pytest.CaptureFixture
 def test_a_reader_that_went_away_is_no_error() -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
-        "from tooling.kit.frame import framed\n"
+        "from tooling.cli.run import run_cli\n"
         "def run(stream):\n"
         "    for _ in range(100000): stream.write('x' * 80 + chr(10))\n"
-        "sys.exit(framed('tool', [], run))"
+        "sys.exit(run_cli('tool', [], run))"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, str(ROOT)], stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tooling.cli.errors import EditedSinceError
+from tooling.cli.report import Registration, Report, aligned, document, printable, write_report
+from tooling.cli.suggest import did_you_mean, nearest
 from tooling.kit.change.plan import Change
-from tooling.kit.errors import EditedSinceError
 from tooling.kit.kind import CheckResult
-from tooling.kit.output import Registration, Report, aligned, document, printable, write_report
-from tooling.kit.suggest import did_you_mean, nearest
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -111,7 +111,7 @@ def test_diffs_are_exact_for_programs_and_coloured_for_people():
 def test_reserved_stdout_sends_everything_else_to_stderr():
     code = (
         "import os, subprocess, sys\n"
-        "from tooling.kit.output import reserved_stdout\n"
+        "from tooling.cli.report import reserved_stdout\n"
         "with reserved_stdout() as stream:\n"
         "    print('printed'); os.write(1, b'written\\n'); subprocess.run(['echo', 'child'])\n"
         "    stream.write('kept\\n')\n"
@@ -123,7 +123,7 @@ def test_reserved_stdout_sends_everything_else_to_stderr():
 
 
 def test_progress_is_shown_on_terminals_only():
-    code = "from tooling.kit.output import progress\nwith progress('testing'): pass"
+    code = "from tooling.cli.report import progress\nwith progress('testing'): pass"
     assert child(code).stderr == b""
 
 

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 
 import pytest
 
+from tooling.cli.errors import UsageError
+from tooling.cli.git import Repository, find_repository
 from tooling.kit.change.plan import Plan
 from tooling.kit.change.transaction import apply_plan, pending, transaction
-from tooling.kit.errors import UsageError
-from tooling.kit.repository import Repository, find_repository
 
 IDENTITY = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "protocol.file.allow=always"]
 

@@ -1,6 +1,5 @@
-"""Two texts that a plan can be shown or kept as: a diff that `git apply` takes, and a JSON document.
+"""Keeps a plan as a JSON document, and reads it back.
 
-    unified_diff(change)                       # "diff --git a/x b/x ..."
     document = plan_document(plan)             # JSON values; json.dump it
     plan = plan_from_document(document, root)  # checked: the document may come from anywhere
 
@@ -12,8 +11,8 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import UsageError
 from tooling.kit.change.plan import Change, Plan, safe_path, sha256
-from tooling.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,22 +20,6 @@ if TYPE_CHECKING:
 
 FORMAT = "areal-new-plan"
 VERSION = 1
-_NO_NEWLINE = "\\ No newline at end of file\n"
-
-
-def unified_diff(change: Change) -> str:
-    """One file's change in git's format, with three lines of context. Content that is not UTF-8 text becomes one line
-    that says so (`git apply` cannot take that one); line endings are kept as they are."""
-    header = _header(change)
-    before, after = _decoded(change.before), _decoded(change.after)
-    if before is None or after is None:
-        return f"{header}Binary file {change.path} differs\n"
-    hunks = _hunks(before, after)
-    if not hunks:  # an empty file comes or goes: git wants the header alone
-        return header
-    old = "/dev/null" if change.before is None else _quoted(f"a/{change.path}")
-    new = "/dev/null" if change.after is None else _quoted(f"b/{change.path}")
-    return f"{header}--- {old}\n+++ {new}\n{hunks}"
 
 
 def plan_document(plan: Plan, *, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -71,45 +54,6 @@ def plan_from_document(document: object, root: Path) -> Plan:
     if not isinstance(fields["changes"], list) or not isinstance(fields["extra"], dict):
         raise _damaged("plan", "`changes` is no list or `extra` is no object")
     return Plan.from_changes(root, [_change(item, number) for number, item in enumerate(fields["changes"])])
-
-
-def _header(change: Change) -> str:
-    names = f"diff --git {_quoted(f'a/{change.path}', tab=False)} {_quoted(f'b/{change.path}', tab=False)}\n"
-    lines = {"create": "new file mode 100644\n", "delete": "deleted file mode 100644\n", "modify": ""}
-    return names + lines[change.action]
-
-
-def _quoted(name: str, *, tab: bool = True) -> str:
-    """A file name as git writes it: quoted where it holds a quote, followed by a tab where it holds a space."""
-    if '"' in name:
-        return '"' + name.replace('"', '\\"') + '"'
-    return f"{name}\t" if tab and " " in name else name
-
-
-def _decoded(content: bytes | None) -> str | None:
-    """Text of a file ("" when it does not exist), None when it is not text."""
-    if content is None:
-        return ""
-    if b"\0" in content:
-        return None
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-
-
-def _lines(text: str) -> list[str]:
-    """Lines with their "\\n"; `splitlines` would also cut at form feeds and the like."""
-    lines = [f"{line}\n" for line in text.split("\n")]
-    last = lines.pop()[:-1]
-    return [*lines, last] if last else lines
-
-
-def _hunks(before: str, after: str) -> str:
-    from difflib import unified_diff as difference
-
-    lines = list(difference(_lines(before), _lines(after)))[2:]
-    return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
 
 
 def _packed(content: bytes | None) -> dict[str, str] | None:

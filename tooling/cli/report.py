@@ -1,11 +1,11 @@
-"""What a command hands back, and how it reaches stdout: short lines for people, or one JSON object with `--json`.
+"""Holds what a command returns, and writes it to stdout: short lines for people, or one JSON object with `--json`.
 
     report = Report(command="reward", changes=plan.changes, checks=checks)
     with reserved_stdout() as stream:            # whatever else writes to stdout goes to stderr meanwhile
         write_report(report, stream, as_json=True)
 
 Text that came from elsewhere (paths of a plan file, output of tests) never reaches a terminal with its control
-characters. Knows no command.
+characters. Independent of any command.
 """
 
 from __future__ import annotations
@@ -16,18 +16,37 @@ import os
 import re
 import sys
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tooling.kit.change.plan import Change
-    from tooling.kit.errors import ToolError
-    from tooling.kit.kind import CheckResult
+    from tooling.cli.diff import FileChange
+    from tooling.cli.errors import ToolError
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that steer a terminal or turn the direction of text, line feed and tab excepted; and halves of surrogate
 pairs, which no stream can write."""
+
+
+class CheckRow(Protocol):
+    """What a report needs of a check or test that ran (`tooling.kit.kind.CheckResult`)."""
+
+    @property
+    def name(self) -> str:
+        """Of the check."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it passed."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+
+    @property
+    def detail(self) -> str:
+        """What failed; "" when it passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +74,10 @@ class Report:
     exit_code: int | None = None
     """None: that of `problem`, or 0."""
     dry_run: bool = False
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FileChange, ...] = ()
     show_diff: bool = False
     registered: tuple[Registration, ...] = ()
-    checks: tuple[CheckResult, ...] = ()
+    checks: tuple[CheckRow, ...] = ()
     next_steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     changing: bool = True
@@ -77,7 +96,7 @@ class Report:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """The JSON object of a report; `tooling/new/cli/schemas/output.json` is its schema."""
+    """Return the JSON object of a report; `tooling/new/cli/schemas/output.json` is its schema."""
     head: dict[str, Any] = {"ok": report.status == 0, "command": report.command, "exit_code": report.status}
     if report.problem is not None:
         problem = report.problem
@@ -86,7 +105,10 @@ def document(report: Report) -> dict[str, Any]:
         "dry_run": report.dry_run,
         "plan": [_planned(change, report.show_diff) for change in report.changes],
         "registered": [asdict(entry) for entry in report.registered],
-        "checks": [asdict(check) for check in report.checks],
+        "checks": [
+            {"name": check.name, "ok": check.ok, "seconds": check.seconds, "detail": check.detail}
+            for check in report.checks
+        ],
         "next": list(report.next_steps),
         "warnings": list(report.warnings),
         **report.data,
@@ -108,14 +130,14 @@ def write_report(report: Report, stream: TextIO, *, as_json: bool) -> None:
 
 
 def say(text: str) -> None:
-    """One message for people, on stderr. A stderr that nobody reads any more is no reason to fail."""
+    """Write one message for people to stderr. A closed stderr is not an error."""
     with contextlib.suppress(BrokenPipeError):
         sys.stderr.write(printable(text) + "\n")
         sys.stderr.flush()
 
 
 def printable(text: str) -> str:
-    """The text with its control characters spelt out: "\\x1b"."""
+    """Return the text with its control characters spelt out: "\\x1b"."""
     return _CONTROL.sub(lambda match: _spelt_out(ord(match[0])), text)
 
 
@@ -124,7 +146,9 @@ def _spelt_out(number: int) -> str:
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns of equal width, one line per row."""
+    """Return columns of equal width, one line per row; "" without rows."""
+    if not rows:
+        return ""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
@@ -165,17 +189,17 @@ def reserved_stdout() -> Iterator[TextIO]:
 
 
 def discard(stream: TextIO) -> None:
-    """Let what is still buffered for a reader that has gone disappear, instead of failing again when Python exits."""
+    """Drop what is still buffered for a reader that has gone, so that Python does not fail again when it exits."""
     with contextlib.suppress(OSError, ValueError):  # no descriptor: nothing is left to be written at exit
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, stream.fileno())
         os.close(sink)
 
 
-def _planned(change: Change, show_diff: bool) -> dict[str, str]:
+def _planned(change: FileChange, show_diff: bool) -> dict[str, str]:
     shown = {"path": change.path, "action": change.action, "reason": change.reason}
     if show_diff:
-        from tooling.kit.change.diff import unified_diff
+        from tooling.cli.diff import unified_diff
 
         shown["diff"] = unified_diff(change)
     return shown
@@ -220,9 +244,9 @@ def _marks(stream: TextIO) -> dict[bool, str]:
     return {True: "✓", False: "✗"}
 
 
-def _shown_diff(change: Change, stream: TextIO) -> str:
+def _shown_diff(change: FileChange, stream: TextIO) -> str:
     """The diff of one file: exact where a program reads it, coloured and harmless on a terminal."""
-    from tooling.kit.change.diff import unified_diff
+    from tooling.cli.diff import unified_diff
 
     text = unified_diff(change)
     if not stream.isatty() or "NO_COLOR" in os.environ:

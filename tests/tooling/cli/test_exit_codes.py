@@ -1,0 +1,49 @@
+"""Exit codes: one table, one meaning each."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import tooling
+from tooling.cli.errors import ToolError, exit_codes_help
+
+MEANINGS = {
+    1: {"internal", "write"},
+    2: {"usage", "name", "consent"},
+    3: {"conflict"},
+    4: {"edited"},
+    5: {"merge-conflict"},
+    6: {"registry-shape"},
+    7: {"checks-failed"},
+    8: {"unsupported"},
+    9: {"resolution"},
+    10: {"finding", "message", "unmarkable"},
+    11: {"unreachable", "remote", "upstream", "offline", "archive"},
+    12: {"pull-request"},
+    13: {"client"},
+    75: {"busy"},
+    130: {"interrupted"},
+}
+
+
+def errors(root: type[ToolError]) -> set[type[ToolError]]:
+    return {root}.union(*(errors(each) for each in root.__subclasses__()))
+
+
+def test_every_error_of_the_harness_ends_with_a_code_of_the_table():
+    for found in pkgutil.walk_packages(tooling.__path__, "tooling."):
+        if found.name.rpartition(".")[2] in {"errors", "check", "mark", "agents", "asking", "create"}:
+            importlib.import_module(found.name)
+    ours = [
+        error
+        for error in errors(ToolError)
+        if error.__module__.startswith("tooling.") and ".upgrade." not in error.__module__
+    ]
+    assert len(ours) > 15
+    for error in ours:
+        assert error.code in MEANINGS[error.exit_code], f"{error.__module__}.{error.__name__}"
+
+
+def test_help_explains_the_codes_of_a_program():
+    assert exit_codes_help((0, 130)).splitlines()[1].startswith("  0    done")
