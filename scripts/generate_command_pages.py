@@ -126,7 +126,7 @@ def load_shape(name):
 
 
 def read_pages() -> list[Page]:
-    """The pages as command_pages.toml lists them."""
+    """Return the pages as command_pages.toml lists them."""
     return [Page(**table) for table in tomllib.loads(PAGES_FILE.read_text(encoding="utf-8"))["page"]]
 
 
@@ -202,7 +202,7 @@ def _block(line: str, world: Path) -> str:
 
 
 def _run(line: str, world: Path) -> str:
-    """What a line prints, both streams, and its exit code when it is not 0."""
+    """Return what a line prints, both streams, and its exit code when it is not 0."""
     environment = {
         name: value for name, value in os.environ.items() if name in {"HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT"}
     }

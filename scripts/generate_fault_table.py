@@ -86,7 +86,7 @@ class Outcome:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     parser.add_argument("--json", action="store_true", help="print the table as one JSON object; writes nothing")
@@ -124,7 +124,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Raises TableError for a row with unknown, missing or repeated content."""
+    """Check the rows. Raises TableError for one with unknown, missing or repeated content."""
     rows: list[Row] = []
     for entry in tomllib.loads(path.read_text(encoding="utf-8"))["row"]:
         try:
@@ -227,7 +227,7 @@ def _test_of(case: ElementTree.Element) -> str:
 
 
 def read_seconds(page: Path) -> dict[str, str]:
-    """The last column of the present page, by test, so that it stays until the next report."""
+    """Return the last column of the present page, by test, so that it stays until the next report."""
     if not page.is_file():
         return {}
     pattern = re.compile(r"^\| .* \| `(?P<test>tests/[^`]+)` \| (?P<seconds>[^|]*) \|$", re.MULTILINE)
@@ -235,7 +235,7 @@ def read_seconds(page: Path) -> dict[str, str]:
 
 
 def render(rows: list[Row], injections: list[Injection], seconds: dict[str, str]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     tests = len({injection.test for injection in injections})
     parts = [INTRO.format(command=COMMAND, count=len(rows), tests=tests)]
     for row in rows:
@@ -259,7 +259,7 @@ def _cell(text: str) -> str:
 def as_data(
     rows: list[Row], injections: list[Injection], seconds: dict[str, str], problems: list[str]
 ) -> dict[str, Any]:
-    """What --json prints."""
+    """Return what --json prints."""
     return {
         "ok": not problems,
         "problems": problems,

@@ -38,7 +38,7 @@ def pages() -> dict[Path, str]:
 
 
 def command_line() -> str:
-    """The help of `areal` and of each command."""
+    """Return the help of `areal` and of each command."""
     from areal.cli.main import COMMANDS, build_parser
 
     parser = build_parser()

@@ -31,7 +31,7 @@ class WeightUpdateMeta:
     """Native (not HF) parameter names to tensors, for kind="memory"; copied, never kept."""
 
     def __post_init__(self) -> None:
-        """The carrier must match the kind."""
+        """Check that the carrier matches the kind."""
         if (self.kind == "disk") != (self.path is not None) or (self.kind == "memory") != (self.state_dict is not None):
             raise ValueError(
                 f"weight update of kind {self.kind!r} needs exactly its own carrier (disk: path, memory: state_dict)"

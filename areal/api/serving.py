@@ -33,19 +33,19 @@ class ServerListener(Protocol):
     """What a pool tells the engine that uses its servers. Called from the pool's threads."""
 
     def server_up(self, server: ServerInstance) -> None:
-        """The server answers its health check: bring it to the current weights and send it requests.
+        """Bring a server that answers its health check to the current weights; send it requests.
 
         Whatever is raised counts as a failed start.
         """
         ...
 
     def server_down(self, server: ServerInstance, reason: str) -> None:
-        """The server died, hangs or was condemned: nothing more will come from it. It may be started again."""
+        """Note that a server died, hangs or was condemned: nothing more will come from it. It may be started again."""
         ...
 
     def server_retired(self, name: str, reason: str) -> None:
-        """The server used up its restarts and will not come back by itself; `server_up` may follow where somebody else
-        starts servers."""
+        """Note that a server used up its restarts and stays down; `server_up` may follow where somebody else starts
+        servers."""
         ...
 
 

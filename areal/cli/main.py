@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
     """Raises UsageError instead of exiting, so that `--json` callers get their object for wrong arguments too."""
 
     def error(self, message: str) -> NoReturn:
-        """Called by argparse for every parse failure."""
+        """Raise the failure that argparse found; it calls this for every one."""
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> Parser:
-    """The parser of the whole command line."""
+    """Return the parser of the whole command line."""
     parser = Parser(
         prog="areal",
         description="Asynchronous RL post-training for language models.",

@@ -186,7 +186,7 @@ def _rows(items: list[Item]) -> list[str]:
 
 
 def _advice(held: list[Item], arguments: argparse.Namespace, checkpointed: bool) -> str:
-    """What lowers the largest item."""
+    """Say what lowers the largest item."""
     largest = max(held, key=lambda item: item.num_bytes).name
     if largest == "activations":
         ways = [] if checkpointed else ["actor.gradient_checkpointing=true"]

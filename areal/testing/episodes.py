@@ -106,7 +106,7 @@ def assert_episodes_overlap(
 def run_in_executor(
     workflow: RolloutWorkflow, engine: InferenceEngine, rows: Sequence[Row], *, group_size: int = 2, seed: int = 1
 ) -> tuple[PromptGroup, ...]:
-    """The first batch of a rollout executor with every row as a prompt, as the trainer would get it.
+    """Return the first batch of a rollout executor with every row as a prompt, as the trainer would get it.
 
     Raises RolloutError when episodes fail, with the reasons.
     """

@@ -44,7 +44,7 @@ POSITION_LIMITS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "ma
 
 
 def reference(config: Mapping[str, Any], *, seed: int = 0) -> Instance:
-    """The model of `transformers` for the content of a config.json, with the weights of `seed`."""
+    """Return the model of `transformers` for the content of a config.json, with the weights of `seed`."""
     return oracle.build(resolve(str(config["model_type"])), dict(config), seed=seed)
 
 
@@ -89,7 +89,7 @@ def assert_same_logits(ours: nn.Module, theirs: Instance) -> None:
 
 
 def assert_recorded_logits(ours: nn.Module, recorded: Mapping[str, Any]) -> None:
-    """The logits that were recorded when the family was made: "tokens" [B, T] and "logits" [B, T, vocab_size]."""
+    """Return the logits that were recorded when the family was made: "tokens" [B, T], "logits" [B, T, vocab_size]."""
     tokens, expected = torch.tensor(recorded["tokens"]), torch.tensor(recorded["logits"])
     with torch.no_grad():
         _assert_close(run(ours, list(tokens)), expected.flatten(0, 1), "recorded documents")
@@ -104,7 +104,7 @@ def recorded_model(spec: ModelSpec, config: Mapping[str, Any], recorded: Mapping
 
 
 def assert_recorded_checkpoint(spec: ModelSpec, ours: DecoderModel, recorded: Mapping[str, Any]) -> None:
-    """The model writes exactly the recorded weights, names and shapes included, but for names that hold nothing."""
+    """Check that the model writes exactly the recorded weights: names and shapes, but for names that hold nothing."""
     stored = recorded_weights(recorded)
     adapter: Any = spec.state_dict_adapter(ours.args)
     written = adapter.to_hf(ours.state_dict())
@@ -194,7 +194,7 @@ def _gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def assert_same_checkpoint(spec: ModelSpec, theirs: Instance) -> None:
-    """The names on disk are exactly those that `transformers` writes; reading and writing loses no bit; and every
+    """Check that names on disk are exactly those that transformers writes; reading and writing loses no bit; and every
     parameter of ours is read (which one with no memory at all shows by its shape)."""
     args = spec.args_class.from_hf_config(theirs.config)
     adapter: Any = spec.state_dict_adapter(args)
@@ -213,7 +213,7 @@ def assert_same_checkpoint(spec: ModelSpec, theirs: Instance) -> None:
 
 @torch.no_grad()
 def assert_reloads_in_transformers(ours: DecoderModel, theirs: Instance, folder: Path) -> None:
-    """What we write is a checkpoint that `transformers` loads as the same model."""
+    """Check that what we write is a checkpoint that `transformers` loads as the same model."""
     ours.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     again, info = theirs.subject.model_class.from_pretrained(
@@ -231,7 +231,7 @@ def assert_reloads_in_transformers(ours: DecoderModel, theirs: Instance, folder:
 
 
 def assert_config_round_trip(args_class: type[BaseModelArgs], config: Mapping[str, Any]) -> None:
-    """A config is read, written and read again as the same arguments."""
+    """Check that a config is read, written and read again as the same arguments."""
     args = args_class.from_hf_config(config)
     written = args.to_hf_config()
     assert args_class.from_hf_config(written) == args

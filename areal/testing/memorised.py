@@ -162,7 +162,7 @@ def _refuse_contradictions(sequences: Sequence[_Sequence], tokenizer: Any) -> No
 def _memorised(
     sequences: tuple[_Sequence, ...], *, vocab_size: int, context: int, eos: int, seed: int
 ) -> tuple[Any, PaddedBatch]:
-    """The trained model and its lessons."""
+    """Return the trained model and its lessons."""
     from areal.algorithm.packing import collate
     from areal.algorithm.sft import sft_loss
     from areal.models import from_config
@@ -206,7 +206,7 @@ def _least_probability(trainer: TrainingEngine, batch: PaddedBatch) -> float:
 
 
 def _perturbed(model: Any, *, seed: int) -> Any:
-    """A copy with a little noise on every weight."""
+    """Return a copy with a little noise on every weight."""
     import torch
 
     generator = torch.Generator("cpu").manual_seed(seed)

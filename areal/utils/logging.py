@@ -22,7 +22,7 @@ _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", 
 
 
 def getLogger(name: str | None = None) -> logging.Logger:
-    """Same as `logging.getLogger`; call it as `getLogger(__name__)`."""
+    """Return `logging.getLogger` of a name; call it as `getLogger(__name__)`."""
     return logging.getLogger(name)
 
 

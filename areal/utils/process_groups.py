@@ -20,7 +20,7 @@ def open_store(host: str, *, world_size: int, timeout_seconds: float) -> tuple[A
 
 
 def connect_store(host: str, port: int, *, world_size: int, timeout_seconds: float) -> Any:
-    """The other ranks' side."""
+    """Connect another rank to the store that rank zero opened."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not in __all__
 
     limit = timedelta(seconds=timeout_seconds)

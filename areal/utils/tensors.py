@@ -80,7 +80,7 @@ def bucket_bytes(run: Iterable[Mapping[str, Any]]) -> int:
 
 
 def views(buffer: Tensor, run: Iterable[Mapping[str, Any]]) -> list[Tensor]:
-    """The tensors of one run as views into its uint8 buffer."""
+    """Return the tensors of one run as views into its uint8 buffer."""
     found, offset = [], 0
     for entry in run:
         size = _num_bytes(entry)

@@ -79,7 +79,7 @@ def same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def evaluate(  # noqa: C901, PLR0911 - one case for each kind
+def evaluate(  # noqa: PLR0911 - one case for each kind
     expression: Expression, config: Mapping[str, Any], layer: int | None = None
 ) -> Any:
     """The value for a config. layer: needed where the expression depends on it. Raises EvaluationError."""
@@ -308,7 +308,7 @@ def _condition_complexity(condition: Condition) -> int:
 # ---------------------------------------------------------------------------------------------------------------- JSON
 
 
-def to_json(expression: Expression) -> dict[str, Any]:  # noqa: C901, PLR0911 - one case for each kind
+def to_json(expression: Expression) -> dict[str, Any]:  # noqa: PLR0911 - one case for each kind
     """As documented at the classes in `family`."""
     match expression:
         case Constant(value):

@@ -132,7 +132,7 @@ class MisbehavingServer:
         await self._stream(request, response, body, behaviour, int(number or 0))
         return response
 
-    async def _stream(self, request, response, body, behaviour, number) -> None:  # noqa: C901 - one branch per behaviour
+    async def _stream(self, request, response, body, behaviour, number) -> None:
         limit = body["sampling_params"]["max_tokens"]
         first = len(body["token_ids"])
         labels = []
