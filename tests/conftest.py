@@ -15,8 +15,21 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import pytest
 from hypothesis import settings
 
 # A busy machine is no failure (deadline), and a red test must be red again on the next run (derandomize).
 settings.register_profile("areal", deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("areal")
+
+
+@pytest.fixture(scope="session")
+def fork_server():
+    """Processes that have imported torch and areal: `fork_server.run_ranks("worker.py", 2)`, `.start("areal", [...])`.
+
+    One server per worker, started with its first test. See areal/testing/fork_server.py.
+    """
+    from areal.testing.fork_server import ForkServer
+
+    with ForkServer() as server:
+        yield server

@@ -1,3 +1,5 @@
-"""What tests of workflows, rewards and datasets need, in this repository and in others: real engines that are tiny, and
-checks of trajectories. Nothing of the framework imports it, and nothing here stands in for the real thing.
+"""Help tests of workflows, rewards, datasets and process groups, in this repository and in others.
+
+It has real engines that are tiny, checks of trajectories and of model families, and a server that forks processes which
+have imported torch. Nothing of the framework imports it.
 """
