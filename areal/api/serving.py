@@ -40,7 +40,7 @@ class ServerListener(Protocol):
         ...
 
     def server_down(self, server: ServerInstance, reason: str) -> None:
-        """Note that a server died, hangs or was condemned: nothing more will come from it. It may be started again."""
+        """Note that a server died, hangs or was evicted: nothing more will come from it. It may be started again."""
         ...
 
     def server_retired(self, name: str, reason: str) -> None:
@@ -61,7 +61,7 @@ class ServerPool(Protocol):
         """Start all servers and return; `listener` hears of each when it is up."""
         ...
 
-    def condemn(self, server: ServerInstance, reason: str) -> None:
+    def evict(self, server: ServerInstance, reason: str) -> None:
         """Give up this instance, although it may look alive: it is killed, and started again while restarts are left;
         one that somebody else started is only left alone for a while.
 

@@ -1,1 +1,1 @@
-"""What engines share whose servers are processes of their own: client, routing, retries, weight updates, versions."""
+"""Shared parts of the engines that use inference servers: client, routing, retries, weight updates, versions."""

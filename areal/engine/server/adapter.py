@@ -1,6 +1,7 @@
-"""What an upstream server program must offer, as one small class per program. Everything else is shared.
+"""Defines the interface between a server engine and one server program (vLLM, SGLang); everything else is shared.
 
-An adapter translates; it keeps no state, decides nothing and retries nothing. All methods run on the engine's loop.
+An adapter translates calls to HTTP. It keeps no state, makes no decisions and retries nothing. All methods run on the
+engine's loop.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One attempt at one generation, with everything resolved."""
+    """One attempt at one generation, with all settings resolved."""
 
     call_id: str
     """Unique among all calls; known to the server."""
@@ -44,34 +45,34 @@ class Chunk:
     finish: str = ""
     """Empty while more follows, else "stop", "length" or "abort"."""
     spans: tuple[tuple[int, int, int], ...] | None = None
-    """In the last chunk, where the server tells: (version, first token, one past the last) over the whole call."""
+    """In the last chunk, if the server reports it: (version, first token, one past the last) over the whole call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What the server at hand can do, found out by asking it."""
+    """What a server can do, as it reported itself."""
 
     version: str
     """Of the server program."""
     keeps_requests: bool
-    """Whether requests stay in the server over a weight update, their tokens labelled with the version that sampled
-    them. Without it they are cut before the update, and continued."""
+    """Whether requests survive a weight update in the server, with each token labelled with the version that sampled
+    it. Otherwise they are cut before the update and continued afterwards."""
     workers: int = 1
     """Model processes behind the server."""
     verifies: bool = False
     """Whether its workers compare received weights with the manifest before they switch."""
     adapters: bool = False
-    """Whether it takes versions that are adapters on top of a base."""
+    """Whether it accepts versions that are adapters on top of a base."""
     base: str = ""
-    """Identity of the base it holds already."""
+    """Identity of the base it already holds."""
     incarnation: str = ""
-    """As the server itself tells it; empty when it does not know."""
+    """As the server reports it; empty when it does not know."""
     labels: bool = True
-    """Whether it labels tokens with weight versions, so that no token of other weights is ever taken."""
+    """Whether it labels tokens with weight versions, so that tokens of other weights are never accepted."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What it was started with, as far as it tells: "logprobs_mode", "dtype", "context"."""
+    """Settings it was started with, as far as it reports them: "logprobs_mode", "dtype", "context"."""
     details: dict[str, Any] = field(default_factory=dict)
-    """What the adapter wants to remember, e.g. which of two endpoints to use."""
+    """Private notes of the adapter, e.g. which of two endpoints to use."""
 
 
 class ServerAdapter(Protocol):
@@ -80,21 +81,21 @@ class ServerAdapter(Protocol):
     name: str
 
     def unsupported_sampling(self, config: GenerationConfig) -> str:
-        """Why this program cannot return exact log-probabilities for these settings; empty when it can."""
+        """Return why this program cannot give exact log-probabilities for these settings; empty when it can."""
         ...
 
     async def probe(self, client: ServerClient, url: str, *, timeout: float) -> Capabilities:
-        """Ask a healthy server what it can do. Raises RefusedError naming what is missing and how to get it."""
+        """Ask a healthy server what it can do. Raises RefusedError that names what is missing and how to get it."""
         ...
 
     def stream(
         self, client: ServerClient, url: str, call: Call, *, capabilities: Capabilities, patience: float
     ) -> AsyncIterator[Chunk | None]:
-        """Generate. Yields None whenever nothing came for `patience` seconds; the last chunk has `finish`."""
+        """Generate. Yields None whenever nothing arrived for `patience` seconds; the last chunk has `finish`."""
         ...
 
     async def abort(self, client: ServerClient, url: str, call_ids: Sequence[str], *, timeout: float) -> None:
-        """End these calls: their streams finish with "abort" and what they have."""
+        """End these calls: their streams finish with "abort" and the tokens so far."""
         ...
 
     async def pause(self, client: ServerClient, url: str, *, capabilities: Capabilities, timeout: float) -> None:
@@ -121,5 +122,5 @@ class ServerAdapter(Protocol):
         ...
 
     async def score(self, client: ServerClient, url: str, tokens: Sequence[int], *, timeout: float) -> list[float]:
-        """Log-probability of each token but the first given those before it, at temperature 1."""
+        """Return the log-probability of each token but the first, given the tokens before it, at temperature 1."""
         ...

@@ -1,9 +1,8 @@
-"""Adapters on top of a base, in a worker process of an inference server: which tensors they make, and which of those
-must be loaded again.
+"""Merges adapters into a base model inside a worker process of an inference server, and selects the tensors to reload.
 
-Runs in the server's own environment (see `receiver`): standard library and torch only. The sum is computed tensor by
-tensor when it is asked for, so that there is never a second copy of the model. It is the same arithmetic as merging in
-the trainer: what is loaded is, bit for bit, what a server gets that is sent the whole model.
+Runs in the server's own environment (see `receiver`): standard library and torch only. Tensors are merged one at a time
+on access, so there is never a second copy of the model. The arithmetic is that of merging in the trainer: the loaded
+tensors are bit for bit those of a server that receives the whole model.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import torch
 
 
 class AdaptedWeights(Mapping[str, torch.Tensor]):
-    """The whole model, in the order of the base.
+    """The tensors of the merged model, in the order of the base.
 
     base: its tensors. identity: of the base. factors: of the adapters. changes: entries of the manifest, see
     `areal.api.LowRankChange`.
@@ -33,7 +32,7 @@ class AdaptedWeights(Mapping[str, torch.Tensor]):
         self._changes = {change["target"]: change for change in changes}
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        """As it is to be loaded."""
+        """Return the tensor to load."""
         change = self._changes.get(name)
         if change is None:
             return self._base[name]
@@ -46,20 +45,20 @@ class AdaptedWeights(Mapping[str, torch.Tensor]):
         return (base.float() + product * change["scale"]).to(base.dtype).to(dtype)
 
     def __iter__(self) -> Iterator[str]:
-        """Names."""
+        """Iterate over the names."""
         return iter(self._base)
 
     def __len__(self) -> int:
-        """Number of tensors."""
+        """Return the number of tensors."""
         return len(self._base)
 
     @property
     def changed(self) -> list[str]:
-        """Tensors that are not those of the base."""
+        """Names of tensors that differ from the base."""
         return list(self._changes)
 
     def problems(self) -> list[str]:
-        """What does not fit together, in words; empty when everything can be computed."""
+        """Describe what does not fit together; empty when every tensor can be computed."""
         found = []
         for name, change in self._changes.items():
             missing = [part for part in (change["down"], change["up"]) if part not in self._factors]
@@ -78,11 +77,13 @@ class AdaptedWeights(Mapping[str, torch.Tensor]):
 
 
 def to_reload(names: list[str], changed: list[str], *, modules: set[str], fused: Mapping[str, list[str]]) -> list[str]:
-    """Which of `names` a model must load when only `changed` differ, so that every layer it has loads whole.
+    """Return those of `names` that a model must load when only `changed` differ, so that every layer is loaded as a
+    whole.
 
-    modules: names of the layers the server's model has. fused: of its layers that hold several of a checkpoint, last
-    name to last names, e.g. {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}. A changed layer that it has under another
-    name takes its whole block along (up to the first number in its name), since nothing is fused across blocks.
+    modules: names of the layers of the server's model. fused: last name of a fused layer to the last names of its parts
+    in the checkpoint, e.g. {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}. If a changed layer has another name in the
+    server's model, its whole block is reloaded (the name up to its first number), since layers are never fused across
+    blocks.
     """
     prefixes = {prefix for name in changed for prefix in _prefixes(name.rpartition(".")[0], modules, fused)}
     return [name for name in names if any(prefix in prefixes for prefix in _parents(name))]
@@ -101,7 +102,7 @@ def _prefixes(layer: str, modules: set[str], fused: Mapping[str, list[str]]) -> 
 
 
 def _parents(name: str) -> Iterator[str]:
-    """All prefixes that end before a dot, and the empty one."""
+    """Yield all prefixes that end before a dot, and the empty one."""
     yield ""
     for index, character in enumerate(name):
         if character == ".":

@@ -1,4 +1,4 @@
-"""Checks of what servers send, and of what callers ask. Whatever passes here may be trained on."""
+"""Checks requests before they are sent and answers before they are used. Whatever passes here may be trained on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class RequestLimits:
 
 
 def check_request(request: ModelRequest, limits: RequestLimits) -> None:
-    """Raise FaultError(DATA_INVALID) for a request that can never run, ConfigError for one that no tokenizer serves."""
+    """Raise FaultError(DATA_INVALID) for a request that can never run, ConfigError for one that needs a missing
+    tokenizer."""
     ids, length = request.input_ids, len(request.input_ids)
     problem = ""
     if length == 0:
@@ -63,14 +64,16 @@ def check_request(request: ModelRequest, limits: RequestLimits) -> None:
 
 
 def check_settings(capabilities: Capabilities, config: ServerEngineConfig, *, context: int, where: str) -> None:
-    """Raise RefusedError when a server was started in a way that gives other answers than are asked for.
+    """Raise RefusedError when a server was started with settings that give wrong answers.
 
-    One that was started from here never is; of others nobody knows how they were started.
+    Servers started by the run always pass; those at given addresses may have been started in any way.
     """
     settings, problems = capabilities.settings, []
     mode = settings.get("logprobs_mode", "processed_logprobs")
     if mode != "processed_logprobs":
-        problems.append(f"--logprobs-mode is {mode}, expected processed_logprobs: others are not what is sampled from")
+        problems.append(
+            f"--logprobs-mode is {mode}, expected processed_logprobs: other modes differ from the sampled distribution"
+        )
     if settings.get("dtype", config.dtype) != config.dtype:
         problems.append(f"its dtype is {settings['dtype']}, expected that of servers.dtype, {config.dtype}")
     if int(settings.get("context", context)) < context:
@@ -104,7 +107,7 @@ def check_tokens(tokens: object, logprobs: object, *, where: str, vocab_size: in
 
 
 def versions_of(spans: Sequence[tuple[int, int, int]], num_tokens: int, *, where: str) -> list[int]:
-    """Version of each token from spans that must cover all of them in order. Raises BrokenTokensError otherwise."""
+    """Return the version of each token. Raises BrokenTokensError unless the spans cover all tokens in order."""
     versions: list[int] = []
     for version, start, end in spans:
         if start != len(versions) or end < start or (versions and version < versions[-1]):
@@ -116,7 +119,7 @@ def versions_of(spans: Sequence[tuple[int, int, int]], num_tokens: int, *, where
 
 
 def field_of(value: object, name: str, kind: type, *, where: str) -> Any:
-    """`value[name]`, which must be of `kind`. Raises BadAnswerError otherwise."""
+    """Return `value[name]`. Raises BadAnswerError unless it is of `kind`."""
     found = value.get(name) if isinstance(value, dict) else None
     if not isinstance(found, kind):
         raise BadAnswerError(f"{where} answered without a usable {name!r} (it is {found!r}, expected {kind.__name__})")

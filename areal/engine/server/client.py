@@ -1,6 +1,6 @@
-"""HTTP to inference servers: JSON in, JSON or a stream of JSON events out, and a typed error for everything else.
+"""Sends HTTP requests to inference servers: JSON in, JSON or a stream of JSON events out, typed errors otherwise.
 
-What a server sends is checked before it is believed: an error page of a proxy, a cut answer or a stream without its end
+Answers are checked before they are used: an error page of a proxy, a truncated answer or a stream without its end mark
 is an error, never an empty or shortened generation.
 """
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _SHOWN = 300
 _CONNECT_SECONDS = 10.0
 _IDLE_SECONDS = 2.0
-"""How long a connection may be idle and be used again. Servers close theirs after 5 s (uvicorn), and a request that
-meets the end of its connection looks like one that the server broke off: a few, and a healthy server is given up."""
+"""Longest idle time after which a connection is reused. Servers close theirs after 5 s (uvicorn), and a request on a
+closing connection looks like a failure of the server; a few of these would evict a healthy server."""
 
 
 class ServerClient:
-    """One session for all servers of an engine; used on one event loop. `close` it there."""
+    """HTTP session for all servers of an engine. Use and close it on one event loop."""
 
     def __init__(self, *, api_key: str = "") -> None:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -35,20 +35,21 @@ class ServerClient:
         self._closed = False
 
     async def get(self, url: str, path: str, *, timeout: float) -> Any:
-        """JSON of a GET; None for an empty answer."""
+        """Return the JSON answer of a GET; None for an empty answer."""
         return await self._exchange("GET", url, path, None, timeout)
 
     async def post(self, url: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: float) -> Any:
-        """JSON of a POST; None for an empty answer."""
+        """Return the JSON answer of a POST; None for an empty answer."""
         return await self._exchange("POST", url, path, body or {}, timeout)
 
     async def events(
         self, url: str, path: str, body: Mapping[str, Any], *, patience: float
     ) -> AsyncIterator[Mapping[str, Any] | None]:
-        """Events of a POST that answers with server-sent events, up to "[DONE]".
+        """Yield the server-sent events that answer a POST, up to "[DONE]".
 
-        Yields None whenever nothing came for `patience` seconds: the caller decides whether that is too long. Raises
-        ConnectionFailedError when the stream ends before its end mark, BadAnswerError for anything that is no event.
+        Yields None whenever nothing arrived for `patience` seconds: the caller decides whether that is too long. Raises
+        ConnectionFailedError when the stream ends before its end mark, BadAnswerError for anything that is not an
+        event.
         """
         where = f"{url}{path}"
         try:
@@ -66,7 +67,7 @@ class ServerClient:
             raise ConnectionFailedError(f"{where}: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
-        """Close all connections; there will be no others. Idempotent."""
+        """Close all connections. Idempotent."""
         self._closed = True
         if self._session is not None:
             await self._session.close()
@@ -108,7 +109,7 @@ class ServerClient:
 
 
 def is_healthy(url: str, timeout: float, path: str = "/health") -> bool:
-    """Whether GET /health answers 200. For threads without an event loop."""
+    """Return whether GET /health answers 200. For threads without an event loop."""
     try:
         with urllib.request.urlopen(f"{url}{path}", timeout=timeout) as response:
             return int(response.status) == 200

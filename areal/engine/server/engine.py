@@ -1,11 +1,11 @@
-"""`ServerEngine`: an `areal.api.InferenceEngine` over server processes, whatever program they run.
+"""Implements `areal.api.InferenceEngine` on top of inference servers, independent of the program they run.
 
     engine = ServerEngine(adapter, pool=supervisor, carrier=carrier, config=config, ...)
     response = await engine.agenerate(ModelRequest(input_ids=[5, 9, 2], gconfig=GenerationConfig(max_new_tokens=8)))
 
-The parts: `requests` runs generations, `members` looks after servers, `fleet` routes, `publishing` makes weight
-versions, `updates` moves them, the adapter speaks HTTP. This file joins them and is the only one that other threads
-call; all work happens on its own loop.
+`requests` runs generations, `members` tracks servers, `fleet` routes, `publishing` creates weight versions, `updates`
+sends them, and the adapter speaks HTTP. This module combines them and is the only one called from other threads; all
+work happens on its own loop.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _CLOSE_SECONDS = 5.0
 
 
 class ServerEngine:
-    """See the module.
+    """Inference engine over servers.
 
-    to_hf: native parameter names to Hugging Face names. weights: what the servers begin with, Hugging Face names; its
-    names and shapes are those every later version must have. base: given when `weights`, and what `to_hf` returns, are
-    factors of adapters on top of it; it travels once, and updates are as small as the adapters. reference:
-    log-probabilities that the trainer's present weights give to the tokens of a sequence, all but the first; None turns
-    the probe off. version: of the given weights.
+    to_hf: converts native parameters to Hugging Face ones. weights: the servers' first weights, by Hugging Face name;
+    every later version must have the same names and shapes. base: given when `weights`, and what `to_hf` returns, are
+    factors of adapters on top of it; the base is sent once, and updates are as small as the adapters. reference:
+    returns the log-probabilities of all tokens of a sequence but the first under the trainer's current weights; None
+    turns the probe off. version: that of the given weights.
 
     The constructor starts the servers and returns; requests wait until one is ready (`wait_ready` for all of them).
 
@@ -108,7 +108,7 @@ class ServerEngine:
         return await self._loop.await_here(self._generate(generation))
 
     def pause(self) -> None:
-        """Return once no token is being computed; until `resume` none will be. Idempotent."""
+        """Return once no token is being computed; none is computed until `resume`. Idempotent."""
         self._require_open()
         self._loop.run(self._members.pause())
 
@@ -118,15 +118,15 @@ class ServerEngine:
         self._loop.run(self._members.resume())
 
     def abort(self, request_ids: Sequence[str] | None = None) -> int:
-        """End the given requests (all when None) with what they have so far; return how many were ended."""
+        """End the given requests (all when None), which return their tokens so far; return how many were ended."""
         self._require_open()
         return self._loop.run(self._abort(None if request_ids is None else frozenset(request_ids)))
 
     def update_weights(self, meta: WeightUpdateMeta) -> None:
-        """Switch all servers to new weights; a server that does not take them is given up and started again.
+        """Switch all servers to new weights; a server that fails to do so is evicted and restarted.
 
-        Raises EngineError for a version that is not newer, names and shapes that do not fit, and when no server took
-        it; the old weights then stay.
+        Raises EngineError for a version that is not newer, mismatched names or shapes, and when no server accepted
+        it; the old weights then stay in use.
         """
         self._require_newer(meta)
         published = self._publisher.publish(meta)
@@ -135,11 +135,11 @@ class ServerEngine:
         self._loop.run(self._update(published, probe))
 
     def stats(self) -> Mapping[str, float]:
-        """Counters since start, and the present state.
+        """Return counters since the start, and the current state.
 
         generated_tokens: received. continued: calls cut by a weight update and continued. failed_calls: calls that
         failed; salvaged_tokens: kept from them. evictions, starts: of servers. published_bytes, stage_seconds,
-        switch_seconds, probe_abs_max: of the last weight update; base_bytes: travelled once to each server.
+        switch_seconds, probe_abs_max: of the last weight update; base_bytes: sent once to each server.
         parity_abs_max: largest difference found by parity checks.
         """
         servers = list(self._members.fleet.servers.values())
@@ -154,7 +154,7 @@ class ServerEngine:
         return {name: float(value) for name, value in parts.items()}
 
     def close(self) -> None:
-        """End all requests (they return their partial output), end the servers, free everything. Idempotent."""
+        """End all requests (they return their partial output), stop the servers, free all resources. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -169,26 +169,26 @@ class ServerEngine:
     # ---- beyond the contract
 
     def wait_ready(self, *, servers: int | None = None, timeout: float | None = None) -> None:
-        """Wait until so many servers (None: all) take requests. Raises EngineError when they do not in time."""
+        """Wait until `servers` servers (None: all) accept requests. Raises EngineError on timeout."""
         wanted = self._pool.size if servers is None else servers
         self._loop.run(self._members.wait_ready(wanted, timeout or self._config.wait_seconds))
 
     # ---- ServerListener: called from the pool's threads
 
     def server_up(self, server: ServerInstance) -> None:
-        """Bring it to the current weights and send it requests."""
+        """Send the server the current weights, then requests."""
         try:
-            self._loop.run(self._members.welcome(server))
+            self._loop.run(self._members.admit(server))
         except ServerError as error:
             raise EngineError(str(error)) from error
 
     def server_down(self, server: ServerInstance, reason: str) -> None:
-        """Its requests notice by themselves; here it only leaves the list."""
+        """Remove the server; its requests notice the failure themselves."""
         if not self._closed:
-            self._loop.run(self._members.farewell(server, reason))
+            self._loop.run(self._members.remove(server, reason))
 
     def server_retired(self, name: str, reason: str) -> None:
-        """Requests that wait fail when no server is left."""
+        """Record that the server will not come back; waiting requests fail when none is left."""
         if not self._closed:
             self._loop.run(self._members.retire(name, reason))
 
@@ -244,7 +244,7 @@ class ServerEngine:
         self._tally["weight_updates"] += 1
 
     async def _end_requests(self) -> None:
-        """Let requests return what they have; those that do not in time are cancelled with the loop."""
+        """Let requests return their tokens so far; those that take too long are cancelled with the loop."""
         if not self._generations:
             return
         await self._members.resume()
@@ -262,7 +262,7 @@ class ServerEngine:
         length = min(self._config.probe_tokens, self._limits.context - 1)
         if self._reference is None or length < 2:
             return None
-        # Any ids do; these differ from each other, and are the same in every run.
+        # Any ids work; these differ from each other and are the same in every run.
         tokens = [(7919 * (index + 1)) % self._limits.vocab_size for index in range(length)]
         return Probe(tokens, self._reference(tokens))
 

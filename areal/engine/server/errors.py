@@ -1,14 +1,14 @@
-"""What can go wrong between this process and an inference server. None of these reaches a workflow: the engine retries
-elsewhere, and what it cannot mend becomes a `FaultError` or an `EngineError`.
+"""Defines the errors between this process and an inference server. None reaches a workflow: the engine retries
+elsewhere, and what it cannot recover from becomes a `FaultError` or an `EngineError`.
 
     ServerError
     +-- ConnectionFailedError   no connection, or it broke: the server may be gone
-    +-- StalledError            nothing came for too long: the server may hang
-    +-- BadStatusError          an HTTP status that is no success
-    +-- BadAnswerError          an answer that is not what the protocol says (HTML, cut JSON, missing fields)
+    +-- StalledError            nothing arrived for too long: the server may hang
+    +-- BadStatusError          an HTTP status other than success
+    +-- BadAnswerError          an answer that violates the protocol (HTML, truncated JSON, missing fields)
     |   +-- BrokenTokensError   tokens whose log-probabilities cannot be trained on
-    +-- RefusedError            the server understood and refused (weights that are not what was announced)
-    +-- ReplacedError           the server has not the weights it was sent: it was started again
+    +-- RefusedError            the server understood and refused (e.g. weights that do not match the manifest)
+    +-- ReplacedError           the server does not have the weights it was sent: it was restarted
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ConnectionFailedError(ServerError):
 
 
 class StalledError(ServerError):
-    """The server is silent."""
+    """The server sent nothing for too long."""
 
 
 class BadStatusError(ServerError):
@@ -35,21 +35,21 @@ class BadStatusError(ServerError):
 
     @property
     def our_fault(self) -> bool:
-        """Whether repeating the same request elsewhere is pointless. Too many requests, and a timeout, are not."""
+        """Whether repeating the same request elsewhere is pointless; it is not after a timeout or too many requests."""
         return 400 <= self.status < 500 and self.status not in {408, 425, 429}
 
 
 class BadAnswerError(ServerError):
-    """The answer is not what the protocol says. It is never taken for text a model wrote."""
+    """The answer violates the protocol. It is never mistaken for text written by a model."""
 
 
 class BrokenTokensError(BadAnswerError):
-    """Counts do not fit, or a log-probability is missing, not finite or positive."""
+    """Counts do not match, or a log-probability is missing, not finite or positive."""
 
 
 class ReplacedError(ServerError):
-    """Something answers that was never sent the weights it samples with. None of its tokens count."""
+    """The server samples with weights it was never sent by this engine. None of its tokens count."""
 
 
 class RefusedError(ServerError):
-    """The server understood, and said no."""
+    """The server understood the request and refused it."""

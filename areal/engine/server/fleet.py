@@ -1,6 +1,6 @@
-"""The servers of an engine as the engine sees them, and which of them gets the next request.
+"""Tracks the servers of an engine and chooses one for each request.
 
-Everything here runs on the engine's loop. Starting and ending processes is the pool's business.
+Everything here runs on the engine's loop. The pool starts and stops processes.
 """
 
 from __future__ import annotations
@@ -25,90 +25,91 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Server:
-    """One instance that answers."""
+    """One server instance that has answered."""
 
     instance: ServerInstance
     capabilities: Capabilities
     version: int
-    """Of the weights in use; tokens labelled with it have been verified."""
+    """Version of the weights in use; tokens labelled with it are verified."""
     base: str = ""
-    """Identity of the base for adapters that it holds."""
+    """Identity of the base model it holds for adapters."""
     serving: bool = False
-    """Whether it gets requests."""
+    """Whether it receives requests."""
     alive: bool = True
-    """False when the pool has reported its end, or it was condemned."""
+    """False once the pool has reported its end or it was evicted."""
     changing: bool = False
-    """Between the beginning and the end of a weight update on it."""
-    unproven: int | None = None
-    """Version in use that has not been probed yet, since the engine is paused."""
+    """True during a weight update of this server."""
+    unprobed: int | None = None
+    """Version in use that has not been probed yet because the engine is paused."""
     calls: set[CallProgress] = field(default_factory=set)
     errors_in_a_row: int = 0
     last_token_at: float = field(default_factory=time.monotonic)
 
     @property
     def where(self) -> str:
-        """For messages."""
+        """Name, address and incarnation, for messages."""
         return f"{self.instance.name} ({self.instance.url}, incarnation {self.instance.incarnation})"
 
 
 class Fleet:
-    """Servers by name, and the requests that wait for one."""
+    """Servers by name, and the requests waiting for one."""
 
     def __init__(self, config: ServerEngineConfig) -> None:
         self._config = config
         self.servers: dict[str, Server] = {}
         self.retired: dict[str, str] = {}
-        """Name to reason of servers that will not come back."""
+        """Name to reason, for servers that will not come back."""
         self.paused = False
         self._changed = asyncio.Event()
 
     @property
     def present(self) -> list[Server]:
-        """All that have not been given up, also those that get no requests while it is checked whether they live."""
+        """All servers that have not been evicted, including those that receive no requests while their health is
+        checked."""
         return list(self.servers.values())
 
     @property
     def serving(self) -> list[Server]:
-        """Those that get requests."""
+        """The servers that receive requests."""
         return [server for server in self.servers.values() if server.serving]
 
     def find(self, instance: ServerInstance) -> Server | None:
-        """The server of this very instance; None when another life of it is there, or none."""
+        """Return the server of exactly this instance; None when it was restarted or is gone."""
         server = self.servers.get(instance.name)
         return server if server is not None and server.instance == instance else None
 
     def changed(self) -> None:
-        """Something that a waiting request may be waiting for has happened."""
+        """Wake requests that wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def drop(self, server: Server) -> None:
-        """It is gone: no request goes there any more."""
+        """Remove a server: it receives no further requests."""
         server.alive = server.serving = False
         if self.servers.get(server.instance.name) is server:
             del self.servers[server.instance.name]
         self.changed()
 
     async def wait_changed(self, timeout: float) -> None:
-        """Wait for the next change, at most so long."""
+        """Wait for the next change, at most `timeout` seconds."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), timeout)
 
     async def acquire(
         self, prefix: Sequence[int], *, avoid: Collection[str], num_servers: int, given_up: Callable[[], bool]
     ) -> Server | None:
-        """The server for a request with this prompt; waits until there is one and the engine is not paused.
+        """Return a server for a request with this prompt; wait until one is ready and the engine is not paused.
 
-        avoid: incarnations that failed this request; taken only when there is no other. given_up: asked after every
-        change; None is returned once it says yes. Raises EngineError when no server will ever come back, FaultError
-        when none came in time.
+        avoid: incarnations that failed this request; used only if there is no other. given_up: polled after every
+        change; None is returned once it is true. Raises EngineError when no server will ever come back, FaultError when
+        none was ready in time.
         """
         deadline = time.monotonic() + self._config.wait_seconds
         while not given_up():
             if not self.paused and (server := self.choose(prefix, avoid=avoid)) is not None:
                 return server
             if len(self.retired) >= num_servers:
-                raise EngineError(f"no inference server is left:\n{self.obituary}")
+                raise EngineError(f"no inference server is left:\n{self.retirement_reasons}")
             if self.paused:
                 deadline = time.monotonic() + self._config.wait_seconds
             elif time.monotonic() > deadline:
@@ -119,12 +120,12 @@ class Fleet:
         return None
 
     @property
-    def obituary(self) -> str:
-        """Why each retired server is gone."""
+    def retirement_reasons(self) -> str:
+        """The reason why each retired server is gone, one per line."""
         return "\n".join(f"{name}: {reason}" for name, reason in self.retired.items())
 
     def choose(self, prefix: Sequence[int], *, avoid: Collection[str] = ()) -> Server | None:
-        """Least loaded, unless the one that likely has the prompt in its cache is nearly as free."""
+        """Return the least loaded server, or the one that likely has the prompt cached if it is nearly as free."""
         ready = self.serving
         candidates = [server for server in ready if server.instance.incarnation not in avoid] or ready
         if not candidates:
@@ -132,7 +133,7 @@ class Fleet:
         least = min(candidates, key=lambda server: len(server.calls))
         if not self._config.affinity_tokens:
             return least
-        # The highest of one number per (prompt, server): when a server goes, only its own prompts move.
+        # Rendezvous hashing: when a server goes, only its own prompts move.
         key = repr(prefix[: self._config.affinity_tokens])
         preferred = max(candidates, key=lambda server: _weight(key, server.instance.name))
         nearly_free = len(preferred.calls) <= len(least.calls) + self._config.affinity_slack

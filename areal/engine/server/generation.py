@@ -1,8 +1,8 @@
-"""One generation on its way over servers and weight versions: what it has, what is left to ask for, when it ends.
+"""Tracks one generation across servers and weight versions: its tokens, what is left to request, when it ends.
 
-Plain values; no network. A generation consists of calls (attempts at one server). Tokens of a call become part of the
-generation only with a version that is certain: the server's own labels when the call ends in order, else those received
-before the server's weights began to change.
+Plain values; no network. A generation consists of calls (attempts at one server). Tokens of a call are added only with
+a certain version: that of the server's own labels if the call ended normally, otherwise only tokens received before the
+server's weights began to change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from areal.engine.server.adapter import Chunk
     from areal.engine.server.checks import RequestLimits
 
-# A character takes at most 4 byte-level tokens, so this many trailing tokens per character surely contain the stop
+# A character takes at most 4 byte-level tokens, so this many trailing tokens per character always contain the stop
 # string.
 _TOKENS_PER_CHARACTER = 4
 _FINISHES = {"stop": StopReason.STOP, "length": StopReason.LENGTH, "abort": StopReason.ABORT}
@@ -31,7 +31,7 @@ _FINISHES = {"stop": StopReason.STOP, "length": StopReason.LENGTH, "abort": Stop
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """A request and its settled output."""
+    """A request and its output with certain versions."""
 
     request: ModelRequest
     limits: RequestLimits
@@ -41,21 +41,21 @@ class Generation:
     versions: list[int] = field(default_factory=list)
     calls: int = 0
     failures: int = 0
-    """Calls that failed, which is not the same as calls that were cut by a weight update."""
+    """Calls that failed; calls cut by a weight update do not count."""
     empty_calls: int = 0
-    """Calls in a row that were cut before their first token."""
+    """Consecutive calls that were cut before their first token."""
     abort_asked: bool = False
     current: CallProgress | None = None
     accepted_at: float = field(default_factory=time.perf_counter)
 
     @property
     def budget(self) -> int:
-        """Tokens this request may produce in all."""
+        """Total number of tokens this request may produce."""
         return min(self.request.gconfig.max_new_tokens, self.limits.context - len(self.request.input_ids))
 
     @property
     def finished_by(self) -> StopReason | None:
-        """STOP or LENGTH when the settled output is complete."""
+        """STOP or LENGTH when the output is complete, else None."""
         if self.tokens and self.tokens[-1] in self.stop_ids and len(self.tokens) >= self.request.gconfig.min_new_tokens:
             return StopReason.STOP
         if self.tokens and self.stops_at(self.tokens[:-1], self.tokens[-1:]) is not None:
@@ -64,17 +64,17 @@ class Generation:
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Tokens that end it."""
+        """Token ids that end the generation."""
         eos = () if self.limits.eos_token_id is None else (self.limits.eos_token_id,)
         return tuple(dict.fromkeys((*eos, *self.request.gconfig.stop_token_ids)))
 
     @property
     def prefix(self) -> Sequence[int]:
-        """The prompt proper, without what was sampled before: samples of one prompt share it."""
+        """The prompt without tokens sampled earlier: all samples of a prompt share it."""
         return self.request.input_ids[: len(self.request.input_ids) - self.request.sampled_before]
 
     def next_call(self) -> Call:
-        """What to ask the next server for."""
+        """Return the call for the next server."""
         config = self.request.gconfig
         self.calls += 1
         return Call(
@@ -91,7 +91,7 @@ class Generation:
         )
 
     def stops_at(self, before: Sequence[int], newer: Sequence[int]) -> int | None:
-        """Number of `newer` tokens up to the one that completes a stop string; None when none does."""
+        """Return the number of `newer` tokens up to the one that completes a stop string; None if none does."""
         config = self.request.gconfig
         if not config.stop:
             return None
@@ -113,7 +113,7 @@ class Generation:
         self.versions += versions
 
     def response(self, reason: StopReason, *, server: str) -> ModelResponse:
-        """The settled output as the caller gets it."""
+        """Return the output as the caller receives it."""
         metadata: dict[str, object] = {"server": server}
         if self.failures:
             metadata["failed_calls"] = self.failures
@@ -130,40 +130,40 @@ class Generation:
 
 @dataclass(slots=True, eq=False)
 class CallProgress:
-    """What one call has received."""
+    """The tokens received by one call."""
 
     call: Call
     version: int
-    """Of the server's weights when the call began."""
+    """Version of the server's weights when the call began."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     boundary: int | None = None
-    """Tokens received when the server's weights first began to change during this call; None when they did not."""
+    """Number of tokens received before the server's weights began to change; None if they have not changed."""
     stopped_at: int | None = None
-    """Tokens up to a stop string that was found here; the call is then cut from this side."""
+    """Number of tokens up to a stop string found by this process, which then ends the call."""
 
     def add(self, chunk: Chunk) -> None:
         self.tokens += chunk.tokens
         self.logprobs += chunk.logprobs
 
     def mark_boundary(self) -> None:
-        """The server's weights are about to change: what comes from now on may be of either version."""
+        """Record that the server's weights are about to change: later tokens may be of either version."""
         if self.boundary is None:
             self.boundary = len(self.tokens)
 
     @property
     def num_certain(self) -> int:
-        """Tokens that were surely sampled by `version`."""
+        """Number of tokens certainly sampled by `version`."""
         return len(self.tokens) if self.boundary is None else self.boundary
 
     def settle_partial(self, generation: Generation) -> int:
-        """After a failed or cut call: keep what is certain; returns how many tokens that are."""
+        """Keep the certain tokens of a failed or cut call; return their number."""
         count = self.num_certain if self.stopped_at is None else min(self.num_certain, self.stopped_at)
         generation.settle(self.tokens[:count], self.logprobs[:count], [self.version] * count)
         return count
 
     def settle_complete(self, generation: Generation, chunk: Chunk, *, newest: int, where: str) -> bool:
-        """After the last chunk: settle all of it that is at most version `newest`; False when some had to be left out.
+        """Keep the tokens of a completed call up to version `newest`; return False if some were left out.
 
         Raises BrokenTokensError when the server's labels contradict themselves.
         """
@@ -178,13 +178,13 @@ class CallProgress:
 
 
 def stop_reason(finish: str) -> StopReason:
-    """Of a last chunk."""
+    """Convert the `finish` of a last chunk."""
     return _FINISHES[finish]
 
 
 def _seed(seed: int, position: int) -> int:
-    """Of the call that begins at a position. A server counts its random numbers from the start of the call: with the
-    same seed again, a continuation would draw the numbers of the tokens before it once more."""
+    """Return the seed of a call that begins at a position. A server counts its random numbers from the start of the
+    call: with the same seed, a continuation would repeat the random numbers of the tokens before it."""
     if position == 0:
         return seed % 2**63
     mixed = hashlib.blake2b(f"{seed}/{position}".encode(), digest_size=8).digest()

@@ -1,7 +1,6 @@
-"""The event loop of a server engine: one thread that does all its network traffic and owns all its state.
+"""Runs the event loop of a server engine: one thread that does all network traffic and owns all state.
 
-Callers of the engine live on other loops and threads; whatever they ask runs here, so nothing of the engine needs a
-lock.
+Callers are on other loops and threads; their calls run here, so the engine needs no locks.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _JOIN_SECONDS = 10.0
 
 
 class EngineLoop:
-    """Started by the constructor, ended by `close`."""
+    """Event loop in its own thread, started by the constructor and stopped by `close`."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -30,10 +29,10 @@ class EngineLoop:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run on the loop and wait; from any other thread."""
+        """Run a coroutine on the loop and wait for it. Call it from any other thread."""
         if self.is_current:
             coroutine.close()
-            raise EngineError("an engine call that waits was made on the engine's own thread")
+            raise EngineError("a blocking engine call was made on the engine's own thread")
         future = self._submit(coroutine)
         try:
             return future.result()
@@ -44,7 +43,7 @@ class EngineLoop:
             raise
 
     async def await_here(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run on the loop and await it on the caller's; cancelling the caller cancels the coroutine."""
+        """Run a coroutine on this loop while awaiting it on the caller's; cancelling the caller cancels it."""
         return await asyncio.wrap_future(self._submit(coroutine))
 
     @property
@@ -53,7 +52,7 @@ class EngineLoop:
         return threading.current_thread() is self._thread
 
     def close(self) -> None:
-        """Cancel what runs and end the thread. Idempotent."""
+        """Cancel running coroutines and stop the thread. Idempotent."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""Which servers take part: they come up, get the current weights, serve, fail, and go; and all of them change together.
+"""Manages the life of the servers in an engine: admission with the current weights, failures, removal, joint updates.
 
 Runs on the engine's loop. Requests see it as `EngineView`.
 """
@@ -26,10 +26,10 @@ _logger = getLogger(__name__)
 
 
 class Members:
-    """All servers of an engine and the version they are to have.
+    """All servers of an engine and their target version.
 
-    tally: counters of the engine, changed here. context: longest sequence that will be asked for. probe: None when
-    nothing can be compared.
+    tally: counters of the engine, updated here. context: longest sequence that will be requested. probe: None when
+    there is nothing to compare with.
     """
 
     def __init__(
@@ -49,32 +49,31 @@ class Members:
         self._config, self.tally, self._context = config, tally, context
         self._published, self._probe = published, probe
         self.fleet = Fleet(config)
-        self.updater = WeightUpdater(
-            adapter=adapter, client=client, carrier=carrier, config=config, failed=self.condemn
-        )
+        self.updater = WeightUpdater(adapter=adapter, client=client, carrier=carrier, config=config, failed=self.evict)
         # One change of weights, or of paused and running, at a time; servers that come up wait for it.
         self._lock = asyncio.Lock()
-        self._calm = asyncio.Event()
-        self._calm.set()
+        self._no_update_in_progress = asyncio.Event()
+        self._no_update_in_progress.set()
 
     @property
     def version(self) -> int:
-        """Of the weights that all servers have: during an update, some have newer ones already."""
+        """Version that all servers have; during an update some may already have a newer one."""
         return self._published.manifest.version
 
     # ---- EngineView
 
     async def settled(self) -> int:
-        """Wait until no weight update is under way; returns the version."""
-        await self._calm.wait()
+        """Wait until no weight update is in progress; return the version."""
+        await self._no_update_in_progress.wait()
         return self.version
 
     def num_servers(self) -> int:
-        """Of the pool, in whatever state."""
+        """Number of servers of the pool, in any state."""
         return self._pool.size
 
     def server_failed(self, server: Server, error: ServerError) -> None:
-        """A call failed. A silent or replaced server is given up at once, others after some errors in a row."""
+        """Record a failed call. A stalled or replaced server is evicted at once, others after several consecutive
+        errors."""
         if not server.alive:
             return
         server.errors_in_a_row += 1
@@ -82,7 +81,7 @@ class Members:
             isinstance(error, (ReplacedError, StalledError))
             or server.errors_in_a_row >= self._config.max_consecutive_errors
         ):
-            self.condemn(server, str(error))
+            self.evict(server, str(error))
         elif isinstance(error, ConnectionFailedError) and server.serving:
             # It may be gone: no further requests until it answers.
             server.serving = False
@@ -90,10 +89,10 @@ class Members:
 
     # ---- life of servers
 
-    async def welcome(self, instance: ServerInstance) -> None:
-        """A server that has just become healthy: find out what it can do, give it the weights, let requests in.
+    async def admit(self, instance: ServerInstance) -> None:
+        """Admit a server that has just become healthy: ask what it can do, send it the weights, let requests in.
 
-        Raises EngineError or ServerError; the server is then of no use.
+        Raises EngineError or ServerError when the server cannot be used.
         """
         capabilities = await self._identify(instance)
         check_settings(capabilities, self._config, context=self._context, where=instance.url)
@@ -115,7 +114,7 @@ class Members:
             self.fleet.changed()
 
     async def _identify(self, instance: ServerInstance) -> Capabilities:
-        """What the server can do. Raises EngineError when it is another than the one meant."""
+        """Ask what the server can do. Raises EngineError when it is not the expected one."""
         capabilities = await self._adapter.probe(self._client, instance.url, timeout=self._config.control_seconds)
         if capabilities.incarnation and capabilities.incarnation != instance.incarnation:
             raise EngineError(
@@ -124,8 +123,8 @@ class Members:
             )
         return capabilities
 
-    async def farewell(self, instance: ServerInstance, reason: str) -> None:
-        """The pool says that an instance has ended."""
+    async def remove(self, instance: ServerInstance, reason: str) -> None:
+        """Handle the end of an instance, as reported by the pool."""
         server = self.fleet.find(instance)
         if server is not None:
             self.fleet.drop(server)
@@ -133,26 +132,26 @@ class Members:
             _logger.warning("%s is gone: %s", server.where, reason)
 
     async def retire(self, name: str, reason: str) -> None:
-        """The pool will not start this server again."""
+        """Record that the pool will not restart this server."""
         _logger.error("%s will not come back: %s", name, reason)
         self.fleet.retired[name] = reason
         self.fleet.changed()
 
-    def condemn(self, server: Server, reason: str) -> None:
-        """Give up a server: no request goes there any more, and the pool ends and restarts it."""
+    def evict(self, server: Server, reason: str) -> None:
+        """Evict a server: it receives no further requests, and the pool stops and restarts it."""
         if server.alive:
             if self.fleet.find(server.instance) is server:
                 self.tally["evictions"] += 1
             self.fleet.drop(server)
-            self._pool.condemn(server.instance, reason)
+            self._pool.evict(server.instance, reason)
 
     async def wait_ready(self, wanted: int, timeout: float) -> None:
-        """Wait until so many servers take requests. Raises EngineError."""
+        """Wait until `count` servers accept requests. Raises EngineError on timeout."""
         try:
             async with asyncio.timeout(timeout):
                 while len(self.fleet.serving) < wanted:
                     if self._pool.size - len(self.fleet.retired) < wanted:
-                        raise EngineError(f"inference servers cannot be started:\n{self.fleet.obituary}")
+                        raise EngineError(f"inference servers cannot be started:\n{self.fleet.retirement_reasons}")
                     await self.fleet.wait_changed(timeout)
         except TimeoutError:
             ready = len(self.fleet.serving)
@@ -163,7 +162,7 @@ class Members:
             await self._client.get(server.instance.url, "/health", timeout=self._config.control_seconds / 6)
             await self._identify(server.instance)
         except (EngineError, ServerError) as error:
-            self.condemn(server, str(error))
+            self.evict(server, str(error))
         else:
             if server.alive:
                 server.serving = True
@@ -172,9 +171,9 @@ class Members:
     # ---- all servers together
 
     async def update(self, published: PublishedWeights, probe: Probe | None) -> None:
-        """Bring all serving servers to a version; those that come up later get it too. Raises EngineError."""
+        """Update all serving servers to a version; servers that come up later get it too. Raises EngineError."""
         async with self._lock:
-            self._calm.clear()
+            self._no_update_in_progress.clear()
             try:
                 done = await self.updater.push(self.fleet.present, published, probe, paused=self.fleet.paused)
                 if not done and len(self.fleet.retired) >= self._pool.size:
@@ -182,7 +181,7 @@ class Members:
                 self._published, self._probe = published, probe
             finally:
                 self._carrier.keep_only(self.version)
-                self._calm.set()
+                self._no_update_in_progress.set()
 
     async def pause(self) -> None:
         """Return once no token is being computed. Idempotent."""
@@ -196,12 +195,12 @@ class Members:
         async with self._lock:
             if not self.fleet.paused:
                 return
-            self._calm.clear()
+            self._no_update_in_progress.clear()
             try:
                 await asyncio.gather(*map(self._resume_one, self.fleet.present))
                 self.fleet.paused = False
             finally:
-                self._calm.set()
+                self._no_update_in_progress.set()
                 self.fleet.changed()
 
     async def abort(self, calls: dict[Server, list[str]]) -> None:
@@ -224,14 +223,14 @@ class Members:
                 timeout=self._config.control_seconds,
             )
         except ServerError as error:
-            self.condemn(server, f"it cannot be paused: {error}")
+            self.evict(server, f"it cannot be paused: {error}")
 
     async def _resume_one(self, server: Server) -> None:
         try:
             await self._adapter.resume(self._client, server.instance.url, timeout=self._config.control_seconds)
-            if server.unproven is not None:
+            if server.unprobed is not None:
                 if self._probe is not None:
                     await self.updater.check(server, self._probe)
-                server.version, server.unproven = server.unproven, None
+                server.version, server.unprobed = server.unprobed, None
         except ServerError as error:
-            self.condemn(server, f"it cannot be resumed: {error}")
+            self.evict(server, f"it cannot be resumed: {error}")

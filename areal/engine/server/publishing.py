@@ -1,5 +1,7 @@
-"""What of a trained model travels to servers: all of it with every version, or adapters on top of a base that travels
-once. Runs in the thread of whoever trains; servers are the updater's business.
+"""Creates the weight versions that are sent to servers: the whole model each time, or adapters on a base that is sent
+once.
+
+Runs in the training thread; `updates` sends the versions.
 """
 
 from __future__ import annotations
@@ -21,19 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterBase:
-    """What stays while adapters are trained."""
+    """The part of the model that stays fixed while adapters are trained."""
 
     tensors: Mapping[str, Tensor]
-    """The whole model without adapters, Hugging Face names; not needed any more once the engine is built."""
+    """The whole model without adapters, by Hugging Face name; not needed once the engine is built."""
     changes: tuple[LowRankChange, ...]
-    """How the trained factors change it; `dtype` is filled in here."""
+    """How the trained factors change it; `dtype` is filled in by the publisher."""
 
 
 class WeightPublisher:
-    """Hands versions to a carrier, checked against what the engine began with.
+    """Passes versions to a carrier after comparing them with the first one.
 
-    weights: first version; its names and shapes are those every later one must have. With a base, they are the factors
-    of its changes. to_hf: from trained parameters to such tensors.
+    weights: first version; later ones must have the same names and shapes. With a base, they are the factors of its
+    changes. to_hf: converts trained parameters to such tensors.
     """
 
     def __init__(
@@ -55,13 +57,13 @@ class WeightPublisher:
             self._publish_base(base)
 
     def publish_first(self, version: int, weights: Mapping[str, Tensor]) -> PublishedWeights:
-        """What the servers begin with."""
+        """Publish the version that servers start with."""
         return self._publish_trained(version, weights)
 
     def publish(self, meta: WeightUpdateMeta) -> PublishedWeights:
-        """A later version: of trained parameters, or of a folder, which is always the whole model.
+        """Publish a later version: trained parameters, or a folder, which always holds the whole model.
 
-        Raises EngineError when names or shapes do not fit, or the carrier cannot take it; earlier versions stay.
+        Raises EngineError for mismatched names or shapes or when the carrier fails; earlier versions stay.
         """
         if meta.path is not None:
             return self._publish_folder(meta.version, meta.path)

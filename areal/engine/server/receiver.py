@@ -1,8 +1,8 @@
-"""The receiving end of a weight transfer, inside a worker process of an inference server.
+"""Receives and verifies weight versions inside a worker process of an inference server.
 
 Runs in the server's own environment, next to copies of `adapters`, `areal.utils.tensors` and
-`areal.utils.process_groups`: standard library, torch and safetensors only. It stages and verifies; putting tensors into
-a model is the worker's business.
+`areal.utils.process_groups`: standard library, torch and safetensors only. It stages and verifies; the worker
+puts the tensors into the model.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 
 
 class RefusedWeightsError(Exception):
-    """What arrived is not what the manifest says; nothing was changed."""
+    """The received tensors do not match the manifest; nothing was changed."""
 
 
 class WeightReceiver:
     """Holds at most one staged version, verified against its manifest, and at most one base for adapters.
 
-    A base stays after versions on top of it were used. From a file that lasts it is mapped, and shared by all workers
-    of a machine; otherwise it is a copy of the model in the memory of the host. Only the owner of the lease may stage.
+    A base is kept after versions on top of it were used. If it comes from a lasting file it is memory-mapped and shared
+    by all workers of a machine; otherwise it is a copy in host memory. Only the owner of the lease may stage.
     """
 
     def __init__(self, *, worker_index: int, device: torch.device) -> None:
-        """worker_index: among the workers of its server, from 0. device: where this worker's model lies."""
+        """Create a receiver. worker_index: among the workers of its server, from 0. device: that of this worker's
+        model."""
         self._worker_index, self._device = worker_index, device
         self._staged: tuple[int, Mapping[str, torch.Tensor]] | None = None
         self.lease = Lease()
@@ -43,13 +44,13 @@ class WeightReceiver:
 
     @property
     def base(self) -> str:
-        """Identity of the base that is held; empty without one."""
+        """Identity of the base held; empty without one."""
         return self._identity
 
     def stage(self, manifest: dict[str, Any], source: dict[str, Any], *, owner: str = "") -> None:
-        """Fetch all tensors and compare them with the manifest. Raises RefusedWeightsError; then nothing is staged.
+        """Fetch all tensors and compare them with the manifest. Raises RefusedWeightsError; nothing is staged then.
 
-        What is a base is kept apart from versions, until another base comes. owner: see `Lease`.
+        A base is kept separately from versions until it is replaced. owner: see `Lease`.
         """
         problem = self.lease.take(owner)
         if problem:
@@ -71,7 +72,7 @@ class WeightReceiver:
         self.lease.hear(owner)  # nobody else could be heard meanwhile
 
     def take(self, version: int) -> Mapping[str, torch.Tensor]:
-        """The staged model; the receiver forgets it. `AdaptedWeights` when it is adapters on top of the base.
+        """Return the staged model and forget it; `AdaptedWeights` if it consists of adapters on top of the base.
 
         Raises RefusedWeightsError for another version.
         """
@@ -82,7 +83,7 @@ class WeightReceiver:
         return staged[1]
 
     def discard(self) -> None:
-        """Forget what is staged."""
+        """Forget the staged version."""
         self._staged = None
 
     def _fetch(self, manifest: dict[str, Any], source: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -160,7 +161,8 @@ class WeightReceiver:
 
 
 def verify(manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    """Exactly the tensors of the manifest, byte for byte. Raises RefusedWeightsError naming the first few problems."""
+    """Check that the tensors equal the manifest byte for byte. Raises RefusedWeightsError naming the first few
+    problems."""
     expected = {entry["name"]: entry for entry in manifest["tensors"]}
     problems = [f"{name} is missing" for name in expected if name not in tensors]
     problems += [f"{name} was not announced" for name in tensors if name not in expected]

@@ -1,4 +1,4 @@
-"""Runs one generation over as many calls, servers and weight versions as it takes. On the engine's loop."""
+"""Runs one generation over as many calls, servers and weight versions as necessary, on the engine's loop."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ _MAX_EMPTY_CALLS = 100
 
 
 class EngineView(Protocol):
-    """What a generation needs to know of its engine."""
+    """What a generation needs to know about its engine."""
 
     fleet: Fleet
     tally: dict[str, float]
 
     @property
     def version(self) -> int:
-        """Of the last weights that were published completely."""
+        """Version of the last weights that were published completely."""
         ...
 
     async def settled(self) -> int:
-        """Wait until no weight update is under way; returns the engine's version."""
+        """Wait until no weight update is in progress; return the engine's version."""
         ...
 
     def server_failed(self, server: Server, error: ServerError) -> None:
-        """A call failed through the server's fault."""
+        """Record a call that failed through the server's fault."""
         ...
 
     def num_servers(self) -> int:
-        """Of the pool, in whatever state."""
+        """Number of servers of the pool, in any state."""
         ...
 
 
 class GenerationRunner:
-    """Stateless but for what it is given."""
+    """Runs generations; holds no state of its own."""
 
     def __init__(
         self, view: EngineView, adapter: ServerAdapter, client: ServerClient, config: ServerEngineConfig
@@ -64,7 +64,7 @@ class GenerationRunner:
         self._view, self._adapter, self._client, self._config = view, adapter, client, config
 
     async def run(self, generation: Generation) -> ModelResponse:
-        """Call servers until the generation is complete or an abort was asked for.
+        """Call servers until the generation is complete or aborted.
 
         Raises FaultError(GENERATION_FAILED) after max_attempts failed calls, FaultError(DATA_INVALID) when a server
         refuses the request as such, EngineError when no server is left.
@@ -87,7 +87,7 @@ class GenerationRunner:
                 self._count_continuation(generation)
 
     async def _respond(self, generation: Generation, reason: StopReason, server: str) -> ModelResponse:
-        """Hand it out once the version of its last token is the engine's: servers do not get one at the same moment."""
+        """Return the response once the engine has the version of its last token: servers switch one by one."""
         if generation.versions and generation.versions[-1] > self._view.version:
             await self._view.settled()
         return generation.response(reason, server=server)
@@ -109,7 +109,7 @@ class GenerationRunner:
         return finished
 
     async def _acquire(self, generation: Generation, avoid: set[str]) -> Server | None:
-        """None when an abort was asked for meanwhile."""
+        """Return a server; None if the generation was aborted meanwhile."""
         return await self._view.fleet.acquire(
             generation.prefix,
             avoid=avoid,
@@ -118,7 +118,7 @@ class GenerationRunner:
         )
 
     async def _call(self, generation: Generation, server: Server) -> None:
-        """One call; what is certain of its output is settled, whether it succeeds or fails."""
+        """Make one call; keep the certain part of its output whether it succeeds or fails."""
         progress = CallProgress(generation.next_call(), server.version)
         if server.changing:
             # It may sample with the new weights from the first token on: nothing is certain before its labels come.
@@ -143,7 +143,7 @@ class GenerationRunner:
         generation.empty_calls = 0 if progress.tokens else generation.empty_calls + 1
 
     async def _receive(self, generation: Generation, progress: CallProgress, server: Server) -> Chunk | None:
-        """Read the stream to its last chunk; None when it was left early, for a stop string or an abort."""
+        """Read the stream to its last chunk; None if it was left early because of a stop string or an abort."""
         stream = self._adapter.stream(
             self._client,
             server.instance.url,
@@ -199,7 +199,7 @@ class GenerationRunner:
             raise BrokenTokensError(f"{server.where} sent more tokens than the budget of {progress.call.max_tokens}")
 
     def _check_progress(self, server: Server, begun: float) -> None:
-        """Raise StalledError when the server should have sent something to somebody, and has not."""
+        """Raise StalledError when the server should have sent a token to some call and has not."""
         if not server.alive:
             raise ConnectionFailedError(f"{server.where} was given up")
         if server.changing or self._view.fleet.paused:
@@ -217,21 +217,21 @@ class GenerationRunner:
             raise FaultError(FaultKind.DATA_INVALID, f"request {generation.request.request_id}: {error}") from error
         self._view.server_failed(server, error)
         if isinstance(error, BrokenTokensError):
-            # Not tried elsewhere in silence: a server whose numbers are wrong spoils training, and must be seen.
+            # Not silently retried elsewhere: a server with wrong numbers ruins training and must be noticed.
             raise FaultError(FaultKind.GENERATION_FAILED, str(error)) from error
         if generation.failures >= self._config.max_attempts:
             raise FaultError(
                 FaultKind.GENERATION_FAILED, f"{generation.failures} calls failed, the last one: {error}"
             ) from error
         _logger.info(
-            "request %s goes on after %d tokens: %s", generation.request.request_id, len(generation.tokens), error
+            "request %s continues after %d tokens: %s", generation.request.request_id, len(generation.tokens), error
         )
 
     async def _check_parity(self, generation: Generation, progress: CallProgress, server: Server) -> None:
-        """Score the call's tokens in one forward, and compare with what was recorded while sampling."""
+        """Score the call's tokens in one forward pass and compare with the values recorded while sampling."""
         config = generation.request.gconfig
         if progress.boundary is not None or config.filters or (config.temperature != 1 and not config.greedy):
-            return  # nothing to compare with: a forward gives the plain distribution of one version
+            return  # nothing to compare with: a forward pass gives the plain distribution of one version
         tokens = [*progress.call.prompt, *progress.tokens]
         scores = await self._adapter.score(
             self._client, server.instance.url, tokens, timeout=self._config.control_seconds
@@ -246,5 +246,5 @@ class GenerationRunner:
         if worst > self._config.parity_tolerance:
             raise EngineError(
                 f"{server.where}: log-probabilities recorded while sampling differ by up to {worst:.3g} from "
-                f"those of one forward over the same tokens; parity_tolerance is {self._config.parity_tolerance:g}"
+                f"those of one forward pass over the same tokens; parity_tolerance is {self._config.parity_tolerance:g}"
             )

@@ -1,5 +1,4 @@
-"""Tensors on their way from a trainer to servers: names and dtypes servers expect, and checks before anything
-travels."""
+"""Converts trained tensors to the names and dtypes that servers expect, and checks them before they are sent."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ _SHOWN: Final = 5
 
 
 def serving_tensors(tensors: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:
-    """Matrices in the servers' dtype; vectors (norms, biases, corrections of routers) as they are, for they are small
-    and some must stay exact."""
+    """Convert matrices to the servers' dtype; keep vectors (norms, biases, router corrections) as they are, since they
+    are small and some must stay exact."""
     import torch
 
     wanted = {"bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
@@ -29,7 +28,7 @@ def serving_tensors(tensors: Mapping[str, Tensor], dtype: str) -> dict[str, Tens
 
 
 def check_layout(tensors: Mapping[str, Tensor], layout: Mapping[str, tuple[int, ...]], *, version: int) -> None:
-    """Raise EngineError unless names and shapes are those the servers began with."""
+    """Raise EngineError unless names and shapes equal those of the first version."""
     problems = {
         "missing": [name for name in layout if name not in tensors],
         "unknown": [name for name in tensors if name not in layout],
@@ -52,13 +51,15 @@ def check_layout(tensors: Mapping[str, Tensor], layout: Mapping[str, tuple[int, 
 
 
 def read_checkpoint(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a Hugging Face checkpoint folder, under the names they have there. Raises EngineError."""
+    """Return all tensors of a Hugging Face checkpoint folder, by their names there. Raises EngineError."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     if not files:
-        raise EngineError(f"weight update refused: {folder} is no folder with safetensors files")
+        raise EngineError(
+            f"weight update refused: {folder} has no safetensors files; expected a Hugging Face checkpoint folder"
+        )
     tensors: dict[str, Tensor] = {}
     for file in files:
         try:

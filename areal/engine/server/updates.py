@@ -1,11 +1,11 @@
-"""Brings a weight version to servers: stage on all, then switch one after the other's pause, then probe.
+"""Sends a weight version to servers: stage it on all of them, switch each during a pause, then probe.
 
-    stage    the server fetches the tensors beside those in use, and its workers compare each with the manifest; of a
-             version that is adapters, the base comes before them to servers that do not have it
-    switch   between two tokens: pause, put the staged tensors in use, label what follows with the version, resume
-    probe    a fixed sequence is scored by the server, and must get the log-probabilities that the trainer computes
+    stage    the server fetches the tensors beside those in use, and its workers compare each with the manifest; for
+             adapters, servers without the base get it first
+    switch   between two tokens: pause, put the staged tensors in use, label later tokens with the version, resume
+    probe    the server scores a fixed sequence, which must get the log-probabilities that the trainer computes
 
-A server that does not get through is given up, never left half updated. Runs on the engine's loop.
+A server that fails is evicted, never left half updated. Runs on the engine's loop.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _logger = getLogger(__name__)
 
 
 class Probe:
-    """A sequence and the log-probabilities that the trainer gives to all its tokens but the first."""
+    """A sequence and the trainer's log-probabilities of all its tokens but the first."""
 
     def __init__(self, tokens: Sequence[int], expected: Sequence[float]) -> None:
         self.tokens, self.expected = list(tokens), list(expected)
 
 
 class WeightUpdater:
-    """Moves versions to servers. failed: called with a server and the reason when it did not take a version."""
+    """Sends versions to servers. failed: called with a server and the reason when it failed to update."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class WeightUpdater:
     async def push(
         self, servers: Sequence[Server], published: PublishedWeights, probe: Probe | None, *, paused: bool
     ) -> list[Server]:
-        """Bring the version to all of `servers`; returns those that have it. The others were given up.
+        """Update all `servers`; return those that succeeded. The others were evicted.
 
-        paused: the engine is paused by its user: the servers stay so, and are not probed.
+        paused: the engine is paused by its user: the servers stay paused and are not probed.
 
-        Raises EngineError when every server refused it in staging: then the weights are wrong, not the servers, and
-        all of them go on with what they have.
+        Raises EngineError when every server refused it during staging: then the weights are wrong, not the servers, and
+        all of them keep their current weights.
         """
         started = time.perf_counter()
         staged, problems = await self._stage_all(servers, published)
@@ -101,8 +101,8 @@ class WeightUpdater:
     async def _stage_all(
         self, servers: Sequence[Server], published: PublishedWeights
     ) -> tuple[list[Server], dict[Server, Exception]]:
-        """Servers that have it, and the others with their last problem."""
-        # A broadcast waits for all its members: one that is gone would cost everybody the whole timeout.
+        """Stage on all servers; return those that succeeded, and the last problem of each of the others."""
+        # A broadcast waits for all its members: a missing one would cost everybody the whole timeout.
         problems = await self._unreachable(servers)
         base = published.base
         if base is not None:
@@ -115,7 +115,7 @@ class WeightUpdater:
         return [server for server in servers if server not in problems], problems
 
     async def _stage_patiently(self, servers: Sequence[Server], published: PublishedWeights) -> dict[Server, Exception]:
-        """Servers that did not get it in some attempts, with the last reason."""
+        """Stage with several attempts; return the failed servers with their last error."""
         problems: dict[Server, Exception] = {}
         waiting = list(servers)
         for attempt in range(self._config.weight_attempts):
@@ -124,7 +124,7 @@ class WeightUpdater:
             self.tally["weight_retries"] += len(waiting) if attempt else 0
             failed = await self._stage_once(waiting, published)
             problems = {server: error for server, error in problems.items() if server not in waiting} | failed
-            # Others than those that answered are gone, and not asked again.
+            # Servers that did not answer are gone and are not asked again.
             waiting = [server for server, error in failed.items() if isinstance(error, RefusedError)]
         return problems
 
@@ -140,7 +140,7 @@ class WeightUpdater:
         }
 
     async def _stage_once(self, servers: Sequence[Server], published: PublishedWeights) -> dict[Server, Exception]:
-        """Servers that did not get it, with the reason."""
+        """Stage once; return the failed servers with their errors."""
         routes = self._carrier.routes(
             published, [server.instance for server in servers], [server.capabilities.workers for server in servers]
         )
@@ -180,9 +180,9 @@ class WeightUpdater:
                 if probe is not None:
                     await self.check(server, probe)
             if paused and probe is not None:
-                server.unproven = version
+                server.unprobed = version
             else:
-                server.version, server.unproven = version, None
+                server.version, server.unprobed = version, None
         except (ServerError, OSError) as error:
             self._give_up(server, str(error))
             return False
@@ -193,4 +193,4 @@ class WeightUpdater:
     def _give_up(self, server: Server, reason: str) -> None:
         self.tally["weight_failures"] += 1
         _logger.warning("weights: %s", reason)
-        self._failed(server, f"it did not take new weights: {reason}")
+        self._failed(server, f"it failed to load new weights: {reason}")

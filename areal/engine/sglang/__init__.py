@@ -1,1 +1,1 @@
-"""SGLang servers: their command line and their HTTP API."""
+"""Supports SGLang servers: their command line and their HTTP API."""

@@ -1,12 +1,12 @@
-"""SGLang's HTTP API as a `ServerAdapter`. What differs between versions of SGLang is found out by asking, and stays
-here.
+"""Implements `ServerAdapter` for SGLang's HTTP API. Differences between versions of SGLang are detected by asking the
+server and handled here.
 
-Requests are cut before a weight update and continued after it: kept ones would go on with keys and values of the old
-weights, for SGLang drops its cache only when it has no requests. Weights come from a folder that the server reads
-(carriers disk and shared_memory). The server does not compare them with the manifest; the probe after each update is
-what finds a server that did not take them.
+Requests are cut before a weight update and continued after it: otherwise they would continue with keys and values of
+the old weights, because SGLang drops its cache only when it has no requests. Weights come from a folder that the server
+reads (carriers disk and shared_memory). The server does not compare them with the manifest; the probe after each update
+detects a server that did not load them.
 
-Held against SGLang 0.5.20; what had to be found out about it stands beside the line that depends on it.
+Tested with SGLang 0.5.20; comments beside the code describe the behaviour it depends on.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 _INFO_PATHS: Final = ("/server_info", "/get_server_info")
 _FINISHES: Final = frozenset({"stop", "length", "abort"})
 _FORBIDDEN: Final = -1e9
-"""Added to the logits of tokens that must not be sampled; infinity has no place in JSON."""
+"""Added to the logits of tokens that must not be sampled; JSON cannot express infinity."""
 _DRAIN_SECONDS: Final = 2.0
-"""Longest wait for answers that were cut to arrive; see `SGLangAdapter.pause`."""
+"""Longest wait for cut answers to arrive; see `SGLangAdapter.pause`."""
 _POLL_SECONDS: Final = 0.02
 _UNKNOWN_MODE: Final = frozenset({400, 404, 422})
 
 
 class SGLangAdapter:
-    """See the module."""
+    """Adapter for SGLang."""
 
     name = "sglang"
 
     def unsupported_sampling(self, config: GenerationConfig) -> str:
-        """SGLang's log-probabilities are taken before top-p and top-k, so they are not those of what was sampled."""
+        """Reject top-p and top-k: SGLang's log-probabilities are computed before these filters."""
         if not config.greedy and (config.top_p < 1 or config.top_k > 0):
             return (
                 f"gconfig has top_p {config.top_p} and top_k {config.top_k}, but SGLang returns log-probabilities of "
@@ -74,8 +74,8 @@ class SGLangAdapter:
     async def stream(
         self, client: ServerClient, url: str, call: Call, *, capabilities: Capabilities, patience: float
     ) -> AsyncIterator[Chunk | None]:
-        """See `ServerAdapter`. A call with a least number of tokens is two requests: its own option for that is refused
-        by a server without tokenizer, so stop tokens are forbidden in a first request, and end the second one."""
+        """See `ServerAdapter`. A call with a minimum number of tokens is two requests: SGLang's own option needs a
+        tokenizer, so the first request forbids the stop tokens and the second one ends with them."""
         mark, details = object(), capabilities.details
         details["open"].add(mark)
         requests = self._requests(client, url, call, seeded=details["seeded"], patience=patience)
@@ -121,11 +121,11 @@ class SGLangAdapter:
             await client.post(url, "/abort_request", {"rid": _request_id(call_id)}, timeout=timeout)
 
     async def pause(self, client: ServerClient, url: str, *, capabilities: Capabilities, timeout: float) -> None:
-        """See `ServerAdapter`. Mode "abort" is what makes an update safe: it returns when no request is left, and an
-        update that finds one when it drops the cache ends the server.
+        """See `ServerAdapter`. Mode "abort" makes an update safe: it returns when no request is left, and an update
+        that finds a request while dropping the cache ends the server.
 
-        By itself it looks once a second, so that every update would stand still that long. Hence the requests are put
-        back into the queue and cut there before, and it finds none when their answers have come.
+        SGLang polls for remaining requests only once a second, which would delay every update. Therefore the requests
+        are first put back into the queue and cut there, so that none is left by the time it polls.
         """
         try:
             await client.post(url, "/pause_generation", {"mode": "retract"}, timeout=timeout)
@@ -181,7 +181,7 @@ class SGLangAdapter:
 
 
 async def _drain(streams: set[object]) -> None:
-    """Wait until the present streams have ended. Others may begin: they wait in the server until it goes on."""
+    """Wait until the current streams have ended. New ones may begin: they wait in the server until it resumes."""
     present, deadline = set(streams), time.monotonic() + _DRAIN_SECONDS
     while present & streams and time.monotonic() < deadline:
         await asyncio.sleep(_POLL_SECONDS)
@@ -189,12 +189,13 @@ async def _drain(streams: set[object]) -> None:
 
 
 def _request_id(call_id: str) -> str:
-    """SGLang aborts every request whose id begins with the one it is given: without an end, "a.1" would end "a.12"."""
+    """Return the id with an end mark: SGLang aborts every request whose id begins with the given one, e.g. "a.12" for
+    "a.1"."""
     return f"{call_id};"
 
 
 def _body(call: Call, sampled: Sequence[int], limit: int, *, forbid: bool, seeded: bool) -> dict[str, Any]:
-    """Of a request for `limit` tokens after those sampled. forbid: whether stop tokens must not be sampled."""
+    """Return the body of a request for `limit` further tokens. forbid: whether stop tokens must not be sampled."""
     sampling: dict[str, Any] = {"max_new_tokens": limit, "temperature": call.temperature}
     if forbid:
         sampling["logit_bias"] = {str(token): _FORBIDDEN for token in call.stop_token_ids}
@@ -212,7 +213,8 @@ def _body(call: Call, sampled: Sequence[int], limit: int, *, forbid: bool, seede
 
 
 def _chunk(event: Mapping[str, Any], done: int, where: str) -> Chunk:
-    """The new part of an event: some have all tokens of the request, some only those since the event before."""
+    """Return the new part of an event: some contain all tokens of the request, some only those since the previous
+    event."""
     meta = field_of(event, "meta_info", dict, where=where)
     entries = field_of(meta, "output_token_logprobs", list, where=where)
     total = int(field_of(meta, "completion_tokens", int, where=where))
@@ -256,7 +258,8 @@ def _part(entry: object, index: int, where: str) -> Any:
 
 
 def _spans(meta: Mapping[str, Any], total: int, where: str) -> tuple[tuple[int, int, int], ...] | None:
-    """Versions of the tokens. Servers before 0.5.20 name one per request: right, since none lives through an update."""
+    """Return the versions of the tokens. Servers before 0.5.20 report one per request, which is correct because no
+    request survives an update."""
     if not total:
         return ()
     labels = meta.get("weight_versions")
@@ -273,14 +276,15 @@ def _spans(meta: Mapping[str, Any], total: int, where: str) -> tuple[tuple[int, 
 def _joined(
     begun: tuple[tuple[int, int, int], ...] | None, spans: tuple[tuple[int, int, int], ...] | None, before: int
 ) -> tuple[tuple[int, int, int], ...] | None:
-    """Spans of a call, from those of its requests. before: tokens of the requests before."""
+    """Join the spans of a call's requests. before: number of tokens of the earlier requests."""
     if begun is None or spans is None:
         return None
     return (*begun, *((version, start + before, end + before) for version, start, end in spans))
 
 
 def _logprob(entry: object, token: int, where: str) -> float:
-    """SGLang writes 0 as the id of the vocabulary's last token, where images have numbers; the value is right."""
+    """Return the log-probability. SGLang writes 0 as the id of the vocabulary's last token, an id it uses for images;
+    the value is right."""
     value, found = _part(entry, 0, where), _part(entry, 1, where)
     if found not in {token, 0} or not isinstance(value, float):
         raise BadAnswerError(f"{where} scored token {found!r} as {value!r}, expected token {token}")

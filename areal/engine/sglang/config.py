@@ -1,4 +1,4 @@
-"""Configuration of SGLang servers."""
+"""Configures SGLang servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from areal.api import Config, ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class SGLangConfig(Config):
-    """How SGLang servers are started. What is not here is in `servers`, or passed by `extra_arguments`."""
+    """How SGLang servers are started. Other settings are in `servers` or passed by `extra_arguments`."""
 
     python: str = ".venv-sglang/bin/python"
     """Interpreter of the environment that has SGLang (`bash scripts/setup_sglang.sh` makes the default one)."""
@@ -29,7 +29,7 @@ class SGLangConfig(Config):
     """Environment variables added to the servers' own."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes no server can have."""
+        """Reject impossible sizes."""
         if self.tensor_parallel_size < 1:
             raise ConfigError(f"tensor_parallel_size is {self.tensor_parallel_size}, expected at least 1")
         if not 0 < self.memory_fraction <= 1:

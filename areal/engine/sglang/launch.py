@@ -1,4 +1,4 @@
-"""What an SGLang server needs on disk before it starts, and the command for each start."""
+"""Prepares the files that an SGLang server needs, and the command of each start."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _VARIABLES: Final = {
     "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
 }
 _SPARE: Final = 8
-"""SGLang leaves the last places of its context empty, so that an answer would end before ours does. It is told of more
-than the model has, and never asked to use them."""
+"""SGLang leaves the last positions of its context empty, so an answer would end too early. It is therefore configured
+with a longer context than the model has, which is never used."""
 
 
 def prepare(
@@ -40,12 +40,13 @@ def prepare(
 ) -> Callable[[int, int], tuple[list[str], dict[str, str]]]:
     """Write the model folder below `folder`; returns (server index, port) -> (argv, environment).
 
-    The model folder has no weights: a server starts with random ones, and gets the real ones as it gets all others,
-    before its first request. Raises ConfigError without an SGLang environment, and for what SGLang cannot do on CPUs.
+    The model folder has no weights: a server starts with random ones and receives the real ones before its first
+    request, like every later version. Raises ConfigError without an SGLang environment, and for what SGLang cannot do
+    on CPUs.
     """
     if shutil.which(config.python) is None and not Path(config.python).is_file():
         raise ConfigError(
-            f"sglang.python is {config.python!r}, but there is no such interpreter: run "
+            f"sglang.python is {config.python!r}, which does not exist: run "
             f"`bash scripts/setup_sglang.sh`, or give the python of an environment that has SGLang"
         )
     if on_cpu and config.deterministic:

@@ -1,1 +1,1 @@
-"""vLLM servers: their command line, their HTTP API, and what runs inside their workers."""
+"""Supports vLLM servers: their command line, their HTTP API, and the code inside their workers."""

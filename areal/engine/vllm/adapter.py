@@ -1,8 +1,8 @@
-"""vLLM's HTTP API as a `ServerAdapter`. What differs between versions of vLLM is found out by asking, and stays in
-here.
+"""Implements `ServerAdapter` for vLLM's HTTP API. Differences between versions of vLLM are detected by asking the
+server and handled here.
 
-Generation goes through /inference/v1/generate (token ids in and out, versions of weights per token) where the server
-has it, else through /v1/completions. Weights go through methods of our worker extension, called by /collective_rpc.
+Generation goes through /inference/v1/generate (token ids in and out, weight versions per token) if the server has it,
+otherwise through /v1/completions. Weights go through methods of our worker extension, called by /collective_rpc.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _FINISHES: Final = frozenset({"stop", "length", "abort"})
 
 
 class VLLMAdapter:
-    """See the module. api: "generate", "completions", or "auto" for the best that the server has. owner: of the lease
-    on servers that others may know too; their labels then tell weights from here from all others.
+    """Adapter for vLLM. api: "generate", "completions", or "auto" for the best available. owner: holder of the lease on
+    servers that other trainers may use too; their labels then distinguish this trainer's weights from all others.
     """
 
     name = "vllm"
@@ -50,7 +50,7 @@ class VLLMAdapter:
         return ""
 
     async def probe(self, client: ServerClient, url: str, *, timeout: float) -> Capabilities:
-        """See `ServerAdapter`. The server's own description lists its endpoints, so nothing has to be tried out."""
+        """See `ServerAdapter`. The server's API description lists its endpoints, so none is tried out."""
         description = await client.get(url, "/openapi.json", timeout=timeout)
         paths = field_of(description, "paths", dict, where=f"{url}/openapi.json")
         missing = [path for path in _NEEDED if path not in paths]
@@ -154,7 +154,7 @@ class VLLMAdapter:
         return _scores(found, tokens, f"{url}{path}")
 
     def _label(self, version: str) -> str:
-        """What tokens of a version are labelled with on the server."""
+        """Return the label of a version's tokens on the server."""
         return f"{self._owner}-{version}" if self._owner else version
 
     def _native_chunk(self, choice: object, where: str) -> Chunk:
@@ -202,7 +202,7 @@ class VLLMAdapter:
 
 
 def _common(values: Iterable[str]) -> str:
-    """What all workers say; empty when they differ."""
+    """Return what all workers agree on; empty when they differ."""
     found = set(values)
     return found.pop() if len(found) == 1 else ""
 

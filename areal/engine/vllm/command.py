@@ -1,4 +1,4 @@
-"""The command line of a vLLM server. Whoever starts processes is handed it; nothing is started here."""
+"""Builds the command line of a vLLM server; starts nothing."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CPU_ENVIRONMENT: Final = {
 
 
 def check_environment(config: VLLMConfig) -> None:
-    """Raise ConfigError, naming the set-up command, when there is no interpreter at `config.python`."""
+    """Raise ConfigError that names the set-up command when `config.python` does not exist."""
     if shutil.which(config.python) is None and not Path(config.python).is_file():
         raise ConfigError(
-            f"vllm.python is {config.python!r}, but there is no such interpreter: run `bash scripts/setup_vllm.sh`, or "
+            f"vllm.python is {config.python!r}, which does not exist: run `bash scripts/setup_vllm.sh`, or "
             f"give the python of an environment that has vLLM"
         )
 
@@ -33,7 +33,7 @@ def check_environment(config: VLLMConfig) -> None:
 def arguments(
     config: VLLMConfig, servers: ServerEngineConfig, *, model: Path, port: int, context: int, on_cpu: bool
 ) -> list[str]:
-    """argv of one server. model: checkpoint folder with config.json. context: longest sequence."""
+    """Return argv of one server. model: checkpoint folder with config.json. context: longest sequence."""
     command = [
         str(Path(config.python).absolute()) if "/" in config.python else config.python,
         "-m",
@@ -66,7 +66,7 @@ def arguments(
 def environment(
     config: VLLMConfig, servers: ServerEngineConfig, *, plugin: Path, index: int, on_cpu: bool
 ) -> dict[str, str]:
-    """Environment variables of server number `index`. plugin: folder made by `write_plugin`."""
+    """Return the environment variables of server number `index`. plugin: folder made by `write_plugin`."""
     variables = {
         "VLLM_SERVER_DEV_MODE": "1",  # pause, resume and calls of worker methods are development endpoints
         "VLLM_NO_USAGE_STATS": "1",

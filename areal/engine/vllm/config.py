@@ -1,4 +1,4 @@
-"""Configuration of vLLM servers."""
+"""Configures vLLM servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from areal.api import Config, ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class VLLMConfig(Config):
-    """How vLLM servers are started. What is not here is in `servers`, or passed by `extra_arguments`."""
+    """How vLLM servers are started. Other settings are in `servers` or passed by `extra_arguments`."""
 
     python: str = ".venv-vllm/bin/python"
     """Interpreter of the environment that has vLLM (`bash scripts/setup_vllm.sh` makes the default one)."""
@@ -30,14 +30,14 @@ class VLLMConfig(Config):
     """Keep prompts in the cache for the other samples of their group."""
     api: Literal["auto", "completions", "generate"] = "auto"
     """Endpoint for generations. generate: /inference/v1/generate, which labels tokens with weight versions;
-    completions: /v1/completions, for versions of vLLM without it; auto: generate where the server has it."""
+    completions: /v1/completions, for versions of vLLM without it; auto: generate if the server has it."""
     extra_arguments: tuple[str, ...] = ()
     """Appended to the command line, e.g. ["--max-num-batched-tokens", "8192"]."""
     environment: dict[str, str] = field(default_factory=dict)
     """Environment variables added to the servers' own."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes no server can have."""
+        """Reject impossible sizes."""
         if self.tensor_parallel_size < 1 or self.cpu_cache_gb < 1:
             raise ConfigError(
                 f"tensor_parallel_size is {self.tensor_parallel_size} and cpu_cache_gb {self.cpu_cache_gb}; expected "

@@ -1,4 +1,4 @@
-"""Asks a vLLM server, from a thread without an event loop, which start of it answers and whose it is."""
+"""Asks a vLLM server for its incarnation and its owner, from a thread without an event loop."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from areal.api import EngineError
 
 
 def identify(url: str, timeout: float, *, owner: str) -> tuple[str, bool]:
-    """Incarnation of the server, and whether nobody else than `owner` has it.
+    """Return the server's incarnation, and whether no trainer other than `owner` holds it.
 
     Tells the server that `owner` is alive (see `areal.engine.server.lease`). Raises OSError when it cannot be reached,
-    TimeoutError when it is too busy to answer, EngineError when what answers has none of our extension.
+    TimeoutError when it is too busy to answer, EngineError when it lacks our worker extension.
     """
     answer = _call(url, "areal_identity", owner, timeout)
     incarnation, found = answer.get("incarnation"), answer.get("owner", "")
@@ -24,7 +24,7 @@ def identify(url: str, timeout: float, *, owner: str) -> tuple[str, bool]:
 
 
 def release(url: str, timeout: float, *, owner: str) -> None:
-    """Let other trainers have the server. Raises OSError, EngineError."""
+    """Release the server to other trainers. Raises OSError, EngineError."""
     _call(url, "areal_release", owner, timeout)
 
 
@@ -40,7 +40,7 @@ def _call(url: str, method: str, owner: str, timeout: float) -> dict[str, Any]:
             content = json.loads(response.read())
     except urllib.error.HTTPError as error:
         if error.code == 404:
-            raise EngineError(f"{url} is no vLLM server with VLLM_SERVER_DEV_MODE=1; use `areal serve`") from error
+            raise EngineError(f"{url} is not a vLLM server with VLLM_SERVER_DEV_MODE=1; use `areal serve`") from error
         raise
     except urllib.error.URLError as error:
         raise error.reason if isinstance(error.reason, OSError) else error from error

@@ -1,4 +1,4 @@
-"""What a vLLM server needs on disk before it starts, and the command for each start."""
+"""Prepares the files that a vLLM server needs, and the command of each start."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def prepare(
 ) -> Callable[[int, int], tuple[list[str], dict[str, str]]]:
     """Write model folder and plugin below `folder`; returns (server index, port) -> (argv, environment).
 
-    The model folder has no weights: a server starts with random ones, and gets the real ones as it gets all others,
-    before its first request. model_config: content of config.json. Raises ConfigError without a vLLM environment.
+    The model folder has no weights: a server starts with random ones and receives the real ones before its first
+    request, like every later version. model_config: content of config.json. Raises ConfigError without a vLLM
+    environment.
     """
     check_environment(config)
     model = folder.absolute() / "model"

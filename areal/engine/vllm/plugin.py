@@ -1,7 +1,7 @@
-"""The small package that goes onto the import path of a vLLM server: copies of the few modules its workers need.
+"""Copies the few modules that vLLM workers need into a folder for the server's import path.
 
-vLLM runs in an environment of its own. Putting this installation's folder on its path would shadow its packages with
-ours, so exactly the modules named here are copied under their usual names.
+vLLM runs in its own environment. Adding this installation's folder to its path would shadow its packages with ours, so
+only the modules listed here are copied, under their usual names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXTENSION: Final = "areal.engine.vllm.worker.WorkerExtension"
 
 
 def write_plugin(folder: Path) -> Path:
-    """Write the package below `folder` and return what goes onto PYTHONPATH. An older copy is replaced."""
+    """Write the package below `folder` and return the entry for PYTHONPATH. An older copy is replaced."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_directory(folder, replace=True) as staging:
         for name in MODULES:

@@ -1,14 +1,14 @@
-"""What runs inside each vLLM worker process: weights are staged, verified, then switched, all or nothing.
+"""Runs inside each vLLM worker process: stages, verifies and switches weights, all or nothing.
 
 Loaded by vLLM's `--worker-extension-cls` in vLLM's own environment from a small copy of this package (see `plugin`).
 Methods are called through `/collective_rpc`, which passes text in and lists or objects out: arguments are JSON, and
-failures are answers, since an exception here would take the whole server down.
+failures are returned, since an exception here would bring down the whole server.
 
-vLLM's CPU build packs the weight of every linear layer when it is loaded. Its own reload packs them anew, except the
-head when it shares the embedding's weight, whose outputs would silently stay those of the old version; `_repack_heads`
-cures it.
+vLLM's CPU build packs the weight of every linear layer when it is loaded. Its own reload packs them again, except a
+head that shares the embedding's weight, whose outputs would silently stay those of the old version; `_repack_heads`
+fixes that.
 
-Of adapters on top of a base that is loaded already, only the layers they change are loaded again.
+For adapters on a loaded base, only the layers they change are reloaded.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _INCARNATION = os.environ.get("AREAL_SERVER_INCARNATION", "") or uuid.uuid4().hex[:12]
-"""Of this start of the server; a server that nobody told has one of its own."""
+"""Identity of this start of the server; generated when the environment does not provide one."""
 _RELOADING = "vllm.model_executor.model_loader.reload"
 
 
 class WorkerExtension:
     """Mixed into vLLM's worker class: `model_runner`, `device` and `rank` are the worker's. Every name begins with
-    `areal_`, for a name that the worker has already would be an error."""
+    `areal_` because a name the worker already has would be an error."""
 
     def areal_hello(self) -> dict[str, Any]:
-        """Which start of the server this worker belongs to, what it was started with, where its weights stand."""
+        """Return this worker's incarnation of the server, its settings and the state of its weights."""
         worker: Any = self
         settings = worker.model_config
         return {
@@ -54,13 +54,13 @@ class WorkerExtension:
         }
 
     def areal_identity(self, owner: str) -> dict[str, Any]:
-        """Which start of the server this is, and whose it is; the owner is alive, for it asks."""
+        """Return the server's incarnation and owner; the call also shows that the caller is alive."""
         lease = self._areal_receiver().lease
         lease.hear(owner)
         return {"incarnation": _INCARNATION, "owner": lease.owner}
 
     def areal_release(self, owner: str) -> dict[str, Any]:
-        """Another trainer may have the server now."""
+        """Release the server to other trainers."""
         return self._areal_answer(lambda: self._areal_receiver().lease.release(owner))
 
     def areal_stage(self, request: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class WorkerExtension:
         return self._areal_answer(lambda: self._areal_load(int(version)))
 
     def areal_discard(self) -> dict[str, Any]:
-        """Forget what is staged."""
+        """Forget the staged version."""
         return self._areal_answer(lambda: self._areal_receiver().discard())
 
     def _areal_load(self, version: int) -> None:
@@ -114,7 +114,7 @@ class WorkerExtension:
 
 
 def _changed_layers(model: torch.nn.Module, tensors: AdaptedWeights) -> list[str]:
-    """What has to be loaded when everything else is that of the base already."""
+    """Return the tensors to load when all others already equal the base."""
     fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", None) or {}
     modules = {name for name, _ in model.named_modules()}
     return to_reload(list(tensors), tensors.changed, modules=modules, fused=fused)
@@ -122,7 +122,7 @@ def _changed_layers(model: torch.nn.Module, tensors: AdaptedWeights) -> list[str
 
 @contextlib.contextmanager
 def _without_warnings(name: str) -> Iterator[None]:
-    """vLLM warns of every layer that a reload leaves as it is, which may be wanted. name: "" changes nothing."""
+    """Suppress vLLM's warnings about layers that a reload intentionally skips. name: "" changes nothing."""
     if not name:
         yield
         return
@@ -136,7 +136,7 @@ def _without_warnings(name: str) -> Iterator[None]:
 
 
 def _repack_heads(model: torch.nn.Module) -> None:
-    """Pack again what reads from a packed copy of an embedding's weight."""
+    """Repack heads that read a packed copy of an embedding's weight."""
     for module in model.modules():
         method = getattr(module, "quant_method", None)
         if hasattr(module, "cpu_linear") and hasattr(module, "num_embeddings") and method is not None:

@@ -1,1 +1,1 @@
-"""Keeps server processes alive: start, health, hang detection, bounded restarts, logs, and no orphans."""
+"""Keeps server processes running: start, health checks, hang detection, bounded restarts, logs, no orphans."""

@@ -1,10 +1,10 @@
-"""Watches servers that somebody else starts, at addresses that are given: which answer, and which start of them.
+"""Watches servers started elsewhere, at given addresses: which ones answer, and with which incarnation.
 
     pool = AddressPool(["http://node1:8000"], name="vllm", identify=..., health=..., release=..., config=config)
 
-They are never started or ended from here. One that goes away is looked for until it comes back, and is then another
-instance: it gets weights before its first request, like every server that is new. One thread per address runs all of
-its life, as in `supervisor`.
+They are never started or stopped from here. A server that goes away is polled until it comes back as a new instance,
+which receives weights before its first request like every new server. One thread per address does everything for it, as
+in `supervisor`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _logger = getLogger(__name__)
 _LONGEST_PAUSE_SECONDS: Final = 60.0
 _REMIND_SECONDS: Final = 60.0
 _PATIENCE_SECONDS: Final = 45.0
-"""Longer than the lease of a trainer that has died and is started again."""
+"""Longer than the lease of a trainer that has died and is restarted."""
 _RELEASE_SECONDS: Final = 2.0
 
 
 class AddressPool:
-    """`areal.api.ServerPool` of servers that live by themselves.
+    """`areal.api.ServerPool` of servers with a life of their own.
 
-    identify: (url, seconds) -> which start of the server answers, and whether it still serves us; raises OSError when
-    it cannot be reached, TimeoutError when it is busy, ArealError when it is no server for us. health: whether the
-    server at a URL is well. release: tells it that we are done. patience_seconds: how long one start of a server may
-    refuse to be taken in before it is given up.
+    identify: (url, seconds) -> the server's incarnation, and whether it still serves this trainer; raises OSError when
+    it cannot be reached, TimeoutError when it is busy, ArealError when it cannot be used. health: whether the server at
+    a URL is healthy. release: tells the server that it is no longer needed. patience_seconds: how long one incarnation
+    may fail to be admitted before it is given up.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class AddressPool:
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         self._release = release
-        self._watchers = [
-            _Watcher(
+        self._monitors = [
+            _AddressMonitor(
                 f"{name}-{index}",
                 url,
                 identify=identify,
@@ -69,30 +69,30 @@ class AddressPool:
     @property
     def size(self) -> int:
         """Number of addresses."""
-        return len(self._watchers)
+        return len(self._monitors)
 
     def start(self, listener: ServerListener) -> None:
         """See `ServerPool.start`."""
-        for watcher in self._watchers:
-            watcher.start(listener)
+        for monitor in self._monitors:
+            monitor.start(listener)
 
-    def condemn(self, server: ServerInstance, reason: str) -> None:
-        """See `ServerPool.condemn`: it is left alone for a while, then taken in again."""
-        for watcher in self._watchers:
-            watcher.watch.condemn(server, reason)
+    def evict(self, server: ServerInstance, reason: str) -> None:
+        """See `ServerPool.evict`: it is ignored for a while, then admitted again."""
+        for monitor in self._monitors:
+            monitor.watch.evict(server, reason)
 
     def close(self) -> None:
-        """Stop watching; the servers live on. Idempotent."""
-        for watcher in self._watchers:
-            watcher.watch.ask_to_end()
-        for watcher in self._watchers:
-            if watcher.join():
+        """Stop watching; the servers keep running. Idempotent."""
+        for monitor in self._monitors:
+            monitor.watch.request_stop()
+        for monitor in self._monitors:
+            if monitor.join():
                 with contextlib.suppress(ArealError, OSError):
-                    self._release(watcher.url, _RELEASE_SECONDS)
+                    self._release(monitor.url, _RELEASE_SECONDS)
 
 
-class _Watcher:
-    """Looks for the server at one address, announces it, watches it, and looks again."""
+class _AddressMonitor:
+    """Polls one address: announces its server, watches it, and polls again once it is gone."""
 
     def __init__(
         self,
@@ -108,14 +108,14 @@ class _Watcher:
         self._identify, self._health, self._config = identify, health, config
         self._patience_seconds = patience_seconds
         self._refused: tuple[str, int, float] = ("", 0, 0.0)
-        """Incarnation that could not be taken in, how often, and since when."""
+        """Incarnation that could not be admitted, how often, and since when."""
         self._given_up = ""
 
     def start(self, listener: ServerListener) -> None:
         self.watch.start(self._run, listener)
 
     def join(self) -> bool:
-        """Whether a server was in use until now."""
+        """Wait for the thread; return whether a server was in use until now."""
         return self.watch.join() and self.watch.instance is not None
 
     def _run(self, listener: ServerListener) -> None:
@@ -124,7 +124,7 @@ class _Watcher:
             if instance is None:
                 return
             begun = monotonic()
-            reason, at_fault = self._one_stay(listener, instance)
+            reason, at_fault = self._use(listener, instance)
             if self.watch.ending:
                 return
             self.watch.leave()
@@ -136,7 +136,7 @@ class _Watcher:
                 _logger.warning("%s (%s): %s", self.watch.name, self.url, reason)
 
     def _find(self) -> ServerInstance | None:
-        """Wait for a server; None when there is no time left to."""
+        """Wait for a server; None when asked to end."""
         reminded = -_REMIND_SECONDS
         while not self.watch.ending:
             try:
@@ -153,8 +153,8 @@ class _Watcher:
             self.watch.pause(self._config.poll_seconds)
         return None
 
-    def _one_stay(self, listener: ServerListener, instance: ServerInstance) -> tuple[str, bool]:
-        """From admission to its end; returns why it ended, and whether this start of the server is to blame."""
+    def _use(self, listener: ServerListener, instance: ServerInstance) -> tuple[str, bool]:
+        """Use the server from admission to its end; return why it ended, and whether this incarnation is to blame."""
         try:
             listener.server_up(instance)
         except (ArealError, OSError) as error:
@@ -170,8 +170,8 @@ class _Watcher:
         missed = 0
         while not self.watch.ending:
             self.watch.pause(self._config.poll_seconds)
-            if self.watch.condemned is not None:
-                return f"given up: {self.watch.condemned}", True
+            if self.watch.evicted is not None:
+                return f"evicted: {self.watch.evicted}", True
             try:
                 incarnation, is_ours = self._identify(self.url, self._config.health_timeout_seconds)
             except ConnectionRefusedError as error:
@@ -190,7 +190,7 @@ class _Watcher:
         return "closed", False
 
     def _refuse(self, listener: ServerListener, incarnation: str, reason: str) -> None:
-        """It could not be used: pause, longer each time; in the end wait for somebody to start it again."""
+        """Handle a server that could not be used: pause, longer each time; finally wait until it is restarted."""
         before, count, since = self._refused
         if before != incarnation:
             count, since = 0, monotonic()

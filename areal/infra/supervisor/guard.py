@@ -70,9 +70,9 @@ def _end(child: subprocess.Popen[bytes], grace: float) -> None:
 
 
 def _kill_rest() -> None:
-    """End all remaining children; those of an ended one are adopted, so repeat until none is left.
+    """End all remaining children. Children of an ended process are adopted, so repeat until none is left.
 
-    First gently: helpers that remove a server's shared memory do it when the others are gone, and must live so long.
+    First gently: helper processes that remove a server's shared memory do so after the others are gone.
     """
     deadline = time.monotonic() + _REST_SECONDS
     while True:
@@ -89,7 +89,7 @@ def _kill_rest() -> None:
 
 
 def _children() -> list[int]:
-    """Process ids whose parent is this process; empty where there is no /proc."""
+    """Return the ids of this process's children; empty without /proc."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -103,7 +103,7 @@ def _children() -> list[int]:
 
 
 def _die_with_guard() -> None:
-    """In the child: even SIGKILL of the guard must not leave it behind."""
+    """Make the kernel end the child with the guard, even if the guard is killed by SIGKILL."""
     _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
 
 

@@ -1,6 +1,6 @@
-"""One life of one server process: its own session, a log file, and an end that leaves nothing behind.
+"""Runs one server process in its own session, with a log file, and ends it without leaving anything behind.
 
-It does not decide anything: when to start, judge or end a process is the supervisor's business.
+The supervisor decides when to start, check or end a process.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _CLEAN_UP_SECONDS: Final = 5.0
 
 
 def new_incarnation() -> str:
-    """Identity of a start."""
+    """Return a new identity for a start."""
     return secrets.token_hex(6)
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that was free a moment ago. A server that finds it taken fails, and is started again with another one."""
+    """Return a port that was free a moment ago. A server that finds it taken is restarted with another one."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
@@ -77,18 +77,18 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the guard, which is also the id of the process group."""
+        """Process id of the guard, which is also the id of the process group."""
         return self._process.pid
 
     @property
     def exit_status(self) -> int | None:
-        """Its exit status, 128 + signal number when it was killed; None while it runs."""
+        """Exit status, 128 + signal number when it was killed; None while it runs."""
         status = self._process.poll()
         return 128 - status if status is not None and status < 0 else status
 
     @property
     def exit_text(self) -> str | None:
-        """How it ended, in words; None while it runs."""
+        """Description of how it ended; None while it runs."""
         status = self.exit_status
         if status is None:
             return None
@@ -99,11 +99,11 @@ class ServerProcess:
         return f"exit status {status}"
 
     def tail(self, num_lines: int = 20) -> str:
-        """The last lines of its output."""
+        """Return the last lines of its output."""
         return log_tail(self.log_path, num_lines)
 
     def stop(self, *, grace_seconds: float | None = None) -> None:
-        """End it and everything it started, and wait. grace_seconds: None takes that of the start; 0 kills at once."""
+        """End it and everything it started, and wait. grace_seconds: None uses that of the start; 0 kills at once."""
         grace = self._grace_seconds if grace_seconds is None else grace_seconds
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM if grace > 0 else signal.SIGUSR1)
@@ -126,7 +126,7 @@ class ServerProcess:
 
 
 def log_tail(path: Path, num_lines: int = 20) -> str:
-    """The last lines of a file, at most 64 KiB; empty when there is none."""
+    """Return the last lines of a file, at most 64 KiB; empty without a file."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

@@ -1,6 +1,6 @@
-"""One server in the foreground, for trainers that find it at its address: started once, watched, ended gently.
+"""Runs one server in the foreground for trainers that use it by address: started once, watched, stopped gently.
 
-It is not started again when it dies: whatever starts this program (Slurm, systemd, a person) decides that.
+It is not restarted when it dies: whatever starts this program (Slurm, systemd, a person) decides that.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a server is found, and which start of it."""
+    """Address and incarnation of a server."""
 
     url: str
     incarnation: str
     log: str
 
     def write(self, path: Path) -> None:
-        """As JSON, whole or not at all."""
+        """Write it as JSON, atomically."""
         atomic_write(path, json.dumps(asdict(self)) + "\n")
 
 
 def url_of(host: str, port: int) -> str:
-    """What trainers write into servers.addresses; the name of this machine when the server listens everywhere."""
+    """Return the address for servers.addresses; the name of this machine when the server listens on all interfaces."""
     name = socket.gethostname() if host in _ANY_HOST else host
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise UsageError for an address nobody can listen at now: the program would only say so after a while."""
+    """Raise UsageError for an address that cannot be bound now: the program would report it only later."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -70,8 +70,8 @@ def serve(
     stop: StopRequest,
     on_ready: Callable[[Standing], None],
 ) -> Standing:
-    """Run until a stop is asked for; the server then gets grace_seconds. Raises EngineError, with the end of its log,
-    when it ends by itself or is not ready in startup_seconds."""
+    """Run until asked to stop; the server then has grace_seconds. Raises EngineError with the end of its log when it
+    ends by itself or is not ready within startup_seconds."""
     incarnation = new_incarnation()
     standing = Standing(url=url_of(host, port), incarnation=incarnation, log=str(log_folder / f"{incarnation}.log"))
     process = ServerProcess(

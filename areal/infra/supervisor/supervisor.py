@@ -1,12 +1,12 @@
-"""Starts server processes, watches them, and starts them again when they die or hang, a bounded number of times.
+"""Starts server processes, watches them, and restarts them a bounded number of times when they die or hang.
 
     supervisor = LocalSupervisor(["vllm-0", "vllm-1"], command_of, health=is_healthy, config=config, log_folder=folder)
     supervisor.start(listener)      # returns at once; listener.server_up(instance) when a server is ready
-    supervisor.condemn(instance, "no token for 60 s")
+    supervisor.evict(instance, "no token for 60 s")
     supervisor.close()
 
-One thread per server runs the whole life of its processes, so the order of events of one server is the order of the
-code below. It knows nothing of what servers do: commands and health checks are handed in.
+One thread per server runs all its processes, so the order of events of one server is the order of the code below. It
+does not know what servers do: commands and health checks are parameters.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCommand:
-    """What to run for one start of one server."""
+    """Command of one start of one server."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class LocalSupervisor:
     """`areal.api.ServerPool` of processes on this machine.
 
     command_of: called for every start with the server's index and a free port. health: whether the server at a URL is
-    ready for requests; may raise OSError, which means no.
+    ready for requests; an OSError means that it is not.
     """
 
     def __init__(
@@ -58,41 +58,41 @@ class LocalSupervisor:
         log_folder: Path,
     ) -> None:
         self._config = config
-        self._keepers = [
-            _Keeper(name, index, command_of, health=health, config=config, log_folder=log_folder / name)
+        self._servers = [
+            _SupervisedServer(name, index, command_of, health=health, config=config, log_folder=log_folder / name)
             for index, name in enumerate(names)
         ]
 
     @property
     def size(self) -> int:
         """Number of servers, whatever their state."""
-        return len(self._keepers)
+        return len(self._servers)
 
     def start(self, listener: ServerListener) -> None:
         """See `ServerPool.start`."""
-        for keeper in self._keepers:
-            keeper.start(listener)
+        for one in self._servers:
+            one.start(listener)
 
-    def condemn(self, server: ServerInstance, reason: str) -> None:
-        """See `ServerPool.condemn`."""
-        for keeper in self._keepers:
-            keeper.watch.condemn(server, reason)
+    def evict(self, server: ServerInstance, reason: str) -> None:
+        """See `ServerPool.evict`."""
+        for one in self._servers:
+            one.watch.evict(server, reason)
 
     def pid(self, name: str) -> int | None:
-        """Process id of the guard of a server's present process; None while there is none."""
-        keeper = next(keeper for keeper in self._keepers if keeper.watch.name == name)
-        return None if keeper.process is None else keeper.process.pid
+        """Return the process id of the guard of a server's current process; None without one."""
+        server = next(server for server in self._servers if server.watch.name == name)
+        return None if server.process is None else server.process.pid
 
     def close(self) -> None:
-        """End all servers, all at the same time. Idempotent."""
-        for keeper in self._keepers:
-            keeper.watch.ask_to_end()
-        for keeper in self._keepers:
-            keeper.watch.join()
+        """Stop all servers in parallel. Idempotent."""
+        for one in self._servers:
+            one.watch.request_stop()
+        for one in self._servers:
+            one.watch.join()
 
 
-class _Keeper:
-    """The life of one server: start, wait, watch, restart, give up."""
+class _SupervisedServer:
+    """Keeps one server running: start, wait, watch, restart, give up."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class _Keeper:
         failures = 0
         while not self.watch.ending:
             started = monotonic()
-            reason = self._one_life(listener)
+            reason = self._run_process(listener)
             if self.watch.ending:
                 return
             failures = 1 if monotonic() - started > self._config.restart_reset_seconds else failures + 1
@@ -128,8 +128,8 @@ class _Keeper:
                             self._config.max_restarts, pause)  # fmt: skip
             self.watch.pause(pause)
 
-    def _one_life(self, listener: ServerListener) -> str:
-        """From start to death; returns the cause of death with the end of the log."""
+    def _run_process(self, listener: ServerListener) -> str:
+        """Run one process from start to end; return why it ended with the end of its log."""
         instance: ServerInstance | None = None
         announced = False
         try:
@@ -143,7 +143,7 @@ class _Keeper:
         except (ArealError, OSError) as error:
             reason = f"the start failed: {error}"
         finally:
-            text = self._bury()
+            text = self._stop_process()
         reason = f"{reason}\n{text}" if text else reason
         if instance is not None and announced:
             listener.server_down(instance, reason)
@@ -189,8 +189,8 @@ class _Keeper:
         return "closed"
 
     def _death(self, process: ServerProcess) -> str | None:
-        if self.watch.condemned is not None:
-            return f"given up: {self.watch.condemned}"
+        if self.watch.evicted is not None:
+            return f"evicted: {self.watch.evicted}"
         return process.exit_text
 
     def _is_healthy(self, instance: ServerInstance) -> bool:
@@ -199,8 +199,8 @@ class _Keeper:
         except (ArealError, OSError):
             return False
 
-    def _bury(self) -> str:
-        """End what is left of the process; returns the end of its log, empty after an orderly end."""
+    def _stop_process(self) -> str:
+        """Stop what is left of the process; return the end of its log, empty after an orderly end."""
         process, self.process = self.process, None
         self.watch.leave()
         if process is None:

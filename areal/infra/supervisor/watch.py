@@ -1,6 +1,6 @@
-"""The thread of one server, and what others may tell it meanwhile: that its server is given up, that it shall end.
+"""Runs the thread of one server and passes requests to it from other threads: evict the server, stop.
 
-What the thread does is the business of who has it (`supervisor`, `addresses`).
+The owner (`supervisor`, `addresses`) defines what the thread does.
 """
 
 from __future__ import annotations
@@ -15,55 +15,56 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """Of one server. `enter`, `leave` and `pause` are called by its own thread, the others by anybody."""
+    """Thread of one server. `enter`, `leave` and `pause` are called by the thread itself, the other methods by any
+    thread."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.instance: ServerInstance | None = None
-        """The start of the server that is in use; None while there is none."""
-        self.condemned: str | None = None
-        """Why that start was given up."""
+        """The instance in use; None without one."""
+        self.evicted: str | None = None
+        """Why that instance was evicted; None while it is not."""
         self.ending = False
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, run: Callable[[ServerListener], None], listener: ServerListener) -> None:
-        """Begin the thread, which ends when `run` returns."""
+        """Start the thread, which ends when `run` returns."""
         self._thread = threading.Thread(target=run, args=(listener,), name=f"areal-{self.name}", daemon=True)
         self._thread.start()
 
     def enter(self, instance: ServerInstance) -> None:
-        """This start of the server is in use from now on."""
+        """Mark this instance of the server as in use."""
         with self._lock:
-            self.instance, self.condemned = instance, None
+            self.instance, self.evicted = instance, None
 
     def leave(self) -> None:
-        """No start of the server is in use; what was said against the last one is forgotten."""
+        """Mark no instance as in use; forget an eviction of the last one."""
         with self._lock:
-            self.instance = self.condemned = None
+            self.instance = self.evicted = None
 
-    def condemn(self, server: ServerInstance, reason: str) -> None:
-        """See `ServerPool.condemn`; nothing happens when `server` is not in use here."""
+    def evict(self, server: ServerInstance, reason: str) -> None:
+        """See `ServerPool.evict`; ignored when `server` is not in use here."""
         with self._lock:
-            if self.instance == server and self.condemned is None:
-                self.condemned = reason
+            if self.instance == server and self.evicted is None:
+                self.evicted = reason
                 self._wake.set()
 
-    def ask_to_end(self) -> None:
-        """`run` shall return soon."""
+    def request_stop(self) -> None:
+        """Ask `run` to return soon."""
         self.ending = True
         self._wake.set()
 
     def join(self) -> bool:
-        """Wait for the end of the thread; whether there was one. Idempotent."""
+        """Wait for the end of the thread; return whether it was running. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
         return thread is not None
 
     def pause(self, seconds: float) -> None:
-        """Sleep, at most until somebody says something."""
-        if not self.ending and self.condemned is None:
+        """Sleep until the time is over or a request arrives."""
+        if not self.ending and self.evicted is None:
             self._wake.wait(seconds)
         self._wake.clear()

@@ -185,7 +185,7 @@ def test_a_server_that_was_replaced_unseen_is_found_by_its_labels(machine):
     assert_exact(subject, 0, *subject.generate(*requests(subject)))
     machine.kill(0)
     machine.start(0)
-    # The watcher sleeps for an hour; it is the request that finds out.
+    # The monitor sleeps for an hour; it is the request that finds out.
     (response,) = subject.generate(subject.request(new=24))
     assert_exact(subject, 0, response)
     assert response.metadata["failed_calls"] == 1
@@ -242,7 +242,7 @@ def test_two_trainers_cannot_have_the_same_server(machine, caplog):
     first = machine.engine("one")
     first.engine.wait_ready()
     second = machine.engine("other", patience_seconds=3600.0)
-    until(lambda: "it serves another trainer (one, heard of 0 s ago)" in caplog.text)
+    until(lambda: "it serves another trainer (one, last contact 0 s ago)" in caplog.text)
     assert second.engine.stats()["starts"] == 0
     assert_exact(first, 0, *first.generate(*requests(first)))
     first.engine.close()

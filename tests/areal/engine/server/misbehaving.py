@@ -207,12 +207,12 @@ def _spans(labels: list[str]) -> list[dict]:
 
 
 class Pool:
-    """`ServerPool` over servers that run already: announces them, and brings a condemned one back as another life."""
+    """`ServerPool` over servers that run already: announces them, and brings a evicted one back as another life."""
 
     def __init__(self, *servers: MisbehavingServer, restarts: int = 10) -> None:
         self.servers, self.restarts = list(servers), restarts
         self.size = len(servers)
-        self.condemned: list[tuple[str, str]] = []
+        self.evicted: list[tuple[str, str]] = []
         self.up: set[str] = set()
         self.lives = 0
         self.closed = False
@@ -222,11 +222,11 @@ class Pool:
         for index in range(self.size):
             threading.Thread(target=self._announce, args=(index,), daemon=True).start()
 
-    def condemn(self, instance, reason) -> None:
+    def evict(self, instance, reason) -> None:
         if instance.incarnation not in self.up:
             return  # it is being welcomed right now, and that is about to fail
         self.up.discard(instance.incarnation)
-        self.condemned.append((instance.name, reason))
+        self.evicted.append((instance.name, reason))
         index = int(instance.name.rpartition("-")[2])
         threading.Thread(target=self._again, args=(index, instance, reason), daemon=True).start()
 

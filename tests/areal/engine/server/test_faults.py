@@ -117,7 +117,7 @@ def test_a_server_that_keeps_sending_nonsense_is_given_up(world):
     for _ in range(3):
         with pytest.raises(FaultError):
             world.one()
-    assert len(world.pool.condemned) == 1
+    assert len(world.pool.evicted) == 1
     assert world.one().output_tokens == good_tokens(2, 10)
 
 
@@ -151,7 +151,7 @@ def test_a_silent_server_is_given_up_and_its_requests_go_on(world):
     results = world.generate(*(world.request(new=8, seed=seed) for seed in range(4)))
     assert [result.output_tokens for result in results] == [good_tokens(2, 8)] * 4
     assert time.monotonic() - started < 10
-    assert "no token for" in world.pool.condemned[0][1]
+    assert "no token for" in world.pool.evicted[0][1]
 
 
 def test_a_slow_queue_is_no_silence(world):
@@ -163,11 +163,11 @@ def test_a_slow_queue_is_no_silence(world):
         waiting = asyncio.create_task(world.engine.agenerate(world.request(new=5, seed=1)))
         await asyncio.sleep(0.1)
         busy = await world.engine.agenerate(world.request(new=25, seed=2))
-        return busy, len(world.pool.condemned), await waiting
+        return busy, len(world.pool.evicted), await waiting
 
-    busy, condemned_meanwhile, _ = asyncio.run(main())
+    busy, evicted_meanwhile, _ = asyncio.run(main())
     assert len(busy.output_tokens) == 25
-    assert condemned_meanwhile == 0
+    assert evicted_meanwhile == 0
 
 
 def test_without_any_server_left_requests_end_with_the_reason(world):
@@ -216,7 +216,7 @@ def test_a_damaged_transfer_is_tried_again(world):
     world.update(1)
     assert world.engine.version == 1
     assert world.engine.stats()["weight_retries"] == 1
-    assert world.pool.condemned == []
+    assert world.pool.evicted == []
 
 
 @pytest.mark.fault(
@@ -231,7 +231,7 @@ def test_a_server_that_is_gone_does_not_hold_up_the_others(world):
     started = time.monotonic()
     world.update(1)
     assert time.monotonic() - started < 5
-    assert [name for name, _ in world.pool.condemned] == ["server-0"]
+    assert [name for name, _ in world.pool.evicted] == ["server-0"]
     assert world.one().output_versions == [1] * 10
 
 
@@ -249,7 +249,7 @@ def test_weights_that_every_server_refuses_change_nothing(world):
     with pytest.raises(EngineError, match="other bytes than announced"):
         world.update(1)
     assert world.engine.version == 0
-    assert world.pool.condemned == []
+    assert world.pool.evicted == []
     assert "/pause" not in world.servers[0].calls
     assert world.one().output_versions == [0] * 10
     for server in world.servers:
@@ -263,7 +263,7 @@ def test_a_server_that_fails_while_switching_is_replaced_and_gets_the_weights_fi
     world.servers[1].refuse_switch = 1
     world.update(1)
     assert world.engine.version == 1
-    assert [name for name, _ in world.pool.condemned] == ["server-1"]
+    assert [name for name, _ in world.pool.evicted] == ["server-1"]
     world.engine.wait_ready(timeout=10)
     assert world.servers[1].label == "1"
 
@@ -277,8 +277,8 @@ def test_a_server_that_keeps_its_old_weights_is_found_by_the_probe(world):
     world.start(2)
     world.servers[0].score = -0.7
     world.update(1)
-    assert [name for name, _ in world.pool.condemned] == ["server-0"]
-    assert "it does not use the weights it was sent" in world.pool.condemned[0][1]
+    assert [name for name, _ in world.pool.evicted] == ["server-0"]
+    assert "it does not use the weights it was sent" in world.pool.evicted[0][1]
     world.servers[0].score = -0.5
     world.engine.wait_ready(timeout=10)
 
@@ -306,7 +306,7 @@ def test_nothing_sampled_between_a_bad_switch_and_its_probe_is_kept(world):
         assert response.output_tokens == good_tokens(2, 60)
         assert response.output_versions == sorted(response.output_versions)
         assert set(response.output_versions) == {0, 1}
-    assert len(world.pool.condemned) == 1
+    assert len(world.pool.evicted) == 1
     # The cut generation lost what the bad server sent after its switch, and asked for it again.
     resumed = [body for server in world.servers for body in server.requests if len(body["token_ids"]) > 2]
     assert resumed

@@ -148,14 +148,14 @@ def test_a_stopped_server_is_found_to_hang_and_replaced(supervise):
     assert not is_running(pid)
 
 
-def test_a_condemned_server_is_replaced_although_it_looks_alive(supervise):
+def test_a_evicted_server_is_replaced_although_it_looks_alive(supervise):
     supervisor, events = supervise("good")
     first, _ = events.next("up")
-    supervisor.condemn(first, "no token for 60 s")
+    supervisor.evict(first, "no token for 60 s")
     _, reason = events.next("down")
     assert "no token for 60 s" in reason
     second, _ = events.next("up")
-    supervisor.condemn(first, "of a life that is over")
+    supervisor.evict(first, "of a life that is over")
     with pytest.raises(queue.Empty):
         events.queue.get(timeout=0.5)
     assert is_healthy(second.url, 5.0)
