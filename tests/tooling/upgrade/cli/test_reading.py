@@ -217,9 +217,10 @@ def test_an_audit_whose_only_uses_are_excluded_says_where_they_are(world):
 
 def test_no_excluded_file_of_the_harness_uses_a_dependency():
     root = Path(__file__).resolve().parents[4]
-    names = {name for each in read_policy(root).packages for name in each.imports}
+    policy = read_policy(root)
+    names = {name for each in policy.packages for name in each.imports}
     names |= {"copier", "git", "jinja2", "jsonschema", "libcst", "markdown_it", "mcp", "packaging", "pydantic", "rich"}
     uses = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(names)}|yaml)\b", re.MULTILINE)
-    excluded = [path for path in repository_files(root) if is_excluded(path, read_policy(root))]
+    excluded = [path for path in repository_files(root) if is_excluded(path, policy)]
     assert [path for path in excluded if path.startswith("tooling/") and uses.search((root / path).read_text())] == []
-    assert not is_excluded("tooling/kit/template/rendering.py", read_policy(root))
+    assert not is_excluded("tooling/kit/template/rendering.py", policy)
