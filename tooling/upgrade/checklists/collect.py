@@ -84,6 +84,16 @@ def _entry(symbol: Symbol, uses: Sequence[Use], upstream: Upstream | None) -> En
         found = upstream.signature(symbol)
         signature = found if not hasattr(found, "why") else None
     sites = sorted({_site(use) for use in uses})
+    # What must still hold for these uses, as sentences a person can check
+    actions = {use.action for use in uses}
+    lines = [*_calls(uses), *(_HOLDS[action] for action in Action if action in actions and action in _HOLDS)]
+    if any(use.awaited for use in uses) and _HOLDS[Action.AWAIT] not in lines:
+        lines.append(_HOLDS[Action.AWAIT])
+    counts = sorted({use.count for use in uses if use.action is Action.UNPACK and use.count})
+    if counts:
+        lines.append(f"gives {' or '.join(map(str, counts))} values")
+    if symbol.dotted.rpartition(".")[2].startswith("_") or any(use.private for use in uses):
+        lines.append("still exists: it is private")
     return Entry(
         symbol=symbol.dotted,
         source=symbol.file,
@@ -91,7 +101,7 @@ def _entry(symbol: Symbol, uses: Sequence[Use], upstream: Upstream | None) -> En
         deprecated=symbol.deprecated,
         sites=tuple(sites),
         snippet=ordered[0].symbol_text[:LONGEST_SNIPPET],
-        verify=tuple(_verify(symbol, uses)),
+        verify=tuple(lines or ["still exists and means the same"]),
     )
 
 
@@ -109,20 +119,6 @@ def _shown(symbol: Symbol, signature: Signature | None) -> str:
         return ""
     word = "class" if symbol.kind is SymbolKind.CLASS else "async def" if symbol.is_async else "def"
     return f"{word} {signature.text(name)}"
-
-
-def _verify(symbol: Symbol, uses: Sequence[Use]) -> list[str]:
-    """What must still hold for these uses, as sentences a person can check."""
-    actions = {use.action for use in uses}
-    lines = [*_calls(uses), *(_HOLDS[action] for action in Action if action in actions and action in _HOLDS)]
-    if any(use.awaited for use in uses) and _HOLDS[Action.AWAIT] not in lines:
-        lines.append(_HOLDS[Action.AWAIT])
-    counts = sorted({use.count for use in uses if use.action is Action.UNPACK and use.count})
-    if counts:
-        lines.append(f"gives {' or '.join(map(str, counts))} values")
-    if symbol.dotted.rpartition(".")[2].startswith("_") or any(use.private for use in uses):
-        lines.append("still exists: it is private")
-    return lines or ["still exists and means the same"]
 
 
 def _calls(uses: Sequence[Use]) -> list[str]:

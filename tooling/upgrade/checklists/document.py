@@ -90,7 +90,18 @@ def render(checklist: Checklist, old: str | None, path: str) -> str:
     fresh = parts_of(checklist)
     wanted = {part.key for part in fresh}
     lost = [part for part in existing if part.key and part.key not in wanted and part.notes.strip()]
-    text = [_front(checklist), notes.get("", "\n")]
+    subject = checklist.subject
+    rows = [
+        "---",
+        f"package: {subject.distribution}",
+        f"version: {subject.version or 'unknown'}",
+        f"github: {subject.github}",
+        f'branch_template: "{subject.branch_template}"',
+        "upstream_paths:" if checklist.upstream_paths else "upstream_paths: []",
+        *(f"  - {path}" for path in checklist.upstream_paths),
+        "---",
+    ]
+    text = [("\n".join(rows) + "\n"), notes.get("", "\n")]
     for part in fresh:
         default = "\n"
         text.append(f"<!-- areal-audit:begin {part.key} -->\n{part.body}{_END}\n{notes.get(part.key, default)}")
@@ -117,21 +128,6 @@ def _damaged(path: str, line: int, why: str) -> UsageError:
         where=f"{path}:{line}",
         fix="restore the marker line, or delete the file and run `areal-audit --write`",
     )
-
-
-def _front(checklist: Checklist) -> str:
-    subject = checklist.subject
-    rows = [
-        "---",
-        f"package: {subject.distribution}",
-        f"version: {subject.version or 'unknown'}",
-        f"github: {subject.github}",
-        f'branch_template: "{subject.branch_template}"',
-        "upstream_paths:" if checklist.upstream_paths else "upstream_paths: []",
-        *(f"  - {path}" for path in checklist.upstream_paths),
-        "---",
-    ]
-    return "\n".join(rows) + "\n"
 
 
 def _head(checklist: Checklist) -> str:

@@ -33,14 +33,6 @@ def spelled(condition: Condition, subject: Subject) -> str:
             return _joined(" and ", conditions, subject)
         case AnyOf(conditions):
             return _joined(" or ", conditions, subject)
-    return _plain(condition, subject)
-
-
-def _joined(word: str, conditions: Iterable[Condition], subject: Subject) -> str:
-    return word.join(filter(None, (spelled(part, subject) for part in conditions)))
-
-
-def _plain(condition: Condition, subject: Subject) -> str:
     match condition:
         case CompareVersion(_, name, operator, literal):
             about = name in subject.imports or name.replace("_", "-").lower() == subject.distribution
@@ -50,9 +42,13 @@ def _plain(condition: Condition, subject: Subject) -> str:
         case HasParameter(_, name):
             return f"takes `{name}`"
         case ModuleExists(dotted):
-            return f"has module {dotted}" if dotted.split(".", maxsplit=1)[0] in _roots(subject) else ""
+            return (
+                f"has module {dotted}"
+                if dotted.split(".", maxsplit=1)[0] in {name.split(".", maxsplit=1)[0] for name in subject.imports}
+                else ""
+            )
     return ""
 
 
-def _roots(subject: Subject) -> set[str]:
-    return {name.split(".", maxsplit=1)[0] for name in subject.imports}
+def _joined(word: str, conditions: Iterable[Condition], subject: Subject) -> str:
+    return word.join(filter(None, (spelled(part, subject) for part in conditions)))

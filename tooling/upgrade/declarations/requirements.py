@@ -34,7 +34,15 @@ def read_requirements(path: str, text: str) -> tuple[list[Declaration], tuple[st
         if not requirement.strip() or requirement.lstrip().startswith("-"):
             continue
         hashes = [(offset + hit.start(), offset + hit.end()) for hit in _HASH.finditer(content)]
-        declaration = required(path, line, offset, requirement, kind, section=_section(kind), hashes=hashes)
+        declaration = required(
+            path,
+            line,
+            offset,
+            requirement,
+            kind,
+            section="constraints" if kind is Kind.CONSTRAINT else "requirements",
+            hashes=hashes,
+        )
         if declaration is not None:
             found.append(declaration)
     return found, tuple(referred)
@@ -43,10 +51,6 @@ def read_requirements(path: str, text: str) -> tuple[list[Declaration], tuple[st
 def is_compiled(text: str) -> bool:
     """Whether a tool wrote the file from another one: it is made anew, not edited."""
     return bool(_COMPILED.search("\n".join(line for line in text.splitlines()[:8] if line.startswith("#"))))
-
-
-def _section(kind: Kind) -> str:
-    return "constraints" if kind is Kind.CONSTRAINT else "requirements"
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:

@@ -141,9 +141,22 @@ class _Scanner:
         if letter in "\"'":
             self._string(path)
         elif letter == "[":
-            self._array(path)
+            self.at += 1
+            index = 0
+            while self._skip() < len(self.text) and self.text[self.at] != "]":
+                self.lines.setdefault((*path, index), self._line())
+                self._value((*path, index))
+                index += 1
+                if self._skip() < len(self.text) and self.text[self.at] == ",":
+                    self.at += 1
+            self.at += 1
         elif letter == "{":
-            self._inline_table(path)
+            self.at += 1
+            while self._skip() < len(self.text) and self.text[self.at] != "}":
+                self._pair(path)
+                if self._skip() < len(self.text) and self.text[self.at] == ",":
+                    self.at += 1
+            self.at += 1
         else:
             matched = _OTHER.match(self.text, self.at)
             self.at = matched.end() if matched else self.at + 1
@@ -158,22 +171,3 @@ class _Scanner:
         literal = self.text[start:end] == value
         self.strings.append(TomlString(path, value, start, end, self._line(), literal))
         self.at = matched.end()
-
-    def _array(self, path: Path) -> None:
-        self.at += 1
-        index = 0
-        while self._skip() < len(self.text) and self.text[self.at] != "]":
-            self.lines.setdefault((*path, index), self._line())
-            self._value((*path, index))
-            index += 1
-            if self._skip() < len(self.text) and self.text[self.at] == ",":
-                self.at += 1
-        self.at += 1
-
-    def _inline_table(self, path: Path) -> None:
-        self.at += 1
-        while self._skip() < len(self.text) and self.text[self.at] != "}":
-            self._pair(path)
-            if self._skip() < len(self.text) and self.text[self.at] == ",":
-                self.at += 1
-        self.at += 1

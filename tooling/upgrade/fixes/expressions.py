@@ -22,9 +22,32 @@ def fix_expression(source: SourceFile, finding: Finding) -> None:
         case Verdict.PARAM_KWONLY | Verdict.PARAM_REORDERED:
             _name_argument(source, finding)
         case Verdict.RENAMED | Verdict.MOVED | Verdict.REMOVED:
-            _rename_member(source, finding)
+            # `engine.old` -> `engine.new`, for a member whose container stayed
+            container, _, name = finding.symbol.rpartition(".")
+            assert finding.replacement is not None, "only findings with a replacement come here"
+            new_container, _, new = finding.replacement.text.rpartition(".")
+            if (
+                new_container not in ("", container)
+                and new_container.rpartition(".")[2] != container.rpartition(".")[2]
+            ):
+                raise LeftAloneError(f"it needs an import of {new_container}, which is written by hand")
+            if not new.isidentifier():
+                raise LeftAloneError(f"{finding.replacement.text!r} is not a name")
+            source.put(*source.span(_attribute(source, finding, name).attr), new)
         case Verdict.KIND_CHANGED:
-            _call_or_not(source, finding)
+            # `x.size` -> `x.size()`, or back
+            import libcst
+
+            assert finding.replacement is not None, "only findings with a replacement come here"
+            node = _attribute(source, finding, finding.symbol.rpartition(".")[2])
+            called = next((call for call in source.nodes(libcst.Call) if call.func is node), None)
+            if finding.replacement.text.endswith("()") and called is None:
+                end = source.span(node)[1]
+                source.put(end, end, "()")
+            elif not finding.replacement.text.endswith("()") and called is not None and not called.args:
+                source.put(source.span(node)[1], source.span(called)[1], "")
+            else:
+                raise LeftAloneError("it is used in another way here")
         case _:
             raise LeftAloneError(f"there is no safe edit for {finding.kind}")
 
@@ -32,7 +55,11 @@ def fix_expression(source: SourceFile, finding: Finding) -> None:
 def _rename_keyword(source: SourceFile, finding: Finding) -> None:
     import libcst
 
-    new = _new_name(finding)
+    assert finding.replacement is not None, "only findings with a replacement come here"
+    name = finding.replacement.text.rpartition(".")[2]
+    if not name.isidentifier():
+        raise LeftAloneError(f"{finding.replacement.text!r} is not a name")
+    new = name
     for call in source.nodes(libcst.Call):
         for argument in call.args:
             word = argument.keyword
@@ -58,34 +85,6 @@ def _name_argument(source: SourceFile, finding: Finding) -> None:
     raise LeftAloneError("no positional argument is written at this place")
 
 
-def _rename_member(source: SourceFile, finding: Finding) -> None:
-    """`engine.old` -> `engine.new`, for a member whose container stayed."""
-    container, _, name = finding.symbol.rpartition(".")
-    assert finding.replacement is not None, "only findings with a replacement come here"
-    new_container, _, new = finding.replacement.text.rpartition(".")
-    if new_container not in ("", container) and new_container.rpartition(".")[2] != container.rpartition(".")[2]:
-        raise LeftAloneError(f"it needs an import of {new_container}, which is written by hand")
-    if not new.isidentifier():
-        raise LeftAloneError(f"{finding.replacement.text!r} is not a name")
-    source.put(*source.span(_attribute(source, finding, name).attr), new)
-
-
-def _call_or_not(source: SourceFile, finding: Finding) -> None:
-    """`x.size` -> `x.size()`, or back."""
-    import libcst
-
-    assert finding.replacement is not None, "only findings with a replacement come here"
-    node = _attribute(source, finding, finding.symbol.rpartition(".")[2])
-    called = next((call for call in source.nodes(libcst.Call) if call.func is node), None)
-    if finding.replacement.text.endswith("()") and called is None:
-        end = source.span(node)[1]
-        source.put(end, end, "()")
-    elif not finding.replacement.text.endswith("()") and called is not None and not called.args:
-        source.put(source.span(node)[1], source.span(called)[1], "")
-    else:
-        raise LeftAloneError("it is used in another way here")
-
-
 def _attribute(source: SourceFile, finding: Finding, name: str) -> Any:
     import libcst
 
@@ -97,14 +96,6 @@ def _attribute(source: SourceFile, finding: Finding, name: str) -> Any:
     if len(found) != 1:
         raise LeftAloneError(f".{name} is not written once at this place")
     return found[0]
-
-
-def _new_name(finding: Finding) -> str:
-    assert finding.replacement is not None, "only findings with a replacement come here"
-    name = finding.replacement.text.rpartition(".")[2]
-    if not name.isidentifier():
-        raise LeftAloneError(f"{finding.replacement.text!r} is not a name")
-    return name
 
 
 def _place(finding: Finding) -> tuple[int, int]:

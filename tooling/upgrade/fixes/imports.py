@@ -64,7 +64,11 @@ def fix_imports(
         kept = list(source.splices)
         try:
             if isinstance(statement, libcst.Import):
-                _rewrite_module_import(source, here)
+                for alias, finding in here:
+                    assert finding.replacement is not None, "only findings with a replacement come here"
+                    if alias.asname is None:
+                        raise LeftAloneError("`import a.b` without `as`: every use would have to change with it")
+                    source.put(*source.span(alias.name), finding.replacement.text)
             else:
                 _rewrite(source, statement, [_change(statement, *pair) for pair in here], exported)
             outcome |= {finding: "" for _, finding in here}
@@ -90,14 +94,6 @@ def _change(statement: Any, alias: Any, finding: Finding) -> _Change:
     if not module or not name.isidentifier():
         raise LeftAloneError(f"{finding.replacement.text!r} is not a name in a module")
     return _Change(alias, finding, module, name)
-
-
-def _rewrite_module_import(source: SourceFile, here: Sequence[tuple[Any, Finding]]) -> None:
-    for alias, finding in here:
-        assert finding.replacement is not None, "only findings with a replacement come here"
-        if alias.asname is None:
-            raise LeftAloneError("`import a.b` without `as`: every use would have to change with it")
-        source.put(*source.span(alias.name), finding.replacement.text)
 
 
 def _rewrite(source: SourceFile, statement: Any, changes: Sequence[_Change], exported: Callable[[str], bool]) -> None:

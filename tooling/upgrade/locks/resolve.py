@@ -182,16 +182,16 @@ def _check(job: Job, overlay: Mapping[str, bytes], *, planned: bool = True) -> A
     while True:
         attempted = _compiled(job, overlay, excluded, planned)
         unbuilt = attempted.conflict.unbuilt if attempted.conflict else ()
-        new = [name for name in unbuilt if name not in excluded and name not in _asked(job)]
+        new = [
+            name
+            for name in unbuilt
+            if name not in excluded and name not in {each.distribution for each in job.requests}
+        ]
         if not new or len(excluded) >= _MOST_EXCLUDED or job.allow_builds:
             note = "published as source only, so it and what it asks for were left out, since nothing downloaded is run"
             notes = tuple(f"{name} is {note}" for name in excluded)
             return replace(attempted, notes=(*attempted.notes, *notes))
         excluded += new
-
-
-def _asked(job: Job) -> set[str]:
-    return {each.distribution for each in job.requests}
 
 
 def _compiled(job: Job, overlay: Mapping[str, bytes], excluded: Sequence[str], planned: bool) -> Attempted:

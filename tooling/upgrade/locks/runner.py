@@ -115,10 +115,6 @@ def run_uv(
     complaint = _clean(done.stderr)
     if done.returncode == 0:
         return Outcome(True, done.stdout, complaint)
-    return _failed(complaint, offline)
-
-
-def _failed(complaint: str, offline: bool) -> Outcome:
     if offline and _OFFLINE.search(complaint):
         message = "the resolver's cache lacks something, and the network may not be used"
         raise OfflineError(message, fix="run once without --offline, or use --no-lock")

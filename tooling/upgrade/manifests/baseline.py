@@ -114,10 +114,6 @@ def _version(declaration: Declaration) -> tuple[str, str, int] | None:
     if declaration.style in {Style.POETRY, Style.CONDA} and specifier.lstrip("^~= ")[:1].isdigit():
         version = specifier.lstrip("^~= ").split(",")[0].rstrip(".*")
         return (version, "range", 1) if _is_version(version) else None
-    return _of_range(specifier)
-
-
-def _of_range(specifier: str) -> tuple[str, str, int] | None:
     lows = []
     highs = []
     for clause in CLAUSE.finditer(specifier):

@@ -123,7 +123,9 @@ def _declared(
     for each in declarations.of(request.distribution):
         why, attention = _left_alone(root, policy, declarations, request, each, hashes)
         if not why:
-            rule = _rule(policy, each, request)
+            package = policy.package(request.distribution)
+            asked = each.kind is Kind.REQUIREMENT and package is not None
+            rule = package.ranges if asked and package is not None else RangeRule.KEEP
             outcome = changed(each.specifier, each.style, request.version, rule)
             if outcome.specifier != each.specifier:
                 note = "; whether the image exists is not checked" if each.kind is Kind.IMAGE else ""
@@ -133,12 +135,6 @@ def _declared(
             why, attention = outcome.why, outcome.problem
         kept.append(Kept(each.path, each.line, each.text, why, request, attention))
     return edits, kept
-
-
-def _rule(policy: Policy, declaration: Declaration, request: Request) -> RangeRule:
-    package = policy.package(request.distribution)
-    asked = declaration.kind is Kind.REQUIREMENT and package is not None
-    return package.ranges if asked and package is not None else RangeRule.KEEP
 
 
 def _edit(declaration: Declaration, after: str, why: str, request: Request) -> Edit:

@@ -51,7 +51,13 @@ def changed(specifier: str, style: Style, version: str, rule: RangeRule = RangeR
     if style is Style.PLAIN:
         return _plain(specifier, version)
     if style is Style.CONDA and re.match(r"=[^=]", specifier):
-        return _conda(specifier, wanted, version)
+        written = specifier.lstrip("= ").rstrip(".*")
+        prefix = parse_version(written).release
+        if (*wanted.release, 0, 0, 0)[: len(prefix)] == prefix:
+            return Outcome(specifier, "the prefix covers the version")
+        return Outcome(
+            specifier.replace(written, _at_precision(wanted, written, version)), "a prefix of the new version"
+        )
     if style is Style.POETRY and (hit := _POETRY.match(specifier.strip())):
         return _poetry(specifier, hit, wanted, version)
     return _range(specifier, wanted, version, rule)
@@ -70,13 +76,6 @@ def _plain(specifier: str, version: str) -> Outcome:
     if specifier == version + local:
         return Outcome(specifier, "names the version already")
     return Outcome(version + local, "names exactly one version")
-
-
-def _conda(specifier: str, wanted: Version, version: str) -> Outcome:
-    written = specifier.lstrip("= ").rstrip(".*")
-    if _begins(wanted, written):
-        return Outcome(specifier, "the prefix covers the version")
-    return Outcome(specifier.replace(written, _at_precision(wanted, written, version)), "a prefix of the new version")
 
 
 def _poetry(specifier: str, hit: re.Match[str], wanted: Version, version: str) -> Outcome:
@@ -102,23 +101,20 @@ def _range(specifier: str, wanted: Version, version: str, rule: RangeRule) -> Ou
         return Outcome(specifier, "any version is allowed")
     clauses = list(CLAUSE.finditer(specifier))
     if len(clauses) == 1 and clauses[0]["operator"] in {"==", "==="} and not clauses[0]["version"].endswith(".*"):
-        return _pin(specifier, clauses[0], version)
+        clause = clauses[0]
+        old = clause["version"]
+        new = _plain(old, version)
+        if new.specifier == old:
+            return Outcome(specifier, "pinned to the version already")
+        start, end = clause.span("version")
+        why = "exact pin"
+        if "+" in new.specifier and "+" not in version:
+            why = f"exact pin; whether a build +{new.specifier.partition('+')[2]} of {version} exists is not checked"
+        return Outcome(specifier[:start] + new.specifier + specifier[end:], why)
     if allowed:
         raised = _raised(specifier, clauses, wanted, version) if rule is RangeRule.RAISE else None
         return raised or Outcome(specifier, f"the range allows {version}")
     return _moved(specifier, clauses, wanted, version)
-
-
-def _pin(specifier: str, clause: re.Match[str], version: str) -> Outcome:
-    old = clause["version"]
-    new = _plain(old, version)
-    if new.specifier == old:
-        return Outcome(specifier, "pinned to the version already")
-    start, end = clause.span("version")
-    why = "exact pin"
-    if "+" in new.specifier and "+" not in version:
-        why = f"exact pin; whether a build +{new.specifier.partition('+')[2]} of {version} exists is not checked"
-    return Outcome(specifier[:start] + new.specifier + specifier[end:], why)
 
 
 def _raised(specifier: str, clauses: list[re.Match[str]], wanted: Version, version: str) -> Outcome | None:
@@ -158,7 +154,15 @@ def _clause(operator: str, written: str, wanted: Version, version: str) -> tuple
     if operator == "<=":
         return operator, version, f"the upper bound <={written} was below it"
     if operator == "<":
-        bound = _next_bound(wanted, written)
+        # The smallest exclusive bound above a version, as precise as the one it replaces: 0.12 -> 0.19, 5 -> 6,
+        # and
+        # 5.0.0 -> 6.0.0, since zeros at the end say nothing.
+        release = parse_version(written).release
+        precise = max((index + 1 for index, part in enumerate(release) if part), default=1)
+        parts = [*wanted.release, 0, 0, 0][:precise]
+        parts[-1] += 1
+        zeros = [0] * (len(release) - precise)
+        bound = ".".join(str(part) for part in [*parts, *zeros])
         return operator, bound, f"the upper bound <{written} was below it: the next one written alike is <{bound}"
     if operator == "~=":
         return operator, _at_precision(wanted, written, version, least=2), f"~={written} covered another series"
@@ -168,27 +172,11 @@ def _clause(operator: str, written: str, wanted: Version, version: str) -> tuple
     return operator, version, "exact pin"
 
 
-def _next_bound(wanted: Version, written: str) -> str:
-    """The smallest exclusive bound above a version, as precise as the one it replaces: 0.12 -> 0.19, 5 -> 6, and
-    5.0.0 -> 6.0.0, since zeros at the end say nothing."""
-    release = parse_version(written).release
-    precise = max((index + 1 for index, part in enumerate(release) if part), default=1)
-    parts = [*wanted.release, 0, 0, 0][:precise]
-    parts[-1] += 1
-    zeros = [0] * (len(release) - precise)
-    return ".".join(str(part) for part in [*parts, *zeros])
-
-
 def _at_precision(wanted: Version, written: str, version: str, *, least: int = 1) -> str:
     count = max(least, len(parse_version(written).release))
     if count >= len(wanted.release):
         return version
     return ".".join(str(part) for part in wanted.release[:count])
-
-
-def _begins(wanted: Version, written: str) -> bool:
-    prefix = parse_version(written).release
-    return (*wanted.release, 0, 0, 0)[: len(prefix)] == prefix
 
 
 def _without(specifier: str, clause: re.Match[str]) -> str:

@@ -25,7 +25,23 @@ def edited_tree(context: Context, contents: Mapping[str, bytes]) -> Iterator[Con
         copy = Path(folder)
         if (context.root / ".git").exists():  # so that the copy's files are listed in the same way
             subprocess.run(["git", "init", "-q", "--template=", folder], check=False, capture_output=True)
-        for path in sorted({*_read_files(context), *contents}):
+        # Python files, those that flags, routes and variables are looked for in, and those that name versions
+        from tooling.upgrade.surfaces.repository import source_files
+        from tooling.upgrade.usage.checkout import Checkout
+
+        root, locks = context.root, [variant.lock for variant in context.policy.variants if variant.lock]
+        paths = {
+            *Checkout(root).paths,
+            *(file.path for file in source_files(root)),
+            *context.declarations.files,
+            *locks,
+        }
+        for path in sorted(
+            {
+                *tuple(sorted(path for path in paths if (root / path).is_file() and not (root / path).is_symlink())),
+                *contents,
+            }
+        ):
             target = copy / path
             target.parent.mkdir(parents=True, exist_ok=True)
             if path in contents:
@@ -34,13 +50,3 @@ def edited_tree(context: Context, contents: Mapping[str, bytes]) -> Iterator[Con
                 with suppress(PermissionError):  # audits cannot read it either, and say so
                     shutil.copyfile(context.root / path, target)
         yield replace(context, root=copy, home=context.home or context.root)
-
-
-def _read_files(context: Context) -> tuple[str, ...]:
-    """Python files, those that flags, routes and variables are looked for in, and those that name versions."""
-    from tooling.upgrade.surfaces.repository import source_files
-    from tooling.upgrade.usage.checkout import Checkout
-
-    root, locks = context.root, [variant.lock for variant in context.policy.variants if variant.lock]
-    paths = {*Checkout(root).paths, *(file.path for file in source_files(root)), *context.declarations.files, *locks}
-    return tuple(sorted(path for path in paths if (root / path).is_file() and not (root / path).is_symlink()))

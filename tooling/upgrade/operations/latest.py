@@ -61,7 +61,14 @@ def _latest(context: Context, name: str) -> Latest:
     if found is None:
         return Latest(name, "", "", "", "", None, problem="no manifest says which version is used now")
     try:
-        candidates = _above(context, name, found.version)
+        # Released versions above the current one, ascending; no pre-releases, none that was yanked
+        from packaging.version import Version
+
+        candidates = [
+            each.text
+            for each in context.catalogue.versions(name)
+            if not each.yanked and not each.version.is_prerelease and each.version > Version(found.version)
+        ]
     except UpstreamError as error:
         return Latest(name, found.version, "", "", "", None, problem=str(error))
     if not candidates:
@@ -70,17 +77,6 @@ def _latest(context: Context, name: str) -> Latest:
         return _searched(context, name, found.version, candidates)
     except UsageError as error:
         return Latest(name, found.version, candidates[-1], "", "", None, problem=str(error), looked_at_nothing=True)
-
-
-def _above(context: Context, name: str, current: str) -> list[str]:
-    """Released versions above the current one, ascending; no pre-releases, none that was yanked."""
-    from packaging.version import Version
-
-    return [
-        each.text
-        for each in context.catalogue.versions(name)
-        if not each.yanked and not each.version.is_prerelease and each.version > Version(current)
-    ]
 
 
 def _searched(context: Context, name: str, current: str, candidates: list[str]) -> Latest:

@@ -107,14 +107,10 @@ def imported_names(root: Path) -> Counter[str]:
             content = file.read_bytes()
         except OSError:
             continue
-        counts.update(_imports(content))
+        names: set[str] = set()
+        for module, modules in _IMPORT.findall(content):
+            for dotted in [module] if module else modules.split(b","):
+                parts = dotted.split()[0].decode().split(".") if dotted.split() else []
+                names.update(".".join(parts[: index + 1]) for index in range(len(parts)))
+        counts.update(names)
     return counts
-
-
-def _imports(content: bytes) -> set[str]:
-    names: set[str] = set()
-    for module, modules in _IMPORT.findall(content):
-        for dotted in [module] if module else modules.split(b","):
-            parts = dotted.split()[0].decode().split(".") if dotted.split() else []
-            names.update(".".join(parts[: index + 1]) for index in range(len(parts)))
-    return names

@@ -52,9 +52,14 @@ class Homes:
     def best(self) -> tuple[Candidate, Symbol] | None:
         """The candidate that most speaks for, with its definition; None where nothing does, or for two alike."""
         self._by_advice()
-        self._by_staying()
+        if self._subject.symbol.dotted != self._subject.path:
+            self._add(self._subject.symbol.dotted, Reason.STAYED)
         self._by_standing_for()
-        self._by_importers()
+        modules = frozenset({self._subject.module, self._subject.path.rpartition(".")[0]})
+        found = votes(import_index(self._old), import_index(self._new), self._subject.name, modules)
+        for (module, name), _ in found.most_common(5):
+            if name == self._subject.name or self._is_renamed(module, name):
+                self._add(f"{module}.{name}", Reason.IMPORTERS)
         self._by_name()
         if not any(candidate.weight >= LEAST for candidate in self._found.values()):
             self._by_body()
@@ -89,10 +94,6 @@ class Homes:
         homes = [row for row in self._new.names().by_name.get(name, ()) if not _is_aside(row.module)]
         return f"{homes[0].module}.{name}" if len(homes) == 1 else ""
 
-    def _by_staying(self) -> None:
-        if self._subject.symbol.dotted != self._subject.path:
-            self._add(self._subject.symbol.dotted, Reason.STAYED)
-
     def _by_standing_for(self) -> None:
         symbol = self._subject.symbol
         name = shims.stands_for(symbol.value if symbol.kind is SymbolKind.VALUE else self._source)
@@ -101,13 +102,6 @@ class Homes:
             dotted = self._add(found.symbol.dotted, Reason.STOOD_FOR)
             if dotted and symbol.kind is SymbolKind.VALUE:
                 self._found[dotted].is_doubtful = True  # what the wrapper changed is not known
-
-    def _by_importers(self) -> None:
-        modules = frozenset({self._subject.module, self._subject.path.rpartition(".")[0]})
-        found = votes(import_index(self._old), import_index(self._new), self._subject.name, modules)
-        for (module, name), _ in found.most_common(5):
-            if name == self._subject.name or self._is_renamed(module, name):
-                self._add(f"{module}.{name}", Reason.IMPORTERS)
 
     def _is_renamed(self, module: str, name: str) -> bool:
         """Whether another name that importers take now may be the old one's new name: it is new there, and looks like

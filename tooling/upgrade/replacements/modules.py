@@ -30,10 +30,6 @@ def new_module(dotted: str, old: Upstream, new: Upstream, texts: Iterable[str]) 
     for (module, other), _ in voted.most_common(1):
         if _is_module(f"{module}.{other}", new):
             return Candidate(f"{module}.{other}", {Reason.IMPORTERS})
-    return _by_content(dotted, old, new)
-
-
-def _by_content(dotted: str, old: Upstream, new: Upstream) -> Candidate | None:
     table, before = new.names().by_name, old.names().by_name
     own = [name for name, rows in before.items() if any(row.module == dotted and row.kind != "value" for row in rows)]
     counted: Counter[str] = Counter()

@@ -27,19 +27,15 @@ def stands_for(source: str) -> str:
         return ""
     match tree.body:
         case [ast.ClassDef() as node]:
-            return _base(node)
+            if len(node.bases) != 1 or not all(_is_idle_member(statement) for statement in node.body):
+                return ""
+            return _dotted(node.bases[0])
         case [ast.FunctionDef() | ast.AsyncFunctionDef() as node]:
             return _callee(node.body)
         case [ast.Expr(value=ast.Call() as call)]:
             names = [name for argument in call.args if (name := _dotted(argument))]
             return names[0] if len(names) == 1 else ""
     return ""
-
-
-def _base(node: ast.ClassDef) -> str:
-    if len(node.bases) != 1 or not all(_is_idle_member(statement) for statement in node.body):
-        return ""
-    return _dotted(node.bases[0])
 
 
 def _is_idle_member(statement: ast.stmt) -> bool:

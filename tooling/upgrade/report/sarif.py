@@ -45,11 +45,18 @@ def _run(audit: Audit, tool_version: str) -> dict[str, Any]:
 
 
 def _result(finding: Finding, rule: int) -> dict[str, Any]:
+    parts = [finding.message]
+    if finding.replacement:
+        parts.append(f"Use {finding.replacement.text} ({finding.replacement.why}).")
+    for name, side in (("Old", finding.old), ("New", finding.new)):
+        if side.signature:
+            parts.append(f"{name}: {side.signature} ({side.file}:{side.line}).")
+    what = "\0".join((finding.path, str(finding.kind), finding.symbol, finding.parameter))
     return {
         "ruleId": str(finding.kind),
         "ruleIndex": rule,
         "level": LEVELS[finding.severity],
-        "message": {"text": _message(finding)},
+        "message": {"text": " ".join(parts)},
         "locations": [
             {
                 "physicalLocation": {
@@ -58,21 +65,6 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
                 }
             }
         ],
-        "partialFingerprints": {"arealUse/v1": _fingerprint(finding)},
+        "partialFingerprints": {"arealUse/v1": hashlib.sha256(what.encode()).hexdigest()[:32]},
         "properties": {"confidence": round(finding.confidence, 2), "symbol": finding.symbol},
     }
-
-
-def _message(finding: Finding) -> str:
-    parts = [finding.message]
-    if finding.replacement:
-        parts.append(f"Use {finding.replacement.text} ({finding.replacement.why}).")
-    for name, side in (("Old", finding.old), ("New", finding.new)):
-        if side.signature:
-            parts.append(f"{name}: {side.signature} ({side.file}:{side.line}).")
-    return " ".join(parts)
-
-
-def _fingerprint(finding: Finding) -> str:
-    what = "\0".join((finding.path, str(finding.kind), finding.symbol, finding.parameter))
-    return hashlib.sha256(what.encode()).hexdigest()[:32]

@@ -33,7 +33,18 @@ def _audit(audit: Audit, show_info: bool) -> Iterator[str]:
             for finding in findings:
                 yield from _finding(finding)
     yield ""
-    yield from _seen(audit)
+    seconds = sum(audit.seconds.values())
+    yield (
+        f"  {audit.files} files looked at: {audit.uses} uses of {audit.symbols} symbols, {audit.judged} judged, "
+        f"{open_share(audit):.0%} not seen; {audit.modules_read[0]} + {audit.modules_read[1]} modules read; "
+        f"{seconds:.1f} s"
+    )
+    for unseen in sorted(audit.open, key=lambda unseen: -unseen.count)[:SEEN_OPEN]:
+        yield f"    {unseen.count} not seen: {unseen.why} (e.g. {unseen.example})"
+    if audit.unresolved:
+        yield f"    {audit.unresolved} that {audit.old_version} does not have either"
+    for problem in audit.unreadable:
+        yield f"    not read: {problem}"
 
 
 def _finding(finding: Finding) -> Iterator[str]:
@@ -51,18 +62,3 @@ def _finding(finding: Finding) -> Iterator[str]:
 def _side(side: Evidence) -> str:
     place = f"{side.file}:{side.line}" if side.line else side.file
     return f"{place}  {side.signature}" if side.signature else place
-
-
-def _seen(audit: Audit) -> Iterator[str]:
-    seconds = sum(audit.seconds.values())
-    yield (
-        f"  {audit.files} files looked at: {audit.uses} uses of {audit.symbols} symbols, {audit.judged} judged, "
-        f"{open_share(audit):.0%} not seen; {audit.modules_read[0]} + {audit.modules_read[1]} modules read; "
-        f"{seconds:.1f} s"
-    )
-    for unseen in sorted(audit.open, key=lambda unseen: -unseen.count)[:SEEN_OPEN]:
-        yield f"    {unseen.count} not seen: {unseen.why} (e.g. {unseen.example})"
-    if audit.unresolved:
-        yield f"    {audit.unresolved} that {audit.old_version} does not have either"
-    for problem in audit.unreadable:
-        yield f"    not read: {problem}"

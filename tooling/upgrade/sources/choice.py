@@ -28,7 +28,16 @@ def choose(links: Iterable[FileLink], python: str) -> FileLink | None:
 
 def _rank(link: FileLink, python: str) -> tuple[object, ...]:
     fits = _accepts(link.requires_python, python)
-    return (not link.is_wheel, link.yanked is not None, not fits, _tag_rank(link, python), _build(link), link.filename)
+    # Later builds of one wheel first
+    number, text = parse_wheel_filename(link.filename)[2] or (0, "") if link.is_wheel else (0, "")
+    return (
+        not link.is_wheel,
+        link.yanked is not None,
+        not fits,
+        _tag_rank(link, python),
+        (-number, text),
+        link.filename,
+    )
 
 
 def _accepts(requires_python: str, python: str) -> bool:
@@ -53,12 +62,6 @@ def _tag_rank(link: FileLink, python: str) -> int:
     if any(tag.abi == "abi3" for tag in linux):
         return 3
     return 4 if linux else 5
-
-
-def _build(link: FileLink) -> tuple[int, str]:
-    """Later builds of one wheel first."""
-    number, text = parse_wheel_filename(link.filename)[2] or (0, "") if link.is_wheel else (0, "")
-    return -number, text
 
 
 @cache

@@ -36,7 +36,11 @@ def folder_release(path: Path, distribution: str, version: str) -> Release:
         raise UpstreamError(f"no such folder: {path}", fix="name a folder that holds packages")
     information = _dist_info(root, distribution)
     if information is not None:
-        found = _recorded(root, information) or _packages_beside(root, information)
+        text = _content(information, "RECORD").decode("utf-8", "replace")
+        names = [row[0].replace("\\", "/") for row in csv.reader(text.splitlines()) if row]
+        found = [name for name in names if _is_inside(name) and (root / name).is_file()] or _packages_beside(
+            root, information
+        )
     elif any((root / name).is_file() for name in ("__init__.py", "__init__.pyi")):
         found = [f"{root.name}/{name}" for name in _walk(root)]
         root = root.parent
@@ -81,12 +85,6 @@ def _dist_info(root: Path, distribution: str) -> Path | None:
         if canonicalize_name(candidate.name.removesuffix(".dist-info").rpartition("-")[0]) == wanted:
             return candidate
     return None
-
-
-def _recorded(root: Path, information: Path) -> list[str]:
-    text = _content(information, "RECORD").decode("utf-8", "replace")
-    names = [row[0].replace("\\", "/") for row in csv.reader(text.splitlines()) if row]
-    return [name for name in names if _is_inside(name) and (root / name).is_file()]
 
 
 def _packages_beside(root: Path, information: Path) -> list[str]:

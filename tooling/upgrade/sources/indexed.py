@@ -141,14 +141,13 @@ class Catalogue:
             links = [_link(entry) for entry in self._cache.entries(distribution)]
             if links:
                 return Listing(tuple(links), listing.asked, listing.failed)
-        raise problems.unknown_package(distribution, listing, self._suggestions(), offline=self._offline)
+        raise problems.unknown_package(
+            distribution, listing, sorted(self._known | set(self._cache.distributions())), offline=self._offline
+        )
 
     def _more_places(self, listing: Listing) -> bool:
         """Whether an index is configured that was not asked."""
         return any(index.url not in listing.asked for index in self._settings.indexes if not index.explicit)
-
-    def _suggestions(self) -> list[str]:
-        return sorted(self._known | set(self._cache.distributions()))
 
     # ------------------------------------------------------------------------------------------------------ its sources
 

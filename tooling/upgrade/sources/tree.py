@@ -30,7 +30,9 @@ class Tree:
         """paths: sources and compiled modules, in any order. read: gives the content of a source. digest: of the
         content, where it is known already."""
         self.origin = origin
-        self._all = tuple(path for path in layout.without_asides(paths) if _is_wanted(path))
+        self._all = tuple(
+            path for path in layout.without_asides(paths) if (layout.is_source(path) or layout.is_native(path))
+        )
         self._files = tuple(path for path in self._all if layout.is_source(path))
         self._known = frozenset(self._files)
         self._read = read
@@ -95,7 +97,3 @@ def content_digest(contents: Iterable[tuple[str, bytes]]) -> str:
     for path, content in contents:
         total.update(path.encode() + b"\0" + hashlib.sha256(content).digest())
     return total.hexdigest()
-
-
-def _is_wanted(path: str) -> bool:
-    return layout.is_source(path) or layout.is_native(path)

@@ -180,17 +180,7 @@ class PythonCommands:
             self._expression(node.func.value, scope, block)
         for each in [*node.args, *(keyword.value for keyword in node.keywords)]:
             self._argument(each, scope, block)
-        self._handed(node, scope)
-
-    def _argument(self, node: ast.expr, scope: _Scope, block: tuple[int, ...]) -> None:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
-            for words in split_shell(node.value, node.lineno):
-                self._recognise(_Row(words, block))
-            return
-        self._expression(node, scope, block)
-
-    def _handed(self, node: ast.Call, scope: _Scope) -> None:
-        """`build_command("sglang.launch_server", options)`: a module's name beside a dict of options."""
+        # `build_command("sglang.launch_server", options)`: a module's name beside a dict of options
         texts = [each for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         modules = [each for each in texts if "." in str(each.value) and self.programs.is_module(str(each.value))]
         if len(modules) != 1:
@@ -201,6 +191,13 @@ class PythonCommands:
         flags = [Word(f"--{key.text.replace('_', '-')}", key.line, key.column, key.end_line) for key in keys]
         if flags:
             self.found.append(Use(str(modules[0].value), _word("", modules[0]), (), tuple(flags)))
+
+    def _argument(self, node: ast.expr, scope: _Scope, block: tuple[int, ...]) -> None:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            for words in split_shell(node.value, node.lineno):
+                self._recognise(_Row(words, block))
+            return
+        self._expression(node, scope, block)
 
     def _row(self, node: ast.expr, scope: _Scope, block: tuple[int, ...]) -> _Row | None:
         words = self._words(node, scope)

@@ -37,7 +37,11 @@ def judge_environment(files: Sequence[SourceFile], pair: Pair) -> Iterator[Findi
         for mention in _mentions(file):
             read = gone.get(mention.name)
             if read is not None and pair.is_reached(file, mention.line):
-                yield _finding(file, mention, read, pair)
+                version = pair.new.release.origin.version
+                message = f"{pair.distribution} {version} does not read {mention.name}: it has no effect"
+                what = What(Verdict.ENV_VAR, Severity.WARNING, mention.name, message)
+                old = Evidence(read.file, read.line, read.source)
+                yield pair.finding(file, (mention.line, mention.column, mention.line), what, old=old)
 
 
 def _mentions(file: SourceFile) -> list[Mention]:
@@ -56,11 +60,3 @@ def _gone(files: Sequence[SourceFile], pair: Pair) -> dict[str, Read]:
         if read is not None:
             found[name] = read
     return found
-
-
-def _finding(file: SourceFile, mention: Mention, read: Read, pair: Pair) -> Finding:
-    version = pair.new.release.origin.version
-    message = f"{pair.distribution} {version} does not read {mention.name}: it has no effect"
-    what = What(Verdict.ENV_VAR, Severity.WARNING, mention.name, message)
-    old = Evidence(read.file, read.line, read.source)
-    return pair.finding(file, (mention.line, mention.column, mention.line), what, old=old)

@@ -68,11 +68,15 @@ def _judge_flag(file: SourceFile, use: Use, word: Word, before: Command, after: 
     if known is None or not known.flag.file:
         return None
     taken = after.accepts(word.text)
-    symbol = _symbol(use, before, word.text)
+    symbol = f"{_shown(use, before)} {word.text}"
     old = Evidence(known.flag.file, known.flag.line, known.flag.source)
     place = (word.line, word.column, word.end_line)
     if taken is None:
-        if _is_rebuilt(before, after):
+        # Whether the new program takes its arguments apart in another way, which was not followed: a sub-command
+        # that is
+        # not seen any more, or a first parser that leaves the rest to a second one.
+        lost = len(after.nodes) < len(before.nodes) and bool(after.unknown)
+        if lost or (after.lenient and not before.lenient):
             return None
         severity, why, confidence = _refusal(after)
         message = f"`{_shown(use, before)}` has no {word.text} any more{why}"
@@ -89,13 +93,6 @@ def _judge_flag(file: SourceFile, use: Use, word: Word, before: Command, after: 
         what = What(Verdict.DEPRECATED, Severity.WARNING, symbol, message)
         return pair.finding(file, place, what, old=old, new=new, replacement=_replacement(taken.flag, after))
     return None
-
-
-def _is_rebuilt(before: Command, after: Command) -> bool:
-    """Whether the new program takes its arguments apart in another way, which was not followed: a sub-command that is
-    not seen any more, or a first parser that leaves the rest to a second one."""
-    lost = len(after.nodes) < len(before.nodes) and bool(after.unknown)
-    return lost or (after.lenient and not before.lenient)
 
 
 def _refusal(after: Command) -> tuple[Severity, str, float]:
@@ -141,7 +138,3 @@ def _gone_subcommand(file: SourceFile, use: Use, before: Command, pair: Pair) ->
 
 def _shown(use: Use, command: Command) -> str:
     return " ".join([use.program, *use.words[: len(command.nodes) - 1]])
-
-
-def _symbol(use: Use, command: Command, flag: str) -> str:
-    return f"{_shown(use, command)} {flag}"

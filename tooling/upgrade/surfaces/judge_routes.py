@@ -29,10 +29,24 @@ def judge_routes(files: Sequence[SourceFile], pair: Pair) -> Iterator[Finding]:
     if not before:
         return
     after = _routes(pair, pair.new)
-    tails = _differing(before, after)
+    # Last words of the paths where anything changed: what a file must contain to be looked at
+    found = set()
+    for path, old in before.items():
+        new = after.get(path, [])
+        open_ended = any(row.extra == "allow" or not row.body for row in new)
+        if not new or _methods(old) - _methods(new) or (not open_ended and _fields(old) - _fields(new)):
+            words = [part for part in path.split("/") if part and part != "{}"]
+            found.add(("/" + words[-1] if words else path).encode())
+    tails = found
     if not tails:
         return
-    own = route_paths(file.tree for file in files if file.kind == "python" and b"/" in file.content and _serves(file))
+    own = route_paths(
+        file.tree
+        for file in files
+        if file.kind == "python"
+        and b"/" in file.content
+        and any(mark in file.content for mark in (b"FastAPI", b"APIRouter", b"Route("))
+    )
     for file in files:
         if not _asks(file) or not any(tail in file.content for tail in tails) or file.tree is None:
             continue
@@ -53,22 +67,6 @@ def _routes(pair: Pair, modules: Modules) -> Table:
 def _asks(file: SourceFile) -> bool:
     """Whether a file may send requests at all: it speaks of HTTP, or of a URL, or has a client."""
     return file.kind == "python" and _ASKING.search(file.content) is not None
-
-
-def _serves(file: SourceFile) -> bool:
-    return any(mark in file.content for mark in (b"FastAPI", b"APIRouter", b"Route("))
-
-
-def _differing(before: Table, after: Table) -> set[bytes]:
-    """Last words of the paths where anything changed: what a file must contain to be looked at."""
-    found = set()
-    for path, old in before.items():
-        new = after.get(path, [])
-        open_ended = any(row.extra == "allow" or not row.body for row in new)
-        if not new or _methods(old) - _methods(new) or (not open_ended and _fields(old) - _fields(new)):
-            words = [part for part in path.split("/") if part and part != "{}"]
-            found.add(("/" + words[-1] if words else path).encode())
-    return found
 
 
 def _methods(rows: list[Route]) -> set[str]:

@@ -153,7 +153,8 @@ def _fields(classes: list[ast.expr], module: Module, pair: Pair) -> tuple[Fields
             continue
         seen.add(name)
         if isinstance(local, ast.ClassDef):
-            own |= _annotated(local)
+            targets = [each.target for each in local.body if isinstance(each, ast.AnnAssign)]
+            own |= {target.id for target in targets if isinstance(target, ast.Name)}
             waiting += local.bases
             continue
         head, _, rest = name.partition(".")
@@ -168,11 +169,6 @@ def _fields(classes: list[ast.expr], module: Module, pair: Pair) -> tuple[Fields
             new.update(pair.new.fields(after))
             whole = whole and _in_sight(pair.new, after)
     return old, new, own, whole
-
-
-def _annotated(node: ast.ClassDef) -> set[str]:
-    targets = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
-    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def _in_sight(modules: Modules, definition: Definition) -> bool:

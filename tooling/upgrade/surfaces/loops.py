@@ -31,30 +31,21 @@ def looped_flags(frame: FrameLike, call: ast.Call) -> Made | None:
         return None  # `add_argument(*names, **options)`: the names come from somewhere else
     variable, write = spelling
     for loop in reversed(frame.loops):
-        if variable.split(".")[0] in _targets(loop.target):
-            return _made(frame, loop, write)
+        if variable.split(".")[0] in {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}:
+            literal = _literal(frame, loop.iter)
+            if literal is not None and all(write(name).startswith("-") for name in literal):
+                return {write(name): (frame.module.path, loop.iter.lineno, False) for name in literal}
+            classes = _classes(frame, loop.iter, 0)
+            if len({id(each.node) for each in classes}) != 1:
+                return None
+            if not write("x").startswith("-"):
+                return None
+            fields = frame.modules.fields(classes[0])
+            return {
+                write(name): (file, line, kind in {"bool", "Optional[bool]", "bool | None"})
+                for name, (file, line, kind) in fields.items()
+            } or None
     return None
-
-
-def _made(frame: FrameLike, loop: ast.For | ast.comprehension, write: Callable[[str], str]) -> Made | None:
-    literal = _literal(frame, loop.iter)
-    if literal is not None and all(write(name).startswith("-") for name in literal):
-        return {write(name): (frame.module.path, loop.iter.lineno, False) for name in literal}
-    classes = _classes(frame, loop.iter, 0)
-    if len({id(each.node) for each in classes}) != 1:
-        return None
-    if not write("x").startswith("-"):
-        return None
-    fields = frame.modules.fields(classes[0])
-    return {write(name): (file, line, _is_bool(kind)) for name, (file, line, kind) in fields.items()} or None
-
-
-def _is_bool(annotation: str) -> bool:
-    return annotation in {"bool", "Optional[bool]", "bool | None"}
-
-
-def _targets(target: ast.expr) -> set[str]:
-    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
 
 
 def _spelling(node: ast.expr) -> tuple[str, Callable[[str], str]] | None:

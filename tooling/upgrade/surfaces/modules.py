@@ -208,7 +208,10 @@ class Modules:
             if not isinstance(current.node, ast.ClassDef) or any(current.node is each.node for each in found):
                 continue
             found.append(current)
-            bases = [self.named(_origin(base), current.module) for base in current.node.bases]
+            bases = [
+                self.named(base.value if isinstance(base, ast.Subscript) else base, current.module)
+                for base in current.node.bases
+            ]
             waiting = [*(base for base in bases if base is not None), *waiting]
         return found
 
@@ -230,10 +233,6 @@ class Modules:
                     if not annotation.startswith(("ClassVar", "typing.ClassVar")):
                         found.setdefault(node.target.id, (each.module.path, node.lineno, annotation))
         return found
-
-
-def _origin(expression: ast.expr) -> ast.expr:
-    return expression.value if isinstance(expression, ast.Subscript) else expression
 
 
 def dotted_name(expression: ast.expr) -> str | None:

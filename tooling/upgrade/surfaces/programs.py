@@ -65,7 +65,14 @@ class Command:
                 if base is not None and base.negatable is not False:
                     return Accepted(base)
         for node in self.nodes:
-            handled = next((each for each in node.handled if name == each or _glued(name, each)), None)
+            handled = next(
+                (
+                    each
+                    for each in node.handled
+                    if name == each or (len(each) == 2 and not name.startswith("--") and name.startswith(each))
+                ),
+                None,
+            )
             if handled is not None:
                 return Accepted(Flag(handled, "", 0, ""))
         if not name.startswith("--"):
@@ -74,11 +81,6 @@ class Command:
         for each in _spellings(name, dashes):
             longer.update({id(flag): flag for key, flag in flags.items() if key.startswith(each)})
         return Accepted(next(iter(longer.values())), abbreviated=True) if len(longer) == 1 else None
-
-
-def _glued(name: str, handled: str) -> bool:
-    """ "-O3" for "-O"."""
-    return len(handled) == 2 and not name.startswith("--") and name.startswith(handled)
 
 
 def _spellings(name: str, dashes: bool) -> list[str]:
@@ -146,27 +148,23 @@ class Programs:
             if module is None:
                 return None
             interpreter.run(module.tree.body, module, {})
-        return _joined(interpreter.made)
+        if not interpreter.made:
+            return None
+        joined = ParserNode()
+        for parser in interpreter.made:
+            joined.flags = {**parser.merged(), **joined.flags}
+            joined.children = {**parser.children, **joined.children}
+            joined.unknown += parser.unknown
+            joined.lenient = joined.lenient or parser.lenient
+            joined.dashes = joined.dashes or parser.dashes
+            joined.handled |= parser.handled
+        return joined
 
     def _entry(self, dotted: str, attribute: str) -> Definition | None:
         found = self.modules.find(f"{dotted}.{attribute}")
         if found is not None and isinstance(found.node, ast.ClassDef):
             return self.modules.method(found, "__call__")
         return found
-
-
-def _joined(parsers: list[ParserNode]) -> ParserNode | None:
-    if not parsers:
-        return None
-    joined = ParserNode()
-    for parser in parsers:
-        joined.flags = {**parser.merged(), **joined.flags}
-        joined.children = {**parser.children, **joined.children}
-        joined.unknown += parser.unknown
-        joined.lenient = joined.lenient or parser.lenient
-        joined.dashes = joined.dashes or parser.dashes
-        joined.handled |= parser.handled
-    return joined
 
 
 __all__ = ["Accepted", "Command", "Module", "Programs"]

@@ -108,7 +108,13 @@ def _of_module(modules: Modules, module: Module, included: dict[str, set[str]]) 
             for path, methods, named in _declared(call, decorating=handler is not None):
                 receiver = dotted_name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
                 endpoint = handler or functions.get(named)
-                yield from _prefixed(modules, module, endpoint, path, methods, call, (receiver or ""), own, included)
+                name = (receiver or "").rpartition(".")[2]
+                body = _body(modules, module, endpoint) if endpoint is not None else _Body()
+                for prefix in sorted(included.get(name) or {""}):
+                    whole = shaped(prefix + own.get(name, "") + path)
+                    yield Route(
+                        whole, methods, module.path, call.lineno, body.fields, body.model, body.extra, body.aliases
+                    )
 
 
 def _declared(call: ast.Call, *, decorating: bool) -> Iterator[tuple[str, frozenset[str], str]]:
@@ -132,24 +138,6 @@ def _declared(call: ast.Call, *, decorating: bool) -> Iterator[tuple[str, frozen
         handler = dotted_name(call.args[1]) if len(call.args) > 1 else None
         endpoint = handler or next((dotted_name(each.value) for each in call.keywords if each.arg == "endpoint"), "")
         yield path, methods or frozenset({"GET"}), (endpoint or "").rpartition(".")[2]
-
-
-def _prefixed(
-    modules: Modules,
-    module: Module,
-    handler: FunctionNode | None,
-    path: str,
-    methods: frozenset[str],
-    call: ast.Call,
-    receiver: str,
-    own: dict[str, str],
-    included: dict[str, set[str]],
-) -> Iterator[Route]:
-    name = receiver.rpartition(".")[2]
-    body = _body(modules, module, handler) if handler is not None else _Body()
-    for prefix in sorted(included.get(name) or {""}):
-        whole = shaped(prefix + own.get(name, "") + path)
-        yield Route(whole, methods, module.path, call.lineno, body.fields, body.model, body.extra, body.aliases)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,10 @@ class Reader:
             kinds = {type(part.value).__name__ for part in arguments if isinstance(part, ast.Constant)}
             return Values(tuple(Builtin(kind) for kind in sorted(kinds)))
         if name in ("type", "Type"):
-            return _classes(self.of(arguments[0]))
+            # `type[X]` for `X`
+            values = self.of(arguments[0])
+            types = tuple(Definite(kind.symbol) for kind in values.types if isinstance(kind, Instance))
+            return Values(types, values.open or len(types) < len(values.types))
         if name in ("tuple", "Tuple") and len(arguments) == 2 and _ellipsis(arguments[1]):
             return container("list", [self.of(arguments[0])])
         if name == "Callable":
@@ -197,9 +200,3 @@ class Reader:
 
 def _ellipsis(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is Ellipsis
-
-
-def _classes(values: Values) -> Values:
-    """`type[X]` for `X`."""
-    types = tuple(Definite(kind.symbol) for kind in values.types if isinstance(kind, Instance))
-    return Values(types, values.open or len(types) < len(values.types))

@@ -18,7 +18,9 @@ def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassFacts:
     attributes: dict[str, list[tuple[str, str, str, int]]] = {}
     dynamic, passed_on = "", ""
     for method in _methods(node.body):
-        receiver = _receiver(method)
+        decorators = {dotted_name(decorator) for decorator in method.decorator_list}
+        parameters = method.args.posonlyargs + method.args.args
+        receiver = "" if "staticmethod" in decorators or not parameters else parameters[0].arg
         if not receiver:
             continue
         for name, source, annotation, line in _assigned(method, receiver, lines):
@@ -39,12 +41,6 @@ def _methods(body: list[ast.stmt]) -> Iterator[FunctionNode]:
         elif isinstance(statement, ast.If):
             yield from _methods(statement.body)
             yield from _methods(statement.orelse)
-
-
-def _receiver(method: FunctionNode) -> str:
-    decorators = {dotted_name(decorator) for decorator in method.decorator_list}
-    parameters = method.args.posonlyargs + method.args.args
-    return "" if "staticmethod" in decorators or not parameters else parameters[0].arg
 
 
 def _assigned(method: FunctionNode, receiver: str, lines: Lines) -> Iterator[tuple[str, str, str, int]]:

@@ -110,7 +110,15 @@ def _is_there(method: FunctionNode, call: ast.Call, before: list[ast.stmt], rece
         return True
     for node in ast.walk(method):
         if isinstance(node, ast.If | ast.For) and any(_holds(each, call) for each in node.body):
-            tests = _parts(node.test) if isinstance(node, ast.If) else []
+            tests = (
+                (
+                    node.test.values
+                    if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
+                    else [node.test]
+                )
+                if isinstance(node, ast.If)
+                else []
+            )
             if any(isinstance(test, ast.Call) and _reads(test, "hasattr", wanted, receiver) for test in tests):
                 return True
             if read_in(list(itertools.takewhile(lambda each: not _holds(each, call), node.body))):
@@ -120,11 +128,6 @@ def _is_there(method: FunctionNode, call: ast.Call, before: list[ast.stmt], rece
 
 def _holds(statement: ast.stmt, call: ast.Call) -> bool:
     return any(part is call for part in ast.walk(statement))
-
-
-def _parts(test: ast.expr) -> list[ast.expr]:
-    """What must hold for a test to hold."""
-    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
 
 
 def _reads(call: ast.Call, function: str, wanted: str, receiver: str) -> bool:

@@ -76,7 +76,10 @@ class Decorators:
         located = self.model.definitions.locate(symbol)
         if facts is None or located is None or symbol.kind is not SymbolKind.FUNCTION:
             return False
-        if _keeps_by_types(facts):
+        # `def decorator(f: F) -> F`, `def factory(...) -> Callable[[F], F]`
+        returns = " ".join(facts.returns.strip("\"'").split())
+        first = " ".join(facts.parameters[0][3].strip("\"'").split()) if facts.parameters else ""
+        if (first == returns and returns not in _UNTELLING) or _FACTORY.match(returns) is not None:
             return True
         judge = _Judge(self, Where(located.table), facts)
         return judge.returns_keep([name for name, *_ in facts.parameters], facts.values, depth=0)
@@ -90,13 +93,6 @@ class Decorators:
         if facts is None:
             return set()
         return {word for _, _, _, reads in facts.inner.values() for word in reads}
-
-
-def _keeps_by_types(facts: FunctionFacts) -> bool:
-    """`def decorator(f: F) -> F`, `def factory(...) -> Callable[[F], F]`."""
-    returns = " ".join(facts.returns.strip("\"'").split())
-    first = " ".join(facts.parameters[0][3].strip("\"'").split()) if facts.parameters else ""
-    return (first == returns and returns not in _UNTELLING) or _FACTORY.match(returns) is not None
 
 
 class _Judge:

@@ -110,7 +110,14 @@ class Definitions:
     def _class(self, table: Table, dotted: str, binding: Binding, owner: str) -> Symbol:
         text = decorated_text(binding.decorators)
         refuses = ""
-        constructor = _plain(table.classes[binding.line].bindings.get("__init__", ()))
+        constructor = next(
+            (
+                item
+                for item in reversed(list(table.classes[binding.line].bindings.get("__init__", ())))
+                if item.kind in ("def", "async def")
+            ),
+            None,
+        )
         if constructor is not None:
             facts = self.store.function(table, constructor)
             text = text or facts.deprecated
@@ -156,10 +163,6 @@ def _refusal(facts: FunctionFacts, *, method: bool) -> str:
     if facts.refuses is None or (method and facts.refusal_type in ("NotImplementedError", "NotImplemented")):
         return ""
     return facts.refuses or facts.refusal_type
-
-
-def _plain(bindings: Iterable[Binding]) -> Binding | None:
-    return next((item for item in reversed(list(bindings)) if item.kind in ("def", "async def")), None)
 
 
 def _last(decorator: str) -> str:

@@ -277,7 +277,12 @@ def text_of(node: ast.expr | None) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value) if isinstance(node.value, str) else ""
     if isinstance(node, ast.JoinedStr):
-        parts = [part.value if isinstance(part, ast.Constant) else f"{{{_hole(part)}}}" for part in node.values]
+        parts = [
+            part.value
+            if isinstance(part, ast.Constant)
+            else f"{{{(ast.unparse(part.value) if isinstance(part, ast.FormattedValue) else '')}}}"
+            for part in node.values
+        ]
         return "".join(map(str, parts))
     if isinstance(node, ast.BinOp):
         return text_of(node.left) + (text_of(node.right) if isinstance(node.op, ast.Add) else "")
@@ -286,10 +291,6 @@ def text_of(node: ast.expr | None) -> str:
     if isinstance(node, ast.Call) and node.args:
         return text_of(node.args[0])
     return ""
-
-
-def _hole(node: ast.expr) -> str:
-    return ast.unparse(node.value) if isinstance(node, ast.FormattedValue) else ""
 
 
 def _as_load(node: ast.expr) -> ast.expr:

@@ -157,19 +157,17 @@ class Fields:
         for ancestor in lineage.ancestors[1:]:
             if isinstance(ancestor, str):
                 if ancestor in _BY_BASE:
-                    return self._from_base(_BY_BASE[ancestor], symbol)
+                    name = _BY_BASE[ancestor]
+                    scope = self.model.definitions.scope(symbol)
+                    keywords = dict(scope.keywords) if scope is not None else {}
+                    keyword_only = name in ("pydantic", "typeddict") or keywords.get("kw_only") == "True"
+                    extra = self._extra(symbol) if name == "pydantic" else ""
+                    return Style(name, keyword_only, extra=extra, total=keywords.get("total") != "False")
             else:
                 inherited = self._inherited(ancestor)
                 if inherited is not None:
                     return inherited
         return None
-
-    def _from_base(self, name: str, symbol: Symbol) -> Style:
-        scope = self.model.definitions.scope(symbol)
-        keywords = dict(scope.keywords) if scope is not None else {}
-        keyword_only = name in ("pydantic", "typeddict") or keywords.get("kw_only") == "True"
-        extra = self._extra(symbol) if name == "pydantic" else ""
-        return Style(name, keyword_only, extra=extra, total=keywords.get("total") != "False")
 
     def _inherited(self, ancestor: Symbol) -> Style | None:
         """A base that makes dataclasses of what derives from it, in `__init_subclass__` or by `dataclass_transform`."""

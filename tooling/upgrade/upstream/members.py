@@ -175,18 +175,20 @@ class Members:
         if items:
             found = self.modules.of_bindings(where, name, items)
             if found is not None:
-                return self._taken_over(found, ancestor, items[-1])
+                # `forward = _forward`, `with_args = classmethod(_with_args)` in a class body
+                binding = items[-1]
+                if (
+                    not isinstance(found, Found)
+                    or found.symbol.kind is not SymbolKind.FUNCTION
+                    or not found.symbol.file
+                ):
+                    return found
+                if binding.kind != "value" or (found.symbol.owner and not binding.source.startswith(_WRAPPERS)):
+                    return found
+                wrapper = binding.source.partition("(")[0]
+                kind = wrapper if wrapper in _WRAPPERS else found.symbol.binding if found.symbol.owner else "method"
+                return replace(found, symbol=self.definitions.rebound(found.symbol, ancestor.dotted, kind))
         return self._patched(ancestor, where, name) or self._on_instances(ancestor, where, name)
-
-    def _taken_over(self, found: Resolution, owner: Symbol, binding: Binding) -> Resolution:
-        """`forward = _forward`, `with_args = classmethod(_with_args)` in a class body."""
-        if not isinstance(found, Found) or found.symbol.kind is not SymbolKind.FUNCTION or not found.symbol.file:
-            return found
-        if binding.kind != "value" or (found.symbol.owner and not binding.source.startswith(_WRAPPERS)):
-            return found
-        wrapper = binding.source.partition("(")[0]
-        kind = wrapper if wrapper in _WRAPPERS else found.symbol.binding if found.symbol.owner else "method"
-        return replace(found, symbol=self.definitions.rebound(found.symbol, owner.dotted, kind))
 
     def _patched(self, symbol: Symbol, where: Where, name: str) -> Resolution | None:
         """`Class.name = value` beside the class."""
@@ -257,7 +259,11 @@ class Members:
             return f"{symbol.dotted} gets attributes with computed names"
         if scope.stars or any(self._strange(where_source) for where_source in self._metaclass(symbol, scope)):
             return f"{symbol.dotted} has a metaclass with __getattr__"
-        return self._strange_decorator(symbol, located.binding)
+        where = self.around(symbol)
+        for source in located.binding.decorators:
+            if not self.model.keeps(where, source):
+                return f"{symbol.dotted} is changed by @{source.partition('(')[0]}"
+        return ""
 
     def _metaclass(self, symbol: Symbol, scope: Scope) -> Iterator[Resolution]:
         for word, source in scope.keywords:
@@ -273,13 +279,6 @@ class Members:
             )
         known = external(metaclass)
         return not known or python_class(known) is None
-
-    def _strange_decorator(self, symbol: Symbol, binding: Binding) -> str:
-        where = self.around(symbol)
-        for source in binding.decorators:
-            if not self.model.keeps(where, source):
-                return f"{symbol.dotted} is changed by @{source.partition('(')[0]}"
-        return ""
 
     def constructor_hook(self, symbol: Symbol) -> bool:
         """Whether a metaclass decides what calling the class means."""

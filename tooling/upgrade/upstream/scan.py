@@ -209,19 +209,16 @@ class Scanner:
                 self.exports.append(("set", source))
             self._bind(target.id, "value" if source else "opaque", node, where, source)
         elif isinstance(target, ast.Tuple | ast.List):
-            self._unpack(target, node, where, value)
+            parts = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+            for index, part in enumerate(target.elts):
+                named = part.value if isinstance(part, ast.Starred) else part
+                if isinstance(named, ast.Name):
+                    source = self._source(parts[index]) if len(parts) == len(target.elts) else ""
+                    self._bind(named.id, "value" if source else "opaque", node, where, source)
         elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and not self._path:
             self.patches.append((target.value.id, target.attr, node.lineno, self._source(value)))
         elif isinstance(target, ast.Subscript):
             self._subscript(target, node, where, value)
-
-    def _unpack(self, target: ast.Tuple | ast.List, node: ast.Assign, where: str, value: ast.expr) -> None:
-        parts = value.elts if isinstance(value, ast.Tuple | ast.List) else []
-        for index, part in enumerate(target.elts):
-            named = part.value if isinstance(part, ast.Starred) else part
-            if isinstance(named, ast.Name):
-                source = self._source(parts[index]) if len(parts) == len(target.elts) else ""
-                self._bind(named.id, "value" if source else "opaque", node, where, source)
 
     def _subscript(self, target: ast.Subscript, node: ast.Assign, where: str, value: ast.expr) -> None:
         if dotted_name(target.value) == "sys.modules":

@@ -54,25 +54,22 @@ class Signatures:
         facts = self.definitions.facts(symbol)
         located = self.definitions.locate(symbol)
         if facts is not None and located is not None:
-            return self._of_function(symbol, facts, located)
+            where = Where(located.table, located.classes)
+            parameters = self._parameters(facts.parameters, where, facts)
+            if (symbol.owner and symbol.binding != "staticmethod") or symbol.dotted.endswith(".__new__"):
+                parameters = _without_receiver(parameters)
+            exact = not self._alternatives(symbol, located)
+            for source in located.binding.decorators:
+                renamed = self._renamed(source)
+                if renamed is not None:
+                    parameters = _with_alias(parameters, renamed)
+                exact = exact and self.decorators.keeps(where, source)
+            return Signature(tuple(parameters), facts.returns, exact)
         if located is not None and symbol.kind is SymbolKind.VALUE:
             return self._of_value(located)
         return Open(f"{symbol.dotted} is not a function or class that is known")
 
     # Functions
-
-    def _of_function(self, symbol: Symbol, facts: FunctionFacts, located: Located) -> Signature:
-        where = Where(located.table, located.classes)
-        parameters = self._parameters(facts.parameters, where, facts)
-        if (symbol.owner and symbol.binding != "staticmethod") or symbol.dotted.endswith(".__new__"):
-            parameters = _without_receiver(parameters)
-        exact = not self._alternatives(symbol, located)
-        for source in located.binding.decorators:
-            renamed = self._renamed(source)
-            if renamed is not None:
-                parameters = _with_alias(parameters, renamed)
-            exact = exact and self.decorators.keeps(where, source)
-        return Signature(tuple(parameters), facts.returns, exact)
 
     def _parameters(
         self, items: Sequence[tuple[str, str, str | None, str]], where: Where, facts: FunctionFacts | None

@@ -37,14 +37,11 @@ class ConstantReader:
             return UNKNOWN
         self._depth += 1
         try:
-            return self._evaluator(where).evaluate(node)
+            return Evaluator(partial(self.name_value, where), self.value_of).evaluate(node)
         except OutOfFuel:
             return UNKNOWN
         finally:
             self._depth -= 1
-
-    def _evaluator(self, where: Where) -> Evaluator:
-        return Evaluator(partial(self.name_value, where), self.value_of)
 
     def name_value(self, where: Where, name: str) -> object:
         """What a name is bound to in a class body or module."""

@@ -197,7 +197,13 @@ class _Evaluator:
         if isinstance(member, VersionText) and isinstance(container, Literal):
             return versions.within(member, container)
         if isinstance(member, Literal) and isinstance(container, Literal):
-            return _contained(member.value, container.value)
+            if isinstance(container.value, tuple):
+                return Literal(member.value in container.value)
+            return (
+                Literal(member.value in container.value)
+                if isinstance(container.value, str) and isinstance(member.value, str)
+                else NOTHING
+            )
         return NOTHING
 
     # -------------------------------------------------------------------------------------------------------- calls
@@ -267,7 +273,10 @@ class _Evaluator:
             return NOTHING
         if name == "getattr" and member.value == "__version__":
             return versions.version_of_symbol(f"{base.dotted}.__version__") or NOTHING
-        if base.derivation is None or (name == "getattr" and not _falsy_default(node)):
+        if base.derivation is None or (
+            name == "getattr"
+            and not (len(node.args) == 3 and isinstance(node.args[2], ast.Constant) and not node.args[2].value)
+        ):
             return NOTHING
         return Truth(HasName(base.derivation, member.value))
 
@@ -299,10 +308,6 @@ class _Evaluator:
         return self._by_name(last, node, scope)
 
 
-def _falsy_default(node: ast.Call) -> bool:
-    return len(node.args) == 3 and isinstance(node.args[2], ast.Constant) and not node.args[2].value
-
-
 def _against(value: Value, other: object, equal: bool) -> Truth | None:
     """`x is None`, `x == True`, where x is a condition (something found or not)."""
     condition = value.condition if isinstance(value, Truth) else value.exists if isinstance(value, Symbol) else None
@@ -310,12 +315,6 @@ def _against(value: Value, other: object, equal: bool) -> Truth | None:
         return None
     holds = condition if other is True else negated(condition)
     return Truth(holds if equal else negated(holds))
-
-
-def _contained(member: object, container: object) -> Value:
-    if isinstance(container, tuple):
-        return Literal(member in container)
-    return Literal(member in container) if isinstance(container, str) and isinstance(member, str) else NOTHING
 
 
 _HANDLERS: dict[type[ast.expr], Callable[[Any, Any, Scope], Value]] = {

@@ -113,7 +113,9 @@ def pack(facts: Facts) -> bytes:
     rows = [getattr(facts, entry.name) for entry in fields(Facts)]
     for index, entry in enumerate(fields(Facts)):
         if entry.name in ("classes", "functions"):
-            rows[index] = {name: _row(record) for name, record in rows[index].items()}
+            rows[index] = {
+                name: [getattr(record, entry.name) for entry in fields(record)] for name, record in rows[index].items()
+            }
     return marshal.dumps(rows)
 
 
@@ -128,7 +130,3 @@ def unpack(data: bytes) -> Facts | None:
     except (ValueError, EOFError, TypeError, AttributeError):
         return None
     return facts
-
-
-def _row(record: ClassFacts | FunctionFacts) -> list[Any]:
-    return [getattr(record, entry.name) for entry in fields(record)]

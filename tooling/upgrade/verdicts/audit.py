@@ -112,11 +112,21 @@ def _audited(
         findings.extend(_of_file(file, pair, context, tally))
         findings.extend(_dead_guards(file, pair, allowed))
     findings = _without_consequences(findings, index, pair)
+    # Sorted; of several findings on one cause at one place the gravest, then the one that names most
+    best: dict[tuple[object, ...], Finding] = {}
+    for finding in findings:
+        cause = "gone" if is_absence(finding) else finding.kind
+        key = (finding.path, finding.line, finding.column, cause, finding.parameter)
+        rival = best.get(key)
+        if rival is None or _worth(finding) < _worth(rival):
+            best[key] = finding
     return Audit(
         distribution=pair.distribution,
         old_version=pair.old.release.origin.version,
         new_version=pair.new.release.origin.version,
-        findings=tuple(_unique(findings)),
+        findings=tuple(
+            sorted(best.values(), key=lambda each: (each.path, each.line, each.column, each.kind, each.parameter))
+        ),
         uses=tally.uses,
         symbols=len(tally.symbols),
         judged=tally.judged,
@@ -201,18 +211,6 @@ def _without_consequences(findings: list[Finding], index: Index, pair: Compariso
         if cause is not None and _RANK[cause.severity] <= _RANK[finding.severity]:
             kept.append(replace(finding, message=f"{finding.message} (imported in line {place.line})"))
     return kept
-
-
-def _unique(findings: list[Finding]) -> list[Finding]:
-    """Sorted; of several findings on one cause at one place the gravest, then the one that names most."""
-    best: dict[tuple[object, ...], Finding] = {}
-    for finding in findings:
-        cause = "gone" if is_absence(finding) else finding.kind
-        key = (finding.path, finding.line, finding.column, cause, finding.parameter)
-        rival = best.get(key)
-        if rival is None or _worth(finding) < _worth(rival):
-            best[key] = finding
-    return sorted(best.values(), key=lambda each: (each.path, each.line, each.column, each.kind, each.parameter))
 
 
 def _worth(finding: Finding) -> tuple[int, int, str]:

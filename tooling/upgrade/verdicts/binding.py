@@ -52,7 +52,8 @@ def bind(signature: Signature, arguments: Arguments, accepts: Callable[[str], Ke
         if argument.name is None:
             slot = _positional_slot(signature, argument.position)
         else:
-            slot = _keyword_slot(signature, argument.name)
+            parameter = named(signature, argument.name)
+            slot = parameter.name if parameter is not None and parameter.kind != "positional-only" else ""
             if not slot and _is_positional_only(signature, argument.name):
                 wrong.add(index)
             elif not slot:
@@ -89,11 +90,6 @@ def _positional_slot(signature: Signature, position: int) -> str:
     if position < len(slots):
         return slots[position].name
     return STAR if takes(signature, "star") else ""
-
-
-def _keyword_slot(signature: Signature, name: str) -> str:
-    parameter = named(signature, name)
-    return parameter.name if parameter is not None and parameter.kind != "positional-only" else ""
 
 
 def _is_positional_only(signature: Signature, name: str) -> bool:

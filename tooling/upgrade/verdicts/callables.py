@@ -74,12 +74,15 @@ def _callable(upstream: Upstream, met: Met) -> Callable_ | str:
         signature = upstream.signature(symbol)
         if isinstance(signature, Open):
             return signature.why or "its signature is not known"
-        return Callable_(met, symbol, _with_self(signature) if met.unbound else signature, upstream)
+        return Callable_(
+            met,
+            symbol,
+            replace(signature, parameters=(Parameter("self", "positional-only"), *signature.parameters))
+            if met.unbound
+            else signature,
+            upstream,
+        )
     return "a value is called"
-
-
-def _with_self(signature: Signature) -> Signature:
-    return replace(signature, parameters=(Parameter("self", "positional-only"), *signature.parameters))
 
 
 def _by_value(upstream: Upstream, target: Derivation) -> Reach:

@@ -53,7 +53,13 @@ def mismatches(case: Case) -> Iterator[Problem]:
     reached = case.called_after.callables
     changes: dict[tuple[Verdict, str], list[tuple[Change, Callable_, Callable_]]] = {}
     for after in reached:
-        before = _counterpart(after, case.called_before.callables)
+        same = [each for each in case.called_before.callables if each.symbol.dotted == after.symbol.dotted]
+        alike = [
+            each
+            for each in case.called_before.callables
+            if each.symbol.dotted.split(".")[-2:] == after.symbol.dotted.split(".")[-2:]
+        ]
+        before = (same or alike or list(case.called_before.callables))[0]
         for change in compare(case, before, after, arguments):
             changes.setdefault((change.kind, change.parameter), []).append((change, before, after))
     for found in changes.values():
@@ -88,13 +94,26 @@ class _Comparison:
             return None
         if argument.name is not None:
             return self._keyword(index, argument, argument.name)
-        if self.arguments.has_star and self._after_star(index):
+        # Positions behind a `*x` are not known; those before it come first in the list
+        if self.arguments.has_star and (self.arguments.given[index].position < 0):
             return None
-        return self._positional(index, argument)
-
-    def _after_star(self, index: int) -> bool:
-        """Positions behind a `*x` are not known; those before it come first in the list."""
-        return self.arguments.given[index].position < 0
+        was, now = self.old.slots[index], self.new.slots.get(index, "")
+        if now == was or (was == STAR and now):
+            return None
+        parameter = named(self.after.signature, was) if was != STAR else None
+        if parameter is not None and parameter.kind == "keyword-only":
+            by_name = Replacement(was, "the parameter kept its name", certain=not self.arguments.has_star)
+            message = f"`{was}` must be passed by keyword now"
+            return self._change(Verdict.PARAM_KWONLY, was, argument, message, replacement=by_name)
+        if parameter is None:
+            return self._without_home(was, now, argument)
+        if self._shifted(index):
+            return None
+        lands = f"lands on `{now}`" if now and now != STAR else "has no place"
+        by_name = Replacement(was, "the parameter kept its name", certain=not self.arguments.has_star)
+        message = f"the argument for `{was}` {lands} now"
+        raises = "" if self.new.fits(len(self.arguments.given)) else "TypeError"
+        return self._change(Verdict.PARAM_REORDERED, was, argument, message, raises=raises, replacement=by_name)
 
     def _keyword(self, index: int, argument: Argument, name: str) -> Change | None:
         if self.new.slots.get(index, STARS) != STARS:
@@ -109,46 +128,22 @@ class _Comparison:
             return self._gone(name, argument, Severity.WARNING, fate)
         return None
 
-    def _positional(self, index: int, argument: Argument) -> Change | None:
-        was, now = self.old.slots[index], self.new.slots.get(index, "")
-        if now == was or (was == STAR and now):
-            return None
-        parameter = named(self.after.signature, was) if was != STAR else None
-        if parameter is not None and parameter.kind == "keyword-only":
-            by_name = Replacement(was, "the parameter kept its name", certain=not self.arguments.has_star)
-            message = f"`{was}` must be passed by keyword now"
-            return self._change(Verdict.PARAM_KWONLY, was, argument, message, replacement=by_name)
-        if parameter is None:
-            return self._without_home(was, now, argument)
-        if self._shifted(index):
-            return None
-        return self._reordered(was, now, argument)
-
     def _without_home(self, was: str, now: str, argument: Argument) -> Change | None:
         """The old parameter is gone, and its argument lands elsewhere or nowhere."""
         if now in ("", STAR):
             if was != STAR and not now:
                 return self._gone(was, argument, Severity.BREAKING)
-            return self._too_many(argument) if was == STAR else None
+            return (
+                self._change(Verdict.PARAM_REMOVED, "args", argument, "takes no further positional arguments now")
+                if was == STAR
+                else None
+            )
         if named(self.before.signature, now) is not None:
             return self._gone(was, argument, Severity.BREAKING)
         if renamed_parameter(self.before.signature, self.after.signature, was) == now:
             return None
         message = f"what was `{was}` lands on `{now}` now"
         return self._change(Verdict.PARAM_REORDERED, was, argument, message, severity=Severity.WARNING, raises="")
-
-    def _too_many(self, argument: Argument) -> Change:
-        return self._change(Verdict.PARAM_REMOVED, "args", argument, "takes no further positional arguments now")
-
-    def _reordered(self, was: str, now: str, argument: Argument) -> Change:
-        lands = f"lands on `{now}`" if now and now != STAR else "has no place"
-        by_name = Replacement(was, "the parameter kept its name", certain=not self.arguments.has_star)
-        message = f"the argument for `{was}` {lands} now"
-        raises = "" if self._still_binds() else "TypeError"
-        return self._change(Verdict.PARAM_REORDERED, was, argument, message, raises=raises, replacement=by_name)
-
-    def _still_binds(self) -> bool:
-        return self.new.fits(len(self.arguments.given))
 
     def _shifted(self, index: int) -> bool:
         """Whether the argument moved only because an argument before it lost its parameter: that one is the cause."""
@@ -231,12 +226,6 @@ class _Comparison:
         replacement: Replacement | None = None,
     ) -> Change:
         return Change(kind, parameter, argument.place, message, severity, raises, replacement)
-
-
-def _counterpart(after: Callable_, candidates: tuple[Callable_, ...]) -> Callable_:
-    same = [each for each in candidates if each.symbol.dotted == after.symbol.dotted]
-    alike = [each for each in candidates if each.symbol.dotted.split(".")[-2:] == after.symbol.dotted.split(".")[-2:]]
-    return (same or alike or list(candidates))[0]
 
 
 def _problem(case: Case, found: list[tuple[Change, Callable_, Callable_]], *, whole: bool) -> Problem:

@@ -76,21 +76,17 @@ def _points(compares: list[CompareVersion | None], allowed: SpecifierSet, pair: 
         except InvalidVersion:
             continue
         yield version
-        yield from _neighbours(version)
-
-
-def _neighbours(version: Version) -> Iterator[Version]:
-    """Just below, just above, and the next of each release part."""
-    base = version.base_version
-    yield Version(f"{base}.post1")
-    yield Version(f"{base}.1")
-    release = version.release
-    for index in range(len(release)):
-        raised = [*release[:index], release[index] + 1]
-        yield Version(".".join(map(str, raised)))
-        if release[index] > 0:
-            lowered = [*release[:index], release[index] - 1, 99999]
-            yield Version(".".join(map(str, lowered)))
+        # Just below, just above, and the next of each release part
+        base = version.base_version
+        yield Version(f"{base}.post1")
+        yield Version(f"{base}.1")
+        release = version.release
+        for index in range(len(release)):
+            raised = [*release[:index], release[index] + 1]
+            yield Version(".".join(map(str, raised)))
+            if release[index] > 0:
+                lowered = [*release[:index], release[index] - 1, 99999]
+                yield Version(".".join(map(str, lowered)))
 
 
 def _value(condition: Condition, version: str) -> bool | None:

@@ -116,7 +116,7 @@ def _probe(condition: HasName | HasParameter | ModuleExists, side: Side) -> bool
         release = side.holding(condition.dotted)
         if release is None:
             # Gone with its whole root: some release of this side may have held it before.
-            return False if _root_held(condition.dotted, side) else None
+            return False if (side.holding(condition.dotted.partition(".")[0]) is not None) else None
         found = release.resolve(condition.dotted)
         if isinstance(found, Open):
             return None
@@ -131,10 +131,6 @@ def _probe(condition: HasName | HasParameter | ModuleExists, side: Side) -> bool
             return False
         return True if sight.closed and sight.found and not sight.absent else None
     return _has_parameter(condition, release)
-
-
-def _root_held(dotted: str, side: Side) -> bool:
-    return side.holding(dotted.partition(".")[0]) is not None
 
 
 def _has_parameter(condition: HasParameter, release: Upstream) -> bool | None:

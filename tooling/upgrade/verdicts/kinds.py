@@ -87,7 +87,8 @@ def _gives_callable(case: Case) -> bool:
 
 def _async_contradiction(case: Case, old: Symbol, new: Symbol) -> str:
     was, now = _call_style(case.old, old), _call_style(case.new, new)
-    if was == now or "" in (was, now) or _reached_otherwise(case):
+    # Executors and partials do not call on the spot: `awaited` is about something else
+    if was == now or "" in (was, now) or (case.use.arguments is not None and case.use.arguments.partial):
         return ""
     awaited = case.use.awaited
     if awaited and was == "coroutine":
@@ -114,24 +115,15 @@ def _call_style(upstream: Upstream, symbol: Symbol) -> str:
     return "generator" if symbol.is_generator else "plain"
 
 
-def _reached_otherwise(case: Case) -> bool:
-    """Executors and partials do not call on the spot: `awaited` is about something else."""
-    return case.use.arguments is not None and case.use.arguments.partial
-
-
 def _awaitable(case: Case) -> bool:
     """Whether the old function gave something to await, though it was no coroutine function; then this code knows.
     Classes of the release may be awaitable too: not judged here."""
     outcome = case.old.follow(Called(case.use.target))
     return isinstance(outcome, Values) and any(
         (isinstance(each, Container) and each.name == "awaitable")
-        or (isinstance(each, Instance) and _has(case.old, each.symbol, "__await__"))
+        or (isinstance(each, Instance) and bool(getattr(case.old.member(each.symbol, "__await__"), "symbol", None)))
         for each in outcome.types
     )
-
-
-def _has(upstream: Upstream, symbol: Symbol, name: str) -> bool:
-    return bool(getattr(upstream.member(symbol, name), "symbol", None))
 
 
 def _problem(

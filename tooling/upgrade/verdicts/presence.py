@@ -56,6 +56,8 @@ def absences(case: Case) -> Iterator[Problem]:
     own = _may_be_of_an_own_class(case)
     whole = not case.after.found and case.after.closed and case.before.closed and not own
     sentence = _sentence(case, kind, absent, replacement.text if replacement else "")
+    dotted = replacement.text if replacement else ""
+    found = case.new.resolve(dotted) if "." in dotted else None
     yield Problem(
         kind=kind,
         severity=sure(Severity.BREAKING, all_members=whole),
@@ -65,7 +67,7 @@ def absences(case: Case) -> Iterator[Problem]:
         raises=exception_of(case, absent),
         confidence=case.confidence,
         old=evidence(case.old, case.before.found[0].symbol) if case.before.found else Evidence(),
-        new=_new_home(case, replacement.text if replacement else "") or evidence_of_absence(absent),
+        new=(evidence(case.new, found.symbol) if isinstance(found, Found) else None) or evidence_of_absence(absent),
         replacement=replacement,
         fixable=bool(replacement and replacement.certain and kind is not Verdict.RETURN_CHANGED),
         cause=f"{absent.container}.{absent.name}",
@@ -182,11 +184,6 @@ def _is_gone(case: Case) -> bool:
 
 def _explained(case: Case, absent: Absent) -> Explanation:
     return case.explain(absent) or (Verdict.REMOVED, None)
-
-
-def _new_home(case: Case, dotted: str) -> Evidence | None:
-    found = case.new.resolve(dotted) if "." in dotted else None
-    return evidence(case.new, found.symbol) if isinstance(found, Found) else None
 
 
 def _sentence(case: Case, kind: Verdict, absent: Absent, replacement: str) -> str:

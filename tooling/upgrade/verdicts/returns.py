@@ -60,21 +60,17 @@ _VERBS = {
 def contradictions(case: Case) -> Iterator[Problem]:
     """The use and the new value do not go together."""
     if case.use.action is Action.UNPACK:
-        yield from _unpacking(case)
+        target, count = case.use.target, case.use.count
+        old, new = case.old.unpacked(target), case.new.unpacked(case.target_after)
+        if count is None or old != count or new == count:
+            return
+        if new is None:
+            yield from _protocol(case)
+            return
+        message = f"{_name(case)} gives {new} values now; {count} are unpacked here"
+        yield _problem(case, Verdict.RETURN_CHANGED, message, "ValueError", whole=True, inferred=False)
     elif case.use.action in _VERBS:
         yield from _protocol(case)
-
-
-def _unpacking(case: Case) -> Iterator[Problem]:
-    target, count = case.use.target, case.use.count
-    old, new = case.old.unpacked(target), case.new.unpacked(case.target_after)
-    if count is None or old != count or new == count:
-        return
-    if new is None:
-        yield from _protocol(case)
-        return
-    message = f"{_name(case)} gives {new} values now; {count} are unpacked here"
-    yield _problem(case, Verdict.RETURN_CHANGED, message, "ValueError", whole=True, inferred=False)
 
 
 def _protocol(case: Case) -> Iterator[Problem]:
@@ -105,19 +101,15 @@ def _how(key: tuple[Action, bool]) -> str:
 def _goes(upstream: Upstream, value: Type, key: tuple[Action, bool]) -> bool | None:
     match value:
         case Instance(symbol):
-            return _has_special(upstream, value, symbol.dotted, key)
+            answers = [upstream.member(value.symbol, name) for name in _SPECIAL[key]]
+            if any(isinstance(answer, Found) for answer in answers):
+                return True
+            return False if symbol.dotted and all(isinstance(answer, Absent) for answer in answers) else None
         case Container(name=name) | Builtin(name):
             return name in _GOES_WITH[key] if name in _KNOWN else None
         case Definite(symbol) if symbol.kind is SymbolKind.FUNCTION:
             return False
     return None
-
-
-def _has_special(upstream: Upstream, value: Instance, dotted: str, key: tuple[Action, bool]) -> bool | None:
-    answers = [upstream.member(value.symbol, name) for name in _SPECIAL[key]]
-    if any(isinstance(answer, Found) for answer in answers):
-        return True
-    return False if dotted and all(isinstance(answer, Absent) for answer in answers) else None
 
 
 def _async_kinds(types: tuple[Type, ...]) -> set[str]:

@@ -86,7 +86,7 @@ def locate(upstream: Upstream, derivation: Derivation) -> Sight:
     """The definitions that the last step of a derivation reaches."""
     match derivation:
         case Name(dotted):
-            return _named(upstream, dotted)
+            return _sight(upstream.resolve(dotted), receiver=dotted.rpartition(".")[0], by_class=True)
         case Attribute(base, name):
             return _member_of(upstream, base, name)
         case Either(members):
@@ -152,10 +152,6 @@ def _class_of(derivation: Derivation) -> Derivation:
     return Unknown()
 
 
-def _named(upstream: Upstream, dotted: str) -> Sight:
-    return _sight(upstream.resolve(dotted), receiver=dotted.rpartition(".")[0], by_class=True)
-
-
 def _sight(resolution: Resolution, *, receiver: str, by_class: bool = False) -> Sight:
     match resolution:
         case Found(symbol, _through, deprecated):
@@ -175,10 +171,6 @@ def _member_of(upstream: Upstream, base: Derivation, name: str) -> Sight:
             return _first_of(upstream, bases, name, instance=False)
         case Called(ClientClass(bases=bases)) | InstanceOf(ClientClass(bases=bases)):
             return _first_of(upstream, bases, name, instance=True)
-    return _through(upstream, base, name)
-
-
-def _through(upstream: Upstream, base: Derivation, name: str) -> Sight:
     outcome = upstream.follow(base)
     if isinstance(outcome, Gone):
         return Sight(cascade=True)
@@ -240,14 +232,10 @@ def _first_of(upstream: Upstream, bases: tuple[Derivation, ...], name: str, *, i
 def _in_class(upstream: Upstream, symbol: Symbol, name: str, *, instance: bool) -> Sight:
     if symbol.kind is not SymbolKind.CLASS:
         return Sight(open=f"{symbol.dotted} is no class")
-    if name == "__init__" and instance and not _defines(upstream, symbol, name):
+    if name == "__init__" and instance and not isinstance(upstream.member(symbol, name), Found):
         # Dataclasses and pydantic models have a constructor that nobody wrote: the class stands for it.
         return Sight(found=(Met(symbol, receiver=symbol.dotted),))
     return _sight(upstream.member(symbol, name), receiver=symbol.dotted, by_class=not instance)
-
-
-def _defines(upstream: Upstream, symbol: Symbol, name: str) -> bool:
-    return isinstance(upstream.member(symbol, name), Found)
 
 
 def _valued(upstream: Upstream, derivation: Derivation) -> Sight:

@@ -88,7 +88,10 @@ def _candidates(
     found: Mapping[str, bytes], project: Mapping[str, Any], distribution: str
 ) -> list[tuple[str, Sequence[str]]]:
     """(folder, top-level names or paths in it), the best evidence first."""
-    homes = [*_declared_homes(project), *_HOMES]
+    where = _table(project, "tool", "setuptools", "packages", "find").get("where")
+    declared = where if isinstance(where, list) else [where]
+    declared = [*declared, _table(project, "tool", "setuptools", "package-dir").get("")]
+    homes = [*[text.strip("./") for text in declared if isinstance(text, str) and ".." not in text], *_HOMES]
     candidates: list[tuple[str, Sequence[str]]] = []
     listed = found.get(f"{_information_folder(found)}/top_level.txt", b"").decode("utf-8", "replace").split()
     listed = [name for name in listed if name not in _NOT_PACKAGES] or listed
@@ -121,13 +124,6 @@ def _tops(found: Mapping[str, bytes], home: str) -> list[str]:
 def _information_folder(found: Mapping[str, bytes]) -> str:
     folders = sorted({name.rpartition("/")[0] for name in found if name.rpartition("/")[0].endswith(".egg-info")})
     return folders[0] if folders else ".egg-info"
-
-
-def _declared_homes(project: Mapping[str, Any]) -> list[str]:
-    where = _table(project, "tool", "setuptools", "packages", "find").get("where")
-    declared = where if isinstance(where, list) else [where]
-    declared = [*declared, _table(project, "tool", "setuptools", "package-dir").get("")]
-    return [text.strip("./") for text in declared if isinstance(text, str) and ".." not in text]
 
 
 def _declared_packages(project: Mapping[str, Any]) -> list[str]:

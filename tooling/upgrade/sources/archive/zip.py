@@ -200,10 +200,7 @@ def _content(reader: Reader, member: Member) -> bytes:
         not described and (crc, compressed, size) != (member.crc, member.compressed, member.size)
     ):
         raise _damaged(reader, f"{member.name!r} differs between its own header and the directory")
-    return _inflated(reader.read(start, member.compressed), member, reader)
-
-
-def _inflated(raw: bytes, member: Member, reader: Reader) -> bytes:
+    raw = reader.read(start, member.compressed)
     content = raw
     if member.method == _DEFLATED:
         machine = zlib.decompressobj(-15)

@@ -85,8 +85,10 @@ def combined(preferred: Sequence[Told]) -> IndexSettings:
     by_name = {name: (user, password) for told in preferred for name, user, password in told.credentials}
     indexes = []
     for name, url, explicit, flat in _ordered(preferred):
-        indexes.append(Index(_clean(url), name, explicit, flat))
-        known = by_name.get(_folded(name)) or credentials_of(url)
+        indexes.append(Index(without_credentials(url).rstrip("/"), name, explicit, flat))
+        known = by_name.get(
+            "".join(character if character.isalnum() else "_" for character in name).upper()
+        ) or credentials_of(url)
         if known is not None:
             credentials.setdefault(host_of(url), known)
     for told in preferred:
@@ -125,14 +127,6 @@ def _ordered(preferred: Sequence[Told]) -> list[tuple[str, str, bool, bool]]:
     main = (name, default, False, False)
     # uv asks its default last, pip its main one first; with pip's rules the order decides only between equal files.
     return [*others, main] if preferred[0].first_index else [main, *others]
-
-
-def _clean(url: str) -> str:
-    return without_credentials(url).rstrip("/")
-
-
-def _folded(name: str) -> str:
-    return "".join(character if character.isalnum() else "_" for character in name).upper()
 
 
 def _unique(values: Iterable[str]) -> tuple[str, ...]:

@@ -102,7 +102,9 @@ class Pages:
                 raise
             self._report(f"{error.where or without_credentials(url)} does not answer; what it said before is used")
             return _links(kept, distribution)
-        self._cache.write(name, _json(kept))
+        import json
+
+        self._cache.write(name, json.dumps(kept, sort_keys=True).encode())
         return _links(kept, distribution)
 
     def _asked(self, url: str, kept: dict[str, Any]) -> dict[str, Any]:
@@ -179,9 +181,3 @@ def _local_link(path: Path, distribution: str) -> FileLink | None:
     except OSError:
         return None
     return file_link(path.name, resolved.as_uri(), distribution, size=size, source=str(path.parent))
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    import json
-
-    return json.dumps(value, sort_keys=True).encode()

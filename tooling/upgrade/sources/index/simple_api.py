@@ -32,7 +32,17 @@ def read_page(body: bytes, content_type: str, url: str, distribution: str) -> li
 
     url: where the page came from, for its relative links."""
     if "json" in content_type:
-        return _json_links(body, url, distribution)
+        try:
+            page = json.loads(body)
+        except (ValueError, RecursionError):
+            return []
+        entries = page.get("files") if isinstance(page, dict) else None
+        found = []
+        for entry in entries if isinstance(entries, list) else []:
+            link = _entry_link(entry, url, distribution) if isinstance(entry, dict) else None
+            if link is not None:
+                found.append(link)
+        return found
     parser = _Anchors(url)
     parser.feed(body.decode("utf-8", "replace"))
     parser.close()
@@ -98,20 +108,6 @@ def _anchor_link(anchor: Mapping[str, str], distribution: str, source: str) -> F
         metadata_sha256=dict(_hashes([(metadata or "").partition("=")[::2]])).get("sha256", ""),
         source=without_credentials(source),
     )
-
-
-def _json_links(body: bytes, url: str, distribution: str) -> list[FileLink]:
-    try:
-        page = json.loads(body)
-    except (ValueError, RecursionError):
-        return []
-    entries = page.get("files") if isinstance(page, dict) else None
-    found = []
-    for entry in entries if isinstance(entries, list) else []:
-        link = _entry_link(entry, url, distribution) if isinstance(entry, dict) else None
-        if link is not None:
-            found.append(link)
-    return found
 
 
 def _entry_link(entry: Mapping[str, Any], base: str, distribution: str) -> FileLink | None:

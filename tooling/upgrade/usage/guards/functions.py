@@ -107,7 +107,12 @@ class FunctionBody:
             if isinstance(statement, ast.Raise):
                 return None
             if isinstance(statement, ast.If):
-                return self._if(statement, rest, scope)
+                test = self._evaluate.truth(statement.test, scope)
+                if isinstance(test, Constant):
+                    return self._run([*(statement.body if test.value else statement.orelse), *rest], scope)
+                then = self._run([*statement.body, *rest], scope)
+                other = self._run([*statement.orelse, *rest], scope)
+                return chosen(test, then, other)
             if isinstance(statement, ast.Try):
                 return self._try(statement, rest, scope)
             bound = self._simple(statement, scope)
@@ -134,14 +139,6 @@ class FunctionBody:
                 scope = scope.bound(alias.asname or alias.name, Symbol(f"{statement.module}.{alias.name}"))
             return scope
         return scope if isinstance(statement, ast.Expr | ast.Pass | ast.Global | ast.Assert) else None
-
-    def _if(self, statement: ast.If, rest: list[ast.stmt], scope: LocalScope) -> Value | None:
-        test = self._evaluate.truth(statement.test, scope)
-        if isinstance(test, Constant):
-            return self._run([*(statement.body if test.value else statement.orelse), *rest], scope)
-        then = self._run([*statement.body, *rest], scope)
-        other = self._run([*statement.orelse, *rest], scope)
-        return chosen(test, then, other)
 
     def _try(self, statement: ast.Try, rest: list[ast.stmt], scope: LocalScope) -> Value | None:
         """`try: import x` / `except ImportError`: the body's path where x exists."""

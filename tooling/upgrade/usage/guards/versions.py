@@ -144,19 +144,15 @@ def compared(left: Value, operator: str, right: Value) -> Value:
     if isinstance(right, VersionText) and isinstance(left, Literal):
         return compared(right, _FLIPPED.get(operator, ""), left)
     if isinstance(left, Literal) and isinstance(right, Literal):
-        return _known(left, operator, right)
+        if operator == "==":
+            return Literal(left.value == right.value)
+        return Literal(left.value != right.value) if operator == "!=" else NOTHING
     if not isinstance(left, VersionText) or not isinstance(right, Literal) or operator not in _FLIPPED:
         return NOTHING
     text = version_literal(right.value)
     if not text:
         return NOTHING
     return Truth(CompareVersion(left.source, left.subject, operator, text, max(left.parts, 0)))
-
-
-def _known(left: Literal, operator: str, right: Literal) -> Value:
-    if operator == "==":
-        return Literal(left.value == right.value)
-    return Literal(left.value != right.value) if operator == "!=" else NOTHING
 
 
 def version_literal(value: object) -> str:

@@ -82,11 +82,10 @@ class Contexts:
             for attempt in self.attempts(file, context):
                 if not attempt.catches & _IMPORT_ERRORS:
                     continue
-                number = attempt.number + (0 if file == path else self._file_number(file))
+                number = attempt.number + (
+                    0 if file == path else (_OTHER_FILE * (1 + self._files.setdefault(file, len(self._files))))
+                )
                 tried = Attempt(number, attempt.part, frozenset({"ImportError"}), attempt.handler, attempt.reraises)
                 if all((one.number, one.part) != (number, attempt.part) for one in (*known, *attempts)):
                     attempts.append(tried)
         return list(dict.fromkeys(conditions)), attempts
-
-    def _file_number(self, path: str) -> int:
-        return _OTHER_FILE * (1 + self._files.setdefault(path, len(self._files)))

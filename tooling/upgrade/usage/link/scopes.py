@@ -122,19 +122,16 @@ class FileScope:
             elif text in ("False", "None"):
                 fallback = True
         if body is None or not fallback:
-            return self._else_flag(facts, rows)
-        return self._exists(facts, body, kept)
-
-    def _else_flag(self, facts: Facts, rows: list[Any]) -> Value | None:
-        """`HAS_X = True` may stand in the `else` of the `try`, or before it all as False."""
-        texts = [self._store.text(self._path, span) if span is not None else "" for _, _, span in rows]
-        if set(texts) != {"True", "False"}:
+            # `HAS_X = True` may stand in the `else` of the `try`, or before it all as False
+            texts = [self._store.text(self._path, span) if span is not None else "" for _, _, span in rows]
+            if set(texts) != {"True", "False"}:
+                return None
+            for (_, context, _), text in zip(rows, texts, strict=True):
+                attempts = facts.contexts[context][1]
+                if text == "False" and attempts and facts.attempts[attempts[-1]][1] == "handler":
+                    return self._exists(facts, facts.attempts[attempts[-1]][0], None)
             return None
-        for (_, context, _), text in zip(rows, texts, strict=True):
-            attempts = facts.contexts[context][1]
-            if text == "False" and attempts and facts.attempts[attempts[-1]][1] == "handler":
-                return self._exists(facts, facts.attempts[attempts[-1]][0], None)
-        return None
+        return self._exists(facts, body, kept)
 
     def _exists(self, facts: Facts, attempt: int, kept: int | None) -> Value | None:
         """The imports of an attempt's body, as a condition."""

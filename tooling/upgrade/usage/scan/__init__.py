@@ -35,30 +35,26 @@ def scan(source: bytes) -> Facts:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in somebody else's strings
             tree = ast.parse(source)
-        return _walked(source, tree)
+        walk = Definitions(source.removeprefix(b"\xef\xbb\xbf"))
+        walk.context()  # number 0: module level, unconditional
+        frame = walk.frame
+        declared = {name.strip().decode() for found in _GLOBAL.findall(source) for name in found.split(b",")}
+        frame.bound = frozenset(bound_names(tree.body, walrus=walk.has_walrus).names | declared)
+        walk.future_annotations = any(
+            isinstance(node, ast.ImportFrom)
+            and node.module == "__future__"
+            and any(alias.name == "annotations" for alias in node.names)
+            for node in tree.body
+        )
+        walk.block(tree.body)
+        walk.finish(frame)
+        return walk.facts
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return Facts(problem=_problem(error))
     finally:
         sys.setrecursionlimit(limit)
         if enabled:
             gc.enable()
-
-
-def _walked(source: bytes, tree: ast.Module) -> Facts:
-    walk = Definitions(source.removeprefix(b"\xef\xbb\xbf"))
-    walk.context()  # number 0: module level, unconditional
-    frame = walk.frame
-    declared = {name.strip().decode() for found in _GLOBAL.findall(source) for name in found.split(b",")}
-    frame.bound = frozenset(bound_names(tree.body, walrus=walk.has_walrus).names | declared)
-    walk.future_annotations = any(
-        isinstance(node, ast.ImportFrom)
-        and node.module == "__future__"
-        and any(alias.name == "annotations" for alias in node.names)
-        for node in tree.body
-    )
-    walk.block(tree.body)
-    walk.finish(frame)
-    return walk.facts
 
 
 def _problem(error: Exception) -> str:

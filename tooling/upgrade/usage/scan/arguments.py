@@ -130,7 +130,11 @@ class Arguments(Expressions):
             return None
         known = self.known_dict(source.func.value) if source.func.attr == "items" else None
         target = node.generators[0].target
-        if known is None or not (isinstance(target, ast.Tuple) and ast.dump(target.elts[0]) == _stored(node.key)):
+        if known is None or not (
+            isinstance(target, ast.Tuple)
+            and ast.dump(target.elts[0])
+            == (ast.dump(ast.Name(node.key.id, ast.Store())) if isinstance(node.key, ast.Name) else "")
+        ):
             return None
         tests = tuple(self.test(test) + 1 for test in node.generators[0].ifs)
         for entries in known.entries.values():
@@ -143,10 +147,7 @@ class Arguments(Expressions):
             frame = frame.parent
         if name in frame.bound or frame.kind == "module":
             return frame.dicts.get(name)
-        return self._module_dict(name)
-
-    def _module_dict(self, name: str) -> KnownDict | None:
-        """A constant of the module as functions see it: others may have added to it."""
+        # A constant of the module as functions see it: others may have added to it
         known = self.module.dicts.get(name)
         if known is None or self.is_local(name) or len(self.module.history.get(name, ())) != 1:
             return None
@@ -214,11 +215,6 @@ class Arguments(Expressions):
         known = self._local_dict(name)
         if known is not None:
             known.more = True
-
-
-def _stored(node: ast.expr) -> str:
-    """A name as it looks where it is bound."""
-    return ast.dump(ast.Name(node.id, ast.Store())) if isinstance(node, ast.Name) else ""
 
 
 def merged(parts: Sequence[KnownDict | None]) -> KnownDict:

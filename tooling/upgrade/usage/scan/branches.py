@@ -42,7 +42,14 @@ class Branches(SpecialCalls):
         """`if`, with `elif` and `else`."""
         self.value_used(node.test)
         if is_type_checking(node.test):
-            return self._type_checking(node)
+            with self.unevaluated():
+                self.block(node.body)
+            typed = self.frame.copy_values()
+            exits = self.block(node.orelse)
+            for name, value in typed[0].items():
+                if self.frame.values.get(name, UNKNOWN) == UNKNOWN:
+                    self.frame.values[name] = value
+            return exits if node.orelse else False
         test = self.test(node.test) + 1
         before = self.frame.copy_values()
         then = self._branch(node.body, test, node.test, True)
@@ -64,16 +71,6 @@ class Branches(SpecialCalls):
                 self.narrowings.pop(name, None)  # the branch gave it another value: that one stays
         self.assigned |= outer
         return exits
-
-    def _type_checking(self, node: ast.If) -> Exits:
-        with self.unevaluated():
-            self.block(node.body)
-        typed = self.frame.copy_values()
-        exits = self.block(node.orelse)
-        for name, value in typed[0].items():
-            if self.frame.values.get(name, UNKNOWN) == UNKNOWN:
-                self.frame.values[name] = value
-        return exits if node.orelse else False
 
     def _join(self, ends: list[tuple[Exits, State, int]], *, before_names: dict[str, int]) -> None:
         """What names hold after branches: of those that go on, each value under its branch's condition."""
@@ -119,17 +116,17 @@ class Branches(SpecialCalls):
             self.frame.values, self.frame.dicts = dict(before[0]), {key: one.copy() for key, one in before[1].items()}
             row = self._attempt(number, "handler", handlers[index], index, node)
             self.attempts = (*attempts, row)
-            ended = self._handler(handler)
+            if handler.name:
+                self.bind(handler.name, UNKNOWN)
+            ended = self.block(handler.body)
             self.attempts = attempts
             ends.append((ended, self.frame.copy_values(), row))
         self._join_attempts(ends)
-        self._rest_is_fallback(ends)
+        # After `try: ...; return a` / `except: pass` the rest of the block is what the handler falls back to
+        going = [attempt for exits, _, attempt in ends if not exits]
+        if ends[0][0] and going:
+            self.attempts = (*self.attempts, going[0])
         return self.block(node.finalbody) or all(end for end, _, _ in ends)
-
-    def _handler(self, handler: ast.ExceptHandler) -> Exits:
-        if handler.name:
-            self.bind(handler.name, UNKNOWN)
-        return self.block(handler.body)
 
     def _caught(self, handler: ast.ExceptHandler) -> tuple[Any, ...]:
         """What a handler catches: names of builtins, or values. Uses of packages in it are noted."""
@@ -147,7 +144,11 @@ class Branches(SpecialCalls):
         return tuple(caught)
 
     def _attempt(self, number: int, part: str, caught: tuple[Any, ...], handler: int, node: Any) -> int:
-        reraises = bool(node.handlers) and all(_raises(one) for one in node.handlers if _catches_lookup(one))
+        reraises = bool(node.handlers) and all(
+            any(isinstance(statement, ast.Raise) for statement in one.body)
+            for one in node.handlers
+            if _catches_lookup(one)
+        )
         self.facts.attempts.append((number, part, caught, handler, reraises))
         return len(self.facts.attempts) - 1
 
@@ -170,12 +171,6 @@ class Branches(SpecialCalls):
         self.attempts = attempts
         self.frame.values = values
         self.frame.dicts = _joined_dicts([state[1] for state, _ in going])
-
-    def _rest_is_fallback(self, ends: list[tuple[Exits, State, int]]) -> None:
-        """After `try: ...; return a` / `except: pass` the rest of the block is what the handler falls back to."""
-        going = [attempt for exits, _, attempt in ends if not exits]
-        if ends[0][0] and going:
-            self.attempts = (*self.attempts, going[0])
 
     # -------------------------------------------------------------------------------------------------- match, with
 
@@ -257,10 +252,6 @@ def _joined_dicts(states: Sequence[dict[str, KnownDict]]) -> dict[str, KnownDict
                 have.extend(entry for entry in entries if entry not in have)
         joined[name] = known
     return joined
-
-
-def _raises(handler: ast.ExceptHandler) -> bool:
-    return any(isinstance(statement, ast.Raise) for statement in handler.body)
 
 
 def _catches_lookup(handler: ast.ExceptHandler) -> bool:

@@ -57,7 +57,9 @@ class Calls(Arguments):
         """Nothing special: the target called."""
         found = self.arguments(node.args, node.keywords)
         self._dict_method(node)
-        self._passed_on(node)
+        for argument in (*node.args, *(one.value for one in node.keywords if one.arg is not None)):
+            if isinstance(argument, ast.Name):
+                self.dict_lost(argument.id)
         if self.facts.nodes[target][0] == "partial":  # other arguments were given before: positions are not known
             target = int(self.facts.nodes[target][1])
             found.given = [row for row in found.given if row[1] is not None]
@@ -102,11 +104,6 @@ class Calls(Arguments):
         known.more |= other.more
         for key, entries in other.entries.items():
             known.entries[key] = [*known.entries.get(key, []), *entries] if self.conditions else entries
-
-    def _passed_on(self, node: ast.Call) -> None:
-        for argument in (*node.args, *(one.value for one in node.keywords if one.arg is not None)):
-            if isinstance(argument, ast.Name):
-                self.dict_lost(argument.id)
 
     def bound_call(
         self, node: Any, function: ast.expr, positional: Sequence[ast.expr], keywords: Sequence[ast.keyword]

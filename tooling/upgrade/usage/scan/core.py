@@ -145,9 +145,6 @@ class Core:
                     return UNKNOWN if inner else self.either(frame.history.get(name, (UNKNOWN,)))
             inner = inner and frame.inline
             frame = frame.parent
-        return self._module_name(name, inner)
-
-    def _module_name(self, name: str, inner: bool) -> int:
         if inner and name in self.module.values:
             return self.module.values[name]
         if name in self.module.bound:

@@ -87,10 +87,7 @@ class Definitions(Statements):
         if owner and values and binding != "staticmethod":
             frame.receiver = next(iter(values))
         frame.values.update(values)
-        self._later(node, frame, conditions)
-
-    def _later(self, node: FunctionNode, frame: Frame, conditions: tuple[int, ...]) -> None:
-        """Walk the body when the names around it have all their values."""
+        # Walk the body when the names around it have all their values
         holder: Frame = self.frame
         while (holder.kind == "class" or holder.inline) and holder.parent is not None:
             holder = holder.parent

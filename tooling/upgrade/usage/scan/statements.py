@@ -93,7 +93,15 @@ class Statements(Branches):
         if isinstance(target, ast.Name):
             self._assign_name(target.id, value, origin)
         elif isinstance(target, ast.Attribute):
-            self._assign_attribute(target, value)
+            base = self.base(target.value)
+            if isinstance(target.value, ast.Name):
+                key = f"{target.value.id}.{target.attr}"
+                self.assigned.add(key)
+                self.frame.values[key] = value
+                if target.value.id == self.frame.receiver and self.frame.owner:
+                    facts = self.facts.classes[self.frame.owner]
+                    facts.attributes.setdefault(target.attr, []).append(value)
+            self.emit("assign", target, self.attribute(base, target.attr), value=value)
         elif isinstance(target, ast.Tuple | ast.List):
             for index, element in enumerate(target.elts):
                 if isinstance(element, ast.Starred):
@@ -118,17 +126,6 @@ class Statements(Branches):
         if origin is not None and name == "pytestmark":
             for mark in origin.elts if isinstance(origin, ast.List | ast.Tuple) else [origin]:
                 self.frame.marks = (*self.frame.marks, *self.skip_condition(mark))
-
-    def _assign_attribute(self, target: ast.Attribute, value: int) -> None:
-        base = self.base(target.value)
-        if isinstance(target.value, ast.Name):
-            key = f"{target.value.id}.{target.attr}"
-            self.assigned.add(key)
-            self.frame.values[key] = value
-            if target.value.id == self.frame.receiver and self.frame.owner:
-                facts = self.facts.classes[self.frame.owner]
-                facts.attributes.setdefault(target.attr, []).append(value)
-        self.emit("assign", target, self.attribute(base, target.attr), value=value)
 
     def _assign_item(self, target: ast.Subscript, origin: ast.expr | None) -> None:
         name = target.value.id if isinstance(target.value, ast.Name) else ""
@@ -178,14 +175,11 @@ class Statements(Branches):
             elif isinstance(target, ast.Attribute):
                 self.emit("delete", target, self.attribute_value(target))
             elif isinstance(target, ast.Subscript):
-                self._delete_item(target)
-
-    def _delete_item(self, target: ast.Subscript) -> None:
-        name = target.value.id if isinstance(target.value, ast.Name) else ""
-        known = self.frame.dicts.get(name)
-        if known is not None:
-            known.entries.pop(str(constant_key(target.slice)), None)
-        self.value_used(target.value)
+                name = target.value.id if isinstance(target.value, ast.Name) else ""
+                known = self.frame.dicts.get(name)
+                if known is not None:
+                    known.entries.pop(str(constant_key(target.slice)), None)
+                self.value_used(target.value)
 
     # ------------------------------------------------------------------------------------------------ control flow
 
