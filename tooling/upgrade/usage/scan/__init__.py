@@ -15,14 +15,38 @@ import sys
 import warnings
 
 from tooling.upgrade.usage.facts import Facts
+from tooling.upgrade.usage.scan.annotations import Annotations
+from tooling.upgrade.usage.scan.arguments import Arguments
+from tooling.upgrade.usage.scan.calls import Calls
+from tooling.upgrade.usage.scan.core import WalkState
 from tooling.upgrade.usage.scan.definitions import Definitions
+from tooling.upgrade.usage.scan.expressions import Expressions
 from tooling.upgrade.usage.scan.frames import bound_names
+from tooling.upgrade.usage.scan.statements import Statements
 
 __all__ = ["scan"]
 
 _DEPTH = 20_000
 """Of the walk: sums of hundreds of strings are nested as deep."""
 _GLOBAL = re.compile(rb"^[ \t]*global[ \t]+([\w, \t]+)", re.MULTILINE)
+
+
+class _Walk:
+    """The parts of a walk over one file, put together; each knows those below it, and asks this for those above."""
+
+    def __init__(self, state: WalkState) -> None:
+        annotations = Annotations(state)
+        expressions = Expressions(state, annotations)
+        arguments = Arguments(state, expressions)
+        calls = Calls(state, annotations, expressions, arguments)
+        self.statements = Statements(state, annotations, expressions, arguments, calls)
+        self.definitions = Definitions(state, annotations, expressions, arguments, self.statements)
+        self.expression = expressions.expression
+        self.call, self.used_call, self.awaited_call = calls.call, calls.used_call, calls.awaited_call
+        self.quiet_value = arguments.quiet_value
+        self.assign = self.statements.assign
+        self.definition, self.skip_condition = self.definitions.definition, self.definitions.skip_condition
+        state.visit = self
 
 
 def scan(source: bytes) -> Facts:
@@ -35,20 +59,21 @@ def scan(source: bytes) -> Facts:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in somebody else's strings
             tree = ast.parse(source)
-        walk = Definitions(source.removeprefix(b"\xef\xbb\xbf"))
-        walk.context()  # number 0: module level, unconditional
-        frame = walk.frame
+        state = WalkState(source.removeprefix(b"\xef\xbb\xbf"))
+        walk = _Walk(state)
+        state.context()  # number 0: module level, unconditional
+        frame = state.frame
         declared = {name.strip().decode() for found in _GLOBAL.findall(source) for name in found.split(b",")}
-        frame.bound = frozenset(bound_names(tree.body, walrus=walk.has_walrus).names | declared)
-        walk.future_annotations = any(
+        frame.bound = frozenset(bound_names(tree.body, walrus=state.has_walrus).names | declared)
+        state.future_annotations = any(
             isinstance(node, ast.ImportFrom)
             and node.module == "__future__"
             and any(alias.name == "annotations" for alias in node.names)
             for node in tree.body
         )
-        walk.block(tree.body)
-        walk.finish(frame)
-        return walk.facts
+        walk.statements.block(tree.body)
+        walk.definitions.finish(frame)
+        return state.facts
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return Facts(problem=_problem(error))
     finally:

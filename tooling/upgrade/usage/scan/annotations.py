@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
-from tooling.upgrade.usage.scan.core import Core
+
+if TYPE_CHECKING:
+    from tooling.upgrade.usage.scan.core import WalkState
 
 _TRANSPARENT = frozenset({"Annotated", "ClassVar", "Final", "Required", "NotRequired", "ReadOnly", "InitVar", "Unpack"})
 _TYPING = ("typing.", "typing_extensions.", "collections.abc.", "collections.", "contextlib.", "dataclasses.")
 _BUILTIN_CONTAINERS = frozenset({"list", "dict", "tuple", "set", "frozenset", "type"})
 
 
-class Annotations(Core):
+class Annotations:
     """Reading of annotations."""
 
-    future_annotations = False
+    def __init__(self, walk: WalkState) -> None:
+        self.walk = walk
 
     def annotation(self, node: ast.expr | None, *, evaluated: bool = True) -> int:
         """Note the uses in an annotation; give the value that something annotated so has."""
         if node is None:
             return UNKNOWN
-        read = self.frame.reads_annotations  # whatever the file says about annotations
-        with self.unevaluated(not read and (self.future_annotations or not evaluated)):
+        read = self.walk.frame.reads_annotations  # whatever the file says about annotations
+        with self.walk.unevaluated(not read and (self.walk.future_annotations or not evaluated)):
             return self._value(self.type_expression(node))
 
     def _value(self, kind: int) -> int:
         """A value of a type. `type[X]` is X itself."""
-        row = self.facts.nodes[kind]
+        row = self.walk.facts.nodes[kind]
         if row[0] == "either":
-            return self.either(self._value(member) for member in row[1])
+            return self.walk.either(self._value(member) for member in row[1])
         if row[0] == "param" and row[1] == "type":
             return int(row[2][0])
-        return NONE if kind == NONE else self.step("instance", kind)
+        return NONE if kind == NONE else self.walk.step("instance", kind)
 
     def type_expression(self, node: ast.expr) -> int:
         """The type that an annotation names, its uses noted."""
@@ -42,7 +45,7 @@ class Annotations(Core):
         if isinstance(node, ast.Subscript):
             return self._generic(node)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            return self.either([self.type_expression(node.left), self.type_expression(node.right)])
+            return self.walk.either([self.type_expression(node.left), self.type_expression(node.right)])
         if isinstance(node, ast.Constant):
             return self._constant(node)
         if isinstance(node, ast.List | ast.Tuple):
@@ -54,22 +57,22 @@ class Annotations(Core):
         if isinstance(node, ast.Name) and node.id == "Self":
             return self._own_class()
         value = self.chain(node)
-        if self.dotted(value) in ("typing.Self", "typing_extensions.Self"):
+        if self.walk.dotted(value) in ("typing.Self", "typing_extensions.Self"):
             return self._own_class()
-        self.emit("annotation", node, value)
+        self.walk.emit("annotation", node, value)
         return value
 
     def _own_class(self) -> int:
-        frame = self.frame
+        frame = self.walk.frame
         owner = frame.owner or (frame.qualname if frame.kind == "class" else "")
-        return self.node("own", owner) if owner else UNKNOWN
+        return self.walk.node("own", owner) if owner else UNKNOWN
 
     def chain(self, node: ast.expr) -> int:
         """Value of a dotted name, without any use noted."""
         if isinstance(node, ast.Name):
-            return self.lookup(node.id)
+            return self.walk.lookup(node.id)
         if isinstance(node, ast.Attribute):
-            return self.attribute(self.chain(node.value), node.attr)
+            return self.walk.attribute(self.chain(node.value), node.attr)
         return UNKNOWN
 
     def _constant(self, node: ast.Constant) -> int:
@@ -85,7 +88,7 @@ class Annotations(Core):
             if isinstance(inner, ast.expr):
                 inner.lineno, inner.col_offset = node.lineno, node.col_offset
                 inner.end_lineno, inner.end_col_offset = node.end_lineno, node.end_col_offset
-        with self.unevaluated(not self.frame.reads_annotations):
+        with self.walk.unevaluated(not self.walk.frame.reads_annotations):
             return self.type_expression(parsed)
 
     def _generic(self, node: ast.Subscript) -> int:
@@ -96,14 +99,14 @@ class Annotations(Core):
         parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
         if name in _TRANSPARENT:
             for rest in parts[1:]:
-                self.expression(rest)
+                self.walk.visit.expression(rest)
             return self.type_expression(parts[0])
         arguments = [self.type_expression(part) for part in parts if not _is_ellipsis(part)]
         if name in ("Optional", "Union"):
-            return self.either(arguments)
+            return self.walk.either(arguments)
         if not name:
             value = self.chain(node.value)
-            self.emit("annotation", node.value, value)
+            self.walk.emit("annotation", node.value, value)
             return value
         return self._container(name, parts, arguments)
 
@@ -111,18 +114,16 @@ class Annotations(Core):
         if name in ("tuple", "Tuple") and len(parts) == 2 and _is_ellipsis(parts[1]):
             name = "list"
         name = "type" if name == "Type" else name
-        return self.node("param", name, tuple(arguments)) if any(self.hot[one] for one in arguments) else UNKNOWN
+        return (
+            self.walk.node("param", name, tuple(arguments)) if any(self.walk.hot[one] for one in arguments) else UNKNOWN
+        )
 
     def _origin(self, node: ast.expr) -> str:
         """Last part of a generic of the standard library; "" for others."""
-        if isinstance(node, ast.Name) and node.id in _BUILTIN_CONTAINERS and self.is_builtin(node.id):
+        if isinstance(node, ast.Name) and node.id in _BUILTIN_CONTAINERS and self.walk.is_builtin(node.id):
             return node.id
-        dotted = self.dotted(self.chain(node))
+        dotted = self.walk.dotted(self.chain(node))
         return dotted.rpartition(".")[2] if dotted.startswith(_TYPING) else ""
-
-    def expression(self, node: Any, read: bool = True) -> int:
-        """Value of an expression, its uses noted. `read` is false if the caller notes what is done with it."""
-        raise NotImplementedError
 
 
 def _is_ellipsis(node: ast.expr) -> bool:

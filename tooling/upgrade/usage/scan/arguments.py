@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.facts import UNKNOWN, Span
 from tooling.upgrade.usage.scan.core import span_of
-from tooling.upgrade.usage.scan.expressions import Expressions
 from tooling.upgrade.usage.scan.frames import DictEntry, KnownDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from tooling.upgrade.usage.scan.core import WalkState
+    from tooling.upgrade.usage.scan.expressions import Expressions
 
 ArgumentRow = tuple[Span, str | None, int, str | None, int, bool]
 """Span, keyword, position, literal, value, from a mapping."""
@@ -35,8 +37,12 @@ class CallArguments:
         return (tuple(self.given), self.has_star, self.has_double_star, self.partial)
 
 
-class Arguments(Expressions):
+class Arguments:
     """Reading of arguments."""
+
+    def __init__(self, walk: WalkState, expressions: Expressions) -> None:
+        self.walk = walk
+        self.expressions = expressions
 
     def arguments(self, positional: Sequence[ast.expr], keywords: Sequence[ast.keyword]) -> CallArguments:
         """The arguments, each visited."""
@@ -63,21 +69,21 @@ class Arguments(Expressions):
             for element in inner.elts:
                 found.given.append(self._argument(element, span_of(element), None, len(found.given)))
             return
-        self.expression(inner)
+        self.expressions.expression(inner)
         found.has_star = True
 
     def _argument(self, node: ast.expr, span: Span, name: str | None, position: int) -> ArgumentRow:
-        value = self.expression(node)
+        value = self.expressions.expression(node)
         return (span, name, position, self.literal(node), value, False)
 
     def literal(self, node: ast.expr) -> str | None:
         """Source of a literal."""
         inner = node.operand if isinstance(node, ast.UnaryOp) else node
         if isinstance(inner, ast.Constant):
-            text = self.text(node)
+            text = self.walk.text(node)
             return text if len(text) <= _LITERAL_LIMIT else None
         if isinstance(inner, ast.List | ast.Tuple) and all(isinstance(one, ast.Constant) for one in inner.elts):
-            text = self.text(node)
+            text = self.walk.text(node)
             return text if len(text) <= _LITERAL_LIMIT else None
         return None
 
@@ -88,11 +94,11 @@ class Arguments(Expressions):
             found.has_double_star = True
             return
         found.has_double_star |= known.more
-        here = len(self.conditions)
+        here = len(self.walk.conditions)
         for entries in known.entries.values():
             for entry in entries:
                 row = (span_of(entry.key), entry.name, -1, entry.literal, entry.value, True)
-                further = tuple(one for one in entry.conditions if one not in self.conditions[:here])
+                further = tuple(one for one in entry.conditions if one not in self.walk.conditions[:here])
                 if further:
                     found.has_double_star = True  # or not: nothing may be called missing
                     found.conditional.append((further, row))
@@ -105,17 +111,17 @@ class Arguments(Expressions):
         """The content of a mapping that is written out: a display, `dict(...)`, or a local made of these."""
         if isinstance(node, ast.Dict):
             if visit:
-                self.expression(node)
+                self.expressions.expression(node)
             return self._from_display(node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
             if visit:
-                self.expression(node)
+                self.expressions.expression(node)
             return self._from_call(node)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
             sides = [self.known_dict(side, visit=visit) for side in (node.left, node.right)]
             return merged(sides) if any(sides) else None
         if visit:
-            self.expression(node)
+            self.expressions.expression(node)
         if isinstance(node, ast.DictComp):
             return self._filtered(node)
         if isinstance(node, ast.Name):
@@ -136,20 +142,20 @@ class Arguments(Expressions):
             == (ast.dump(ast.Name(node.key.id, ast.Store())) if isinstance(node.key, ast.Name) else "")
         ):
             return None
-        tests = tuple(self.test(test) + 1 for test in node.generators[0].ifs)
+        tests = tuple(self.walk.test(test) + 1 for test in node.generators[0].ifs)
         for entries in known.entries.values():
             entries[:] = [replace(entry, conditions=(*entry.conditions, *tests)) for entry in entries]
         return known
 
     def _local_dict(self, name: str) -> KnownDict | None:
-        frame = self.frame
+        frame = self.walk.frame
         while frame.inline and name not in frame.bound and frame.parent is not None:
             frame = frame.parent
         if name in frame.bound or frame.kind == "module":
             return frame.dicts.get(name)
         # A constant of the module as functions see it: others may have added to it
-        known = self.module.dicts.get(name)
-        if known is None or self.is_local(name) or len(self.module.history.get(name, ())) != 1:
+        known = self.walk.module.dicts.get(name)
+        if known is None or self.walk.is_local(name) or len(self.walk.module.history.get(name, ())) != 1:
             return None
         return KnownDict(known.entries, more=True)
 
@@ -166,7 +172,7 @@ class Arguments(Expressions):
         return known
 
     def _from_call(self, node: ast.Call) -> KnownDict | None:
-        if not self.is_builtin("dict") or len(node.args) > 1:
+        if not self.walk.is_builtin("dict") or len(node.args) > 1:
             return None
         known = KnownDict()
         if node.args:
@@ -179,36 +185,36 @@ class Arguments(Expressions):
         return known
 
     def _entry(self, key: ast.expr | ast.keyword, name: str, value: ast.expr) -> DictEntry:
-        return DictEntry(key, name, self.quiet_value(value), self.literal(value), self.conditions)
+        return DictEntry(key, name, self.quiet_value(value), self.literal(value), self.walk.conditions)
 
     def quiet_value(self, node: ast.expr) -> int:
         """Value of something that was visited already: no use is noted twice."""
-        count, later = len(self.facts.uses), len(self.frame.later)
-        value = self.expression(node) if isinstance(node, ast.Name | ast.Attribute | ast.Call) else 0
-        del self.facts.uses[count:]
-        del self.frame.later[later:]
+        count, later = len(self.walk.facts.uses), len(self.walk.frame.later)
+        value = self.expressions.expression(node) if isinstance(node, ast.Name | ast.Attribute | ast.Call) else 0
+        del self.walk.facts.uses[count:]
+        del self.walk.frame.later[later:]
         return value
 
     def dict_changed(self, name: str, entries: Iterable[tuple[ast.expr | ast.keyword, str, ast.expr]]) -> None:
         """Keys of a known dict are set."""
-        known = self.frame.dicts.get(name)
+        known = self.walk.frame.dicts.get(name)
         if known is None:
             return
         for key, text, value in entries:
             entry = self._entry(key, text, value)
             before = known.entries.get(text, [])
-            conditional = any(one not in self.dict_conditions(name) for one in self.conditions)
+            conditional = any(one not in self.dict_conditions(name) for one in self.walk.conditions)
             known.entries[text] = [*before, entry] if conditional else [entry]
 
     def dict_begun(self, name: str) -> None:
         """A local of unknown content gets a key: from now on that much of it is known."""
-        if name in self.frame.bound and name not in self.frame.dicts and self.lookup(name) == UNKNOWN:
-            self.frame.dicts[name] = KnownDict(more=True)
-            self.frame.dict_made[name] = self.conditions
+        if name in self.walk.frame.bound and name not in self.walk.frame.dicts and self.walk.lookup(name) == UNKNOWN:
+            self.walk.frame.dicts[name] = KnownDict(more=True)
+            self.walk.frame.dict_made[name] = self.walk.conditions
 
     def dict_conditions(self, name: str) -> tuple[int, ...]:
         """Conditions under which a known dict was made: those of its place are no further ones for its keys."""
-        return self.frame.dict_made.get(name, ())
+        return self.walk.frame.dict_made.get(name, ())
 
     def dict_lost(self, name: str) -> None:
         """A known dict is given to others, who may add to it."""

@@ -1,28 +1,35 @@
-"""Calls: what is called, with which arguments, and what comes of it. Special ones: `builtin_calls`, `wrappers`."""
+"""Values of calls: plain ones, builtins that look into what they are given (`getattr`, `super`, `zip`), and what makes
+others call something (`partial`, threads, ray, mocks, imports by name)."""
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.usage.facts import UNKNOWN
+from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.arguments import Arguments, CallArguments
+from tooling.upgrade.usage.scan.core import span_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
+
+    from tooling.upgrade.usage.scan.annotations import Annotations
+    from tooling.upgrade.usage.scan.core import WalkState
+    from tooling.upgrade.usage.scan.expressions import Expressions
 
 
-class Calls(Arguments):
-    """Values of calls. The tables of special ones are filled by `SpecialCalls`."""
+class Calls:
+    """Values of calls; tables at the end say what is known of special ones."""
 
-    builtin_calls: ClassVar[Mapping[str, Callable[[Any, ast.Call], int]]] = {}
-    """By name of the builtin."""
-    wrapping_calls: ClassVar[Mapping[str, Callable[[Any, ast.Call, int], int | None]]] = {}
-    """By dotted path; None means that it is a call like others."""
-    method_calls: ClassVar[Mapping[str, Callable[[Any, ast.Call, int], int | None]]] = {}
-    """By the method's name alone."""
+    def __init__(
+        self, walk: WalkState, annotations: Annotations, expressions: Expressions, arguments: Arguments
+    ) -> None:
+        self.walk = walk
+        self.annotations = annotations
+        self.expressions = expressions
+        self.arguments = arguments
 
-    def call(self, node: ast.Call, read: bool) -> int:
+    def call(self, node: ast.Call) -> int:
         """A call whose value is passed on, or used (`read` false and the caller says)."""
         return self._call(node, None)
 
@@ -33,20 +40,20 @@ class Calls(Arguments):
     def awaited_call(self, node: ast.Call) -> int:
         """`await f()`."""
         value = self._call(node, True)
-        if self.facts.nodes[value][0] == "remote":
+        if self.walk.facts.nodes[value][0] == "remote":
             return UNKNOWN
-        return self.step("await", value)
+        return self.walk.step("await", value)
 
     def _call(self, node: ast.Call, awaited: bool | None) -> int:
         function = node.func
         if isinstance(function, ast.Name):
-            builtin = self.builtin_calls.get(function.id)
-            if builtin is not None and self.is_builtin(function.id):
+            builtin = _BUILTIN_CALLS.get(function.id)
+            if builtin is not None and self.walk.is_builtin(function.id):
                 return builtin(self, node)
-        target = self.expression(function, read=False)
-        wrapper = self.wrapping_calls.get(self.dotted(target)) if target else None
+        target = self.expressions.expression(function, read=False)
+        wrapper = _WRAPPERS.get(self.walk.dotted(target)) if target else None
         if wrapper is None and isinstance(function, ast.Attribute):
-            wrapper = self.method_calls.get(function.attr)
+            wrapper = _METHODS.get(function.attr)
         if wrapper is not None:
             value = wrapper(self, node, target)
             if value is not None:
@@ -55,40 +62,42 @@ class Calls(Arguments):
 
     def plain_call(self, node: ast.Call, target: int, awaited: bool | None) -> int:
         """Nothing special: the target called."""
-        found = self.arguments(node.args, node.keywords)
+        found = self.arguments.arguments(node.args, node.keywords)
         self._dict_method(node)
         for argument in (*node.args, *(one.value for one in node.keywords if one.arg is not None)):
             if isinstance(argument, ast.Name):
-                self.dict_lost(argument.id)
-        if self.facts.nodes[target][0] == "partial":  # other arguments were given before: positions are not known
-            target = int(self.facts.nodes[target][1])
+                self.arguments.dict_lost(argument.id)
+        if self.walk.facts.nodes[target][0] == "partial":  # other arguments were given before: positions are not known
+            target = int(self.walk.facts.nodes[target][1])
             found.given = [row for row in found.given if row[1] is not None]
             found.has_star = found.has_double_star = found.partial = True
         self.emit_call(node, target, found, awaited)
-        return self.step("call", target)
+        return self.walk.step("call", target)
 
     def emit_call(self, node: Any, target: int, found: CallArguments, awaited: bool | None = None) -> None:
         """Note a call; keywords that are passed only under further conditions are calls of their own."""
-        self.emit("call", node, target, arguments=found.row(), awaited=awaited)
+        self.walk.emit("call", node, target, arguments=found.row(), awaited=awaited)
         for conditions, row in found.conditional:
-            with self.under(*conditions):
-                self.emit("call", node, target, arguments=((row,), True, True, True), awaited=awaited)
+            with self.walk.under(*conditions):
+                self.walk.emit("call", node, target, arguments=((row,), True, True, True), awaited=awaited)
 
     def _dict_method(self, node: ast.Call) -> None:
         """`kwargs.update(a=1)` and relatives on a known dict."""
         function = node.func
         if not (isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)):
             return
-        known = self.frame.dicts.get(function.value.id)
+        known = self.walk.frame.dicts.get(function.value.id)
         if known is None:
             return
         if function.attr == "update":
             name = function.value.id
-            self.dict_changed(name, [(one, one.arg, one.value) for one in node.keywords if one.arg is not None])
+            self.arguments.dict_changed(
+                name, [(one, one.arg, one.value) for one in node.keywords if one.arg is not None]
+            )
             for argument in (*node.args, *(one.value for one in node.keywords if one.arg is None)):
-                self._dict_updated(name, self.known_dict(argument))
+                self._dict_updated(name, self.arguments.known_dict(argument))
         elif function.attr == "setdefault" and len(node.args) == 2 and constant_name(node.args[0]):
-            self.dict_changed(function.value.id, [(node.args[0], constant_name(node.args[0]), node.args[1])])
+            self.arguments.dict_changed(function.value.id, [(node.args[0], constant_name(node.args[0]), node.args[1])])
         elif function.attr in ("pop", "clear", "popitem"):
             if function.attr == "pop" and node.args and constant_name(node.args[0]):
                 known.entries.pop(constant_name(node.args[0]), None)
@@ -97,20 +106,20 @@ class Calls(Arguments):
                 known.more = True
 
     def _dict_updated(self, name: str, other: Any) -> None:
-        known = self.frame.dicts[name]
+        known = self.walk.frame.dicts[name]
         if other is None:
             known.more = True
             return
         known.more |= other.more
         for key, entries in other.entries.items():
-            known.entries[key] = [*known.entries.get(key, []), *entries] if self.conditions else entries
+            known.entries[key] = [*known.entries.get(key, []), *entries] if self.walk.conditions else entries
 
     def bound_call(
         self, node: Any, function: ast.expr, positional: Sequence[ast.expr], keywords: Sequence[ast.keyword]
     ) -> int:
         """Arguments given to a function that something else calls, perhaps with more of them."""
-        target = self.expression(function, read=False)
-        found = self.arguments(positional, keywords)
+        target = self.expressions.expression(function, read=False)
+        found = self.arguments.arguments(positional, keywords)
         found.partial = True
         self.emit_call(node, target, found)
         return target
@@ -119,3 +128,354 @@ class Calls(Arguments):
 def constant_name(node: ast.expr) -> str:
     """Text of a constant string; "" for anything else."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+# ---------------------------------------------------------------------------------------------------------- builtins
+
+_COPIES = frozenset({"list", "tuple", "set", "sorted", "reversed", "iter"})
+
+
+def _getattr(calls: Calls, node: ast.Call) -> int:
+    name = constant_name(node.args[1]) if len(node.args) > 1 else ""
+    if not name.isidentifier():
+        calls.expressions.children(node, True)
+        return UNKNOWN
+    value = calls.walk.attribute(calls.expressions.base(node.args[0]), name)
+    calls.walk.emit("read" if len(node.args) == 2 else "probe", node, value)
+    if len(node.args) == 2:
+        return value
+    default = calls.expressions.expression(node.args[2])
+    return calls.walk.either([value, default])
+
+
+def _hasattr(calls: Calls, node: ast.Call) -> int:
+    if len(node.args) == 2 and constant_name(node.args[1]).isidentifier():
+        calls.walk.emit(
+            "probe", node, calls.walk.attribute(calls.expressions.base(node.args[0]), constant_name(node.args[1]))
+        )
+    else:
+        calls.expressions.children(node, True)
+    return UNKNOWN
+
+
+def _setattr(calls: Calls, node: ast.Call) -> int:
+    name = constant_name(node.args[1]) if len(node.args) == 3 else ""
+    if not name.isidentifier():
+        calls.expressions.children(node, True)
+        return UNKNOWN
+    value = calls.expressions.expression(node.args[2])
+    calls.walk.emit("assign", node, calls.walk.attribute(calls.expressions.base(node.args[0]), name), value=value)
+    return UNKNOWN
+
+
+def _delattr(calls: Calls, node: ast.Call) -> int:
+    if len(node.args) == 2 and constant_name(node.args[1]).isidentifier():
+        calls.walk.emit(
+            "delete", node, calls.walk.attribute(calls.expressions.base(node.args[0]), constant_name(node.args[1]))
+        )
+    return UNKNOWN
+
+
+def _isinstance(calls: Calls, node: ast.Call) -> int:
+    if len(node.args) == 2:
+        calls.expressions.expression(node.args[0])
+        instance_classes(calls, node.args[1])
+    return UNKNOWN
+
+
+def instance_classes(calls: Calls, node: ast.expr, action: str = "isinstance") -> None:
+    """Classes that something is checked against."""
+    if isinstance(node, ast.Tuple):
+        for element in node.elts:
+            instance_classes(calls, element, action)
+    elif isinstance(node, ast.BinOp):
+        instance_classes(calls, node.left, action)
+        instance_classes(calls, node.right, action)
+    elif isinstance(node, ast.Name | ast.Attribute):
+        calls.walk.emit(action, node, calls.expressions.expression(node, read=False))
+    else:
+        calls.expressions.expression(node)
+
+
+def _super(calls: Calls, node: ast.Call) -> int:
+    frame = calls.walk.frame
+    frame.calls_super = True
+    while frame is not None and not frame.owner and frame.parent is not None:
+        frame = frame.parent
+    return calls.walk.node("super", frame.owner) if frame.owner else UNKNOWN
+
+
+def _type(calls: Calls, node: ast.Call) -> int:
+    """`type(x)` is x's class: calling or reading it goes on from there."""
+    if len(node.args) != 1:
+        calls.expressions.children(node, True)
+        return UNKNOWN
+    value = calls.expressions.value_used(node.args[0])
+    row = calls.walk.facts.nodes[value]
+    return int(row[1]) if row[0] in ("instance", "call") else UNKNOWN
+
+
+def _copy(calls: Calls, node: ast.Call) -> int:
+    values = [calls.expressions.expression(argument) for argument in node.args]
+    for keyword in node.keywords:
+        calls.expressions.expression(keyword.value)
+    return calls.walk.step("list", calls.walk.iterated(values[0])) if len(values) == 1 else UNKNOWN
+
+
+def _next(calls: Calls, node: ast.Call) -> int:
+    values = [calls.expressions.expression(argument) for argument in node.args]
+    return calls.walk.iterated(values[0]) if values else UNKNOWN
+
+
+def _enumerate(calls: Calls, node: ast.Call) -> int:
+    values = [calls.expressions.expression(argument) for argument in node.args]
+    element = calls.walk.iterated(values[0]) if values else UNKNOWN
+    return calls.walk.step("list", calls.walk.node("tuple", (UNKNOWN, element)))
+
+
+def _zip(calls: Calls, node: ast.Call) -> int:
+    elements = tuple(calls.walk.iterated(calls.expressions.expression(argument)) for argument in node.args)
+    for keyword in node.keywords:
+        calls.expressions.expression(keyword.value)
+    return calls.walk.step("list", calls.walk.node("tuple", elements)) if elements else UNKNOWN
+
+
+def _import(calls: Calls, node: ast.Call) -> int:
+    name = constant_name(node.args[0]) if node.args else ""
+    if not name:
+        calls.expressions.children(node, True)
+        return UNKNOWN
+    calls.walk.emit("string", node.args[0], calls.walk.node("import", name))
+    return calls.walk.node("import", name if len(node.args) > 3 else name.partition(".")[0])
+
+
+_BUILTIN_CALLS: dict[str, Callable[[Calls, ast.Call], int]] = {
+    "getattr": _getattr,
+    "hasattr": _hasattr,
+    "setattr": _setattr,
+    "delattr": _delattr,
+    "isinstance": _isinstance,
+    "issubclass": _isinstance,
+    "super": _super,
+    "type": _type,
+    "next": _next,
+    "enumerate": _enumerate,
+    "zip": _zip,
+    "__import__": _import,
+    **dict.fromkeys(_COPIES, _copy),
+}
+"""By name."""
+
+
+# ---------------------------------------------------------------------------------------------------------- wrappers
+
+_LOGGERS = frozenset({"getLogger", "get_logger", "init_logger", "getChild", "get_child"})
+_MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "DefaultDict"})
+
+
+def _partial(calls: Calls, node: ast.Call, target: int) -> int | None:
+    if not node.args or isinstance(node.args[0], ast.Starred):
+        return None
+    return calls.walk.step("partial", calls.bound_call(node, node.args[0], node.args[1:], node.keywords))
+
+
+def _to_thread(calls: Calls, node: ast.Call, target: int) -> int | None:
+    if not node.args or isinstance(node.args[0], ast.Starred):
+        return None
+    return calls.walk.step("remote", calls.bound_call(node, node.args[0], node.args[1:], node.keywords))
+
+
+def _thread(calls: Calls, node: ast.Call, target: int) -> int | None:
+    given = {keyword.arg: keyword.value for keyword in node.keywords}
+    function, positional, named = given.pop("target", None), given.pop("args", None), given.pop("kwargs", None)
+    if function is None:
+        return None
+    args = list(positional.elts) if isinstance(positional, ast.Tuple | ast.List) else []
+    if positional is not None and not args and not isinstance(positional, ast.Tuple | ast.List):
+        args = [ast.Starred(positional)]
+    keywords = [] if named is None else [ast.keyword(None, named)]
+    for rest in given.values():
+        calls.expressions.expression(rest)
+    calls.bound_call(node, function, args, keywords)
+    return UNKNOWN
+
+
+def _import_module(calls: Calls, node: ast.Call, target: int) -> int | None:
+    name = constant_name(node.args[0]) if node.args else ""
+    if not name or name.startswith("."):
+        return None
+    calls.walk.emit("string", node.args[0], calls.walk.node("import", name))
+    return calls.walk.node("import", name)
+
+
+def _find_spec(calls: Calls, node: ast.Call, target: int) -> int | None:
+    """Asking for a module can fail only for its parent packages: no use of its own."""
+    return UNKNOWN if node.args and constant_name(node.args[0]) else None
+
+
+def _cast(calls: Calls, node: ast.Call, target: int) -> int | None:
+    if len(node.args) != 2:
+        return None
+    calls.expressions.expression(node.args[1])
+    return calls.annotations.annotation(node.args[0])
+
+
+def _same(calls: Calls, node: ast.Call, target: int) -> int | None:
+    return calls.expressions.expression(node.args[0]) if len(node.args) == 1 and not node.keywords else None
+
+
+def _ray_get(calls: Calls, node: ast.Call, target: int) -> int | None:
+    if not node.args:
+        return None
+    value = calls.expressions.expression(node.args[0])
+    row = calls.walk.facts.nodes[value]
+    return calls.walk.step("call", row[1]) if row[0] == "remote" else UNKNOWN
+
+
+def _patch_object(calls: Calls, node: ast.Call, target: int) -> int | None:
+    name = constant_name(node.args[1]) if len(node.args) > 1 else ""
+    if not name.isidentifier():
+        return None
+    value = calls.walk.attribute(calls.expressions.base(node.args[0]), name)
+    replacement = calls.expressions.expression(node.args[2]) if len(node.args) > 2 else UNKNOWN
+    for keyword in node.keywords:
+        calls.expressions.expression(keyword.value)
+    calls.walk.emit("assign", node, value, value=replacement, raises=True)
+    return UNKNOWN
+
+
+def _monkeypatch(calls: Calls, node: ast.Call, target: int) -> int | None:
+    """pytest's `monkeypatch.setattr(x, "name", value)`; its form with a dotted string is a string like others."""
+    return _patch_object(calls, node, target) if target == UNKNOWN and len(node.args) >= 3 else None
+
+
+def _patch_dict(calls: Calls, node: ast.Call, target: int) -> int | None:
+    """`mock.patch.dict(sys.modules, {"a.b": fake})`: names that are made up, not looked up."""
+    if not calls.walk.dotted(target).endswith("patch.dict") or not node.args:
+        return None
+    first = node.args[0]
+    return (
+        UNKNOWN
+        if constant_name(first) == "sys.modules" or calls.walk.dotted(calls.annotations.chain(first)) == "sys.modules"
+        else None
+    )
+
+
+def _remote(calls: Calls, node: ast.Call, target: int) -> int | None:
+    """`x.remote(...)`: x called, by somebody else."""
+    assert isinstance(node.func, ast.Attribute)
+    base = calls.walk.facts.nodes[target]
+    if base[0] not in ("attr", "import"):
+        return None
+    inner = calls.arguments.quiet_value(node.func.value)
+    calls.emit_call(node, inner, calls.arguments.arguments(node.args, node.keywords))
+    return calls.walk.step("remote", inner)
+
+
+def _options(calls: Calls, node: ast.Call, target: int) -> int | None:
+    """`Actor.options(...)` is the actor; only ray's `options` is followed by `.remote`."""
+    assert isinstance(node.func, ast.Attribute)
+    inner = calls.walk.facts.nodes[calls.arguments.quiet_value(node.func.value)]
+    if inner[0] not in ("own", "global", "remote") or "ray" not in calls.walk.module.bound:
+        return None
+    calls.arguments.arguments(node.args, node.keywords)
+    return calls.arguments.quiet_value(node.func.value)
+
+
+def _submit(calls: Calls, node: ast.Call, target: int) -> int | None:
+    if target != UNKNOWN or not node.args or isinstance(node.args[0], ast.Starred):
+        return None
+    calls.bound_call(node, node.args[0], node.args[1:], node.keywords)
+    return UNKNOWN
+
+
+def _in_executor(calls: Calls, node: ast.Call, target: int) -> int | None:
+    if target != UNKNOWN or len(node.args) < 2 or isinstance(node.args[1], ast.Starred):
+        return None
+    inner = calls.bound_call(node, node.args[1], node.args[2:], [])
+    return calls.walk.step("remote", inner)
+
+
+def _view(calls: Calls, node: ast.Call, target: int) -> int | None:
+    """`.values()`, `.items()`, `.get()` of dicts whose content is known by display or annotation."""
+    assert isinstance(node.func, ast.Attribute)
+    base = calls.walk.facts.nodes[calls.arguments.quiet_value(node.func.value)]
+    held = UNKNOWN
+    if base[0] == "dict":
+        held = int(base[1])
+    elif base[0] == "instance":
+        kind = calls.walk.facts.nodes[base[1]]
+        if kind[0] == "param" and len(kind[2]) == 2 and kind[1] in _MAPPINGS:
+            held = calls.walk.step("instance", kind[2][1])
+    if held <= NONE:
+        return None
+    for argument in node.args:
+        calls.expressions.expression(argument)
+    if node.func.attr in ("get", "pop", "setdefault"):
+        return held
+    return calls.walk.step("list", held if node.func.attr == "values" else calls.walk.node("tuple", (UNKNOWN, held)))
+
+
+def _logger(calls: Calls, node: ast.Call, target: int) -> int | None:
+    """A logger's name is no dotted path."""
+    if len(node.args) != 1 or not constant_name(node.args[0]):
+        return None
+    found = CallArguments()
+    found.given.append((span_of(node.args[0]), None, 0, calls.walk.text(node.args[0]), UNKNOWN, False))
+    calls.emit_call(node, target, found)
+    return calls.walk.step("call", target)
+
+
+def _import_or_skip(calls: Calls, node: ast.Call, target: int) -> int | None:
+    """`pytest.importorskip("a", minversion="1.2")`: what follows runs only if that import works."""
+    module = constant_name(node.args[0]) if node.args else ""
+    if not module:
+        return None
+    value = calls.walk.node("import", module)
+    calls.walk.facts.attempts.append((calls.walk.tries, "body", ("ImportError",), -1, False))
+    calls.walk.tries += 1
+    attempts, switches = calls.walk.attempts, calls.walk.switches
+    calls.walk.attempts, calls.walk.switches = (
+        (*attempts, len(calls.walk.facts.attempts) - 1),
+        (*switches, "pytest.skip"),
+    )
+    calls.walk.emit("import", node.args[0], value)
+    calls.walk.attempts, calls.walk.switches = attempts, switches
+    wanted = [keyword.value for keyword in node.keywords if keyword.arg == "minversion"] or node.args[1:2]
+    for version in wanted:
+        if constant_name(version):
+            test = calls.walk.test_text(f"__version__({module!r}) >= {constant_name(version)!r}", node)
+            calls.walk.conditions = (*calls.walk.conditions, test + 1)
+    return value
+
+
+_WRAPPERS: dict[str, Callable[[Calls, ast.Call, int], int | None]] = {
+    "functools.partial": _partial,
+    "functools.partialmethod": _partial,
+    "asyncio.to_thread": _to_thread,
+    "threading.Thread": _thread,
+    "multiprocessing.Process": _thread,
+    "importlib.import_module": _import_module,
+    "importlib.util.find_spec": _find_spec,
+    "typing.cast": _cast,
+    "typing_extensions.cast": _cast,
+    "copy.copy": _same,
+    "copy.deepcopy": _same,
+    "pytest.importorskip": _import_or_skip,
+    "ray.get": _ray_get,
+    "ray.remote": _same,
+    "unittest.mock.patch.object": _patch_object,
+    "mock.patch.object": _patch_object,
+}
+_METHODS: dict[str, Callable[[Calls, ast.Call, int], int | None]] = {
+    "remote": _remote,
+    "options": _options,
+    "submit": _submit,
+    "run_in_executor": _in_executor,
+    "values": _view,
+    "items": _view,
+    "get": _view,
+    "setattr": _monkeypatch,
+    "dict": _patch_dict,
+    **dict.fromkeys(_LOGGERS, _logger),
+}

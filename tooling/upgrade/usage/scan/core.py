@@ -7,7 +7,7 @@ import builtins
 import re
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tooling.upgrade.usage.facts import NONE, UNKNOWN, Facts, Node, Span
 from tooling.upgrade.usage.scan.frames import Frame
@@ -22,8 +22,45 @@ _TEXT_LIMIT = 400
 """Characters of a condition's source that are kept; longer ones are not about versions."""
 
 
-class Core:
+class Visitor(Protocol):
+    """What the parts of the walk ask of those that stand above them."""
+
+    def expression(self, node: Any, read: bool = True) -> int:
+        """Value of an expression, its uses noted. `read` is false if the caller notes what is done with it."""
+        ...
+
+    def call(self, node: ast.Call) -> int:
+        """Value of a call that is passed on."""
+        ...
+
+    def used_call(self, node: ast.Call) -> int:
+        """Value of a call whose value is used at once, or thrown away."""
+        ...
+
+    def awaited_call(self, node: ast.Call) -> int:
+        """Value of `await f()`."""
+        ...
+
+    def quiet_value(self, node: ast.expr) -> int:
+        """Value of something that was visited already: no use is noted twice."""
+        ...
+
+    def assign(self, target: ast.expr, value: int, origin: ast.expr | None = None) -> None:
+        """Bind a target."""
+
+    def definition(self, node: Any) -> None:
+        """Note a function or class."""
+
+    def skip_condition(self, node: ast.expr) -> tuple[int, ...]:
+        """The condition that a decorator or mark puts on what it stands over."""
+        ...
+
+
+class WalkState:
     """Numbers for values, and the place the walk is at."""
+
+    visit: Visitor
+    """The whole walk: set by `scan` when all its parts are made."""
 
     def __init__(self, source: bytes) -> None:
         self.facts = Facts()
@@ -43,6 +80,7 @@ class Core:
         self.assigned: set[str] = set()
         """Names and "self.x" that the walk has assigned so far."""
         self.tries = 0
+        self.future_annotations = False
         self.frame = Frame("module", "", None)
         self.module = self.frame
 
@@ -254,17 +292,13 @@ class Core:
                 inner = () if origin is None else tuple(self._names_in(origin, depth - 1))
                 rows.append((node.id, self.lookup(node.id), text, inner))
             elif isinstance(node, ast.Call) and self._is_probe(node):  # by source: `hasattr(self.llm, "x")`
-                rows.append((ast.unparse(node.args[0]), self.quiet_value(node.args[0]), "", ()))
+                rows.append((ast.unparse(node.args[0]), self.visit.quiet_value(node.args[0]), "", ()))
         return rows
 
     def _is_probe(self, node: ast.Call) -> bool:
         if not node.args or not isinstance(node.args[0], ast.Attribute | ast.Call):
             return False
         return _PROBES.search(self.text(node.func)) is not None
-
-    def quiet_value(self, node: ast.expr) -> int:
-        """Value of something that was visited already: no use is noted twice."""
-        raise NotImplementedError
 
     def is_local(self, name: str) -> bool:
         """Whether a name is bound by a function or class around, not by the module."""

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.facts import ClassFacts, FunctionFacts
 from tooling.upgrade.usage.scan.frames import Frame, FunctionNode, bound_names
-from tooling.upgrade.usage.scan.statements import Statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tooling.upgrade.usage.scan.annotations import Annotations
+    from tooling.upgrade.usage.scan.arguments import Arguments
+    from tooling.upgrade.usage.scan.core import WalkState
+    from tooling.upgrade.usage.scan.expressions import Expressions
+    from tooling.upgrade.usage.scan.statements import Statements
 
 _BINDINGS = {
     "property": "property",
@@ -42,8 +47,22 @@ _MODELS = frozenset({"pydantic.BaseModel", "pydantic.RootModel", "pydantic_setti
 _SKIPS = {"pytest.mark.skipif": -1, "unittest.skipIf": -1, "unittest.skipUnless": 1}
 
 
-class Definitions(Statements):
+class Definitions:
     """Definitions of functions and classes."""
+
+    def __init__(
+        self,
+        walk: WalkState,
+        annotations: Annotations,
+        expressions: Expressions,
+        arguments: Arguments,
+        statements: Statements,
+    ) -> None:
+        self.walk = walk
+        self.annotations = annotations
+        self.expressions = expressions
+        self.arguments = arguments
+        self.statements = statements
 
     def definition(self, node: Any) -> None:
         """A function or class."""
@@ -56,64 +75,64 @@ class Definitions(Statements):
         """`skipif(test)` stands for `not test`, `skipUnless(test)` for `test`."""
         if not (isinstance(node, ast.Call) and node.args) or isinstance(node.args[0], ast.Constant):
             return ()
-        sign = _SKIPS.get(self.dotted(self.chain(node.func)), 0)
-        return (sign * (self.test(node.args[0]) + 1),) if sign else ()
+        sign = _SKIPS.get(self.walk.dotted(self.annotations.chain(node.func)), 0)
+        return (sign * (self.walk.test(node.args[0]) + 1),) if sign else ()
 
     # -------------------------------------------------------------------------------------------------- functions
 
     def _function(self, node: FunctionNode) -> None:
         binding, decorators, conditions = self._decorators(node)
-        qualname = self._qualname(node.name, self.facts.functions)
-        owner = self.frame.qualname if self.frame.kind == "class" else ""
+        qualname = self._qualname(node.name, self.walk.facts.functions)
+        owner = self.walk.frame.qualname if self.walk.frame.kind == "class" else ""
         parameters, values = self._parameters(node.args, owner, binding)
-        self.facts.functions[qualname] = FunctionFacts(
+        self.walk.facts.functions[qualname] = FunctionFacts(
             line=node.lineno,
             end_line=node.end_lineno or node.lineno,
             owner=owner,
             binding=binding or ("method" if owner else "function"),
             is_async=isinstance(node, ast.AsyncFunctionDef),
             decorators=decorators,
-            annotation=self.annotation(node.returns),
+            annotation=self.annotations.annotation(node.returns),
             annotated=node.returns is not None,
             parameters=parameters,
         )
         if binding == "accessor":
-            self.facts.functions[qualname].binding = "property"
+            self.walk.facts.functions[qualname].binding = "property"
         elif owner:
-            self.facts.classes[owner].methods[node.name] = qualname
-        value = self.node("own", qualname)
-        self.bind(node.name, value)
-        frame = Frame("function", qualname, self.frame, owner=owner)
+            self.walk.facts.classes[owner].methods[node.name] = qualname
+        value = self.walk.node("own", qualname)
+        self.walk.bind(node.name, value)
+        frame = Frame("function", qualname, self.walk.frame, owner=owner)
         if owner and values and binding != "staticmethod":
             frame.receiver = next(iter(values))
         frame.values.update(values)
         # Walk the body when the names around it have all their values
-        holder: Frame = self.frame
+        holder: Frame = self.walk.frame
         while (holder.kind == "class" or holder.inline) and holder.parent is not None:
             holder = holder.parent
-        here, evaluated = (*self.conditions, *conditions), self.evaluated
+        here, evaluated = (*self.walk.conditions, *conditions), self.walk.evaluated
 
         def walk() -> None:
             marks = tuple(mark for outer in _outwards(frame) for mark in outer.marks)
-            self.conditions, self.attempts, self.switches = (*here, *marks), (), ()
-            self.evaluated = evaluated
+            self.walk.conditions, self.walk.attempts, self.walk.switches = (*here, *marks), (), ()
+            self.walk.evaluated = evaluated
             self._body(node, frame)
 
         holder.later.append(walk)
 
     def _body(self, node: FunctionNode, frame: Frame) -> None:
-        bound = bound_names(node.body, walrus=self.has_walrus)
+        bound = bound_names(node.body, walrus=self.walk.has_walrus)
         frame.bound = frozenset(bound.names | set(frame.values))
         frame.outer, frame.nonlocals = frozenset(bound.outer), frozenset(bound.nonlocals)
         frame.history.update((name, [value]) for name, value in frame.values.items())
-        outer, self.frame = self.frame, frame
-        self.assigned, self.narrowings = set(), {}
-        self.block(node.body)
-        facts = self.facts.functions[frame.qualname]
+        outer, self.walk.frame = self.walk.frame, frame
+        self.walk.assigned, self.walk.narrowings = set(), {}
+        self.statements.block(node.body)
+        facts = self.walk.facts.functions[frame.qualname]
         facts.returns, facts.yields = tuple(dict.fromkeys(frame.returns)), tuple(dict.fromkeys(frame.yields))
         facts.is_generator, facts.calls_super = frame.is_generator, frame.calls_super
         self.finish(frame)
-        self.frame = outer
+        self.walk.frame = outer
 
     def finish(self, frame: Frame) -> None:
         """Walk the bodies that waited for this scope."""
@@ -129,19 +148,19 @@ class Definitions(Statements):
         conditions: list[int] = []
         for decorator in node.decorator_list:
             inner = decorator.func if isinstance(decorator, ast.Call) else decorator
-            name = inner.id if isinstance(inner, ast.Name) and self.is_builtin(inner.id) else ""
-            value = self.expression(decorator, read=False)
-            target = self.chain(inner)
-            name = name or self.dotted(target)
+            name = inner.id if isinstance(inner, ast.Name) and self.walk.is_builtin(inner.id) else ""
+            value = self.expressions.expression(decorator, read=False)
+            target = self.annotations.chain(inner)
+            name = name or self.walk.dotted(target)
             if not isinstance(decorator, ast.Call):
-                self.emit("decorate", decorator, value)
+                self.walk.emit("decorate", decorator, value)
             conditions.extend(self.skip_condition(decorator))
             if isinstance(inner, ast.Attribute) and inner.attr in ("setter", "deleter", "getter"):
                 binding = "accessor"
             elif name in _BINDINGS:
                 binding = _BINDINGS[name]
             elif name not in _NEUTRAL and name not in _SKIPS and not name.startswith("pytest.mark"):
-                others.append(self.node("name", name) if name else target)
+                others.append(self.walk.node("name", name) if name else target)
         return binding, tuple(others), tuple(conditions)
 
     def _parameters(
@@ -151,27 +170,27 @@ class Definitions(Statements):
         rows: list[tuple[str, str, bool, str, int]] = []
         values: dict[str, int] = {}
         for entry, kind, default in _each(arguments):
-            annotated = self.annotation(entry.annotation)
+            annotated = self.annotations.annotation(entry.annotation)
             if default is not None:
-                self.expression(default)
-            shown = self.text(default)[:80] if default is not None else ""
+                self.expressions.expression(default)
+            shown = self.walk.text(default)[:80] if default is not None else ""
             rows.append((entry.arg, kind, default is not None, shown, annotated))
             values[entry.arg] = self._held(annotated, kind)
         if owner and binding != "staticmethod" and rows and rows[0][1] in ("positional", "positional-only"):
-            own = self.node("own", owner)
+            own = self.walk.node("own", owner)
             is_class = binding == "classmethod" or rows[0][0] == "cls"
-            values[rows[0][0]] = own if is_class else self.node("instance", own)
+            values[rows[0][0]] = own if is_class else self.walk.node("instance", own)
             rows = rows[1:]
         return tuple(rows), values
 
     def _held(self, annotated: int, kind: str) -> int:
         if kind == "star":
-            return self.step("list", annotated)
-        return self.step("dict", annotated) if kind == "double-star" else annotated
+            return self.walk.step("list", annotated)
+        return self.walk.step("dict", annotated) if kind == "double-star" else annotated
 
     def _qualname(self, name: str, taken: dict[str, Any]) -> str:
         """Unique in the file: of several definitions of one name the later ones get a number."""
-        base = f"{self.frame.qualname}.{name}" if self.frame.qualname else name
+        base = f"{self.walk.frame.qualname}.{name}" if self.walk.frame.qualname else name
         unique, number = base, 2
         while unique in taken:
             unique, number = f"{base}#{number}", number + 1
@@ -182,52 +201,54 @@ class Definitions(Statements):
     def _class(self, node: ast.ClassDef) -> None:
         conditions: list[int] = []
         for decorator in node.decorator_list:
-            value = self.expression(decorator, read=False)
+            value = self.expressions.expression(decorator, read=False)
             if not isinstance(decorator, ast.Call):
-                self.emit("decorate", decorator, value)
+                self.walk.emit("decorate", decorator, value)
             conditions.extend(self.skip_condition(decorator))
         bases = self._bases(node)
-        qualname = self._qualname(node.name, self.facts.classes)
+        qualname = self._qualname(node.name, self.walk.facts.classes)
         facts = ClassFacts(node.lineno, bases, bool(node.decorator_list))
-        self.facts.classes[qualname] = facts
-        self.bind(node.name, self.node("own", qualname))
-        outer = self.frame
-        self.frame = Frame("class", qualname, outer, frozenset(bound_names(node.body, walrus=self.has_walrus).names))
-        self.frame.reads_annotations = any(self.dotted(base) in _MODELS for base in bases)
-        self.assigned, assigned = set(), self.assigned
-        with self.under(*conditions):
-            self.block(node.body)
+        self.walk.facts.classes[qualname] = facts
+        self.walk.bind(node.name, self.walk.node("own", qualname))
+        outer = self.walk.frame
+        self.walk.frame = Frame(
+            "class", qualname, outer, frozenset(bound_names(node.body, walrus=self.walk.has_walrus).names)
+        )
+        self.walk.frame.reads_annotations = any(self.walk.dotted(base) in _MODELS for base in bases)
+        self.walk.assigned, assigned = set(), self.walk.assigned
+        with self.walk.under(*conditions):
+            self.statements.block(node.body)
             self._overrides(node, facts, bases)
-        for name, values in self.frame.history.items():
+        for name, values in self.walk.frame.history.items():
             if name not in facts.methods and name not in facts.annotations:
                 facts.attributes.setdefault(name, []).extend(values)
-        self.assigned = assigned
-        self.frame = outer
+        self.walk.assigned = assigned
+        self.walk.frame = outer
 
     def _bases(self, node: ast.ClassDef) -> tuple[int, ...]:
         bases = []
         for base in node.bases:
             inner = base.value if isinstance(base, ast.Subscript) else base  # class C(Base[T])
             if isinstance(base, ast.Subscript):
-                self.expression(base.slice)
-            value = self.expression(inner, read=False)
-            found = self.arguments([], node.keywords if base is node.bases[0] else [])
-            self.emit("subclass", base, value, arguments=found.row())
+                self.expressions.expression(base.slice)
+            value = self.expressions.expression(inner, read=False)
+            found = self.arguments.arguments([], node.keywords if base is node.bases[0] else [])
+            self.walk.emit("subclass", base, value, arguments=found.row())
             bases.append(value)
         if not node.bases:
-            self.arguments([], node.keywords)
+            self.arguments.arguments([], node.keywords)
         return tuple(bases)
 
     def _overrides(self, node: ast.ClassDef, facts: ClassFacts, bases: tuple[int, ...]) -> None:
         """Methods that may override one of a base class. The place is that of the `def` line."""
-        if not any(self.hot[base] for base in bases):
+        if not any(self.walk.hot[base] for base in bases):
             return
         for statement in _methods(node.body):
             qualname = facts.methods.get(statement.name)
-            if qualname is None or self.facts.functions[qualname].line != statement.lineno:
+            if qualname is None or self.walk.facts.functions[qualname].line != statement.lineno:
                 continue  # a later definition of the name counts
             for base in bases:
-                self.emit("override", _Line(statement), base, name=statement.name, method=qualname)
+                self.walk.emit("override", _Line(statement), base, name=statement.name, method=qualname)
 
 
 class _Line:

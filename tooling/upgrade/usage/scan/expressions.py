@@ -8,19 +8,79 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
-from tooling.upgrade.usage.scan.annotations import Annotations
 from tooling.upgrade.usage.scan.frames import Frame, bound_names
-from tooling.upgrade.usage.scan.narrowing import narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tooling.upgrade.usage.scan.annotations import Annotations
+    from tooling.upgrade.usage.scan.core import WalkState
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?::[A-Za-z_]\w*(?:\.\w+)*)?|[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
 _STRING_LIMIT = 200
 
 
-class Expressions(Annotations):
+def narrowed(test: ast.expr, holds: bool) -> Iterator[tuple[str, list[ast.expr]]]:
+    """(name or "self.x", the classes it is an instance of one of) where `test` has the given outcome."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from narrowed(test.operand, not holds)
+    elif isinstance(test, ast.BoolOp):
+        if isinstance(test.op, ast.And) is holds:
+            for value in test.values:
+                yield from narrowed(value, holds)
+    elif isinstance(test, ast.Compare):
+        yield from _type_compare(test, holds)
+    elif holds and _is_isinstance(test):
+        assert isinstance(test, ast.Call)
+        key = _key(test.args[0])
+        if key:
+            yield key, _classes(test.args[1])
+
+
+def _is_isinstance(test: ast.expr) -> bool:
+    return (
+        isinstance(test, ast.Call)
+        and isinstance(test.func, ast.Name)
+        and test.func.id == "isinstance"
+        and len(test.args) == 2
+    )
+
+
+def _type_compare(test: ast.Compare, holds: bool) -> Iterator[tuple[str, list[ast.expr]]]:
+    """`type(x) is C`."""
+    if len(test.ops) != 1 or not isinstance(test.left, ast.Call) or len(test.left.args) != 1:
+        return
+    if not (isinstance(test.left.func, ast.Name) and test.left.func.id == "type"):
+        return
+    positive = isinstance(test.ops[0], ast.Is | ast.Eq)
+    negative = isinstance(test.ops[0], ast.IsNot | ast.NotEq)
+    key = _key(test.left.args[0])
+    if key and (positive if holds else negative):
+        yield key, [test.comparators[0]]
+
+
+def _key(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return node.target.id if isinstance(node, ast.NamedExpr) else ""
+
+
+def _classes(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.Tuple):
+        return [entry for element in node.elts for entry in _classes(element)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return [*_classes(node.left), *_classes(node.right)]
+    return [node]
+
+
+class Expressions:
     """Values of expressions."""
+
+    def __init__(self, walk: WalkState, annotations: Annotations) -> None:
+        self.walk = walk
+        self.annotations = annotations
 
     def expression(self, node: Any, read: bool = True) -> int:
         """Value of an expression, its uses noted."""
@@ -29,53 +89,45 @@ class Expressions(Annotations):
             return handler(self, node, read)
         return UNKNOWN
 
-    def call(self, node: ast.Call, read: bool) -> int:
-        """Value of a call."""
-        raise NotImplementedError
-
     def name(self, node: ast.Name, read: bool) -> int:
         """A bare name. Only imported ones are worth a use: locals cannot fail."""
-        value = self.lookup(node.id)
-        kind = self.facts.nodes[value][0] if value > NONE else ""
+        value = self.walk.lookup(node.id)
+        kind = self.walk.facts.nodes[value][0] if value > NONE else ""
         if read and kind in _IMPORTED:
-            self.emit("read", node, value)
+            self.walk.emit("read", node, value)
         if kind in ("global", "own"):
-            self.facts.mentions.setdefault(node.id, {})[node.lineno, node.col_offset] = self.context()
+            self.walk.facts.mentions.setdefault(node.id, {})[node.lineno, node.col_offset] = self.walk.context()
         return value
 
     def base(self, node: ast.expr) -> int:
         """Value of what an attribute is taken of: itself no use if it is only a name or a dotted path."""
         if isinstance(node, ast.Attribute):
             value = self.attribute_value(node)
-            if value > NONE and self.facts.nodes[value][0] == "attr":
-                self.emit("read", node, value)
+            if value > NONE and self.walk.facts.nodes[value][0] == "attr":
+                self.walk.emit("read", node, value)
             return value
         return self.value_used(node, read=False)
 
     def value_used(self, node: ast.expr, read: bool = True) -> int:
         """Value of something that is used at once: a call there is not awaited."""
         if isinstance(node, ast.Call):
-            return self.used_call(node)
+            return self.walk.visit.used_call(node)
         return self.expression(node, read)
-
-    def used_call(self, node: ast.Call) -> int:
-        """Value of a call whose value is used at once."""
-        raise NotImplementedError
 
     def attribute_value(self, node: ast.Attribute) -> int:
         """Value of `base.name`, without a use of the attribute itself."""
         base = self.base(node.value)
         if isinstance(node.value, ast.Name):
             key = f"{node.value.id}.{node.attr}"
-            if key in self.frame.values:
-                return self.frame.values[key]
-        return self.attribute(base, node.attr)
+            if key in self.walk.frame.values:
+                return self.walk.frame.values[key]
+        return self.walk.attribute(base, node.attr)
 
     def attribute_read(self, node: ast.Attribute, read: bool) -> int:
         """`base.name`."""
         value = self.attribute_value(node)
         if read:
-            self.emit("read", node, value)
+            self.walk.emit("read", node, value)
         return value
 
     def constant(self, node: ast.Constant, read: bool) -> int:
@@ -84,22 +136,18 @@ class Expressions(Annotations):
             return NONE
         text = node.value
         if read and isinstance(text, str) and len(text) < _STRING_LIMIT and _DOTTED.fullmatch(text):
-            self.emit("string", node, self.node("import", text.replace(":", ".")))
+            self.walk.emit("string", node, self.walk.node("import", text.replace(":", ".")))
         return UNKNOWN
 
     def await_(self, node: ast.Await, read: bool) -> int:
         """`await x`."""
         if isinstance(node.value, ast.Call):
-            return self.awaited_call(node.value)
+            return self.walk.visit.awaited_call(node.value)
         value = self.expression(node.value)
-        if self.facts.nodes[value][0] == "remote":
+        if self.walk.facts.nodes[value][0] == "remote":
             return UNKNOWN
-        self.emit("await", node, value)
-        return self.step("await", value)
-
-    def awaited_call(self, node: ast.Call) -> int:
-        """Value of `await f()`."""
-        raise NotImplementedError
+        self.walk.emit("await", node, value)
+        return self.walk.step("await", value)
 
     def subscript(self, node: ast.Subscript, read: bool) -> int:
         """`x[key]`, for reading."""
@@ -107,25 +155,32 @@ class Expressions(Annotations):
             return self._chosen(node)
         value = self.value_used(node.value)
         self.expression(node.slice)
-        if isinstance(node.ctx, ast.Load) and self.facts.nodes[value][0] not in ("list", "dict", "tuple", "remote"):
-            self.emit("subscript", node, value)
-        return self.item(value, constant_key(node.slice))
+        if isinstance(node.ctx, ast.Load) and self.walk.facts.nodes[value][0] not in (
+            "list",
+            "dict",
+            "tuple",
+            "remote",
+        ):
+            self.walk.emit("subscript", node, value)
+        return self.walk.item(value, constant_key(node.slice))
 
     def _chosen(self, node: ast.Subscript) -> int:
         """`{True: lambda: a, False: lambda: b}[condition]`: a lambda's body runs only if it is the one chosen."""
         self.expression(node.slice)
         display = node.value
         if isinstance(display, ast.Dict):
-            pairs = [(self.text(key), value) for key, value in zip(display.keys, display.values, strict=True) if key]
+            pairs = [
+                (self.walk.text(key), value) for key, value in zip(display.keys, display.values, strict=True) if key
+            ]
         else:
             assert isinstance(display, ast.List | ast.Tuple)
             pairs = [(str(index), value) for index, value in enumerate(display.elts)]
         values = []
         for shown, value in pairs:
-            test = self.test_text(f"({self.text(node.slice)}) == {shown}", node.slice)
-            with self.under(test + 1 if isinstance(value, ast.Lambda) else 0):
+            test = self.walk.test_text(f"({self.walk.text(node.slice)}) == {shown}", node.slice)
+            with self.walk.under(test + 1 if isinstance(value, ast.Lambda) else 0):
                 values.append(self.expression(value))
-        return self.either(values)
+        return self.walk.either(values)
 
     def boolean(self, node: ast.BoolOp, read: bool) -> int:
         """`a and b`: b is reached only if a holds."""
@@ -134,42 +189,42 @@ class Expressions(Annotations):
         values = []
         with self.narrowing():
             for value in node.values:
-                with self.under(*conditions):
+                with self.walk.under(*conditions):
                     values.append(self.expression(value))
                 if value is not node.values[-1]:
-                    conditions.append(sign * (self.test(value) + 1))
+                    conditions.append(sign * (self.walk.test(value) + 1))
                 if sign == 1:
                     self.narrow(value, holds=True)
-        return self.either(values) if sign == -1 else values[-1]
+        return self.walk.either(values) if sign == -1 else values[-1]
 
     def conditional(self, node: ast.IfExp, read: bool) -> int:
         """`a if test else b`."""
         self.expression(node.test)
-        test = self.test(node.test) + 1
+        test = self.walk.test(node.test) + 1
         values = []
         for branch, condition in ((node.body, test), (node.orelse, -test)):
-            with self.under(condition), self.narrowing():
+            with self.walk.under(condition), self.narrowing():
                 self.narrow(node.test, holds=condition > 0)
                 value = self.expression(branch)
                 values.append(self.guarded(value))
-        return self.either(values)
+        return self.walk.either(values)
 
     def guarded(self, value: int) -> int:
         """The value, with the conditions it is bound under."""
-        if value <= NONE or not self.hot[value] or self.facts.nodes[value][0] == "guarded":
+        if value <= NONE or not self.walk.hot[value] or self.walk.facts.nodes[value][0] == "guarded":
             return value
-        return self.node("guarded", value, self.context())
+        return self.walk.node("guarded", value, self.walk.context())
 
     @contextmanager
     def narrowing(self) -> Iterator[None]:
         """What conditions tell about types inside is forgotten after."""
         changed: dict[str, int | None] = {}
-        frame, before = self.frame, self.narrowings
-        self.narrowings = changed
+        frame, before = self.walk.frame, self.walk.narrowings
+        self.walk.narrowings = changed
         try:
             yield
         finally:
-            self.narrowings = before
+            self.walk.narrowings = before
             for key, value in changed.items():
                 if value is None:
                     frame.values.pop(key, None)
@@ -179,15 +234,15 @@ class Expressions(Annotations):
     def narrow(self, test: ast.expr, *, holds: bool) -> None:
         """Use what a condition tells about types."""
         for key, classes in narrowed(test, holds):
-            kinds = [self.chain(entry) for entry in classes]
-            if all(kinds) and any(self.hot[kind] for kind in kinds):
-                self.narrowings.setdefault(key, self.frame.values.get(key))
-                self.frame.values[key] = self.either(self.step("instance", kind) for kind in kinds)
+            kinds = [self.annotations.chain(entry) for entry in classes]
+            if all(kinds) and any(self.walk.hot[kind] for kind in kinds):
+                self.walk.narrowings.setdefault(key, self.walk.frame.values.get(key))
+                self.walk.frame.values[key] = self.walk.either(self.walk.step("instance", kind) for kind in kinds)
 
     def walrus(self, node: ast.NamedExpr, read: bool) -> int:
         """`(x := value)`."""
         value = self.expression(node.value)
-        self.bind(node.target.id, value, node.value)
+        self.walk.bind(node.target.id, value, node.value)
         return value
 
     def lambda_(self, node: ast.Lambda, read: bool) -> int:
@@ -204,15 +259,15 @@ class Expressions(Annotations):
     @contextmanager
     def inline(self, names: set[str]) -> Iterator[None]:
         """Inside a lambda or comprehension that binds these names."""
-        outer = self.frame
-        self.frame = Frame("function", outer.qualname, outer, frozenset(names), inline=True, owner=outer.owner)
-        self.frame.receiver = outer.receiver if outer.receiver not in names else ""
+        outer = self.walk.frame
+        self.walk.frame = Frame("function", outer.qualname, outer, frozenset(names), inline=True, owner=outer.owner)
+        self.walk.frame.receiver = outer.receiver if outer.receiver not in names else ""
         try:
             yield
         finally:
-            outer.calls_super |= self.frame.calls_super
-            outer.later.extend(self.frame.later)
-            self.frame = outer
+            outer.calls_super |= self.walk.frame.calls_super
+            outer.later.extend(self.walk.frame.later)
+            self.walk.frame = outer
 
     def comprehension(self, node: Any, read: bool) -> int:
         """List, set, dict comprehensions and generator expressions."""
@@ -222,17 +277,17 @@ class Expressions(Annotations):
         with self.inline(set(bound_names([*targets], walrus=True).names)):
             for index, generator in enumerate(node.generators):
                 elements = first if index == 0 else self._elements(generator)
-                self.assign(generator.target, elements)
+                self.walk.visit.assign(generator.target, elements)
                 for test in generator.ifs:
-                    with self.under(*conditions):
+                    with self.walk.under(*conditions):
                         self.expression(test)
-                    conditions.append(self.test(test) + 1)
+                    conditions.append(self.walk.test(test) + 1)
                     self.narrow(test, holds=True)
-            with self.under(*conditions):
+            with self.walk.under(*conditions):
                 if isinstance(node, ast.DictComp):
                     self.expression(node.key)
-                    return self.step("dict", self.expression(node.value))
-                return self.step("list", self.expression(node.elt))
+                    return self.walk.step("dict", self.expression(node.value))
+                return self.walk.step("list", self.expression(node.elt))
 
     def _elements(self, generator: ast.comprehension) -> int:
         return self.loop_elements(generator.iter, bool(generator.is_async))
@@ -240,21 +295,19 @@ class Expressions(Annotations):
     def loop_elements(self, node: ast.expr, asynchronous: bool) -> int:
         """Elements of what is looped over."""
         value = self.expression(node)
-        if self.facts.nodes[value][0] not in ("list", "tuple", "dict"):
-            self.emit("iterate", node, value, awaited=asynchronous)
-        return self.iterated(value, asynchronous)
-
-    def assign(self, target: ast.expr, value: int, origin: ast.expr | None = None) -> None:
-        """Bind a target."""
-        raise NotImplementedError
+        if self.walk.facts.nodes[value][0] not in ("list", "tuple", "dict"):
+            self.walk.emit("iterate", node, value, awaited=asynchronous)
+        return self.walk.iterated(value, asynchronous)
 
     def display(self, node: Any, read: bool) -> int:
         """Tuples, lists and sets."""
         values = [self.expression(entry.value if isinstance(entry, ast.Starred) else entry) for entry in node.elts]
-        if any(isinstance(entry, ast.Starred) for entry in node.elts) or not any(self.hot[one] for one in values):
+        if any(isinstance(entry, ast.Starred) for entry in node.elts) or not any(self.walk.hot[one] for one in values):
             return UNKNOWN
         return (
-            self.node("tuple", tuple(values)) if isinstance(node, ast.Tuple) else self.step("list", self.either(values))
+            self.walk.node("tuple", tuple(values))
+            if isinstance(node, ast.Tuple)
+            else self.walk.step("list", self.walk.either(values))
         )
 
     def mapping(self, node: ast.Dict, read: bool) -> int:
@@ -263,14 +316,14 @@ class Expressions(Annotations):
             if key is not None:
                 self.expression(key)
         values = [self.expression(value) for value in node.values]
-        return self.step("dict", self.either(values)) if None not in node.keys else UNKNOWN
+        return self.walk.step("dict", self.walk.either(values)) if None not in node.keys else UNKNOWN
 
     def yielded(self, node: Any, read: bool) -> int:
         """`yield` and `yield from`."""
         value = self.expression(node.value) if node.value is not None else UNKNOWN
-        frame = self.frame
+        frame = self.walk.frame
         frame.is_generator = True
-        frame.yields.append(self.iterated(value) if isinstance(node, ast.YieldFrom) else value)
+        frame.yields.append(self.walk.iterated(value) if isinstance(node, ast.YieldFrom) else value)
         return UNKNOWN
 
     def children(self, node: Any, read: bool) -> int:
@@ -305,7 +358,7 @@ _HANDLERS: dict[type[ast.AST], Callable[[Any, Any, bool], int]] = {
     ast.Name: Expressions.name,
     ast.Attribute: Expressions.attribute_read,
     ast.Constant: Expressions.constant,
-    ast.Call: lambda walk, node, read: walk.call(node, read),
+    ast.Call: lambda reader, node, read: reader.walk.visit.call(node),
     ast.Await: Expressions.await_,
     ast.Subscript: Expressions.subscript,
     ast.BoolOp: Expressions.boolean,

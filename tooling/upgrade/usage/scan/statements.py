@@ -1,4 +1,5 @@
-"""Statements: imports, assignments, loops, `with`; definitions are in `definitions`."""
+"""Statements: imports, assignments, loops, `with`; under which conditions each is reached, and what names hold after
+branches meet again."""
 
 from __future__ import annotations
 
@@ -6,39 +7,54 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
-from tooling.upgrade.usage.scan.branches import Branches, Exits, leaves
 from tooling.upgrade.usage.scan.expressions import constant_key
+from tooling.upgrade.usage.scan.frames import KnownDict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from tooling.upgrade.usage.scan.annotations import Annotations
+    from tooling.upgrade.usage.scan.arguments import Arguments
+    from tooling.upgrade.usage.scan.calls import Calls
+    from tooling.upgrade.usage.scan.core import WalkState
+    from tooling.upgrade.usage.scan.expressions import Expressions
 
 
-class Statements(Branches):
-    """Statements of a scope."""
+State = tuple[dict[str, int], "dict[str, KnownDict]"]
+Exits = bool
+"""Whether a statement never goes on to the next one."""
+
+_EXITS = frozenset({"sys.exit", "os._exit", "os.abort", "pytest.skip", "pytest.fail", "pytest.exit"})
+_NEVER = frozenset({"exit", "quit"})
+
+
+class Statements:
+    """Statements of a scope; definitions are in `definitions`."""
+
+    def __init__(
+        self, walk: WalkState, annotations: Annotations, expressions: Expressions, arguments: Arguments, calls: Calls
+    ) -> None:
+        self.walk = walk
+        self.annotations = annotations
+        self.expressions = expressions
+        self.arguments = arguments
+        self.calls = calls
 
     def statement(self, node: ast.stmt) -> Exits:
         """One statement; whether it never goes on."""
         return bool(_STATEMENTS[type(node)](self, node)) if type(node) in _STATEMENTS else False
-
-    def definition(self, node: Any) -> None:
-        """A function or class."""
-        raise NotImplementedError
-
-    def skip_condition(self, node: ast.expr) -> tuple[int, ...]:
-        """The condition that a decorator or mark puts on what it stands over."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------ import statements
 
     def import_(self, node: ast.Import) -> None:
         """`import a.b`, `import a.b as x`."""
         for alias in node.names:
-            value = self.node("import", alias.name)
-            self.emit("import", alias, value)
+            value = self.walk.node("import", alias.name)
+            self.walk.emit("import", alias, value)
             if alias.asname:
-                self.bind(alias.asname, value)
+                self.walk.bind(alias.asname, value)
             else:
-                self.bind(alias.name.partition(".")[0], self.node("import", alias.name.partition(".")[0]))
+                self.walk.bind(alias.name.partition(".")[0], self.walk.node("import", alias.name.partition(".")[0]))
 
     def import_from(self, node: ast.ImportFrom) -> None:
         """`from a import b`."""
@@ -48,43 +64,43 @@ class Statements(Branches):
         for alias in node.names:
             if alias.name == "*":
                 value = self._imported(node.level, module)
-                self.emit("star-import", alias, value)
-                self.facts.stars.append(value)
+                self.walk.emit("star-import", alias, value)
+                self.walk.facts.stars.append(value)
                 continue
             value = self._imported(node.level, f"{module}.{alias.name}" if module else alias.name)
-            self.emit("import", alias, value)
-            self.bind(alias.asname or alias.name, value)
+            self.walk.emit("import", alias, value)
+            self.walk.bind(alias.asname or alias.name, value)
 
     def _imported(self, level: int, dotted: str) -> int:
-        return self.node("relative", level, dotted) if level else self.node("name", dotted)
+        return self.walk.node("relative", level, dotted) if level else self.walk.node("name", dotted)
 
     # ------------------------------------------------------------------------------------------------- assignments
 
     def assign_statement(self, node: ast.Assign) -> None:
         """`a = b = value`."""
-        value = self.expression(node.value)
+        value = self.expressions.expression(node.value)
         count = None
         for target in node.targets:
             if isinstance(target, ast.Tuple | ast.List) and not any(isinstance(e, ast.Starred) for e in target.elts):
                 count = len(target.elts)
-                if self.facts.nodes[value][0] not in ("tuple", "list"):
-                    self.emit("unpack", node.value, value, count=count)
+                if self.walk.facts.nodes[value][0] not in ("tuple", "list"):
+                    self.walk.emit("unpack", node.value, value, count=count)
             self.assign(target, value, node.value)
 
     def annotated(self, node: ast.AnnAssign) -> None:
         """`x: T = value`. Annotations of locals are never run."""
-        inside = self.frame.kind == "function"
-        kind = self.annotation(node.annotation, evaluated=not inside)
-        value = self.expression(node.value) if node.value is not None else UNKNOWN
+        inside = self.walk.frame.kind == "function"
+        kind = self.annotations.annotation(node.annotation, evaluated=not inside)
+        value = self.expressions.expression(node.value) if node.value is not None else UNKNOWN
         held = kind if kind > NONE else value
-        if self.frame.kind == "class" and isinstance(node.target, ast.Name):
+        if self.walk.frame.kind == "class" and isinstance(node.target, ast.Name):
             self.class_annotation(node.target.id, held)
         if node.value is not None or (kind > NONE and isinstance(node.target, ast.Name)):
             self.assign(node.target, held, node.value)
 
     def class_annotation(self, name: str, value: int) -> None:
         """A field of the class whose body this is."""
-        facts = self.facts.classes[self.frame.qualname]
+        facts = self.walk.facts.classes[self.walk.frame.qualname]
         facts.fields = True
         facts.annotations[name] = value
 
@@ -93,100 +109,100 @@ class Statements(Branches):
         if isinstance(target, ast.Name):
             self._assign_name(target.id, value, origin)
         elif isinstance(target, ast.Attribute):
-            base = self.base(target.value)
+            base = self.expressions.base(target.value)
             if isinstance(target.value, ast.Name):
                 key = f"{target.value.id}.{target.attr}"
-                self.assigned.add(key)
-                self.frame.values[key] = value
-                if target.value.id == self.frame.receiver and self.frame.owner:
-                    facts = self.facts.classes[self.frame.owner]
+                self.walk.assigned.add(key)
+                self.walk.frame.values[key] = value
+                if target.value.id == self.walk.frame.receiver and self.walk.frame.owner:
+                    facts = self.walk.facts.classes[self.walk.frame.owner]
                     facts.attributes.setdefault(target.attr, []).append(value)
-            self.emit("assign", target, self.attribute(base, target.attr), value=value)
+            self.walk.emit("assign", target, self.walk.attribute(base, target.attr), value=value)
         elif isinstance(target, ast.Tuple | ast.List):
             for index, element in enumerate(target.elts):
                 if isinstance(element, ast.Starred):
                     self.assign(element.value, UNKNOWN)
                     value = UNKNOWN  # positions after it are not known
                 else:
-                    self.assign(element, self.item(value, index))
+                    self.assign(element, self.walk.item(value, index))
         elif isinstance(target, ast.Subscript):
             self._assign_item(target, origin)
         elif isinstance(target, ast.Starred):
             self.assign(target.value, UNKNOWN)
 
     def _assign_name(self, name: str, value: int, origin: ast.expr | None) -> None:
-        self.assigned.add(name)
-        known = self.known_dict(origin) if origin is not None else None
-        self.bind(name, value, origin)
-        if known is not None and self.frame.kind != "class":
-            self.frame.dicts[name] = known
-            self.frame.dict_made[name] = self.conditions
-        if origin is not None and name == "__all__" and self.frame.kind == "module":
+        self.walk.assigned.add(name)
+        known = self.arguments.known_dict(origin) if origin is not None else None
+        self.walk.bind(name, value, origin)
+        if known is not None and self.walk.frame.kind != "class":
+            self.walk.frame.dicts[name] = known
+            self.walk.frame.dict_made[name] = self.walk.conditions
+        if origin is not None and name == "__all__" and self.walk.frame.kind == "module":
             self._exports(origin, add=False)
         if origin is not None and name == "pytestmark":
             for mark in origin.elts if isinstance(origin, ast.List | ast.Tuple) else [origin]:
-                self.frame.marks = (*self.frame.marks, *self.skip_condition(mark))
+                self.walk.frame.marks = (*self.walk.frame.marks, *self.walk.visit.skip_condition(mark))
 
     def _assign_item(self, target: ast.Subscript, origin: ast.expr | None) -> None:
         name = target.value.id if isinstance(target.value, ast.Name) else ""
         key = constant_key(target.slice)
         if name and isinstance(key, str):
-            self.dict_begun(name)
-        if name in self.frame.dicts:
+            self.arguments.dict_begun(name)
+        if name in self.walk.frame.dicts:
             if isinstance(key, str) and origin is not None:
-                self.dict_changed(name, [(target.slice, key, origin)])
+                self.arguments.dict_changed(name, [(target.slice, key, origin)])
             else:
-                self.frame.dicts[name].more = True
-        self.value_used(target.value)
-        if self.dotted(self.chain(target.value)) != "sys.modules":
-            self.expression(target.slice)
+                self.walk.frame.dicts[name].more = True
+        self.expressions.value_used(target.value)
+        if self.walk.dotted(self.annotations.chain(target.value)) != "sys.modules":
+            self.expressions.expression(target.slice)
 
     def augmented(self, node: ast.AugAssign) -> None:
         """`x += value`."""
-        self.expression(node.value)
+        self.expressions.expression(node.value)
         if isinstance(node.target, ast.Name):
-            known = self.frame.dicts.get(node.target.id)
-            other = self.known_dict(node.value)
-            self.bind(node.target.id, self.lookup(node.target.id))
-            if node.target.id == "__all__" and self.frame.kind == "module":
+            known = self.walk.frame.dicts.get(node.target.id)
+            other = self.arguments.known_dict(node.value)
+            self.walk.bind(node.target.id, self.walk.lookup(node.target.id))
+            if node.target.id == "__all__" and self.walk.frame.kind == "module":
                 self._exports(node.value, add=True)
             if known is not None:
                 known.more |= other is None or other.more
                 known.entries.update(other.entries if other is not None else {})
-                self.frame.dicts[node.target.id] = known
+                self.walk.frame.dicts[node.target.id] = known
         elif isinstance(node.target, ast.Attribute):
-            self.emit("assign", node.target, self.attribute_value(node.target))
+            self.walk.emit("assign", node.target, self.expressions.attribute_value(node.target))
         else:
-            self.expression(node.target)
+            self.expressions.expression(node.target)
 
     def _exports(self, value: ast.expr, *, add: bool) -> None:
         names: list[str] | None = None
         if isinstance(value, ast.List | ast.Tuple):
             names = [one.value for one in value.elts if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-        before = self.facts.exports if add else []
-        self.facts.exports = None if names is None or before is None else [*before, *names]
+        before = self.walk.facts.exports if add else []
+        self.walk.facts.exports = None if names is None or before is None else [*before, *names]
 
     def delete(self, node: ast.Delete) -> None:
         """`del x`."""
         for target in node.targets:
             if isinstance(target, ast.Name):
-                self.frame.values[target.id] = UNKNOWN
-                self.frame.dicts.pop(target.id, None)
+                self.walk.frame.values[target.id] = UNKNOWN
+                self.walk.frame.dicts.pop(target.id, None)
             elif isinstance(target, ast.Attribute):
-                self.emit("delete", target, self.attribute_value(target))
+                self.walk.emit("delete", target, self.expressions.attribute_value(target))
             elif isinstance(target, ast.Subscript):
                 name = target.value.id if isinstance(target.value, ast.Name) else ""
-                known = self.frame.dicts.get(name)
+                known = self.walk.frame.dicts.get(name)
                 if known is not None:
                     known.entries.pop(str(constant_key(target.slice)), None)
-                self.value_used(target.value)
+                self.expressions.value_used(target.value)
 
     # ------------------------------------------------------------------------------------------------ control flow
 
     def loop(self, node: Any) -> None:
         """`for`, `async for`."""
-        elements = self.loop_elements(node.iter, isinstance(node, ast.AsyncFor))
-        before = self.frame.copy_values()
+        elements = self.expressions.loop_elements(node.iter, isinstance(node, ast.AsyncFor))
+        before = self.walk.frame.copy_values()
         self.assign(node.target, elements)
         self.block(node.body)
         self._merge_back(before[0])
@@ -195,64 +211,64 @@ class Statements(Branches):
     def _merge_back(self, before: dict[str, int]) -> None:
         """After a body that may not have run."""
         for name, value in before.items():
-            held = self.frame.values.get(name, UNKNOWN)
+            held = self.walk.frame.values.get(name, UNKNOWN)
             if held != value:
-                self.frame.values[name] = self.either([value, held])
+                self.walk.frame.values[name] = self.walk.either([value, held])
 
     def while_(self, node: ast.While) -> None:
         """`while`."""
-        self.value_used(node.test)
-        before = self.frame.copy_values()
-        test = 0 if isinstance(node.test, ast.Constant) else self.test(node.test) + 1
-        with self.under(test), self.narrowing():
-            self.narrow(node.test, holds=True)
+        self.expressions.value_used(node.test)
+        before = self.walk.frame.copy_values()
+        test = 0 if isinstance(node.test, ast.Constant) else self.walk.test(node.test) + 1
+        with self.walk.under(test), self.expressions.narrowing():
+            self.expressions.narrow(node.test, holds=True)
             self.block(node.body)
         self._merge_back(before[0])
         self.block(node.orelse)
 
     def with_(self, node: Any) -> Exits:
         """`with`, `async with`; `contextlib.suppress` and `pytest.raises` are attempts."""
-        attempts = self.attempts
+        attempts = self.walk.attempts
         asynchronous = isinstance(node, ast.AsyncWith)
         for item in node.items:
-            value = self.expression(item.context_expr)
+            value = self.expressions.expression(item.context_expr)
             suppressed = self._suppressed(item.context_expr)
             if suppressed:
-                self.facts.attempts.append((self.tries, "body", suppressed, -1, False))
-                self.tries += 1
-                self.attempts = (*self.attempts, len(self.facts.attempts) - 1)
+                self.walk.facts.attempts.append((self.walk.tries, "body", suppressed, -1, False))
+                self.walk.tries += 1
+                self.walk.attempts = (*self.walk.attempts, len(self.walk.facts.attempts) - 1)
                 continue
-            self.emit("enter", item.context_expr, value, awaited=asynchronous)
+            self.walk.emit("enter", item.context_expr, value, awaited=asynchronous)
             if item.optional_vars is not None:
-                self.assign(item.optional_vars, self.step("enter", value, asynchronous))
+                self.assign(item.optional_vars, self.walk.step("enter", value, asynchronous))
         exits = self.block(node.body)
-        suppresses = self.attempts != attempts
-        self.attempts = attempts
+        suppresses = self.walk.attempts != attempts
+        self.walk.attempts = attempts
         return exits and not suppresses
 
     def _suppressed(self, node: ast.expr) -> tuple[Any, ...]:
         if not isinstance(node, ast.Call):
             return ()
-        if self.dotted(self.chain(node.func)) not in ("contextlib.suppress", "pytest.raises"):
+        if self.walk.dotted(self.annotations.chain(node.func)) not in ("contextlib.suppress", "pytest.raises"):
             return ()
         names: list[Any] = []
         for argument in (
             node.args[:1] if isinstance(node.func, ast.Attribute) and node.func.attr == "raises" else node.args
         ):
             for entry in argument.elts if isinstance(argument, ast.Tuple) else [argument]:
-                if isinstance(entry, ast.Name) and self.is_builtin(entry.id):
+                if isinstance(entry, ast.Name) and self.walk.is_builtin(entry.id):
                     names.append(entry.id)
                 else:
-                    names.append(self.chain(entry))
+                    names.append(self.annotations.chain(entry))
         return tuple(names)
 
     def assert_(self, node: ast.Assert) -> None:
         """`assert test`: the rest of the block stands under it."""
-        self.value_used(node.test)
+        self.expressions.value_used(node.test)
         if node.msg is not None:
-            self.expression(node.msg)
-        self.conditions = (*self.conditions, self.test(node.test) + 1)
-        self.narrow(node.test, holds=True)
+            self.expressions.expression(node.msg)
+        self.walk.conditions = (*self.walk.conditions, self.walk.test(node.test) + 1)
+        self.expressions.narrow(node.test, holds=True)
 
     def expression_statement(self, node: ast.Expr) -> Exits:
         """A bare expression; a docstring is none."""
@@ -260,27 +276,268 @@ class Statements(Branches):
         if isinstance(value, ast.Constant):
             return False
         if not isinstance(value, ast.Call):
-            self.expression(value)
+            self.expressions.expression(value)
             return False
-        self.used_call(value)
-        return leaves(value, self.dotted(self.chain(value.func)))
+        self.calls.used_call(value)
+        return leaves(value, self.walk.dotted(self.annotations.chain(value.func)))
 
     def returned(self, node: ast.Return) -> Exits:
         """`return value`."""
-        frame = self.frame
-        frame.returns.append(self.expression(node.value) if node.value is not None else NONE)
+        frame = self.walk.frame
+        frame.returns.append(self.expressions.expression(node.value) if node.value is not None else NONE)
         return True
 
     def raised(self, node: ast.Raise) -> Exits:
         """`raise`."""
         for part in (node.exc, node.cause):
             if part is not None:
-                self.expression(part)
+                self.expressions.expression(part)
         return True
 
     def left(self, node: ast.stmt) -> Exits:
         """`continue`, `break`."""
         return True
+
+    def block(self, body: Sequence[ast.stmt]) -> Exits:
+        """Statements one after the other. What stands after `if test: return` stands under `not test`."""
+        conditions, attempts = self.walk.conditions, self.walk.attempts
+        try:
+            return any(self.statement(statement) for statement in body)  # what follows an exit is never run
+        finally:
+            self.walk.conditions, self.walk.attempts = conditions, attempts
+
+    # --------------------------------------------------------------------------------------------------------- if
+
+    def if_(self, node: ast.If) -> Exits:
+        """`if`, with `elif` and `else`."""
+        self.expressions.value_used(node.test)
+        if is_type_checking(node.test):
+            with self.walk.unevaluated():
+                self.block(node.body)
+            typed = self.walk.frame.copy_values()
+            exits = self.block(node.orelse)
+            for name, value in typed[0].items():
+                if self.walk.frame.values.get(name, UNKNOWN) == UNKNOWN:
+                    self.walk.frame.values[name] = value
+            return exits if node.orelse else False
+        test = self.walk.test(node.test) + 1
+        before = self.walk.frame.copy_values()
+        then = self._branch(node.body, test, node.test, True)
+        after = self.walk.frame.copy_values()
+        self.walk.frame.values, self.walk.frame.dicts = before
+        other = self._branch(node.orelse, -test, node.test, False)
+        self._join([(then, after, test), (other, self.walk.frame.copy_values(), -test)], before_names=before[0])
+        if then != other:
+            self.walk.conditions = (*self.walk.conditions, -test if then else test)
+            self.expressions.narrow(node.test, holds=other)  # after `if not isinstance(x, C): return`, x is a C
+        return then and other
+
+    def _branch(self, body: Sequence[ast.stmt], condition: int, test: ast.expr, holds: bool) -> Exits:
+        outer, self.walk.assigned = self.walk.assigned, set()
+        with self.walk.under(condition), self.expressions.narrowing():
+            self.expressions.narrow(test, holds=holds)
+            exits = self.block(body)
+            for name in self.walk.assigned:
+                self.walk.narrowings.pop(name, None)  # the branch gave it another value: that one stays
+        self.walk.assigned |= outer
+        return exits
+
+    def _join(self, ends: list[tuple[Exits, State, int]], *, before_names: dict[str, int]) -> None:
+        """What names hold after branches: of those that go on, each value under its branch's condition."""
+        going = [(state, condition) for exits, state, condition in ends if not exits]
+        if not going:
+            return
+        if len(going) == 1:
+            self.walk.frame.values, self.walk.frame.dicts = going[0][0]
+            return
+        values: dict[str, int] = {}
+        for name in dict.fromkeys(name for state, _ in going for name in state[0]):
+            held = [(state[0].get(name, NONE if name not in before_names else UNKNOWN), one) for state, one in going]
+            first = held[0][0]
+            if all(value == first for value, _ in held):
+                values[name] = first
+            else:
+                values[name] = self.walk.either(self._reached(value, condition) for value, condition in held)
+        self.walk.frame.values = values
+        self.walk.frame.dicts = _joined_dicts([state[1] for state, _ in going])
+
+    def _reached(self, value: int, condition: int) -> int:
+        with self.walk.under(condition):
+            return self.expressions.guarded(value)
+
+    # -------------------------------------------------------------------------------------------------------- try
+
+    def try_(self, node: Any) -> Exits:
+        """`try` with its handlers."""
+        number, self.walk.tries = self.walk.tries, self.walk.tries + 1
+        attempts = self.walk.attempts
+        handlers = [self._caught(handler) for handler in node.handlers]
+        body = self._attempt(number, "body", tuple(dict.fromkeys(one for names in handlers for one in names)), -1, node)
+        before = self.walk.frame.copy_values()
+        self.walk.attempts = (*attempts, body) if node.handlers else attempts
+        switches, self.walk.switches = self.walk.switches, (*self.walk.switches, *switched_off(node.handlers))
+        exits = self.block(node.body)
+        self.walk.attempts, self.walk.switches = attempts, switches
+        ends: list[tuple[Exits, State, int]] = []
+        if not exits:
+            exits = self.block(node.orelse)
+        ends.append((exits, self.walk.frame.copy_values(), body))
+        for index, handler in enumerate(node.handlers):
+            self.walk.frame.values, self.walk.frame.dicts = (
+                dict(before[0]),
+                {key: one.copy() for key, one in before[1].items()},
+            )
+            row = self._attempt(number, "handler", handlers[index], index, node)
+            self.walk.attempts = (*attempts, row)
+            if handler.name:
+                self.walk.bind(handler.name, UNKNOWN)
+            ended = self.block(handler.body)
+            self.walk.attempts = attempts
+            ends.append((ended, self.walk.frame.copy_values(), row))
+        self._join_attempts(ends)
+        # After `try: ...; return a` / `except: pass` the rest of the block is what the handler falls back to
+        going = [attempt for exits, _, attempt in ends if not exits]
+        if ends[0][0] and going:
+            self.walk.attempts = (*self.walk.attempts, going[0])
+        return self.block(node.finalbody) or all(end for end, _, _ in ends)
+
+    def _caught(self, handler: ast.ExceptHandler) -> tuple[Any, ...]:
+        """What a handler catches: names of builtins, or values. Uses of packages in it are noted."""
+        if handler.type is None:
+            return ("*",)
+        entries = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        caught: list[Any] = []
+        for entry in entries:
+            if isinstance(entry, ast.Name) and self.walk.is_builtin(entry.id):
+                caught.append(entry.id)
+                continue
+            value = self.expressions.expression(entry, read=False)
+            self.walk.emit("except", entry, value)
+            caught.append(value)
+        return tuple(caught)
+
+    def _attempt(self, number: int, part: str, caught: tuple[Any, ...], handler: int, node: Any) -> int:
+        reraises = bool(node.handlers) and all(
+            any(isinstance(statement, ast.Raise) for statement in one.body)
+            for one in node.handlers
+            if _catches_lookup(one)
+        )
+        self.walk.facts.attempts.append((number, part, caught, handler, reraises))
+        return len(self.walk.facts.attempts) - 1
+
+    def _join_attempts(self, ends: list[tuple[Exits, State, int]]) -> None:
+        going = [(state, attempt) for exits, state, attempt in ends if not exits]
+        if not going:
+            return
+        values: dict[str, int] = {}
+        attempts = self.walk.attempts
+        for name in dict.fromkeys(name for state, _ in going for name in state[0]):
+            held = [(state[0].get(name, NONE), attempt) for state, attempt in going]
+            if all(value == held[0][0] for value, _ in held):
+                values[name] = held[0][0]
+                continue
+            members = []
+            for value, attempt in held:
+                self.walk.attempts = (*attempts, attempt)
+                members.append(self.expressions.guarded(value))
+            values[name] = self.walk.either(members)
+        self.walk.attempts = attempts
+        self.walk.frame.values = values
+        self.walk.frame.dicts = _joined_dicts([state[1] for state, _ in going])
+
+    # -------------------------------------------------------------------------------------------------- match, with
+
+    def match_(self, node: ast.Match) -> Exits:
+        """`match`: each case stands under its own pattern, and under the failure of those before."""
+        subject = self.expressions.value_used(node.subject)
+        shown = self.walk.text(node.subject)
+        before = self.walk.frame.copy_values()
+        failed: list[int] = []
+        ends: list[tuple[Exits, State, int]] = []
+        for case in node.cases:
+            self.walk.frame.values, self.walk.frame.dicts = (
+                dict(before[0]),
+                {key: one.copy() for key, one in before[1].items()},
+            )
+            condition = self._pattern(case.pattern, node.subject, shown, subject)
+            with self.walk.under(*failed, condition):
+                if case.guard is not None:
+                    self.expressions.value_used(case.guard)
+                    with self.walk.under(self.walk.test(case.guard) + 1):
+                        exits = self.block(case.body)
+                else:
+                    exits = self.block(case.body)
+            ends.append((exits, self.walk.frame.copy_values(), condition))
+            if condition and case.guard is None:
+                failed.append(-condition)
+        self._join(ends, before_names=before[0])
+        return False
+
+    def _pattern(self, pattern: ast.pattern, subject: ast.expr, shown: str, value: int) -> int:
+        """Note the uses in a pattern and bind its names; the condition it stands for, 0 if it says nothing."""
+        for inner in ast.walk(pattern):
+            if isinstance(inner, ast.MatchAs | ast.MatchStar) and inner.name:
+                self.walk.bind(inner.name, UNKNOWN)
+            elif isinstance(inner, ast.MatchClass):
+                self.walk.emit("isinstance", inner.cls, self.expressions.expression(inner.cls, read=False))
+            elif isinstance(inner, ast.MatchValue):
+                self.expressions.expression(inner.value)
+        if isinstance(pattern, ast.MatchValue):
+            return self.walk.test_text(f"({shown}) == {self.walk.text(pattern.value)}", subject) + 1
+        bare = pattern.pattern if isinstance(pattern, ast.MatchAs) and pattern.pattern is not None else pattern
+        if isinstance(bare, ast.MatchClass):
+            held = self.walk.step("instance", self.annotations.chain(bare.cls))
+            for name in (getattr(pattern, "name", None), subject.id if isinstance(subject, ast.Name) else None):
+                if name and held:
+                    self.walk.frame.values[name] = held
+        return 0
+
+
+def is_type_checking(test: ast.expr) -> bool:
+    """`TYPE_CHECKING`, by itself."""
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )
+
+
+def switched_off(handlers: Sequence[ast.ExceptHandler]) -> list[str]:
+    """Names that a handler sets to None or False."""
+    names: list[str] = []
+    for handler in handlers:
+        for statement in handler.body:
+            value = getattr(statement, "value", None)
+            if isinstance(statement, ast.Assign) and isinstance(value, ast.Constant) and value.value in (None, False):
+                names.extend(target.id for target in statement.targets if isinstance(target, ast.Name))
+    return names
+
+
+def _joined_dicts(states: Sequence[dict[str, KnownDict]]) -> dict[str, KnownDict]:
+    """Known dicts after branches: keys of one branch carry its conditions already."""
+    joined: dict[str, KnownDict] = {}
+    for name in dict.fromkeys(name for state in states for name in state):
+        known = KnownDict(more=any(name not in state for state in states))
+        for state in states:
+            if name not in state:
+                continue
+            known.more |= state[name].more
+            for key, entries in state[name].entries.items():
+                have = known.entries.setdefault(key, [])
+                have.extend(entry for entry in entries if entry not in have)
+        joined[name] = known
+    return joined
+
+
+def _catches_lookup(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    entries = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    wide = {"ImportError", "ModuleNotFoundError", "AttributeError", "TypeError", "Exception", "BaseException"}
+    return any(isinstance(entry, ast.Name) and entry.id in wide for entry in entries)
+
+
+def leaves(node: ast.Call, dotted: str) -> bool:
+    """Whether a call never comes back."""
+    return dotted in _EXITS or (isinstance(node.func, ast.Name) and node.func.id in _NEVER)
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], Any]] = {
@@ -305,7 +562,7 @@ _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], Any]] = {
     ast.Raise: Statements.raised,
     ast.Continue: Statements.left,
     ast.Break: Statements.left,
-    ast.FunctionDef: lambda walk, node: walk.definition(node),
-    ast.AsyncFunctionDef: lambda walk, node: walk.definition(node),
-    ast.ClassDef: lambda walk, node: walk.definition(node),
+    ast.FunctionDef: lambda reader, node: reader.walk.visit.definition(node),
+    ast.AsyncFunctionDef: lambda reader, node: reader.walk.visit.definition(node),
+    ast.ClassDef: lambda reader, node: reader.walk.visit.definition(node),
 }
