@@ -32,7 +32,18 @@ ADVICE: Final = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="python -m areal.porting", description=__doc__.splitlines()[0])
+    parser.add_argument("source", help="model_type of transformers, checkpoint folder, or config.json")
+    parser.add_argument("--tiny", type=Path, metavar="FILE", help="JSON with values for fields of the tiny config")
+    parser.add_argument("--modeling", type=Path, metavar="FILE", help="modeling file of a type that no library has")
+    parser.add_argument("--trust-source", action="store_true", help="run the modeling code of the folder")
+    parser.add_argument("--static", action="store_true", help="do not run code that is not trusted, only read it")
+    parser.add_argument(
+        "--like", metavar="FAMILY", help="for a type without code: take this family's computation over, unproven"
+    )
+    parser.add_argument("--json", action="store_true", help="write one JSON object")
+    options = parser.parse_args(arguments)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from areal.porting.bind.analyse import as_json
     from areal.porting.records import SubjectError
@@ -84,21 +95,6 @@ def _read_tiny(path: Path | None) -> dict[str, Any] | None:
     if not isinstance(values, dict):
         raise SubjectError(f"{path} of --tiny holds a {type(values).__name__} instead of an object.")
     return values
-
-
-def _parser() -> argparse.ArgumentParser:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="python -m areal.porting", description=__doc__.splitlines()[0])
-    parser.add_argument("source", help="model_type of transformers, checkpoint folder, or config.json")
-    parser.add_argument("--tiny", type=Path, metavar="FILE", help="JSON with values for fields of the tiny config")
-    parser.add_argument("--modeling", type=Path, metavar="FILE", help="modeling file of a type that no library has")
-    parser.add_argument("--trust-source", action="store_true", help="run the modeling code of the folder")
-    parser.add_argument("--static", action="store_true", help="do not run code that is not trusted, only read it")
-    parser.add_argument(
-        "--like", metavar="FAMILY", help="for a type without code: take this family's computation over, unproven"
-    )
-    parser.add_argument("--json", action="store_true", help="write one JSON object")
-    return parser
 
 
 def _write(value: dict[str, Any]) -> None:

@@ -127,7 +127,10 @@ class Accounts:
             if name == ROTARY_FIELD or (name.startswith(ROTARY_FIELD + ".") and (name in read or not whole)):
                 raise UnsupportedError("rotary settings that no expression explains", where=name, detail=reason)
         folded = [each for each in folded_fields(self.subject, self.binder.observer.base) if each.size] if used else []
-        default = self._default_rotary()
+        # What the class makes of a config that says nothing about rotary positions.
+        reader = self.binder.reader
+        bare = {name: value for name, value in self.binder.observer.base.items() if name != ROTARY_FIELD}
+        default = (reader.normal(bare) or {}).get(ROTARY_FIELD)
         return FieldUse(
             name=ROTARY_FIELD,
             status="used" if used else "ignored",
@@ -141,12 +144,6 @@ class Accounts:
             rotated=(folded[0].name, str(folded[0].size)) if len(folded) == 1 else (),
             unread=unread_spellings(self.subject, self.binder.observer.base) if used and not is_layered(base) else (),
         )
-
-    def _default_rotary(self) -> Any:
-        """What the class makes of a config that says nothing about rotary positions."""
-        reader = self.binder.reader
-        bare = {name: value for name, value in self.binder.observer.base.items() if name != ROTARY_FIELD}
-        return (reader.normal(bare) or {}).get(ROTARY_FIELD)
 
     def _common(self, name: str, aliases: tuple[str, ...]) -> dict[str, Any]:
         reader = self.binder.reader
@@ -214,7 +211,12 @@ class Accounts:
         if name in self.binder.restricted:
             return self._restricted_field(name, common)
         if self._decides(name) or common["type"] == "bool":
-            values = self._allowed(name)
+            found: list[Any] = []
+            for value in self._proven(name):
+                for entry in value if isinstance(value, list | tuple) else [value]:
+                    if entry is not None and entry not in found:
+                        found.append(entry)
+            values = sorted(found, key=str)
             if common["type"] != "bool" or len(values) < 2:
                 return FieldUse(status="used", allowed=tuple(values), reason=reason, **common)
         if refused and any(each.changes[name] is not None for each in refused):
@@ -242,14 +244,6 @@ class Accounts:
                 return True
         return False
 
-    def _allowed(self, name: str) -> list[Any]:
-        found: list[Any] = []
-        for value in self._proven(name):
-            for entry in value if isinstance(value, list | tuple) else [value]:
-                if entry is not None and entry not in found:
-                    found.append(entry)
-        return sorted(found, key=str)
-
     def _unused_field(self, name: str, aliases: tuple[str, ...], mentioned: str | None) -> FieldUse:
         common = self._common(name, aliases) if name in self.binder.reader.names else self._of_all_types(name)
         if name in MUST_BE_OFF and name in SKIPPED:
@@ -262,13 +256,10 @@ class Accounts:
         if name in self.binder.reader.rules and not isinstance(self._base(name), list):
             # The class writes out what it computes: that is the one value which is proven for all configs.
             return FieldUse(status="fixed", reason=reason, **common)
-        if self._matters_beside(name):
+        # Whether other values, though without effect alone, change something beside other changes.
+        if len(self._proven(name)) > 1 and self._num_without_effect(name) == 0:
             proven = [self._base(name)]
         return FieldUse(status="fixed", allowed=tuple(proven), reason=reason, **common)
-
-    def _matters_beside(self, name: str) -> bool:
-        """Whether other values, though without effect alone, change something beside other changes."""
-        return len(self._proven(name)) > 1 and self._num_without_effect(name) == 0
 
     def _ignored(self, name: str, proven: list[Any], mentioned: str | None) -> str | None:
         """Why the field may have any value, if it may."""

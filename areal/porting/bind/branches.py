@@ -39,7 +39,7 @@ def branch_changes(
     choices: changes of fields that were proven alone; base: the completed base config.
     """
     sizes: dict[str, Mapping[str, Any]] = {}
-    for name in sorted(_read(expressions)):
+    for name in sorted({name for expression in expressions.values() for name in fields_of(expression)}):
         numbers = [changes for changes in choices.get(name, ()) if _is_number(changes[name])]
         if numbers and _is_number(look_up(base, name)):
             sizes[name] = numbers[0]
@@ -87,10 +87,6 @@ def joined_changes(
 def _values(choices: Choices, name: str) -> list[dict[str, Any]]:
     """Some changes of a field that were proven; resized lists are no changes of another field."""
     return [dict(each) for each in choices.get(name, ()) if len(each) == 1][:MOST_VALUES]
-
-
-def _read(expressions: Mapping[str, Expression]) -> set[str]:
-    return {name for expression in expressions.values() for name in fields_of(expression)}
 
 
 def _ways(expressions: Mapping[str, Expression], choices: Choices, base: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -89,7 +89,11 @@ def evaluate(  # noqa: PLR0911 - one case for each kind
         case Field(name):
             return look_up(config, name)
         case Product():
-            return _product(expression, config)
+            result = expression.factor
+            for name, power in expression.powers:
+                number = _number(look_up(config, name), name)
+                result *= _raised(number, power)
+            return math.floor(result + _ROUNDING) if expression.integer else result
         case Sum(terms):
             return sum(_number(evaluate(term, config, layer), "a sum") for term in terms)
         case Power(factor, base, exponent):
@@ -143,14 +147,6 @@ def _holds_for_layer(condition: Condition, config: Mapping[str, Any], layer: int
             entries = look_up(config, name)
             return isinstance(entries, list | tuple) and layer in entries
     raise AssertionError(f"no such condition: {condition!r}")
-
-
-def _product(expression: Product, config: Mapping[str, Any]) -> float:
-    result = expression.factor
-    for name, power in expression.powers:
-        number = _number(look_up(config, name), name)
-        result *= _raised(number, power)
-    return math.floor(result + _ROUNDING) if expression.integer else result
 
 
 def _raised(number: float, power: float) -> float:

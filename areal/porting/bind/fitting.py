@@ -156,16 +156,13 @@ class _Search:
             ):
                 return Field(name)
         if all(is_number(sample.value) for sample in samples):
-            found = self._arithmetic(samples)
+            columns = {name: self._column(name, samples) for name in self.names}
+            numbers = {name: values for name, values in columns.items() if all(map(is_number, values))}
+            self._allowance.spend(num_products(len(numbers)))
+            found = arithmetic(numbers, [sample.value for sample in samples])
             if found is not None:
                 return found
         return self._choice(samples, choices)
-
-    def _arithmetic(self, samples: list[Sample]) -> Expression | None:
-        columns = {name: self._column(name, samples) for name in self.names}
-        numbers = {name: values for name, values in columns.items() if all(map(is_number, values))}
-        self._allowance.spend(num_products(len(numbers)))
-        return arithmetic(numbers, [sample.value for sample in samples])
 
     # ------------------------------------------------------------------------------------------------- choices by field
 

@@ -62,7 +62,12 @@ def first_guesses(samples: Mapping[str, Sample], names: Sequence[str]) -> dict[s
         else:
             found[slot] = _pattern(slot, sample, names) or Constant(None)
     _derive(found, samples)
-    _derive_latent(found, samples)
+    # The scale of latent attention is that of both parts of a head together.
+    path = "layer.attention."
+    parts = [found.get(path + name) for name in ("nope_dim", "rope_dim")]
+    sizes = [_first(samples.get(path + name)) for name in ("nope_dim", "rope_dim", "scale")]
+    if all(isinstance(part, Field) for part in parts) and same(sum(sizes[:2]) ** -0.5, sizes[2]):
+        found[path + "scale"] = Power(1.0, Sum(tuple(part for part in parts if part is not None)), -0.5)
     return found
 
 
@@ -131,15 +136,6 @@ def _derive(found: dict[str, Expression], samples: Mapping[str, Sample]) -> None
             found[slot] = Product(1.0, ((base.name, power),))
         elif isinstance(base, Product):
             found[slot] = Product(1.0, tuple((name, each * power) for name, each in base.powers))
-
-
-def _derive_latent(found: dict[str, Expression], samples: Mapping[str, Sample]) -> None:
-    """The scale of latent attention is that of both parts of a head together."""
-    path = "layer.attention."
-    parts = [found.get(path + name) for name in ("nope_dim", "rope_dim")]
-    sizes = [_first(samples.get(path + name)) for name in ("nope_dim", "rope_dim", "scale")]
-    if all(isinstance(part, Field) for part in parts) and same(sum(sizes[:2]) ** -0.5, sizes[2]):
-        found[path + "scale"] = Power(1.0, Sum(tuple(part for part in parts if part is not None)), -0.5)
 
 
 def _first(sample: Sample | None) -> Any:

@@ -112,7 +112,7 @@ class Observer:
             return Outcome(changes=changes, config=config, kind="refused", detail=str(error))
         if not bool(torch.isfinite(first).all()):
             return Outcome(changes=changes, config=config, kind="refused", detail="logits are not finite")
-        if self._without_effect(instance, first):
+        if shapes(instance) == self._shapes and torch.equal(first, self._logits):
             expected = None if predict is None else self._expected(instance, config, predict, first)
             return Outcome(changes=changes, config=config, kind="no_effect", values=self.values, expected=expected)
         tensors = functools.cache(lambda: export(instance))
@@ -144,9 +144,6 @@ class Observer:
             # look like anything, and a family of these expressions refuses it.
             return Outcome(changes=changes, config=config, kind="refused", detail="no blocks do what is expected")
         return replace(self._infer(changes, config, tensors()), loud=found is False)
-
-    def _without_effect(self, instance: Instance, first: Tensor) -> bool:
-        return shapes(instance) == self._shapes and torch.equal(first, self._logits)
 
     def _expected(
         self,

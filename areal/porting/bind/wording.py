@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from areal.porting.records import Evidence
-    from areal.porting.spec import ArchitectureSpec, AttentionSpec, LayerSpec
+    from areal.porting.spec import ArchitectureSpec, LayerSpec
 
 BLOCKS = {
     "pre": "norms before each sub-layer",
@@ -37,28 +37,23 @@ def _attention(layers: Sequence[LayerSpec]) -> str:
     if isinstance(first, LatentAttentionSpec):
         return "multi-head latent attention"
     text = "multi-head attention" if first.num_heads == first.num_kv_heads else "grouped-query attention"
-    extras = _attention_extras(first)
+    extras = []
+    if first.query_bias or first.key_bias or first.value_bias:
+        extras.append("biases")
+    if first.query_norm is not None:
+        extras.append("query and key norms")
+    if first.softcap is not None:
+        extras.append("capped scores")
+    if first.sinks:
+        extras.append("sinks")
+    if first.gate != "none":
+        extras.append("output gate")
     windows = {layer.window for layer in layers}
     if windows != {None}:
         extras.append("sliding windows" if None not in windows else "sliding windows in some layers")
     if any(layer.chunk is not None for layer in layers):
         extras.append("chunks")
     return f"{text} ({', '.join(extras)})" if extras else text
-
-
-def _attention_extras(spec: AttentionSpec) -> list[str]:
-    found = []
-    if spec.query_bias or spec.key_bias or spec.value_bias:
-        found.append("biases")
-    if spec.query_norm is not None:
-        found.append("query and key norms")
-    if spec.softcap is not None:
-        found.append("capped scores")
-    if spec.sinks:
-        found.append("sinks")
-    if spec.gate != "none":
-        found.append("output gate")
-    return found
 
 
 def _positions(spec: ArchitectureSpec) -> str:

@@ -10,7 +10,7 @@ from areal.porting.probe.instance import logits
 from areal.porting.records import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from torch import Tensor
 
@@ -23,7 +23,7 @@ def check_weights(instance: Instance, weights: Mapping[str, Tensor], tokens: Ten
     A tensor is among the weights when each of its numbers is: the instance's are random, so that layouts need not be
     known. Others are changed, and the logits must stay the same to the last bit. Raises UnsupportedError otherwise.
     """
-    known = _numbers(weights.values())
+    known = torch.cat([tensor.detach().reshape(-1).float() for tensor in weights.values()]).unique()
     places = {(value.data_ptr(), value.numel()) for value in weights.values()}
     stored = instance.model.state_dict(keep_vars=True)
     suspects: dict[str, Tensor] = {}
@@ -46,10 +46,6 @@ def check_weights(instance: Instance, weights: Mapping[str, Tensor], tokens: Ten
         detail = "together they act on the logits, but are in no known part"
         raise UnsupportedError("parameters of unknown use", where=", ".join(suspects), detail=detail)
     return tuple(suspects)
-
-
-def _numbers(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.cat([tensor.detach().reshape(-1).float() for tensor in tensors]).unique()
 
 
 def _contained(value: Tensor, known: Tensor) -> bool:

@@ -71,7 +71,11 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
     order = _rope_order(view, turning.order, len(rope))
     rope = rope[order]
     expanded = _latent(view, expand, compress)
-    compressed = _compressed_query(view, query)
+    # The narrow vector that queries are expanded from; None if they are projections of the input.
+    event = _only_event(view, query.match, "queries")
+    traced = view.run.events[event]
+    assert isinstance(traced, Projection)
+    compressed = None if reads_input(view, traced) else _latent(view, event, None)
     hints = scores.numbers_of(view.context.model.get_submodule(view.name), view.context.config)
     visible = masks.visible_keys(view.operands.scores[..., : view.run.length])
     window, chunk = masks.window_and_chunk(visible, where=view.name)
@@ -112,14 +116,6 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
     )
     evidence = (*_evidence(spec, _projection(view, expand).name), rule.evidence(), *turning.evidence)
     return Found(attention=spec, rotary=turning.rotary, window=window, chunk=chunk, tensors=tensors, evidence=evidence)
-
-
-def _compressed_query(view: View, query: Source) -> Latent | None:
-    """The narrow vector that queries are expanded from; None if they are projections of the input."""
-    event = _only_event(view, query.match, "queries")
-    traced = view.run.events[event]
-    assert isinstance(traced, Projection)
-    return None if reads_input(view, traced) else _latent(view, event, None)
 
 
 def _products(view: View, query: Tensor, key: Tensor, rotary: RotarySpec | None) -> Tensor:

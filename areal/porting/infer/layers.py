@@ -109,7 +109,13 @@ def feed_forward_of(
 ) -> tuple[Inferred[MlpSpec] | Inferred[MoeSpec], ModuleCall]:
     """The feed-forward layer of block `number` by itself, and its call as the wiring should see it."""
     if not roles.feed_forward:
-        return _infer_loose(around, roles, number)
+        # A feed-forward layer whose matrices the block holds itself.
+        matrices = matrix_calls(around.model, around.trace, roles.block, outside=(roles.attention,))
+        block = around.trace.calls[roles.block][0]
+        edges = replace(block, input=matrices[0].input, output=matrices[-1].output)
+        calls = {name: call for name, call in around.trace.calls.items() if not inside(name, roles.attention)}
+        trace = _with_call(replace(around.trace, calls=calls), edges)
+        return infer_mlp(_context(around, roles.block, number, trace)), edges
     call = around.trace.calls[roles.feed_forward][0]
     if roles.shared_feed_forward is None:
         edges = _at_edges(around, call)
@@ -143,16 +149,6 @@ def _check_matrices(around: Surroundings, name: str) -> None:
     if others:
         detail = f"{', '.join(others)}: no linear layer that ran"
         raise UnsupportedError("matrices of unknown use in feed-forward", where=name, detail=detail)
-
-
-def _infer_loose(around: Surroundings, roles: LayerRoles, number: int) -> tuple[Inferred[MlpSpec], ModuleCall]:
-    """A feed-forward layer whose matrices the block holds itself."""
-    matrices = matrix_calls(around.model, around.trace, roles.block, outside=(roles.attention,))
-    block = around.trace.calls[roles.block][0]
-    edges = replace(block, input=matrices[0].input, output=matrices[-1].output)
-    calls = {name: call for name, call in around.trace.calls.items() if not inside(name, roles.attention)}
-    trace = _with_call(replace(around.trace, calls=calls), edges)
-    return infer_mlp(_context(around, roles.block, number, trace)), edges
 
 
 def _at_edges(around: Surroundings, call: ModuleCall) -> ModuleCall:

@@ -104,7 +104,15 @@ def _options(
 ) -> dict[tuple[str, ...], _Options]:
     """Of one instance. Raises UnsupportedError for tensors that are on one side only."""
     stored = StoredTensors(tensors)
-    found = find_all(inference.weights, stored, _head_dims(inference.spec))
+    found = find_all(
+        inference.weights,
+        stored,
+        {
+            f"layers.{number}.self_attn": layer.attention.head_dim
+            for number, layer in enumerate(inference.spec.layers)
+            if isinstance(layer.attention, AttentionSpec)
+        },
+    )
     explained = {name for match in found for name in match.ours}
     absent = [name for name in inference.weights if name not in explained]
     if absent:
@@ -130,14 +138,6 @@ def _repeats(tensor: Tensor, inference: Inference) -> bool:
     """Whether it is the embedding again, as a tied head that is stored nevertheless."""
     embedding = inference.weights[EMBEDDING]
     return inference.spec.tied and tensor.shape == embedding.shape and torch.equal(tensor, embedding)
-
-
-def _head_dims(spec: ArchitectureSpec) -> dict[str, int]:
-    return {
-        f"layers.{number}.self_attn": layer.attention.head_dim
-        for number, layer in enumerate(spec.layers)
-        if isinstance(layer.attention, AttentionSpec)
-    }
 
 
 def _generalised(found: Sequence[Found]) -> dict[tuple[str, ...], _Options]:

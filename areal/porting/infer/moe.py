@@ -97,7 +97,12 @@ def _readings(context: LayerContext, hidden_size: int) -> list[_Parts]:
         # A router's matrix may lie beside stacked experts and look like their biases.
         rest |= {name: vector for name, vector in stack.vectors.items() if name in tensors}
         for name, tensor in rest.items():
-            matrix = _router_matrix(tensor, hidden_size)
+            if tensor.dim() != 2 or not tensor.is_floating_point():
+                matrix = None
+            elif tensor.shape[1] == hidden_size and tensor.shape[0] > 1:
+                matrix = tensor
+            else:
+                matrix = tensor.T if tensor.shape[0] == hidden_size and tensor.shape[1] > 1 else None
             if matrix is None or len(matrix) < stack.num_experts:
                 continue
             if len(matrix) > stack.num_experts:
@@ -118,14 +123,6 @@ def _readings(context: LayerContext, hidden_size: int) -> list[_Parts]:
     if not found:
         raise NotMoe(f"{context.name} has no experts with a router")
     return [parts for _, parts in sorted(found, key=lambda item: item[0])]
-
-
-def _router_matrix(tensor: Tensor, hidden_size: int) -> Tensor | None:
-    if tensor.dim() != 2 or not tensor.is_floating_point():
-        return None
-    if tensor.shape[1] == hidden_size and tensor.shape[0] > 1:
-        return tensor
-    return tensor.T if tensor.shape[0] == hidden_size and tensor.shape[1] > 1 else None
 
 
 def _explain(context: LayerContext, parts: _Parts) -> Inferred[MoeSpec]:

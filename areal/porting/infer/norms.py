@@ -78,7 +78,13 @@ def fit_norm(
             found = _identified(fit, parameters, shape, pairs)
             if found is not None:
                 spec, tensors, measured = found
-                evidence = _evidence(spec, name, measured, rejected, [other.eps for other in fits if other is not fit])
+                others = [other.eps for other in fits if other is not fit]
+                value = f"{spec.kind} norm, eps {spec.eps:g}" + (", 1 + weight" if spec.offset else "")
+                detail = f"{name}: relative error {measured:.1e}"
+                if others:
+                    detail += f"; eps {', '.join(f'{eps:g}' for eps in others[:3])} cannot be told apart here"
+                margin = rejected / LOCAL if math.isfinite(rejected) else None
+                evidence = (Evidence(feature="norm", value=value, source="parity", detail=detail, margin=margin),)
                 return Inferred(spec=spec, tensors=tensors, evidence=evidence)
     raise UnsupportedError(
         "normalisation", where=name, detail="no RMS or layer normalisation with these parameters gives its output"
@@ -225,14 +231,3 @@ def apply_norm(spec: NormSpec, tensors: Mapping[str, Tensor], value: Tensor) -> 
     if spec.weight:
         out = out * (tensors["weight"].to(value.dtype) + spec.offset)
     return out + tensors["bias"].to(value.dtype) if spec.bias else out
-
-
-def _evidence(
-    spec: NormSpec, name: str, measured: float, rejected: float, others: Sequence[float]
-) -> tuple[Evidence, ...]:
-    value = f"{spec.kind} norm, eps {spec.eps:g}" + (", 1 + weight" if spec.offset else "")
-    detail = f"{name}: relative error {measured:.1e}"
-    if others:
-        detail += f"; eps {', '.join(f'{eps:g}' for eps in others[:3])} cannot be told apart here"
-    margin = rejected / LOCAL if math.isfinite(rejected) else None
-    return (Evidence(feature="norm", value=value, source="parity", detail=detail, margin=margin),)

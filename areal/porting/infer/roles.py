@@ -178,7 +178,14 @@ class _Block:
         self.trace = trace
         self.name = name
         self.width = trace.calls[name][0].input.shape[-1]
-        self.attention = self._attention()
+        softmaxes = _softmaxes(self.trace, self.name)
+        if not softmaxes:
+            detail = f"no softmax over keys ran inside {type(self.model.get_submodule(self.name)).__name__}"
+            raise UnsupportedError("a layer without softmax attention", where=self.name, detail=detail)
+        found = {self._holder(softmax) for softmax in softmaxes}
+        if len(found) > 1:
+            raise UnsupportedError("several attentions in a layer", where=self.name, detail=", ".join(sorted(found)))
+        self.attention = found.pop()
         self.norms: list[str] = []
         self.carriers: list[str] = []
         """Modules with matrices outside attention."""
@@ -195,16 +202,6 @@ class _Block:
             norms=tuple(sorted(dict.fromkeys(self.norms), key=order)),
             shared_feed_forward=shared,
         )
-
-    def _attention(self) -> str:
-        softmaxes = _softmaxes(self.trace, self.name)
-        if not softmaxes:
-            detail = f"no softmax over keys ran inside {type(self.model.get_submodule(self.name)).__name__}"
-            raise UnsupportedError("a layer without softmax attention", where=self.name, detail=detail)
-        found = {self._holder(softmax) for softmax in softmaxes}
-        if len(found) > 1:
-            raise UnsupportedError("several attentions in a layer", where=self.name, detail=", ".join(sorted(found)))
-        return found.pop()
 
     def _holder(self, softmax: SoftmaxCall) -> str:
         """The innermost module around the softmax that projects hidden states before it and after it."""
@@ -299,16 +296,12 @@ def is_norm_like(model: nn.Module, trace: Trace, name: str) -> bool:
     if any(parameter.ndim > 1 for parameter in module.parameters()):
         return False
     if next(module.parameters(), None) is None:
-        return _is_normalised(call)
+        # Whether a module without parameters gives rows of one length; an activation or a dropout does not.
+        length = call.output.detach().square().mean(-1)
+        shorter = call.input.detach().square().mean(-1)
+        varies = float(shorter.std() / shorter.mean().clamp_min(1e-30))
+        return float(length.std() / length.mean().clamp_min(1e-30)) < min(0.05, 0.5 * varies)
     return not same(call.output, call.input)
-
-
-def _is_normalised(call: ModuleCall) -> bool:
-    """Whether a module without parameters gives rows of one length; an activation or a dropout does not."""
-    length = call.output.detach().square().mean(-1)
-    shorter = call.input.detach().square().mean(-1)
-    varies = float(shorter.std() / shorter.mean().clamp_min(1e-30))
-    return float(length.std() / length.mean().clamp_min(1e-30)) < min(0.05, 0.5 * varies)
 
 
 def _is_hidden(call: ModuleCall, trace: Trace) -> bool:

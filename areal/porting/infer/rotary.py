@@ -61,7 +61,12 @@ def explain(
     key_magnitude: length of rotated keys over keys; chooses among equal tables where the measured magnitude is not the
     rotation's own.
     """
-    _refuse_dynamic(config, where)
+    for path, entry in _rotary_entries(config):
+        kind = str(entry.get("rope_type", entry.get("type", "default")))
+        if "dynamic" in kind:
+            raise UnsupportedError(
+                "rotary frequencies that change with the length of the sequence", where=path, detail=f"{kind} ({where})"
+            )
     tried = [
         (candidate, error)
         for candidate in candidates(config)
@@ -160,15 +165,6 @@ def _parameters(kind: str, entry: Mapping[str, Any], config: Mapping[str, Any]) 
     elif "factor" in required and "factor" not in found and maximum and found.get(length):
         found["factor"] = maximum / found[length]
     return found if required <= set(found) else None
-
-
-def _refuse_dynamic(config: Mapping[str, Any], where: str) -> None:
-    for path, entry in _rotary_entries(config):
-        kind = str(entry.get("rope_type", entry.get("type", "default")))
-        if "dynamic" in kind:
-            raise UnsupportedError(
-                "rotary frequencies that change with the length of the sequence", where=path, detail=f"{kind} ({where})"
-            )
 
 
 def _error(args: RotaryArgs, dim: int, measured: Sequence[Measured]) -> float | None:

@@ -89,7 +89,8 @@ def infer_routing(
     UnsupportedError when no routing that a RouterSpec can say gives these weights."""
     chosen = _chosen(observed.weights, where)
     top_k = int(chosen.sum(1)[0])
-    sure = _sure(observed.weights, top_k)
+    ordered = observed.weights.topk(top_k, 1).values
+    sure = ordered[:, -1] > SURE * ordered[:, 0]
     weights, chosen = observed.weights[sure], chosen[sure]
     logits = observed.inputs[sure].double() @ matrix.double().T
     value, other = _value(logits, chosen, weights, vectors, config, where)
@@ -142,11 +143,6 @@ def _chosen(weights: Tensor, where: str) -> Tensor:
             detail=f"tokens use {spread}",
         )
     return torch.zeros_like(weights, dtype=torch.bool).scatter(1, weights.topk(top_k, 1).indices, True)
-
-
-def _sure(weights: Tensor, top_k: int) -> Tensor:
-    ordered = weights.topk(top_k, 1).values
-    return ordered[:, -1] > SURE * ordered[:, 0]
 
 
 # ------------------------------------------------------------------------------------------------------ weights

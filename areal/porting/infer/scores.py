@@ -66,9 +66,18 @@ def explain_scores(
     reach = float(p.abs().max()) / tolerance
     if plain <= tolerance:
         return ScoreRule(snap(scale, hints), error=plain / tolerance, other=_next_best(scale, hints, reach))
-    distance = _distance(product.shape[-1]) * visible
+    length = product.shape[-1]
+    position = torch.arange(length, dtype=torch.float64)
+    distance = (position[:, None] - position[None, :]) * visible
     slopes = alibi_slopes(product.shape[1], 1.0, product.device).double()
-    for factor in _alibi_factors(p, s, distance, slopes):
+    # What each head's least squares says the common factor on its slope is, if heads agree.
+    factors = []
+    for head in range(p.shape[1]):
+        basis = torch.stack([p[:, head].flatten(), distance[:, head].flatten()], 1)
+        solution = torch.linalg.lstsq(basis, s[:, head].flatten()[:, None]).solution
+        factors.append(-float(solution[1]) / float(slopes[head]))
+    mean = sum(factors) / len(factors)
+    for factor in [mean] if all(abs(factor / mean - 1) < 1e-3 for factor in factors) and mean > 0 else []:
         bias = factor * slopes[:, None, None] * distance
         left = s + bias
         scale = float((p * left).sum() / p.square().sum())
@@ -160,22 +169,6 @@ def _flat(config: Mapping[str, Any]) -> Iterable[float]:
             yield from _flat(value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield value
-
-
-def _distance(length: int) -> Tensor:
-    position = torch.arange(length, dtype=torch.float64)
-    return position[:, None] - position[None, :]
-
-
-def _alibi_factors(p: Tensor, s: Tensor, distance: Tensor, slopes: Tensor) -> list[float]:
-    """What each head's least squares says the common factor on its slope is, if heads agree."""
-    factors = []
-    for head in range(p.shape[1]):
-        basis = torch.stack([p[:, head].flatten(), distance[:, head].flatten()], 1)
-        solution = torch.linalg.lstsq(basis, s[:, head].flatten()[:, None]).solution
-        factors.append(-float(solution[1]) / float(slopes[head]))
-    mean = sum(factors) / len(factors)
-    return [mean] if all(abs(factor / mean - 1) < 1e-3 for factor in factors) and mean > 0 else []
 
 
 def _caps(raw: Tensor, seen: Tensor, hints: list[float]) -> list[float]:

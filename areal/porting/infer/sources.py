@@ -72,7 +72,9 @@ def resolve(heads: Tensor, probe: Capture, run: Capture, *, part: str, module: n
     normed = _match_norms(targets, probe)
     if normed.found:
         return _through_norm(normed, heads.shape, probe, run)
-    clip = _saturation(targets)
+    # The bound that several elements sit on exactly, if any.
+    bound = targets.abs().max()
+    clip = float(bound) if int((targets.abs() == bound).sum()) > 3 else None
     if clip is not None:
         clipped = match(targets, _clamped(columns(probe), clip))
         if clipped.found:
@@ -118,12 +120,6 @@ def _match_norms(targets: Tensor, probe: Capture, clip: float | None = None) -> 
         if found.found:
             break
     return found
-
-
-def _saturation(targets: Tensor) -> float | None:
-    """The bound that several elements sit on exactly, if any."""
-    bound = targets.abs().max()
-    return float(bound) if int((targets.abs() == bound).sum()) > 3 else None
 
 
 def _own_norm(found: Match, heads: Tensor, probe: Capture, module: nn.Module) -> Source:

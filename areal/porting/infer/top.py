@@ -68,7 +68,11 @@ class _Top:
         self.evidence: list[Evidence] = []
 
     def infer(self) -> Inferred[TopFinding]:
-        table = self._table()
+        table: Tensor = self.model.get_submodule(self.roles.embedding).weight.detach()  # type: ignore[operator]  # roles chose a module with a table
+        if table.shape[1] != self.start.shape[-1]:
+            detail = f"{table.shape[1]} dimensions, but the layers have {self.start.shape[-1]}"
+            raise UnsupportedError("projected embeddings", where=self.roles.embedding, detail=detail)
+        self.tensors["embed_tokens.weight"] = table
         embedding_norm, start = self._embedding_norm()
         multiplier, positions = self._embedded(table, start)
         final_norm, normed = self._final_norm()
@@ -91,14 +95,6 @@ class _Top:
         return Inferred(spec=finding, tensors=self.tensors, evidence=tuple(self.evidence))
 
     # ------------------------------------------------------------------------------------------------------ embedding
-
-    def _table(self) -> Tensor:
-        table: Tensor = self.model.get_submodule(self.roles.embedding).weight.detach()  # type: ignore[operator]  # roles chose a module with a table
-        if table.shape[1] != self.start.shape[-1]:
-            detail = f"{table.shape[1]} dimensions, but the layers have {self.start.shape[-1]}"
-            raise UnsupportedError("projected embeddings", where=self.roles.embedding, detail=detail)
-        self.tensors["embed_tokens.weight"] = table
-        return table
 
     def _embedding_norm(self) -> tuple[NormSpec | None, Tensor]:
         """The norm of the embeddings, and what it was applied to."""
@@ -158,16 +154,13 @@ class _Top:
             block = SinusoidalPositions(length, width, **options)  # type: ignore[arg-type]  # an int and two flags
             if error(block(torch.arange(length)).double(), rest) <= LOCAL * 10:
                 self._say("positions", f"sinusoidal, offset {offset}", "parity", "what is added to the embeddings")
-                return PositionSpec(kind="sinusoidal", num_positions=self._num_positions(length), **options)  # type: ignore[arg-type]  # as in the line above
+                # How long the config allows sequences to be; sinusoids themselves have no end.
+                config = getattr(self.model, "config", None)
+                values = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx")]
+                known = [value for value in values if isinstance(value, int) and value >= length]
+                return PositionSpec(kind="sinusoidal", num_positions=max(known, default=ENDLESS), **options)  # type: ignore[arg-type]  # as in the line above
         detail = "what is added to the embeddings depends on the position, but is no learned table and no sinusoid"
         raise UnsupportedError("unknown absolute positions", where=self.roles.layers[0].block, detail=detail)
-
-    def _num_positions(self, length: int) -> int:
-        """How long the config allows sequences to be; sinusoids themselves have no end."""
-        config = getattr(self.model, "config", None)
-        values = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx")]
-        known = [value for value in values if isinstance(value, int) and value >= length]
-        return max(known, default=ENDLESS)
 
     # ----------------------------------------------------------------------------------------------------------- head
 

@@ -90,11 +90,7 @@ def _classes(modules: Sequence[types.ModuleType]) -> list[Any]:
     own = [module for name, module in sys.modules.items() if name.split(".")[0] == package]
     found = [cls for module in (*modules, *own) for _, cls in inspect.getmembers(module, inspect.isclass)]
     files = {getattr(module, "__file__", None) for module in own}
-    return [cls for cls in dict.fromkeys(found) if _file(cls) in files]
-
-
-def _file(cls: type) -> str | None:
-    return getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return [cls for cls in dict.fromkeys(found) if getattr(sys.modules.get(cls.__module__), "__file__", None) in files]
 
 
 def _has_head(cls: type) -> bool:

@@ -141,7 +141,14 @@ def _hint(name: str, default: Any) -> Any:
     if isinstance(default, int):
         return _integer(name, default)
     if isinstance(default, float):
-        return _float(name, default)
+        value: float | None = _first(FLOATS, name)
+        if value is None and default == 1.0 and NEUTRAL_FACTOR.fullmatch(name):
+            return 1.5
+        if value is None and SMALLEST_EPSILON <= default <= LARGEST_EPSILON:
+            return EPSILON
+        if value == EPSILON and default > 1e-2:
+            return None
+        return None if default == 0.0 and value else value
     return _integer(name, 1) if default is None and NULLABLE.fullmatch(name) else None
 
 
@@ -151,17 +158,6 @@ def _integer(name: str, default: int) -> int | None:
         value = 1 if "top" in name or "limited" in name or "active" in name else 4
     switched_off = default == 0 and value not in (0, None)
     return None if value in (-1, None) or switched_off else int(value)
-
-
-def _float(name: str, default: float) -> float | None:
-    value: float | None = _first(FLOATS, name)
-    if value is None and default == 1.0 and NEUTRAL_FACTOR.fullmatch(name):
-        return 1.5
-    if value is None and SMALLEST_EPSILON <= default <= LARGEST_EPSILON:
-        return EPSILON
-    if value == EPSILON and default > 1e-2:
-        return None
-    return None if default == 0.0 and value else value
 
 
 def _first(table: tuple[tuple[str, Any], ...], name: str) -> Any:

@@ -50,7 +50,10 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     Raises `SubjectError` when the result does not build or run, or when the model is not causal.
     """
     defaults = default_fields(subject)
-    aliases = _aliases(subject)
+    # Field to its other names, which often say more about what it means.
+    aliases: dict[str, tuple[str, ...]] = {}
+    for alias, name in (getattr(subject.config_class, "attribute_map", None) or {}).items():
+        aliases[name] = (*aliases.get(name, ()), alias)
     depth = _depth(defaults, aliases)
     chosen = _of_source(subject) | _shrink(defaults, aliases, depth, given=frozenset(kwargs))
     unknown = _unknown(defaults, aliases, given=frozenset(kwargs))
@@ -153,14 +156,6 @@ def _wrong_size(subject: Subject, hf_config: Any) -> str | None:
     return f"{size:,} parameters are too many" if size > MAX_PARAMETERS else None
 
 
-def _aliases(subject: Subject) -> dict[str, tuple[str, ...]]:
-    """Field to its other names, which often say more about what it means."""
-    aliases: dict[str, tuple[str, ...]] = {}
-    for alias, name in (getattr(subject.config_class, "attribute_map", None) or {}).items():
-        aliases[name] = (*aliases.get(name, ()), alias)
-    return aliases
-
-
 def _shrink(
     fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]], depth: int | None, *, given: frozenset[str]
 ) -> dict[str, Any]:
@@ -256,7 +251,14 @@ def _starts(
         config = {name: value for name, value in (chosen | changes).items() if value is not LEFT_OUT}
         if config not in starts:
             starts.append(config)
-    further = [*_unset_lists(subject, fields, given), *_unset_rotary(subject, fields, given)]
+    # Lists over layers that a class cannot do without though its default is null, filled in turn from its source.
+    found = []
+    for name in (name for name, value in fields.items() if value is None and name not in given):
+        if name.endswith(("types", "pattern")):
+            kinds_of_source = layer_kinds(subject.source_files, name)
+            if kinds_of_source:
+                found.append({name: [kinds_of_source[place % len(kinds_of_source)] for place in range(LAYERS)]})
+    further = [*found, *_unset_rotary(subject, fields, given)]
     return starts + [config | each for config in starts[:1] for each in further]
 
 
@@ -271,17 +273,6 @@ def _with_equal_heads(config: Mapping[str, Any], names: Mapping[str, str], heads
         elif re.search(r"(key_value|kv)_heads", names.get(name, "")):
             changed[name] = heads
     return changed
-
-
-def _unset_lists(subject: Subject, fields: Mapping[str, Any], given: frozenset[str]) -> list[dict[str, Any]]:
-    """Lists over layers that a class cannot do without though its default is null, filled in turn from its source."""
-    found = []
-    for name in (name for name, value in fields.items() if value is None and name not in given):
-        if name.endswith(("types", "pattern")):
-            kinds_of_source = layer_kinds(subject.source_files, name)
-            if kinds_of_source:
-                found.append({name: [kinds_of_source[place % len(kinds_of_source)] for place in range(LAYERS)]})
-    return found
 
 
 def _unset_rotary(subject: Subject, fields: Mapping[str, Any], given: frozenset[str]) -> list[dict[str, Any]]:
@@ -343,7 +334,11 @@ def cut(values: list[Any], depth: int | None) -> list[Any]:
     if depth is None:
         return values
     if len(values) == depth and depth > LAYERS:
-        return _cover(values)
+        # The first entries when they hold every kind of entry there is, else all kinds in turn.
+        first, distinct = values[:LAYERS], kinds(values)
+        if all(kind in first for kind in distinct):
+            return first
+        return [distinct[place % len(distinct)] for place in range(LAYERS)]
     if (
         values
         and all(type(value) is int for value in values)
@@ -357,14 +352,6 @@ def cut(values: list[Any], depth: int | None) -> list[Any]:
 def kinds(values: list[Any]) -> list[Any]:
     """Distinct entries in order of appearance."""
     return [value for place, value in enumerate(values) if value not in values[:place]]
-
-
-def _cover(values: list[Any]) -> list[Any]:
-    """The first entries when they hold every kind of entry there is, else all kinds in turn."""
-    first, distinct = values[:LAYERS], kinds(values)
-    if all(kind in first for kind in distinct):
-        return first
-    return [distinct[place % len(distinct)] for place in range(LAYERS)]
 
 
 def _depth(fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]]) -> int | None:

@@ -44,7 +44,10 @@ class Recorder(TorchFunctionMode):
         name, order, inputs = self.stack.pop()
         outputs = tuple(tensor.clone() for _, tensor in _tensors("", output))
         if inputs and outputs:
-            first = _first(inputs)
+            # The hidden states among the arguments: the first positional tensor, or by name.
+            positional = [name for name in inputs if name.split(".")[0].isdigit()]
+            named = [name for name in ("hidden_states", "input_ids") if name in inputs]
+            first = inputs[[*positional, *named, *inputs][0]]
             call = ModuleCall(name=name, order=order, input=first, output=outputs[0], inputs=inputs, outputs=outputs)
             self.calls.setdefault(name, []).append(call)
 
@@ -120,13 +123,6 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, (tuple, list)):
         for place, item in enumerate(value):
             yield from _tensors(f"{name}.{place}" if name else str(place), item)
-
-
-def _first(inputs: Mapping[str, Tensor]) -> Tensor:
-    """The hidden states among the arguments: the first positional tensor, or by name."""
-    positional = [name for name in inputs if name.split(".")[0].isdigit()]
-    named = [name for name in ("hidden_states", "input_ids") if name in inputs]
-    return inputs[[*positional, *named, *inputs][0]]
 
 
 def _sdpa_scores(
