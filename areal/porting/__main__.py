@@ -67,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _analyse(options: argparse.Namespace) -> Any:
-    from areal.porting.bind.analyse import analyse
-    from areal.porting.bind.unproven import like, static
+    from areal.porting.bind.analyse import analyse, like, static
     from areal.porting.probe.subject import UntrustedSourceError, resolve
 
     if options.like is not None:

@@ -18,7 +18,7 @@ import torch
 
 from areal.models import from_pretrained
 from areal.porting.probe import instance as oracle
-from areal.porting.probe.recorded import recorded_weights
+from areal.porting.probe.instance import recorded_weights
 from areal.porting.probe.subject import resolve
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def assert_recorded_logits(ours: nn.Module, recorded: Mapping[str, Any]) -> None
 def recorded_model(spec: ModelSpec, config: Mapping[str, Any], recorded: Mapping[str, Any]) -> DecoderModel:
     """Our model of a family whose reference cannot run here, with the weights that the recording was made with.
 
-    recorded: "shapes" (name on disk to shape) and "seed"; see `areal.porting.probe.recorded`.
+    recorded: "shapes" (name on disk to shape) and "seed"; see `areal.porting.probe.instance`.
     """
     return _from_stored(spec, spec.args_class.from_hf_config(config), recorded_weights(recorded))
 

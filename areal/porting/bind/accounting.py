@@ -16,8 +16,8 @@ from areal.porting.bind.expressions import (
     same,
     walk,
 )
-from areal.porting.bind.folded import folded_fields
-from areal.porting.bind.older import OLDER_ROTARY, unread_spellings
+from areal.porting.bind.legacy_rope import OLDER_ROTARY, unread_spellings
+from areal.porting.bind.partial_rotary import folded_fields
 from areal.porting.bind.rotary import PARTIAL, THETA, filled_with_theta, is_layered, thetas_of
 from areal.porting.bind.variations import MISSING, changed
 from areal.porting.family import FieldUse, Listed, WhenEqual

@@ -10,13 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.porting.bind.attempts import attempts
 from areal.porting.bind.expressions import ROTARY_FIELD, SCORE_FACTOR, fields_of, look_up, same, walk
-from areal.porting.bind.filling import branches, filled, filling_rules
 from areal.porting.bind.fitting import explains, fit
-from areal.porting.bind.guessing import first_guesses, value_guess
-from areal.porting.bind.nearby import nearby
-from areal.porting.bind.observations import Observation, Sample, one_cause, readable, same_value
+from areal.porting.bind.guessing import first_guesses, nearby, value_guess
+from areal.porting.bind.observing import Observation, Sample, one_cause, readable, same_value
+from areal.porting.bind.reading import branches, filled, filling_rules
 from areal.porting.bind.rotary import (
     RotaryFit,
     extra_names,
@@ -158,7 +156,7 @@ class Binder:
     def _look(self, name: str, changes: dict[str, Any], value: Any) -> bool:
         """Looks at one config; whether it was one that builds."""
         outcome = None
-        for attempt in attempts(self.reader, name, changes, value):
+        for attempt in _attempts(self.reader, name, changes, value):
             if self.reader.normal(changed(self.observer.base, attempt)) is None:
                 continue
             near = nearby(self.expressions, self.observations[0], attempt)
@@ -392,3 +390,22 @@ class Binder:
 
 def _distinct(*sets: set[str]) -> list[set[str]]:
     return [each for number, each in enumerate(sets) if each not in sets[:number]]
+
+
+def _attempts(reader: ConfigReader, name: str, changes: dict[str, Any], value: Any) -> list[dict[str, Any]]:
+    """The changes, and others that may go with the value where these are refused: lists over layers that were resized
+    with it stay as they are, or are left to the class to fill."""
+    found = [changes]
+    if len(changes) > 1:
+        found.append({name: value})
+    filled = {other: None for other in reader.per_layer & reader.rules.keys() if other != name}
+    if filled and all(reader.defaults.get(other) is None for other in filled):
+        found.append({name: value, **filled})
+    if value is None:
+        # Layers of some kinds cannot do without it: then all layers are of another kind.
+        for other in sorted(reader.per_layer - {name}):
+            entries = look_up(reader.base, other)
+            if isinstance(entries, list):
+                kinds = dict.fromkeys(entry for entry in entries if isinstance(entry, str))
+                found += [{name: None, other: [kind] * len(entries)} for kind in kinds]
+    return found

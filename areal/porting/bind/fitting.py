@@ -13,30 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.arithmetic import arithmetic, is_number, num_products
 from areal.porting.bind.budget import Budget, GaveUpError
-from areal.porting.bind.conditions import atoms, mask
-from areal.porting.bind.expressions import (
-    EvaluationError,
-    complexity,
-    evaluate,
-    look_up,
-    same,
-)
-from areal.porting.bind.layering import Layers, most_different, pairs_of, periods_of, triples_of
-from areal.porting.bind.observations import Sample
+from areal.porting.bind.expressions import EvaluationError, complexity, evaluate, look_up, same
+from areal.porting.bind.layering import Layers, atoms, mask, most_different, pairs_of, periods_of, triples_of
+from areal.porting.bind.observing import Sample
 from areal.porting.bind.slots import ABSENT, LayerValues
-from areal.porting.family import (
-    Constant,
-    Field,
-    PerLayer,
-    WhenEqual,
-    WhenNull,
-)
+from areal.porting.family import Constant, Field, PerLayer, WhenEqual, WhenNull
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from areal.porting.bind.budget import Allowance
     from areal.porting.family import Condition, Expression
+
 
 MOST_CHOICES: Final = 3
 """How deeply choices (WhenEqual, WhenNull, PerLayer) may be nested."""

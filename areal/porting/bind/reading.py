@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.models.blocks.activations import ACTIVATION_NAMES
 from areal.models.config_fields import HARMLESS_FIELDS
 from areal.porting.bind.budget import Budget
-from areal.porting.bind.derived import computed_names
-from areal.porting.bind.expressions import ROTARY_FIELD, EvaluationError, evaluate, look_up, same
+from areal.porting.bind.expressions import ROTARY_FIELD, EvaluationError, evaluate, look_up, same, walk
 from areal.porting.bind.fitting import fit
-from areal.porting.bind.observations import Sample
-from areal.porting.bind.older import OLDER_ROTARY
+from areal.porting.bind.legacy_rope import OLDER_ROTARY
+from areal.porting.bind.observing import Sample
 from areal.porting.bind.slots import LayerValues
 from areal.porting.bind.variations import (
     MISSING,
@@ -30,8 +29,9 @@ from areal.porting.bind.variations import (
     joint,
     resized,
 )
+from areal.porting.family import Constant, PerLayer, WhenEqual, WhenNull
 from areal.porting.probe.instance import read
-from areal.porting.probe.layer_kinds import layer_kinds
+from areal.porting.probe.source import layer_kinds
 from areal.porting.records import SubjectError
 
 if TYPE_CHECKING:
@@ -311,3 +311,53 @@ def _present(config: Mapping[str, Any], name: str) -> bool:
         return True
     container, _, inner = name.partition(".")
     return bool(inner) and isinstance(config.get(container), dict) and inner in config[container]
+
+
+# -------------------------------------------------------------------------------------------------------------- filling
+
+# Nulls that no config class fills but the modeling code does: `head_dim or hidden_size // num_attention_heads`.
+
+
+def branches(expressions: Mapping[str, Expression]) -> list[tuple[str, Any]]:
+    """Fields and the values of them on which an expression takes another way: few random configs would have them."""
+    found: list[tuple[str, Any]] = []
+    for part in (part for each in expressions.values() for part in walk(each)):
+        if isinstance(part, WhenNull):
+            branch = (part.field, None)
+        elif isinstance(part, WhenEqual) and not isinstance(part.value, bool):
+            branch = (part.field, part.value)
+        else:
+            continue
+        if branch not in found:
+            found.append(branch)
+    return found
+
+
+def filling_rules(expressions: Mapping[str, Expression], known: Mapping[str, Expression]) -> dict[str, Expression]:
+    """Field to what stands in for its null, where all slots that are the field agree on it. known: rules so far."""
+    found: dict[str, set[Expression]] = {}
+    for each in expressions.values():
+        if isinstance(each, WhenNull) and each.field not in known and not _is_open(each.otherwise):
+            found.setdefault(each.field, set()).add(each.otherwise)
+    return {name: next(iter(rules)) for name, rules in sorted(found.items()) if len(rules) == 1}
+
+
+def _is_open(expression: Expression) -> bool:
+    """Whether it means nothing, or something else in each layer."""
+    return any(isinstance(part, PerLayer) or part == Constant(None) for part in walk(expression))
+
+
+def filled(config: Mapping[str, Any], name: str, rule: Expression) -> Mapping[str, Any]:
+    """The completed config with the rule's value in place of a null."""
+    return config if look_up(config, name) is not None else {**config, name: evaluate(rule, config)}
+
+
+def computed_names(subject: Subject, base: dict[str, Any]) -> list[str]:
+    """Undeclared fields that the class writes out beside those of the config: files that it wrote hold them."""
+    known = {*defaults_of(subject.config_class), *(getattr(subject.config_class, "attribute_map", None) or {}), *base}
+    try:
+        written = read(subject, base).to_dict()
+    except SubjectError:
+        return []
+    plain = (name for name, value in written.items() if isinstance(value, int | float | str))
+    return sorted({*plain} - known)

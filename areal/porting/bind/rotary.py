@@ -20,7 +20,7 @@ from areal.porting.bind.expressions import (
     walk,
 )
 from areal.porting.bind.fitting import fit
-from areal.porting.bind.observations import Sample, same_value
+from areal.porting.bind.observing import Sample, same_value
 from areal.porting.bind.slots import ABSENT, LayerValues
 from areal.porting.bind.variations import MISSING, changed, rotary_alternatives
 from areal.porting.family import Constant, Field, PerLayer, RotaryField, WhenEqual, WhenNull

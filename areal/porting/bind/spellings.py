@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.expressions import EvaluationError, fields_of, look_up, same
 from areal.porting.bind.fitting import likeness
-from areal.porting.bind.observations import same_value
+from areal.porting.bind.observing import same_value
 from areal.porting.bind.slots import ABSENT, ROTARY_SLOT, LayerValues, slots_of
 from areal.porting.family import Constant, Field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from areal.porting.bind.observations import Observation
-    from areal.porting.bind.observing import Observer, Outcome
+    from areal.porting.bind.observing import Observation, Observer, Outcome
     from areal.porting.family import Expression
     from areal.porting.spec import ArchitectureSpec
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Iterator, Mapping
 
+
 ACTIVATIONS: Final = ("gelu_pytorch_tanh", "relu", "silu", "gelu")
 """Tried in place of the name of an activation."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from areal.models.blocks.activations import ACTIVATIONS
-from areal.porting.infer.probe import numbers_of, strings_of
+from areal.porting.infer.replay import numbers_of, strings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -9,18 +9,17 @@ import torch
 
 from areal.models.blocks.rotary import rotate, scale_query
 from areal.porting import reference
-from areal.porting.infer import masks, output, scores
-from areal.porting.infer.projections import MATCH_TOLERANCE, rows
-from areal.porting.infer.sources import Source, apply_norm
-from areal.porting.infer.turning import explain_turning
-from areal.porting.infer.view import Found
+from areal.porting.infer import output, scores
+from areal.porting.infer.operands import Found
+from areal.porting.infer.rotary import explain_turning
+from areal.porting.infer.sources import MATCH_TOLERANCE, Source, apply_norm, rows
 from areal.porting.records import Evidence, UnsupportedError
 from areal.porting.spec import AttentionSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from areal.porting.infer.view import View
+    from areal.porting.infer.operands import View
     from areal.porting.spec import NormSpec, RotarySpec
 
 
@@ -51,8 +50,8 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
     turning = explain_turning(before, after, view)
     dims = natural[turning.order]
     product = _products(view, query, key, turning.order, turning.rotary, before)
-    visible = masks.visible_keys(operands.scores[..., : run.length])
-    window, chunk = masks.window_and_chunk(visible, where=view.name)
+    visible = scores.visible_keys(operands.scores[..., : run.length])
+    window, chunk = scores.window_and_chunk(visible, where=view.name)
     hints = scores.numbers_of(view.context.model.get_submodule(view.name), view.context.config)
     rule = scores.explain_scores(
         product,

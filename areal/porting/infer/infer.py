@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from areal.porting import reference
-from areal.porting.infer.divergence import first_divergence
-from areal.porting.infer.influence import check_weights
+from areal.porting.infer.embedding_and_head import infer_top
 from areal.porting.infer.layers import Surroundings, attention_of, feed_forward_of, infer_layer
 from areal.porting.infer.roles import find_roles
-from areal.porting.infer.top import infer_top
+from areal.porting.infer.tensors import LOCAL, error
 from areal.porting.probe.instance import build, logits, make_tokens
 from areal.porting.probe.trace import record
 from areal.porting.records import Evidence, Inference, SubjectError, UnsupportedError
@@ -22,11 +21,12 @@ from areal.porting.spec import ArchitectureSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from areal.porting.probe.instance import Instance
     from areal.porting.records import Roles, Trace
     from areal.porting.spec import LayerSpec, RotarySpec
+
 
 TOLERANCE = 5e-5
 """Of logits, times max(1, their standard deviation): float32 on a CPU."""
@@ -172,3 +172,142 @@ def _judge(
             raise UnsupportedError("a computation that no spec reproduces", where=where, detail=detail)
         worst = max(worst, float(difference))
     return worst, allowed
+
+
+# ----------------------------------------------------------------------------------------------------------- divergence
+
+# Where a spec stops agreeing with the instance that it should describe.
+
+
+ACCEPTED = 5 * LOCAL
+"""Relative error that earlier parts may have left."""
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first part that gives something else, in the order of the computation."""
+
+    module: str
+    """Qualified name in the instance; "logits" when all parts agree but the result does not."""
+    difference: float
+    """max |difference| relative to the largest expected value."""
+
+    def __str__(self) -> str:
+        return f"{self.module} is off by {self.difference:.2g} (relative)"
+
+
+def first_divergence(
+    instance: Instance,
+    spec: ArchitectureSpec,
+    weights: Mapping[str, Tensor],
+    *,
+    trace: Trace | None = None,
+    roles: Roles | None = None,
+) -> Divergence | None:
+    """Compare embeddings, attentions, feed-forward layers, blocks, final norm and logits; None if all agree."""
+    if trace is None:
+        trace = record(instance, make_tokens(instance, batch=2, length=24, seed=1))
+    roles = roles or find_roles(instance.model, trace)
+    ours = _run(reference.load(spec, weights), trace.tokens)
+    for theirs, name, expected in _checkpoints(roles, trace):
+        difference = error(ours[name].reshape(expected.shape), expected)
+        if difference > ACCEPTED:
+            return Divergence(theirs, difference)
+    return None
+
+
+def _checkpoints(roles: Roles, trace: Trace) -> Iterator[tuple[str, str, Tensor]]:
+    """(module of the instance, module of ours, what the instance got there)."""
+    for number, layer in enumerate(roles.layers):
+        block = trace.calls[layer.block][0]
+        if number == 0:
+            yield f"input of {layer.block}", "input", block.input
+        # Parts may add the residual themselves, so they are judged only by the block around them.
+        yield layer.block, f"layers.{number}", block.output
+    if roles.final_norm is not None:
+        yield roles.final_norm, "norm", trace.calls[roles.final_norm][0].output
+    yield "logits", "logits", trace.logits
+
+
+def _run(model: nn.Module, tokens: Tensor) -> dict[str, Tensor]:
+    outputs: dict[str, Tensor] = {}
+    handles = []
+
+    def keep(name: str) -> None:
+        def hook(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+            del module
+            outputs[name] = output
+            if name == "layers.0":
+                outputs["input"] = arguments[0]
+
+        handles.append(model.get_submodule(name).register_forward_hook(hook))
+
+    for number in range(len(model.layers)):  # type: ignore[arg-type]  # a ModuleList
+        keep(f"layers.{number}")
+    if model.norm is not None:
+        keep("norm")
+    batch, length = tokens.shape
+    bounds = torch.arange(0, batch * length + 1, length, dtype=torch.int32)
+    with torch.no_grad():
+        outputs["logits"] = model(tokens.flatten(), torch.arange(length).repeat(batch), bounds, length)
+    for handle in handles:
+        handle.remove()
+    return outputs
+
+
+# ------------------------------------------------------------------------------------------------------------ influence
+
+# Whether anything in a model acts on its logits without being part of the inferred weights.
+
+
+def check_weights(instance: Instance, weights: Mapping[str, Tensor], tokens: Tensor) -> tuple[str, ...]:
+    """Names of parameters and of stored buffers that are not among `weights`, all proven to be without influence.
+
+    A tensor is among the weights when each of its numbers is: the instance's are random, so that layouts need not be
+    known. Others are changed, and the logits must stay the same to the last bit. Raises UnsupportedError otherwise.
+    """
+    known = torch.cat([tensor.detach().reshape(-1).float() for tensor in weights.values()]).unique()
+    places = {(value.data_ptr(), value.numel()) for value in weights.values()}
+    stored = instance.model.state_dict(keep_vars=True)
+    suspects: dict[str, Tensor] = {}
+    for name, value in stored.items():
+        if (value.data_ptr(), value.numel()) in places:
+            continue
+        # One number may be among the weights by chance.
+        accounted = value.numel() > 1 and _contained(value.detach(), known)
+        if value.is_floating_point() and value.numel() and not accounted:
+            suspects[name] = value.detach()
+    if not suspects:
+        return ()
+    before = logits(instance, tokens)
+    if not bool((_changed(instance, suspects, tokens) == before).all()):
+        for name, value in suspects.items():
+            difference = float((_changed(instance, {name: value}, tokens) - before).abs().max())
+            if difference > 0.0:
+                detail = f"it acts on the logits (changing it moves them by {difference:.2g}), but is in no known part"
+                raise UnsupportedError("a parameter of unknown use", where=name, detail=detail)
+        detail = "together they act on the logits, but are in no known part"
+        raise UnsupportedError("parameters of unknown use", where=", ".join(suspects), detail=detail)
+    return tuple(suspects)
+
+
+def _contained(value: Tensor, known: Tensor) -> bool:
+    flat = value.reshape(-1).float()
+    place = torch.searchsorted(known, flat).clamp_max(known.numel() - 1)
+    return bool((known[place] == flat).all())
+
+
+def _changed(instance: Instance, tensors: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+    """Logits with other values in these tensors, which get their own back."""
+    saved = {name: tensor.clone() for name, tensor in tensors.items()}
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        try:
+            for tensor in tensors.values():
+                size = tensor.float().std() if tensor.numel() > 1 else tensor.float().abs().max()
+                noise = torch.randn(tensor.shape, generator=generator) * (size + 0.1)
+                tensor.add_(noise.to(tensor.dtype))
+            return logits(instance, tokens)
+        finally:
+            for name, tensor in tensors.items():
+                tensor.copy_(saved[name])

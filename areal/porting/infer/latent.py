@@ -13,20 +13,20 @@ import torch
 
 from areal.models.blocks.rotary import rotate, scale_query
 from areal.porting import reference
-from areal.porting.infer import masks, output, scores
+from areal.porting.infer import output, scores
 from areal.porting.infer.capture import Other, Projection
 from areal.porting.infer.norms import infer_norm
-from areal.porting.infer.projections import Match, at_start, columns, match, rows
-from areal.porting.infer.turning import explain_turning
-from areal.porting.infer.view import Found
+from areal.porting.infer.operands import Found
+from areal.porting.infer.rotary import explain_turning
+from areal.porting.infer.sources import Match, at_start, columns, match, rows
 from areal.porting.records import Evidence, Inferred, UnsupportedError
 from areal.porting.spec import LatentAttentionSpec, NormSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from areal.porting.infer.operands import View
     from areal.porting.infer.sources import Source
-    from areal.porting.infer.view import View
     from areal.porting.spec import RotarySpec
 
 
@@ -77,8 +77,8 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
     assert isinstance(traced, Projection)
     compressed = None if reads_input(view, traced) else _latent(view, event, None)
     hints = scores.numbers_of(view.context.model.get_submodule(view.name), view.context.config)
-    visible = masks.visible_keys(view.operands.scores[..., : view.run.length])
-    window, chunk = masks.window_and_chunk(visible, where=view.name)
+    visible = scores.visible_keys(view.operands.scores[..., : view.run.length])
+    window, chunk = scores.window_and_chunk(visible, where=view.name)
     final = torch.cat((order, torch.arange(len(rope), len(start))))
     product = _products(view, before["q"][..., final], before["k"][..., final], turning.rotary)
     rule = scores.explain_scores(

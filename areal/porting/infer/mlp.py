@@ -7,17 +7,16 @@ where clamps show that usual activations never reach.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.nn import functional
 
-from areal.models.blocks.activations import ACTIVATIONS
-from areal.porting.infer.learned import Activation, learned_activations, of_tensors
-from areal.porting.infer.matrices import MatrixCall, matrix_calls
-from areal.porting.infer.tensors import EQUAL, LOCAL, error, rows
+from areal.models.blocks.activations import ACTIVATIONS, LEARNED_ACTIVATIONS
+from areal.porting.infer.tensors import EQUAL, LOCAL, MatrixCall, error, matrix_calls, rows
 from areal.porting.records import Evidence, Inferred, UnsupportedError
 from areal.porting.spec import MlpSpec
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.porting.records import LayerContext
+
 
 PROBE_SCALE = 40.0
 """Inputs this many times larger show clamps that traced values do not reach."""
@@ -284,3 +284,57 @@ def _clamped(context: LayerContext, spec: MlpSpec, tensors: Mapping[str, Tensor]
 
 def _kind(context: LayerContext) -> str:
     return type(context.module).__name__
+
+
+# -------------------------------------------------------------------------------------------------------------- learned
+
+# Activations with parameters of their own: which small tensors of a module are which of theirs.
+
+
+PREFIX: Final = "activation."
+"""Of canonical names below a feed-forward layer."""
+_MOST_TENSORS: Final = 6
+"""Of one number each, in a module: with more of them there are too many ways to tell which is which."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A function, and the tensors that it is made with if it learns."""
+
+    name: str
+    tensors: Mapping[str, Tensor]
+    """By its own names: "alpha_p"."""
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Any shape; in the dtype of the inputs."""
+        if self.name in ACTIVATIONS:
+            return ACTIVATIONS[self.name](inputs)
+        module = LEARNED_ACTIVATIONS[self.name]()
+        tensors = {name: tensor.to(inputs.dtype) for name, tensor in self.tensors.items()}
+        result: Tensor = torch.func.functional_call(module, tensors, (inputs,))
+        return result
+
+    @property
+    def canonical(self) -> dict[str, Tensor]:
+        """Its tensors, by canonical names below the layer."""
+        return {f"{PREFIX}{name}": tensor for name, tensor in self.tensors.items()}
+
+
+def of_tensors(name: str, tensors: Mapping[str, Tensor]) -> Activation:
+    """The activation of a layer with these canonical tensors."""
+    own = {key.removeprefix(PREFIX): tensor for key, tensor in tensors.items() if key.startswith(PREFIX)}
+    return Activation(name, own)
+
+
+def learned_activations(module: nn.Module) -> Iterator[Activation]:
+    """Every activation that learns, with the numbers of a module in every order in which they fit."""
+    # A module that is held twice has its tensors in the state twice.
+    stored = {value.data_ptr(): value.detach() for value in module.state_dict(keep_vars=True).values()}
+    numbers = [value for value in stored.values() if value.numel() == 1 and value.is_floating_point()]
+    if not 0 < len(numbers) <= _MOST_TENSORS:
+        return
+    for name, kind in LEARNED_ACTIVATIONS.items():
+        wanted = kind().state_dict()
+        for chosen in itertools.permutations(numbers, len(wanted)):
+            pairs = zip(wanted.items(), chosen, strict=True)
+            yield Activation(name, {key: value.reshape(blank.shape) for (key, blank), value in pairs})

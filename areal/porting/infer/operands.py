@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from areal.porting.infer.capture import Product, Softmax
-from areal.porting.infer.masks import visible_keys
+from areal.porting.infer.scores import visible_keys
 from areal.porting.records import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
     from areal.porting.infer.capture import Capture
+    from areal.porting.records import Evidence, LayerContext
+    from areal.porting.spec import AttentionSpec, LatentAttentionSpec, RotarySpec
 
 
 @dataclass(frozen=True)
@@ -163,3 +165,41 @@ def _by_head(scores: Tensor, capture: Capture, core: Core) -> Tensor:
     if core.token_major:
         return scores.reshape(batch, length, core.num_heads, keys).transpose(1, 2)
     return scores.reshape(batch, core.num_heads, length, keys)
+
+
+# ----------------------------------------------------------------------------------------------------------------- view
+
+# What the inference of one attention layer looks at, and what it finds.
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One attention module, watched."""
+
+    context: LayerContext
+    run: Capture
+    """On the tokens of the trace."""
+    probe: Capture
+    """On many short sequences: at position 0 no rotation changes anything."""
+    core: Core
+    operands: Operands
+    """Of `run`."""
+    single: Operands
+    """Of `probe`."""
+
+    @property
+    def name(self) -> str:
+        """Of the module."""
+        return self.context.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A hypothesis about one attention module, with the weights that it needs."""
+
+    attention: AttentionSpec | LatentAttentionSpec
+    rotary: RotarySpec | None
+    window: int | None
+    chunk: int | None
+    tensors: Mapping[str, Tensor]
+    evidence: tuple[Evidence, ...]

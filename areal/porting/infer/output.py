@@ -9,16 +9,15 @@ import torch
 
 from areal.porting.infer import scores
 from areal.porting.infer.capture import Projection
-from areal.porting.infer.projections import Columns, match, per_token
+from areal.porting.infer.sources import Columns, match, per_token
 from areal.porting.records import UnsupportedError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.porting.infer.capture import Capture
-    from areal.porting.infer.operands import Operands
+    from areal.porting.infer.operands import Operands, View
     from areal.porting.infer.sources import Source
-    from areal.porting.infer.view import View
 
 OUTPUT_TOLERANCE = 2e-5
 """Relative to the largest number."""

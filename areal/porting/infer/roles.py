@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from areal.porting.infer.matrices import MATRIX_DIMENSIONS, inside, matrix_call
-from areal.porting.infer.tensors import same
+from areal.porting.infer.tensors import MATRIX_DIMENSIONS, inside, matrix_call, same
 from areal.porting.records import LayerRoles, Roles, UnsupportedError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,13 +16,16 @@ import torch
 from areal.api import ModelError
 from areal.models.blocks.frequencies import attention_magnitude, inverse_frequencies
 from areal.models.rotary_args import ROTARY_TYPES, RotaryArgs
+from areal.porting.infer.rotation import CHANGE, Turning, measure
+from areal.porting.infer.scores import numbers_of, snap
 from areal.porting.records import Evidence, UnsupportedError
 from areal.porting.spec import RotarySpec
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from areal.porting.infer.rotation import Turning
+    from areal.porting.infer.operands import View
+
 
 ANGLE_TOLERANCE = 3e-5
 """Largest difference of an angle, in radians at the last measured position, between a table and its explanation."""
@@ -237,4 +240,160 @@ def _with_magnitude(args: RotaryArgs, turning: Turning, where: str) -> RotaryArg
         return RotaryArgs(theta=args.theta, rotary_type=args.rotary_type, parameters=parameters)
     raise UnsupportedError(
         "a factor on rotated dimensions only", where=where, detail=f"factor {turning.magnitude:g}, {args.rotary_type}"
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- turning
+
+# Rotation of one attention module: measured on queries and keys, confirmed at other lengths, explained as a table.
+
+
+UNSEEN = 10 * CHANGE
+"""Radians over the whole trace that a pair may turn without being seen to."""
+SAME_FREQUENCY = 1e-5
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The rotation of a module's heads."""
+
+    rotary: RotarySpec | None
+    order: Tensor
+    """Dimensions of a head such that rotated ones stand first, in the layout of the table."""
+    evidence: tuple[Evidence, ...]
+
+
+def explain_turning(before: dict[str, Tensor], after: dict[str, Tensor], view: View) -> Explained:
+    """before and after: "q" and "k", [B, T, H, D] around the rotation, dimensions in the order of their rows."""
+    width = before["q"].shape[-1]
+    query = measure(before["q"], after["q"], where=view.name)
+    key = measure(before["k"], after["k"], where=view.name)
+    if query is None and key is None:
+        evidence = Evidence(
+            feature="attention.rotary",
+            value="none",
+            source="probe",
+            detail=f"positions change no query or key of {view.name}",
+        )
+        return Explained(None, torch.arange(width), (evidence,))
+    if query is None or key is None:
+        raise _unshared(view, f"positions turn {'keys' if query is None else 'queries'} only")
+    if key.growth is not None:
+        raise UnsupportedError("keys scaled by position", where=view.name, detail="the length of keys changes")
+    query = shared_turning(query, key, view)
+    order, interleaved, dim = arrange(query, width)
+    spec, evidence_of_table = explain(
+        [Measured(view.run.length, in_order(query, order, interleaved))],
+        dim=dim,
+        interleaved=interleaved,
+        config=view.context.config,
+        model=view.context.model,
+        head_dim=width,
+        key_magnitude=key.magnitude,
+        where=view.name,
+    )
+    pairs = Evidence(
+        feature="attention.rotary_pairs",
+        value="neighbours" if interleaved else "halves",
+        source="probe",
+        detail=f"queries of {view.name} turn by position, off by {query.residual:.1e} of the tolerance",
+        margin=query.rejected,
+    )
+    if query.growth is None:
+        return Explained(spec, order, (*evidence_of_table, pairs))
+    factor, length, evidence = explain_growth(query.growth, view)
+    spec = replace(spec, query_growth=factor, growth_length=length)
+    return Explained(spec, order, (*evidence_of_table, pairs, evidence))
+
+
+def arrange(turning: Turning, width: int) -> tuple[Tensor, bool, int]:
+    """Order of dimensions that a table can say, whether it pairs neighbours, and how many dimensions it rotates."""
+    real, imaginary = turning.real, turning.imaginary
+    count = len(real)
+    rest = [index for index in range(width) if index not in {*real.tolist(), *imaginary.tolist()}]
+    first = int(min(real.min(), imaginary.min()))
+    steps = torch.arange(count) + first
+    if torch.equal(real, steps) and torch.equal(imaginary, steps + count):
+        return torch.tensor([*real.tolist(), *imaginary.tolist(), *rest]), False, 2 * count
+    pairs = 2 * torch.arange(count) + first
+    if torch.equal(real, pairs) and torch.equal(imaginary, pairs + 1):
+        return torch.tensor([*range(first, first + 2 * count), *rest]), True, 2 * count
+    fastest = turning.frequencies.argsort(descending=True)
+    return torch.tensor([*real[fastest].tolist(), *imaginary[fastest].tolist(), *rest]), False, 2 * count
+
+
+def in_order(turning: Turning, order: Tensor, interleaved: bool) -> Turning:
+    """The turning with pairs in the order of the table."""
+    count = len(turning.real)
+    leading = order[: 2 * count : 2] if interleaved else order[:count]
+    place = {dimension: index for index, dimension in enumerate(turning.real.tolist())}
+    chosen = torch.tensor([place[dimension] for dimension in leading.tolist()])
+    return replace(
+        turning,
+        real=turning.real[chosen],
+        imaginary=turning.imaginary[chosen],
+        frequencies=turning.frequencies[chosen],
+    )
+
+
+def shared_turning(query: Turning, key: Turning, view: View) -> Turning:
+    """The turning of queries, with pairs that only keys were seen to turn; slow ones are at the limit of what is seen.
+    Raises UnsupportedError where they turn differently."""
+    pairs = [dict(zip(_pairs(each), each.frequencies.tolist(), strict=True)) for each in (query, key)]
+    more, fewer = sorted(pairs, key=len, reverse=True)
+    unseen = max((more[pair] for pair in more.keys() - fewer.keys()), default=0.0)
+    differing = max((abs(more[pair] - fewer[pair]) for pair in more.keys() & fewer.keys()), default=0.0)
+    if fewer.keys() - more.keys() or unseen * view.run.length > UNSEEN or differing > SAME_FREQUENCY:
+        raise _unshared(
+            view,
+            f"queries turn {len(pairs[0])} pairs, keys {len(pairs[1])}; common ones differ by {differing:.1e} rad per "
+            f"position, tolerance {SAME_FREQUENCY:.0e}",
+        )
+    whole = query if len(pairs[0]) >= len(pairs[1]) else key
+    return replace(whole, growth=query.growth)
+
+
+def _pairs(turning: Turning) -> list[tuple[int, int]]:
+    return list(zip(turning.real.tolist(), turning.imaginary.tolist(), strict=True))
+
+
+def _unshared(view: View, detail: str) -> UnsupportedError:
+    return UnsupportedError("rotation of queries that keys do not share", where=view.name, detail=detail)
+
+
+# --------------------------------------------------------------------------------------------------------------- growth
+
+# Queries that grow with their position: by which factor, and every how many positions.
+
+
+GROWTH_TOLERANCE = 1e-5
+"""Of the factor on queries, which is 1 at the first position."""
+
+
+def explain_growth(growth: Tensor, view: View) -> tuple[float, int, Evidence]:
+    """The numbers a and n of 1 + a log(1 + floor(position / n)) that give the factors [T]. Raises UnsupportedError."""
+    length = int(((growth - 1).abs() > GROWTH_TOLERANCE).nonzero()[0, 0])
+    steps = torch.arange(len(growth), dtype=torch.float64).div(length, rounding_mode="floor")
+    shape = torch.log(1 + steps)
+    measured = float((shape * (growth - 1)).sum() / shape.square().sum())
+    hints = numbers_of(view.context.model.get_submodule(view.name), view.context.config)
+    factor = math.copysign(snap(abs(measured), hints), measured)
+    error = float((1 + factor * shape - growth).abs().max())
+    if error > GROWTH_TOLERANCE:
+        raise UnsupportedError(
+            "queries scaled by position",
+            where=view.name,
+            detail=f"the first {length} positions are alike; 1 + {factor:.4g} log(1 + floor(position / {length})) is "
+            f"off by {error:.1e} from the factors, tolerance {GROWTH_TOLERANCE:.0e}",
+        )
+    return (
+        factor,
+        length,
+        Evidence(
+            feature="attention.query_growth",
+            value=f"1 + {factor:.6g} log(1 + floor(position / {length}))",
+            source="probe",
+            detail=f"length of rotated queries of {view.name}; agrees to {error:.1e}",
+            margin=float((growth - 1).abs().max()) / GROWTH_TOLERANCE,
+        ),
     )

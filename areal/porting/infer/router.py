@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import torch
 
-from areal.porting.infer.probe import numbers_of
+from areal.porting.infer.replay import numbers_of
 from areal.porting.records import Evidence, UnsupportedError
 from areal.porting.spec import RouterSpec
 

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from areal.porting.infer import own_norms
-from areal.porting.infer.capture import Other
-from areal.porting.infer.norms import infer_norm
-from areal.porting.infer.own_norms import rows_under_norm
-from areal.porting.infer.projections import Columns, Match, at_start, columns, match, select
+from areal.porting.infer.capture import Other, Projection
+from areal.porting.infer.norms import fit_norm, infer_norm
 from areal.porting.records import UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from torch import Tensor, nn
 
     from areal.porting.infer.capture import Capture
@@ -130,7 +129,7 @@ def _own_norm(found: Match, heads: Tensor, probe: Capture, module: nn.Module) ->
     scope: Literal["head", "full"]
     for scope in ("head", "full"):
         try:
-            spec, weight, bias = own_norms.fit(source, heads, module, scope, probe.name)
+            spec, weight, bias = fit(source, heads, module, scope, probe.name)
         except UnsupportedError as error:
             reasons.append(error)
             continue
@@ -214,3 +213,209 @@ def _norm_use(
         after_rotary,
         min((line.margin for each in inferred for line in each.evidence if line.margin is not None), default=None),
     )
+
+
+# ------------------------------------------------------------------------------------------------------------ own norms
+
+# Root-mean-square norms that an attention module computes itself, between its projections and its heads. No submodule
+# shows what goes in. But a norm multiplies all elements of a head by one number per token, so the differences of
+# logarithms between an element and the row it comes from are the same for all elements of the head, up to a constant.
+
+
+SAME = 1e-3
+"""Largest difference of logarithms, at tokens where no number is close to zero."""
+
+
+def rows_under_norm(heads: Tensor, probe: Capture) -> Match | None:
+    """Rows of projections [H * D] that heads [tokens, H, D] are a norm of, whatever its weights; None if nothing is."""
+    pool = columns(probe)
+    if not pool or heads.shape[2] < 2:
+        return None
+    sources = torch.cat([each.values for each in pool], 1).double()
+    events = torch.cat([torch.full((each.values.shape[1],), each.event) for each in pool])
+    places = torch.cat([torch.arange(each.values.shape[1]) for each in pool])
+    logs = _centred(sources)
+    chosen = []
+    for head in heads.double().unbind(1):
+        found = _rows_of_head(_centred(head), logs)
+        if found is None:
+            return None
+        chosen.append(found)
+    index = torch.cat(chosen)
+    zeros = torch.zeros(len(index))
+    return Match(events[index], places[index], zeros + 1, zeros)
+
+
+def _centred(values: Tensor) -> Tensor:
+    """Logarithms of [tokens, elements], centred per element; transposed."""
+    logs = values.abs().clamp_min(1e-12).log()
+    return (logs - logs.mean(0)).t()
+
+
+def _rows_of_head(head: Tensor, logs: Tensor) -> Tensor | None:
+    """head [D, tokens]: the rows whose logarithms differ from it by the same numbers everywhere."""
+    # A candidate row for element 0 fixes the norm; it is the right one if every other element then has a row too.
+    first, second = head[0] - logs, head[1] - logs
+    distance = torch.cdist(first, second)
+    distance.fill_diagonal_(float("inf"))
+    row = int(distance.argmin()) // logs.shape[0]
+    rest = torch.cdist(head - first[row], logs)
+    nearest = rest.min(1)
+    tokens = logs.shape[1]
+    return nearest.indices if float(nearest.values.max()) <= SAME * tokens**0.5 else None
+
+
+def fit(
+    source: Tensor, target: Tensor, module: nn.Module, scope: str, name: str
+) -> tuple[NormSpec, Tensor | None, Tensor | None]:
+    """The norm of source [tokens, H, D] that gives target, over heads ("head") or all together ("full").
+
+    With its weight and bias as [H, D]. A constant factor that follows belongs to the scale. Raises UnsupportedError.
+    """
+    parameters = {key: value.detach() for key, value in module.named_parameters() if value.dim() == 1}
+    heads, width = source.shape[1:]
+    if scope == "full":
+        source, target = source.flatten(1), target.flatten(1)
+    unit = source * torch.rsqrt(source.square().mean(-1, keepdim=True))
+    for factor in _factors(unit.flatten(0, -2), target.flatten(0, -2), parameters):
+        try:
+            inferred = fit_norm(source, target / factor, parameters, name=name)
+        except UnsupportedError:
+            continue
+        whole = {
+            kind: tensor.flatten().expand(heads, width) if tensor.numel() == width else tensor.view(heads, width)
+            for kind, tensor in inferred.tensors.items()
+        }
+        return inferred.spec, whole.get("weight"), whole.get("bias")
+    raise UnsupportedError(
+        "a norm inside attention", where=name, detail="heads are normed, but by no norm with parameters of the module"
+    )
+
+
+def _factors(unit: Tensor, target: Tensor, parameters: Mapping[str, Tensor]) -> list[float]:
+    """Factors between a norm [N, D] and what was made of it: none, that of a norm without weight, or with one."""
+    slope = (unit * target).sum(0) / unit.square().sum(0)
+    factors = [1.0, float(slope.mean())]
+    for parameter in parameters.values():
+        for weight in (parameter, parameter + 1):
+            if weight.shape == slope.shape:
+                ratio = slope / weight
+                if float((ratio / ratio.mean() - 1).abs().max()) < SAME:
+                    factors.append(float(ratio.mean()))
+    return factors
+
+
+# ---------------------------------------------------------------------------------------------------------- projections
+
+# Which rows of which matrices feed queries, keys and values: found by equal numbers, not by names or layouts. At
+# position 0 a rotation is the identity, so there every element of a query is one row of a projection (or one output of
+# a norm after it) up to a common factor. Over enough different tokens no two rows agree, so the match is unique.
+
+
+MATCH_TOLERANCE = 2e-5
+"""Of the distance between a column and its match, in norms of the column."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A column of numbers, one per token, for each element of `place`."""
+
+    event: int
+    """Index into `Capture.events`."""
+    values: Tensor
+    """[tokens, elements]."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """Where elements come from. All tensors have one entry per element."""
+
+    event: Tensor
+    """Index into `Capture.events`; -1: nowhere."""
+    column: Tensor
+    factor: Tensor
+    """element = factor * source."""
+    error: Tensor
+    """Distance over the element's norm."""
+
+    @property
+    def found(self) -> bool:
+        """Whether every element has a source."""
+        return bool((self.event >= 0).all())
+
+    def events(self) -> list[int]:
+        """The events that take part, in order."""
+        return sorted({int(event) for event in self.event if event >= 0})
+
+
+def columns(capture: Capture, kinds: tuple[type, ...] = (Projection,)) -> list[Columns]:
+    """Outputs of these events at position 0."""
+    pool = []
+    for index, event in enumerate(capture.events):
+        if isinstance(event, kinds) and isinstance(event, Projection | Other):
+            flat = at_start(event.output, capture)
+            if flat is not None:
+                pool.append(Columns(index, flat))
+    return pool
+
+
+def at_start(tensor: Tensor, capture: Capture) -> Tensor | None:
+    """[B, elements] at position 0, if the tensor has something for every token."""
+    flat = per_token(tensor, capture)
+    return None if flat is None else flat.unflatten(0, (capture.batch, capture.length))[:, 0]
+
+
+def per_token(tensor: Tensor, capture: Capture) -> Tensor | None:
+    """[B * T, elements], if the tensor has something for every token: [B, T, ...], [B * T, ...] or [B, H, T, D]."""
+    batch, length = capture.batch, capture.length
+    if tensor.dim() > 1 and tensor.shape[:2] == (batch, length):
+        return tensor.reshape(batch * length, -1)
+    if tensor.dim() == 4 and tensor.shape[0] == batch and tensor.shape[2] == length:
+        return tensor.transpose(1, 2).reshape(batch * length, -1)
+    if tensor.dim() > 1 and tensor.shape[0] == batch * length:
+        return tensor.reshape(batch * length, -1)
+    return None
+
+
+def match(targets: Tensor, pool: Sequence[Columns]) -> Match:
+    """Find for each column of targets [tokens, elements] the column of the pool that is a multiple of it."""
+    count = targets.shape[1]
+    nothing = Match(
+        torch.full((count,), -1), torch.zeros(count, dtype=torch.long), torch.ones(count), torch.ones(count)
+    )
+    if not pool:
+        return nothing
+    sources = torch.cat([columns.values for columns in pool], 1).double()
+    owners = torch.cat([torch.full((columns.values.shape[1],), columns.event) for columns in pool])
+    places = torch.cat([torch.arange(columns.values.shape[1]) for columns in pool])
+    targets = targets.double()
+    lengths = sources.norm(dim=0).clamp_min(1e-30)
+    likeness = (targets / targets.norm(dim=0).clamp_min(1e-30)).t() @ (sources / lengths)
+    best = likeness.abs().argmax(1)
+    chosen = sources[:, best]
+    factor = (targets * chosen).sum(0) / lengths[best] ** 2
+    error = (targets - factor * chosen).norm(dim=0) / targets.norm(dim=0).clamp_min(1e-30)
+    event = torch.where(error <= MATCH_TOLERANCE, owners[best], -1)
+    return Match(event, places[best], factor, error)
+
+
+def rows(capture: Capture, found: Match) -> tuple[Tensor, Tensor | None]:
+    """Weight [elements, in] and bias [elements] of matched elements, all of them from projections of equal input."""
+    weights, biases = [], []
+    for event, column in zip(found.event.tolist(), found.column.tolist(), strict=True):
+        projection = capture.events[event]
+        assert isinstance(projection, Projection)
+        weights.append(projection.weight[column])
+        biases.append(None if projection.bias is None else projection.bias[column])
+    present = [bias for bias in biases if bias is not None]
+    if not present:
+        return torch.stack(weights), None
+    return torch.stack(weights), torch.stack([torch.zeros(()) if bias is None else bias for bias in biases])
+
+
+def select(capture: Capture, found: Match) -> Tensor:
+    """The matched columns in another capture of the same module: [B, T, elements]."""
+    flat = {event: per_token(capture.events[event].output, capture) for event in found.events()}  # type: ignore[union-attr]  # matches are projections or others
+    pairs = zip(found.event.tolist(), found.column.tolist(), strict=True)
+    picked = [flat[event][:, column] for event, column in pairs]  # type: ignore[index]  # as for `flat`: never None
+    return torch.stack(picked, 1).reshape(capture.batch, capture.length, -1)

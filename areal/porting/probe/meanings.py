@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from areal.models.config_fields import TRAINING_NOISE
+from areal.porting.probe.instance import construct, read
+from areal.porting.records import SubjectError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from areal.porting.probe.subject import Subject
+
 
 # Sizes of different roles differ, and so do their usual products (4 heads x 24, 2 x 40), so that shapes tell fields.
 VOCABULARY = 136
@@ -162,3 +173,249 @@ def _integer(name: str, default: int) -> int | None:
 
 def _first(table: tuple[tuple[str, Any], ...], name: str) -> Any:
     return next((value for pattern, value in table if re.fullmatch(pattern, name)), None)
+
+
+# --------------------------------------------------------------------------------------------------------------- repair
+
+# Turns a config that a class refuses into one that it takes, by changing as few fields as possible.
+
+
+MAX_ROUNDS = 6
+MAX_CHECKS = 250
+MAX_SECONDS = 30.0
+
+
+class Repair:
+    """A search over single changes; a change that leads to another complaint is kept, and the search goes on."""
+
+    def __init__(
+        self,
+        check: Callable[[dict[str, Any]], str | None],
+        *,
+        original: Mapping[str, Any],
+        kept: frozenset[str] = frozenset(),
+    ) -> None:
+        """check: the complaint about a config, or None. original: what fields were before they were shrunk.
+        kept: fields that must not change."""
+        self.check = check
+        self.original = original
+        self.kept = kept
+        self.checks = 0
+        self.deadline = time.monotonic() + MAX_SECONDS
+
+    def run(self, starts: list[dict[str, Any]]) -> dict[str, Any] | str:
+        """A config that passes, or the last complaint. The search goes on from the last of `starts`."""
+        seen: set[str] = set()
+        for start in starts:
+            config, complaint = start, self.check(start)
+            seen.add(_plain(complaint))
+            if complaint is None:
+                return config
+        for _ in range(MAX_ROUNDS):
+            if complaint is None:
+                return config
+            step = self._step(config, complaint, seen)
+            if step is None:
+                return complaint
+            config, complaint = step
+            seen.add(_plain(complaint))
+        return config if complaint is None else complaint
+
+    def _step(self, config: dict[str, Any], complaint: str, seen: set[str]) -> tuple[dict[str, Any], str | None] | None:
+        """The first change that satisfies the class, else the first that changes the complaint."""
+        for changed in _with_missing({**self.original, **config}, config, complaint):
+            answer = self.check(changed)
+            if answer is None or _plain(answer) not in seen:  # nothing else can help
+                return changed, answer
+        progress: tuple[dict[str, Any], str | None] | None = None
+        for changed in self._changes(config, complaint):
+            if self.checks >= MAX_CHECKS or time.monotonic() > self.deadline:
+                break
+            self.checks += 1
+            answer = self.check(changed)
+            if answer is None:
+                return changed, None
+            if progress is None and _plain(answer) not in seen:
+                progress = changed, answer
+        return progress
+
+    def _changes(self, config: dict[str, Any], complaint: str) -> Iterator[dict[str, Any]]:
+        fields = [name for name in {**self.original, **config} if name not in self.kept]
+        named = [name for name in fields if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", complaint)]
+        unset = [name for name in named if {**self.original, **config}[name] is None]
+        if len(unset) > 1:  # fields that make sense only together
+            yield {**config, **{name: meaning((name,), 1) for name in unset}}
+            yield {**config, **{name: max(2, meaning((name,), 2)) for name in unset}}
+        yield from _with_values_for_null({**self.original, **config}, config)
+        shrunk = [name for name in config if name in fields and name not in named]
+        for name in (*named, *reversed(shrunk)):
+            for value in self._alternatives(name, config):
+                if value is None and name in config and config[name] is None:
+                    continue
+                yield {**config, name: value}
+        for name in (*named, *reversed(shrunk)):
+            if name in config:
+                yield {key: value for key, value in config.items() if key != name}
+
+    def _alternatives(self, name: str, config: Mapping[str, Any]) -> list[Any]:
+        """Values to try for a field: what it was, then small ones of its kind."""
+        before = self.original.get(name)
+        now = config.get(name, before)
+        options: list[Any] = [] if _is_large(before) else [before]
+        if isinstance(now, bool):
+            options += [not now]
+        elif isinstance(now, int) or (now is None and isinstance(before, int)):
+            options += [4, 2, 8, 1, 16, 32, 64]
+        elif isinstance(now, list) and now:
+            options += [now * 2, now[: len(now) // 2]]
+        return [value for place, value in enumerate(options) if value != now and value not in options[:place]]
+
+
+def _with_missing(fields: Mapping[str, Any], config: dict[str, Any], complaint: str) -> Iterator[dict[str, Any]]:
+    """Configs with the attribute that a config object lacks: in the config, or in a config inside it."""
+    found = re.search(r"Config\w*' object has no attribute '(\w+)'", complaint)
+    if found is None:
+        return
+    name = found.group(1)
+    value = 10000.0 if "theta" in name else meaning((name,), 1)
+    yield {**config, name: value}
+    for part, content in fields.items():
+        if isinstance(content, dict):
+            yield {**config, part: {**content, name: value}}
+
+
+def _with_values_for_null(fields: Mapping[str, Any], config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Configs where one field that is null has a value: some classes cannot do without, whatever their defaults."""
+    for name, value in fields.items():
+        inner = value if isinstance(value, dict) else {}
+        for part, current in (*inner.items(), (name, value)):
+            hint = None if current is not None else meaning((str(part),), 1.0) or meaning((str(part),), 1)
+            if hint in (None, 1, 1.0):
+                continue
+            yield {**config, name: {**inner, part: hint}} if part in inner else {**config, name: hint}
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 1024
+
+
+def _plain(complaint: str | None) -> str:
+    """A complaint without its numbers: "16 is too small" after "8 is too small" is no progress."""
+    return re.sub(r"\d+", "#", complaint or "")
+
+
+# --------------------------------------------------------------------------------------------------------------- shapes
+
+# What config fields with unknown names do to the shapes of a model: their meaning for a tiny config.
+
+
+EXPERTS = 8
+HEADS, KEY_HEADS, HEAD_DIM = 4, 2, 24
+SIZES = (112, 40, 56, 28, 36, 20, 88)
+"""For sizes of no known role, in the order of the fields, largest original first."""
+MANY_HEADS = 64
+LONG = 256
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def sizes_by_shape(subject: Subject, fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Small values for the integer fields `names`, by what changes when each of them changes.
+
+    The model is built without data, at its original size; a config that does not build at all gives nothing.
+    """
+    fields = dict(fields)
+    before = _shapes(subject, fields)
+    if before is None:
+        return {}
+    embedding, shapes = before
+    found: dict[str, Any] = {}
+    direct: list[str] = []
+    counts: list[str] = []
+    for name in sorted(names, key=lambda name: int(fields[name])):
+        changed = _changed(subject, fields, name, shapes)
+        value = int(fields[name])
+        if changed is None:
+            continue
+        if not changed:
+            found[name] = _without_footprint(value)
+            continue
+        role = _role(changed, shapes, embedding, value)
+        if role is not None:
+            found[name] = role
+            fewer = _shapes(subject, {**fields, name: role}) if role == LAYERS else None
+            if fewer is not None:  # the rest goes faster with few layers
+                fields[name], shapes = role, fewer[1]
+        elif all(size % value == 0 and size > value for size in _changed_sizes(changed, shapes)):
+            counts.append(name)
+        else:
+            direct.append(name)
+    found |= _sizes_of_factors(counts, fields)
+    ordered = sorted(direct, key=lambda name: -int(fields[name]))
+    return found | {name: SIZES[place % len(SIZES)] for place, name in enumerate(ordered)}
+
+
+def _sizes_of_factors(names: list[str], fields: Mapping[str, Any]) -> dict[str, int]:
+    """Fields that are factors of sizes: many are a head's width, few are numbers of heads, fewer of key heads."""
+    numbers = sorted({int(fields[name]) for name in names if int(fields[name]) < MANY_HEADS}, reverse=True)
+    values = {}
+    for name in names:
+        value = int(fields[name])
+        values[name] = HEAD_DIM if value >= MANY_HEADS else HEADS if value == numbers[0] else KEY_HEADS
+    return values
+
+
+def _without_footprint(value: int) -> int:
+    """A field that changes no shape: long ones are windows, short ones are numbers of heads or of chosen experts."""
+    if value >= LONG:
+        return WINDOW
+    return min(value, HEADS)
+
+
+def _role(changed: Shapes, before: Shapes, embedding: str, value: int) -> int | None:
+    """A value for layers, experts, the vocabulary and the hidden size; None for other roles."""
+    added = [name for name in changed if name not in before]
+    if added:
+        first = [re.search(r"\.(\d+)\.", name) for name in added]
+        layers = {int(match.group(1)) for match in first if match}
+        return LAYERS if layers and min(layers) >= value else EXPERTS
+    stacked = [name for name, shape in changed.items() if len(shape) >= 3 and shape[0] != before[name][0]]
+    if stacked and all(before[name][0] == value for name in stacked):
+        return EXPERTS
+    if embedding in changed:
+        return VOCABULARY if changed[embedding][0] != before[embedding][0] else HIDDEN
+    return None
+
+
+def _changed_sizes(changed: Shapes, before: Shapes) -> list[int]:
+    """Original sizes of the dimensions that changed."""
+    return [
+        old
+        for name, shape in changed.items()
+        if name in before and len(shape) == len(before[name])
+        for old, new in zip(before[name], shape, strict=True)
+        if old != new
+    ]
+
+
+def _changed(subject: Subject, fields: Mapping[str, Any], name: str, before: Shapes) -> Shapes | None:
+    """Parameters that have another shape or are new when the field is larger; None when it does not build."""
+    value = int(fields[name])
+    for other in (2 * value, value // 2, value + 1):
+        after = _shapes(subject, {**fields, name: other}) if other else None
+        if after is not None:
+            return {key: shape for key, shape in after[1].items() if before.get(key) != shape}
+    return None
+
+
+def _shapes(subject: Subject, config: dict[str, Any]) -> tuple[str, Shapes] | None:
+    """Name of the embedding, and the shape of every parameter and buffer; None when the model does not build."""
+    try:
+        with torch.device("meta"):
+            model = construct(subject, read(subject, config))
+    except SubjectError:
+        return None
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict(keep_vars=True).items()}
+    table = model.get_input_embeddings().weight
+    embedding = next((name for name, tensor in model.named_parameters() if tensor is table), "")
+    return embedding, shapes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 import transformers
 from transformers import PreTrainedConfig
 
-from areal.porting.probe.folder import read_source
-from areal.porting.probe.hints import find_hints
-from areal.porting.probe.nearest import nearest_families
+from areal.porting.probe.subject import nearest_families, read_source
 from areal.porting.records import SubjectError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from areal.porting.probe.library import Subject
+    from areal.porting.probe.subject import Subject
+
 
 METHODS = frozenset(name for name in dir(PreTrainedConfig) if callable(getattr(PreTrainedConfig, name)))
 TRANSFORMERS = Path(transformers.__file__).parent
@@ -278,3 +278,127 @@ def _parse(file: Path) -> ast.Module:
         return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
     except (OSError, ValueError, SyntaxError) as error:
         raise SubjectError(f"{file} cannot be read as Python: {error}") from error
+
+
+# ---------------------------------------------------------------------------------------------------------------- hints
+
+# Signs in source code of features that have no parameters. Each is a question for a probe, never an answer.
+
+
+HINTS: tuple[tuple[str, str], ...] = (
+    ("logit or attention softcap", r"torch\.tanh\(|\.tanh\(\)|softcap"),
+    ("interleaved rotary embedding", r"\[\.\.\., ?(0)?::2\]|\[\.\.\., ?1::2\]|view_as_complex|repeat_interleave\(2"),
+    ("half-split rotary embedding", r"rotate_half|shape\[-1\] ?// ?2:?"),
+    ("partial rotary embedding", r"partial_rotary|rotary_dim|rotary_ndims"),
+    ("sliding window", r"sliding_window|window_size|\bwindow\b"),
+    ("chunked attention", r"chunked|attention_chunk"),
+    ("layers without positions", r"no_rope|nope_layer|use_rope|use_rotary"),
+    ("norm weight + 1", r"1(\.0)? ?\+ ?self\.(weight|gain|scale)|self\.(weight|gain|scale) ?\+ ?1"),
+    ("attention sinks", r"\bsinks?\b"),
+    ("ALiBi", r"alibi"),
+    ("router: sigmoid scores", r"\.sigmoid\(\)|torch\.sigmoid\("),
+    ("router: top-k selection", r"topk\("),
+    ("router: groups of experts", r"n_group|topk_group|num_groups"),
+    ("router: selection bias", r"correction_bias|expert_bias|selection_bias"),
+    ("clamped values", r"\.clamp\(|torch\.clamp\("),
+    ("multiplier", r"multiplier|\bscaling\b|scale_emb|residual_scale"),
+    ("latent attention", r"kv_lora|kv_a_proj|latent"),
+    ("state space or convolution", r"conv1d|Conv1d|ssm|selective_scan"),
+    ("recurrent or linear attention", r"linear_attention|delta_rule|recurrent"),
+    ("hyper-connections or streams", r"hyper_conn|streams|sinkhorn"),
+)
+
+
+def find_hints(tree: ast.Module, file_name: str) -> list[dict[str, Any]]:
+    """[{"feature", "where", "detail"}] for each feature of `HINTS`: the first line of each function that shows it."""
+    found: list[dict[str, Any]] = []
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
+        lines = [(node.lineno, ast.unparse(node)) for node in statements if not isinstance(node, (ast.If, ast.For))]
+        for feature, pattern in HINTS:
+            hit = next(((number, text) for number, text in lines if re.search(pattern, text)), None)
+            if hit is not None:
+                number, text = hit
+                detail = text.splitlines()[0][:120]
+                found.append({"feature": feature, "where": f"{file_name}:{number}", "detail": detail})
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- layer kinds
+
+# Which kinds of layers an architecture has: texts that its source compares with the entries of a list over layers. A
+# class whose default has layers of one kind may have others, and a tiny config has to show them all.
+
+
+MOST_STEPS = 4
+"""From the field to the variable that is compared, counted in assignments."""
+
+
+def layer_kinds(files: Sequence[Path], field: str) -> list[str]:
+    """Texts in the source that entries of the list `field` are compared with, or that the class fills it with, in
+    order of appearance. Candidates: other texts may stand next to the same variables."""
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+    carriers = _carriers(nodes, field)
+    found: dict[str, None] = {}
+    for node in nodes:
+        if isinstance(node, ast.Compare) and carriers & set(_names(node)):
+            found.update(dict.fromkeys(_texts(node)))
+        elif isinstance(node, ast.Assign) and any(field in _names(target) for target in node.targets):
+            found.update(dict.fromkeys(_texts(node.value)))
+    for mapping in _mappings(nodes, carriers):
+        found.update(dict.fromkeys(text for key in mapping.keys if key is not None for text in _texts(key)))
+    return list(found)
+
+
+def _carriers(nodes: Sequence[ast.AST], field: str) -> set[str]:
+    """Names of variables and attributes that hold entries of the field: `kind` after `kind = config.kinds[layer]`."""
+    carriers = {field}
+    for _ in range(MOST_STEPS):
+        before = len(carriers)
+        for node in nodes:
+            if isinstance(node, ast.Assign) and _is_entry(node.value, carriers):
+                carriers.update(name for target in node.targets for name in _names(target) if name != "self")
+        if len(carriers) == before:
+            break
+    return carriers
+
+
+def _is_entry(value: ast.AST, carriers: set[str]) -> bool:
+    """Whether an expression is a carrier or an entry of one, and not something computed with it."""
+    if isinstance(value, ast.Subscript):
+        return _is_entry(value.value, carriers)
+    if isinstance(value, ast.IfExp):
+        return _is_entry(value.body, carriers) or _is_entry(value.orelse, carriers)
+    return isinstance(value, ast.Attribute | ast.Name) and _last(value) in carriers
+
+
+def _mappings(nodes: Sequence[ast.AST], carriers: set[str]) -> Iterator[ast.Dict]:
+    """Literal dictionaries in which an entry is looked up."""
+    looked_up = {
+        _last(node.value)
+        for node in nodes
+        if isinstance(node, ast.Subscript) and carriers & set(_names(node.slice)) and _last(node.value)
+    }
+    for node in nodes:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
+            continue
+        if any(_last(target) in looked_up for target in node.targets):
+            yield node.value
+
+
+def _last(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _names(node: ast.AST) -> list[str]:
+    return [name for part in ast.walk(node) if (name := _last(part))]
+
+
+def _texts(node: ast.AST) -> list[str]:
+    return [
+        part.value
+        for part in ast.walk(node)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.isidentifier()
+    ]

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from areal.porting.probe.instance import call_options, logits_of
-from areal.porting.probe.library import quiet
+from areal.porting.probe.subject import quiet
 from areal.porting.records import ModuleCall, SoftmaxCall, SubjectError, Trace
 
 if TYPE_CHECKING:

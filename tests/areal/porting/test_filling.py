@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from areal.porting.bind.analyse import analyse, as_json
-from areal.porting.bind.filling import filling_rules
+from areal.porting.bind.reading import filling_rules
 from areal.porting.family import Constant, Field, Product, WhenNull
 from areal.porting.probe.subject import resolve
 

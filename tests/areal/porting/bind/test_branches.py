@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from areal.porting.bind.branches import branch_changes, joined_changes, uneven_heads
-from areal.porting.bind.observations import Observation
+from areal.porting.bind.observing import Observation
+from areal.porting.bind.predictions import branch_changes, joined_changes, uneven_heads
 from areal.porting.bind.slots import LayerValues
 from areal.porting.family import AtLeast, Constant, Field, Listed, PerLayer, Product, WhenEqual, WhenNull
 

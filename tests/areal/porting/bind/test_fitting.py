@@ -9,7 +9,7 @@ import pytest
 
 from areal.porting.bind.expressions import evaluate, fields_of, to_json, walk
 from areal.porting.bind.fitting import explains, fit
-from areal.porting.bind.observations import Sample
+from areal.porting.bind.observing import Sample
 from areal.porting.bind.slots import ABSENT, LayerValues
 from areal.porting.family import (
     All,

@@ -8,14 +8,13 @@ import pytest
 
 from areal.porting.bind import observing
 from areal.porting.bind.accounting import SKIPPED
-from areal.porting.bind.nearby import MOST, common_value, nearby
-from areal.porting.bind.observations import Observation
-from areal.porting.bind.observing import Observer
+from areal.porting.bind.base_config import absent_value, with_undeclared
+from areal.porting.bind.guessing import MOST, common_value, nearby
+from areal.porting.bind.observing import Observation, Observer
 from areal.porting.bind.slots import ABSENT, LayerValues, predict, slots_of
-from areal.porting.bind.undeclared import absent_value, with_undeclared
 from areal.porting.bind.variations import MISSING
 from areal.porting.family import Constant, Field
-from areal.porting.probe.library import installed
+from areal.porting.probe.subject import installed
 from areal.porting.probe.tiny import complete
 
 if TYPE_CHECKING:

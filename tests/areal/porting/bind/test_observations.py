@@ -1,6 +1,6 @@
 """Which fields expressions may read."""
 
-from areal.porting.bind.observations import Observation, readable
+from areal.porting.bind.observing import Observation, readable
 
 BASE = Observation({"attention_dropout": 0.0, "hidden_size": 64}, {"num_layers": 4, "rotary": 8}, {})
 

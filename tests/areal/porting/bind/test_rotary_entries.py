@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from areal.porting.bind.expressions import fields_of
-from areal.porting.bind.observations import Sample
+from areal.porting.bind.observing import Sample
 from areal.porting.bind.rotary import (
     RotaryFit,
     extra_names,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from areal.porting.bind.base_config import depth_field
 from areal.porting.bind.binder import Binder
-from areal.porting.bind.depth import depth_field
 from areal.porting.bind.expressions import to_json
 from areal.porting.bind.observing import Observer
 from areal.porting.bind.reading import learn
 from areal.porting.family import Constant, Field, WhenEqual
-from areal.porting.probe.library import installed
+from areal.porting.probe.subject import installed
 from areal.porting.probe.tiny import complete
 from areal.porting.spec import MoeSpec
 

@@ -1,8 +1,8 @@
 """Which configs a generated test runs again."""
 
 from areal.porting.bind.analyse import analyse
-from areal.porting.bind.variants import STEADY
-from areal.porting.probe.library import installed
+from areal.porting.bind.reporting import STEADY
+from areal.porting.probe.subject import installed
 
 TINY = {
     "vocab_size": 128,

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from areal.porting.infer.rotary import shared_turning
 from areal.porting.infer.rotation import Turning
-from areal.porting.infer.turning import shared_turning
 from areal.porting.records import UnsupportedError
 from tests.areal.porting.infer.attention_hosts import (
     HEADS,

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from areal.porting.infer.divergence import first_divergence
-from areal.porting.infer.infer import infer
+from areal.porting.infer.infer import first_divergence, infer
 
 
 @pytest.fixture

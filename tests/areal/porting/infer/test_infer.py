@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from areal.porting import reference
-from areal.porting.infer.infer import infer
-from areal.porting.infer.influence import check_weights
+from areal.porting.infer.infer import check_weights, infer
 from areal.porting.probe.instance import build, logits, make_tokens
 from areal.porting.probe.subject import resolve
 from areal.porting.probe.tiny import complete, tiny_config

@@ -21,10 +21,8 @@ from areal.models.adapter_rows import (
 )
 from areal.porting.family import LayoutEntry
 from areal.porting.infer.infer import infer
-from areal.porting.infer.layout import adapter, canonical, infer_layout
-from areal.porting.infer.skipped import anchored, skipped_names, tables
+from areal.porting.infer.layout import adapter, anchored, canonical, infer_layout, shortest_table, skipped_names, tables
 from areal.porting.infer.stored import StoredTensors, find_all, row_of
-from areal.porting.infer.table import shortest_table
 from areal.porting.probe.instance import build, export
 from areal.porting.records import UnsupportedError
 

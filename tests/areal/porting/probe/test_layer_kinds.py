@@ -2,7 +2,7 @@
 
 import pytest
 
-from areal.porting.probe.layer_kinds import layer_kinds
+from areal.porting.probe.source import layer_kinds
 from areal.porting.probe.subject import resolve
 from areal.porting.probe.tiny import tiny_config
 

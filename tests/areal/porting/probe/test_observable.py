@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from areal.porting.probe.observable import crossed, with_parts, without_parts
 from areal.porting.probe.subject import resolve
-from areal.porting.probe.tiny import complete
+from areal.porting.probe.tiny import complete, crossed, with_parts, without_parts
 
 NONE = frozenset()
 ALIKE = {"kinds": ["a", "b", "a", "b"], "parts": ["x", "y", "x", "y"], "sizes": [1, 2, 1, 2]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from areal.porting.bind.older import OLDER_ROTARY, idle_spellings, unread_spellings
+from areal.porting.bind.legacy_rope import OLDER_ROTARY, idle_spellings, unread_spellings
 from areal.porting.probe.subject import resolve
 from areal.porting.probe.tiny import complete
 

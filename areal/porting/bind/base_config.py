@@ -6,18 +6,18 @@ what the code takes without it is found by looking at models without it.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from areal.porting.bind.expressions import same
+from areal.porting.bind.expressions import ROTARY_FIELD, look_up, same
 from areal.porting.bind.fitting import fit
-from areal.porting.bind.observations import Sample
-from areal.porting.bind.observing import shapes
-from areal.porting.bind.older import idle_spellings
+from areal.porting.bind.legacy_rope import idle_spellings
+from areal.porting.bind.observing import Sample, shapes
 from areal.porting.bind.slots import LayerValues
-from areal.porting.bind.variations import MISSING, changed, field_names, resized
-from areal.porting.probe.instance import build, logits, make_tokens
+from areal.porting.bind.variations import MISSING, changed, defaults_of, field_names, resized
+from areal.porting.probe.instance import build, construct, logits, make_tokens, read
 from areal.porting.probe.source import config_reads
 from areal.porting.records import SubjectError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from areal.porting.bind.observing import Observer
     from areal.porting.bind.reading import ConfigReader
     from areal.porting.probe.subject import Subject
+
 
 LENGTH: Final = 24
 """Of the sequences that two configs are compared by."""
@@ -158,3 +159,50 @@ def absent_value(observer: Observer, changes: Mapping[str, Any]) -> Any:
 def _is(value: Any, wanted: Any) -> bool:
     values = value if isinstance(value, LayerValues) else [value]
     return bool(values) and all(same(each, wanted) for each in values)
+
+
+# -------------------------------------------------------------------------------------------------------------- derived
+
+# Values that a config class computes and writes out, but that no config.json needs: they are left out of the base.
+
+
+def without_derived(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
+    """The config without fields that the class does not declare and computes itself: kept, they would stay behind when
+    what they are computed from is changed. rope_parameters stays: it is how files are written that the class wrote."""
+    declared = {*defaults_of(subject.config_class), *(subject.raw_config or {}), "model_type", "architectures"}
+    declared.add(ROTARY_FIELD)
+    for name in [name for name in config if name not in declared]:
+        fewer = changed(config, {name: MISSING})
+        try:
+            before, after = (read(subject, each).to_dict() for each in (config, fewer))
+        except SubjectError:
+            continue
+        if name in after and same(before[name], after[name]):
+            config = fewer
+    return config
+
+
+# ---------------------------------------------------------------------------------------------------------------- depth
+
+# Which field says how many layers there are.
+
+
+def depth_field(subject: Subject, base: dict[str, Any], num_layers: int) -> str:
+    """The field whose change gives the model one layer more; "" where none does."""
+    for name in field_names(base):
+        value = look_up(base, name)
+        if type(value) is not int or value != num_layers:
+            continue
+        for changes in (resized(base, name, value + 1, name), {name: value + 1}):
+            if _has_layer(subject, changed(base, changes), num_layers):
+                return name
+    return ""
+
+
+def _has_layer(subject: Subject, config: dict[str, Any], number: int) -> bool:
+    try:
+        with torch.device("meta"):
+            model = construct(subject, read(subject, config))
+    except SubjectError:
+        return False
+    return any(re.search(rf"(^|\.){number}\.", name) for name, _ in model.named_parameters())

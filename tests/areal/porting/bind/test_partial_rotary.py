@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from areal.porting.bind.analyse import analyse, as_json
-from areal.porting.bind.folded import Folded, folded_fields, without_folded
+from areal.porting.bind.partial_rotary import Folded, folded_fields, without_folded
 from areal.porting.probe.subject import resolve
 from areal.porting.probe.tiny import complete
 
