@@ -76,24 +76,28 @@ class Accounts:
                 found.append(self._used_field(name, aliases.get(name, ())))
             else:
                 found.append(self._unused_field(name, aliases.get(name, ()), mentioned.get(name.rpartition(".")[2])))
-        return found + [self._written_field(name, value, mentioned) for name, value in self._only_written(names)]
+        return found + self._only_written(names, mentioned)
 
-    def _only_written(self, names: set[str]) -> list[tuple[str, Any]]:
-        """Fields that the class writes into every config.json though it does not declare them, with their values."""
-        reader = self.binder.reader
-        known = names | {alias for each in self._aliases().values() for alias in each}
+    def _only_written(self, names: set[str], mentioned: Mapping[str, str]) -> list[FieldUse]:
+        """Return the fields that the class writes into every config.json though it does not declare them. Each keeps
+        the value it has, unless nothing reads it."""
+        reader, aliases = self.binder.reader, self._aliases()
+        known = names | {alias for each in aliases.values() for alias in each}
         known |= {name.partition(".")[0] for name in names}
         known |= {"model_type", "architectures", ROTARY_FIELD, *OLDER_ROTARY}
         written = reader.normal(self.binder.observer.base) or {}
-        return sorted((name, value) for name, value in written.items() if name not in known)
-
-    def _written_field(self, name: str, value: Any, mentioned: Mapping[str, str]) -> FieldUse:
-        """Such a field keeps the value it has, unless nobody reads it."""
-        places = [mentioned[each] for each in (name, *self._aliases().get(name, ())) if each in mentioned]
-        reason = f"read at {places[0]}" if places else "written by its config class; not read by the modeling source"
-        allowed = (value,) if places else ()
-        status: Literal["fixed", "ignored"] = "fixed" if places else "ignored"
-        return FieldUse(name=name, status=status, allowed=allowed, reason=reason, default=value, example=value)
+        found = []
+        for name, value in sorted((name, value) for name, value in written.items() if name not in known):
+            places = [mentioned[each] for each in (name, *aliases.get(name, ())) if each in mentioned]
+            status: Literal["fixed", "ignored"] = "fixed" if places else "ignored"
+            reason = (
+                f"read at {places[0]}" if places else "written by its config class; not read by the modeling source"
+            )
+            allowed = (value,) if places else ()
+            found.append(
+                FieldUse(name=name, status=status, allowed=allowed, reason=reason, default=value, example=value)
+            )
+        return found
 
     def _used(self) -> set[str]:
         used = {name for each in self.binder.expressions.values() for name in fields_of(each)}
@@ -156,6 +160,10 @@ class Accounts:
             rule = THETA if filled_with_theta(reader, self.binder.observer.base, name) else None
             required = required or rule is None
         proven = self._proven(name)
+        # Counts that may be 0, and numbers that the class sets to 0 where a flag makes them meaningless.
+        normals = [reader.normal(changed(self.binder.observer.base, each.changes)) for each in self.binder.observations]
+        counts = [*proven, *(look_up(normal or {}, name) for normal in normals)]
+        smallest = min((value for value in counts if type(value) is int), default=1)
         return {
             "name": name,
             "type": self._type(name, [value, default, *proven]),
@@ -163,19 +171,10 @@ class Accounts:
             "required": required,
             "default": None if default is MISSING else default,
             "default_rule": rule,
-            "minimum": self._minimum(name, proven),
+            "minimum": smallest if smallest < 1 else None,
             "aliases": aliases,
             "example": value,
         }
-
-    def _minimum(self, name: str, proven: Iterable[Any]) -> int | None:
-        """Counts that may be 0, and numbers that classes set to 0 where a flag makes them meaningless."""
-        written = [
-            look_up(self.binder.reader.normal(changed(self.binder.observer.base, each.changes)) or {}, name)
-            for each in self.binder.observations
-        ]
-        smallest = min((value for value in (*proven, *written) if type(value) is int), default=1)
-        return smallest if smallest < 1 else None
 
     def _base(self, name: str) -> Any:
         """Its value in the base config, nulls filled."""
@@ -205,7 +204,11 @@ class Accounts:
         refused = [
             each
             for each in self.binder.outcomes
-            if each.kind == "unsupported" and not each.loud and _only(each.changes, name)
+            if each.kind == "unsupported"
+            and not each.loud
+            and name in each.changes
+            # Lists over layers go along with a number of layers.
+            and all(key == name or isinstance(value, list) for key, value in each.changes.items())
         ]
         reason = "; ".join(sorted({f"{name}={each.changes[name]!r}: {each.detail}" for each in refused}))
         if name in self.binder.restricted:
@@ -219,8 +222,12 @@ class Accounts:
             values = sorted(found, key=str)
             if common["type"] != "bool" or len(values) < 2:
                 return FieldUse(status="used", allowed=tuple(values), reason=reason, **common)
-        if refused and any(each.changes[name] is not None for each in refused):
-            return FieldUse(status="used", refused=_values(refused, name), reason=reason, **common)
+        values = []
+        for value in (each.changes[name] for each in refused):
+            if value is not None and value not in values:
+                values.append(value)
+        if values:
+            return FieldUse(status="used", refused=tuple(values), reason=reason, **common)
         return FieldUse(status="used", reason=reason, **common)
 
     def _restricted_field(self, name: str, common: dict[str, Any]) -> FieldUse:
@@ -245,7 +252,12 @@ class Accounts:
         return False
 
     def _unused_field(self, name: str, aliases: tuple[str, ...], mentioned: str | None) -> FieldUse:
-        common = self._common(name, aliases) if name in self.binder.reader.names else self._of_all_types(name)
+        if name in self.binder.reader.names:
+            common = self._common(name, aliases)
+        else:  # a field that all types have
+            default = self.binder.reader.defaults.get(name)
+            common = {"name": name, "default": None if default is MISSING else default}
+            common["example"] = look_up(self.binder.observer.base, name)
         if name in MUST_BE_OFF and name in SKIPPED:
             return FieldUse(status="fixed", allowed=MUST_BE_OFF[name], reason="refused for all families", **common)
         proven = self._proven(name)
@@ -273,7 +285,7 @@ class Accounts:
             if pattern.fullmatch(name):
                 return reason
         seen = [value for value in proven if not same(value, self._base(name))]
-        equal = f"logits are equal bit for bit for {_listed(proven)}"
+        equal = f"logits are equal bit for bit for {', '.join(map(repr, proven))}"
         if mentioned is None:
             return f"not read by the modeling source; {equal}" if seen else "not read by the modeling source"
         if seen and LENGTHS.fullmatch(name):
@@ -300,28 +312,6 @@ class Accounts:
                 return 0
             count += outcome.kind != "refused"
         return count
-
-    def _of_all_types(self, name: str) -> dict[str, Any]:
-        default = self.binder.reader.defaults.get(name)
-        value = look_up(self.binder.observer.base, name)
-        return {"name": name, "default": None if default is MISSING else default, "example": value}
-
-
-def _only(changes: Any, name: str) -> bool:
-    return name in changes and all(key == name or isinstance(value, list) for key, value in changes.items())
-
-
-def _values(outcomes: Iterable[Any], name: str) -> tuple[Any, ...]:
-    found: list[Any] = []
-    for each in outcomes:
-        value = each.changes[name]
-        if value is not None and value not in found:
-            found.append(value)
-    return tuple(found)
-
-
-def _listed(values: Iterable[Any]) -> str:
-    return ", ".join(repr(value) for value in values)
 
 
 def mentions(subject: Subject) -> dict[str, str]:

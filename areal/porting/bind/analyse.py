@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
-    from areal.porting.family import FieldUse
     from areal.porting.probe.subject import Subject
 
 
@@ -81,7 +80,11 @@ def analyse(
         # it is absent nothing is unknown, and families refuse configs that hold fields they do not know.
         kept = {name: value for name, value in base.items() if name in declared or _holds(report.spec, value)}
         # Nor need a part be explained that most configs do not have.
-        for fewer in _distinct(base, kept, declared, with_fewer_parts(subject, declared, tiny or {})):
+        tried = [base]
+        for fewer in (kept, declared, with_fewer_parts(subject, declared, tiny or {})):
+            if fewer in tried:
+                continue
+            tried.append(fewer)
             report = _analyse(subject, fewer, clock, budget)
             if report.status != "unsupported":
                 break
@@ -89,11 +92,6 @@ def analyse(
         with clock.phase("unexplained"):
             report = replace(report, missing=[*report.missing, *_further(subject, report)])
     return report
-
-
-def _distinct(first: dict[str, Any], *others: dict[str, Any]) -> list[dict[str, Any]]:
-    """The others, without repetitions and without the first."""
-    return [each for number, each in enumerate(others) if each not in (first, *others[:number])]
 
 
 def _further(subject: Subject, report: ArchitectureReport) -> list[dict[str, Any]]:
@@ -194,6 +192,11 @@ def _report(subject: Subject, binder: Binder, clock: _Clock) -> ArchitectureRepo
     if not subject.installed:
         tokens = make_tokens(observer.instance, batch=2, length=24, seed=1)
         reference = record(observer.instance, tokens)
+    fields = []
+    for use in Accounts(subject, binder).uses():
+        rule = None if use.default_rule is None else to_json(use.default_rule)
+        fields.append({name: value for name, value in vars(use).items() if name != "default_rule"})
+        fields[-1]["default_rule"] = rule
     return ArchitectureReport(
         status="proven",
         model_type=subject.model_type,
@@ -203,7 +206,7 @@ def _report(subject: Subject, binder: Binder, clock: _Clock) -> ArchitectureRepo
         tiny_config=observer.base,
         spec=asdict(observer.inference.spec),
         slots={slot: to_json(expression) for slot, expression in sorted(binder.expressions.items())},
-        fields=[_field(use) for use in Accounts(subject, binder).uses()],
+        fields=fields,
         layout=[asdict(entry) for entry in observer.layout],
         skipped=list(skipped_names(observer.instance, tensors)),
         variants=[asdict(variant) for variant in choose(binder)],
@@ -211,11 +214,6 @@ def _report(subject: Subject, binder: Binder, clock: _Clock) -> ArchitectureRepo
         reference=reference,
         seconds=clock.seconds,
     )
-
-
-def _field(use: FieldUse) -> dict[str, Any]:
-    found = {name: value for name, value in vars(use).items() if name != "default_rule"}
-    return found | {"default_rule": None if use.default_rule is None else to_json(use.default_rule)}
 
 
 def _bindings(binder: Binder) -> Iterator[Evidence]:
@@ -273,12 +271,23 @@ def static(source: str, *, modeling: Path | None = None) -> ArchitectureReport:
     """What the code of a folder says by itself, status "static". Nothing is run. Raises SubjectError."""
     found = static_report(source, modeling=modeling)
     architectures = found["architectures"] or [found["classes"][-1]["name"] if found["classes"] else "unknown"]
+    evidence = [
+        Evidence(
+            feature=each["feature"], value="mentioned", source="source", detail=f"{each['where']}: {each['detail']}"
+        )
+        for each in found["hints"]
+    ]
+    for name, places in found["fields_read"].items():
+        read = Evidence(feature=f"config.{name}", value="read", source="source", detail=", ".join(places[:3]))
+        evidence.append(read)
+    for name in found["fields_unread"]:
+        evidence.append(Evidence(feature=f"config.{name}", value="not read", source="source", detail="config.json"))
     return ArchitectureReport(
         status="static",
         model_type=str(found["model_type"] or "unknown"),
         architecture=str(architectures[0]),
         source=source,
-        evidence=[asdict(line) for line in _lines(found)],
+        evidence=[asdict(line) for line in evidence],
         nearest=found["nearest"],
     )
 
@@ -343,14 +352,3 @@ def _differences(config: Mapping[str, Any], known: ArchitectureReport) -> list[d
         if use is None or (use["status"] == "fixed" and value not in use["allowed"]):
             found.append({"field": name, "theirs": value, "ours": "not known" if use is None else use["allowed"]})
     return found
-
-
-def _lines(found: Mapping[str, Any]) -> Iterator[Evidence]:
-    for hint in found["hints"]:
-        yield Evidence(
-            feature=hint["feature"], value="mentioned", source="source", detail=f"{hint['where']}: {hint['detail']}"
-        )
-    for name, places in found["fields_read"].items():
-        yield Evidence(feature=f"config.{name}", value="read", source="source", detail=", ".join(places[:3]))
-    for name in found["fields_unread"]:
-        yield Evidence(feature=f"config.{name}", value="not read", source="source", detail="config.json")

@@ -72,7 +72,10 @@ def _product(
     pairs = tuple(sorted(zip(names, powers, strict=True)))
     exact = _simple(targets[0] / products[0])
     if all(same(exact * product, target) for product, target in zip(products, targets, strict=True)):
-        needed = 2 if _is_plain(exact) else 3
+        fraction = Fraction(exact).limit_denominator(16)
+        is_plain = fraction.numerator <= 16 and math.isclose(fraction, exact, rel_tol=1e-9)
+        # An odd factor such as 0.0883 is more likely chance than meaning: it has to explain one config more.
+        needed = 2 if is_plain else 3
         return Product(exact, pairs, integer=whole) if len(set(products)) >= needed else None
     return Product(1.0, pairs, integer=True) if rounded and len(set(targets)) > 1 else None
 
@@ -114,8 +117,3 @@ def _simple(number: float) -> float:
     if fraction and math.isclose(fraction, number, rel_tol=1e-6):
         return float(fraction)
     return float(f"{number:.7g}")
-
-
-def _is_plain(number: float) -> bool:
-    fraction = Fraction(number).limit_denominator(16)
-    return fraction.numerator <= 16 and math.isclose(fraction, number, rel_tol=1e-9)

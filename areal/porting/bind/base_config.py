@@ -83,7 +83,11 @@ def learn_absences(observer: Observer, reader: ConfigReader) -> list[str]:
         value = observer.base.get(name)
         if reader.defaults.get(name, MISSING) is not MISSING or value not in TRIED or name in reader.rules:
             continue
-        slot = next((slot for slot, value in observer.values.items() if _is(value, observer.base[name])), None)
+        slot = None
+        for each, found in observer.values.items():
+            if all(same(entry, value) for entry in (found if isinstance(found, LayerValues) else [found])):
+                slot = each
+                break
         if slot is None:
             continue
         samples = _samples_without(observer, reader, name, slot)
@@ -154,11 +158,6 @@ def absent_value(observer: Observer, changes: Mapping[str, Any]) -> Any:
         except SubjectError:
             continue
     return None
-
-
-def _is(value: Any, wanted: Any) -> bool:
-    values = value if isinstance(value, LayerValues) else [value]
-    return bool(values) and all(same(each, wanted) for each in values)
 
 
 # -------------------------------------------------------------------------------------------------------------- derived

@@ -295,7 +295,7 @@ class Binder:
             return self._rotary_fit().fit(samples)
         budget = self.observer.budget
         alone, together = self._causes(slot, single=True), self._causes(slot, single=False)
-        for names in _distinct(alone, together, together | self._contradicting(slot)):
+        for names in dict.fromkeys(map(frozenset, (alone, together, together | self._contradicting(slot)))):
             found = fit(slot, samples, names, budget=budget)
             if isinstance(found, Constant) and slot not in self.observations[0].values:
                 # Seen with one value only: a field that has it is the likelier explanation, and will be tested.
@@ -386,10 +386,6 @@ class Binder:
                 self.observations, self.expressions = before
             else:
                 self.reader.rules[name] = rule
-
-
-def _distinct(*sets: set[str]) -> list[set[str]]:
-    return [each for number, each in enumerate(sets) if each not in sets[:number]]
 
 
 def _attempts(reader: ConfigReader, name: str, changes: dict[str, Any], value: Any) -> list[dict[str, Any]]:

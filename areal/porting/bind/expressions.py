@@ -128,10 +128,8 @@ def holds(condition: Condition, config: Mapping[str, Any], layer: int | None) ->
 def _holds_for_layer(condition: Condition, config: Mapping[str, Any], layer: int) -> bool:
     match condition:
         case Listed(name, values):
-            entries = look_up(config, name)
-            if not isinstance(entries, list | tuple) or layer >= len(entries):
-                raise EvaluationError(f"{name} is {entries!r}, expected a list with an entry for layer {layer}")
-            return any(same(entries[layer], value) for value in values)
+            entry = _entry(name, config, layer)
+            return any(same(entry, value) for value in values)
         case AtLeast(name):
             return layer >= _number(look_up(config, name), name)
         case AtMost(name):
@@ -162,7 +160,7 @@ def _number(value: Any, name: str) -> float:
 
 
 def _rotary(expression: RotaryField, config: Mapping[str, Any], layer: int | None) -> dict[str, Any] | None:
-    own = _theta_of_layer(expression.thetas, config, layer) if expression.thetas else None
+    own = float(_number(_entry(expression.thetas, config, layer), expression.thetas)) if expression.thetas else None
     if own == 0:
         return None
     if expression.theta is not None:
@@ -186,11 +184,12 @@ def _rotary(expression: RotaryField, config: Mapping[str, Any], layer: int | Non
     return {"theta": own or found.theta, "type": found.rotary_type, "parameters": found.parameters}
 
 
-def _theta_of_layer(name: str, config: Mapping[str, Any], layer: int | None) -> float:
+def _entry(name: str, config: Mapping[str, Any], layer: int | None) -> Any:
+    """Return what a list over layers holds for a layer."""
     entries = look_up(config, name)
     if layer is None or not isinstance(entries, list | tuple) or layer >= len(entries):
         raise EvaluationError(f"{name} is {entries!r}, expected a list with an entry for layer {layer}")
-    return float(_number(entries[layer], name))
+    return entries[layer]
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

@@ -103,7 +103,11 @@ class _Search:
 
     def __init__(self, names: Sequence[str], samples: Sequence[Sample], allowance: Allowance) -> None:
         self.names = names
-        self.samples = _distinct(samples, names)
+        # Without samples that say the same as an earlier one, as far as the fields go.
+        distinct: dict[str, Sample] = {}
+        for sample in samples:
+            distinct.setdefault(repr((sample.value, [look_up(sample.config, name) for name in names])), sample)
+        self.samples = list(distinct.values())
         self._allowance = allowance
         self._read = {
             id(sample.config): {name: look_up(sample.config, name) for name in names} for sample in self.samples
@@ -114,7 +118,8 @@ class _Search:
         if most_different(samples) > min(choices + 1, MOST_DIFFERENT):
             return None
         # Values are parts of the samples of this search: none of them dies, so that an address names one.
-        key = (choices, *((id(sample.config), *_addresses(sample.value)) for sample in samples))
+        values = [each.value if isinstance(each.value, LayerValues) else (each.value,) for each in samples]
+        key = (choices, *((id(each.config), *map(id, value)) for each, value in zip(samples, values, strict=True)))
         if key not in self._known:
             self._known[key] = self._fit(samples, choices)
         return self._known[key]
@@ -168,7 +173,8 @@ class _Search:
         column = self._column(name, samples)
         values: list[Any] = []
         for value in column:
-            if _is_switch(value) and not any(same(value, other) for other in values):
+            is_switch = isinstance(value, str) or any(same(value, switch) for switch in SWITCHES)
+            if is_switch and not any(same(value, other) for other in values):
                 values.append(value)
         if len(values) == 2 and all(isinstance(value, bool) for value in values):
             values = [True]
@@ -244,18 +250,6 @@ class _Search:
         return found if found is None or len(periods_of(found)) < 2 else None
 
 
-def _distinct(samples: Sequence[Sample], names: Sequence[str]) -> list[Sample]:
-    """The samples without those that say the same as an earlier one, as far as the fields go."""
-    found: dict[str, Sample] = {}
-    for sample in samples:
-        found.setdefault(repr((sample.value, [look_up(sample.config, name) for name in names])), sample)
-    return list(found.values())
-
-
-def _addresses(value: Any) -> tuple[int, ...]:
-    return tuple(map(id, value)) if isinstance(value, LayerValues) else (id(value),)
-
-
 def _simpler(first: Expression | None, second: Expression | None) -> Expression | None:
     if first is None or second is None:
         return first or second
@@ -274,7 +268,3 @@ def collapse(samples: Sequence[Sample]) -> list[Sample] | None:
             return None
         collapsed.append(Sample(sample.config, values[0], sample.depth))
     return collapsed
-
-
-def _is_switch(value: Any) -> bool:
-    return isinstance(value, str) or any(same(value, switch) for switch in SWITCHES)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.models.blocks.activations import ACTIVATION_NAMES
 from areal.models.config_fields import HARMLESS_FIELDS
+from areal.porting.bind.arithmetic import is_number
 from areal.porting.bind.expressions import ROTARY_FIELD, fields_of, look_up, same, walk
 from areal.porting.bind.reading import branches
 from areal.porting.bind.slots import LayerValues
@@ -226,10 +227,13 @@ def branch_changes(
     """
     sizes: dict[str, Mapping[str, Any]] = {}
     for name in sorted({name for expression in expressions.values() for name in fields_of(expression)}):
-        numbers = [changes for changes in choices.get(name, ()) if _is_number(changes[name])]
-        if numbers and _is_number(look_up(base, name)):
+        numbers = [changes for changes in choices.get(name, ()) if is_number(changes[name])]
+        if numbers and is_number(look_up(base, name)):
             sizes[name] = numbers[0]
-    for way in _ways(expressions, choices, base):
+    ways: list[dict[str, Any]] = []
+    for slot in sorted(expressions):
+        ways += [way for way in _ways_to_numbers(expressions[slot], choices, base, {}) if way and way not in ways]
+    for way in ways:
         yield from ({**changes, **way} for name, changes in sizes.items() if name not in way)
 
 
@@ -275,21 +279,12 @@ def _values(choices: Choices, name: str) -> list[dict[str, Any]]:
     return [dict(each) for each in choices.get(name, ()) if len(each) == 1][:MOST_VALUES]
 
 
-def _ways(expressions: Mapping[str, Expression], choices: Choices, base: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for slot in sorted(expressions):
-        for way in _ways_to_numbers(expressions[slot], choices, base, {}):
-            if way and way not in found:
-                found.append(way)
-    return found
-
-
 def _ways_to_numbers(
     expression: Expression, choices: Choices, base: Mapping[str, Any], way: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """Values of fields, other than the base's, that lead to a number that is computed."""
     match expression:
-        case Constant(value) if _is_number(value):
+        case Constant(value) if is_number(value):
             yield way
         case Product() | Sum() | Power():
             yield way
@@ -308,7 +303,3 @@ def _ways_to_numbers(
             yield from _ways_to_numbers(then, choices, base, way if now else {**way, name: other})
             if not now or not same(other, value):
                 yield from _ways_to_numbers(otherwise, choices, base, {**way, name: other} if now else way)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -71,15 +71,14 @@ class ConfigReader:
         """What the class makes of a config.json, not to be changed; None where it refuses."""
         key = json.dumps(config, sort_keys=True, default=repr)
         if key not in self._normal:
-            self._normal[key] = self._read(config)
+            try:
+                values: dict[str, Any] = read(self.subject, dict(config)).to_dict()
+            except SubjectError:
+                self._normal[key] = None
+            else:
+                lists = {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
+                self._normal[key] = values | lists
         return self._normal[key]
-
-    def _read(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        try:
-            values: dict[str, Any] = read(self.subject, dict(config)).to_dict()
-        except SubjectError:
-            return None
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The config with defaults and rules filled in, flat: what expressions are evaluated on.
@@ -128,7 +127,7 @@ def learn(
     reader = ConfigReader(subject=subject, base=base, depth_field=depth_field)
     reader.defaults = defaults_of(config_class)
     reader.annotations = annotations_of(config_class)
-    reader.annotations |= {name: _with_choices(subject, reader, name) for name in _texts(base)}
+    reader.annotations |= _choices_in_source(subject, reader)
     names = [*field_names(base), *(name for name in reader.defaults if "." not in name)]
     reader.computed = frozenset(computed_names(subject, base)) - skipped
     names += sorted(reader.computed)
@@ -143,23 +142,23 @@ def learn(
     return reader
 
 
-def _texts(base: Mapping[str, Any]) -> list[str]:
-    """Fields that hold a text which is no activation's name, or a list of texts that are all alike."""
-    values = {name: look_up(base, name) for name in field_names(base)}
-    found = {name: value for name, value in values.items() if isinstance(value, str) and value not in ACTIVATION_NAMES}
-    alike = {
-        name: value for name, value in values.items() if isinstance(value, list) and len(set(map(repr, value))) == 1
-    }
-    return [*found, *(name for name, value in alike.items() if isinstance(value[0], str))]
+def _choices_in_source(subject: Subject, reader: ConfigReader) -> dict[str, str]:
+    """Return new types for fields that the source compares with several texts, as if their class had declared them.
 
-
-def _with_choices(subject: Subject, reader: ConfigReader, name: str) -> str:
-    """The type of a field as written, or with the texts that the source compares it with, where these are several."""
-    choices = layer_kinds(subject.source_files, name.rpartition(".")[2])
-    written = reader.annotations.get(name, "")
-    if len(choices) < 2 or "Literal[" in written:
-        return written
-    return f"{written} | Literal[{', '.join(map(repr, choices))}]"
+    Example: where modeling code asks `config.router_act == "sigmoid"` and `== "softmax"`, router_act gets the type
+    "str | Literal['sigmoid', 'softmax']". Asked of fields that hold a text which is not the name of an activation, or a
+    list of texts that are all alike.
+    """
+    found = {}
+    for name in field_names(reader.base):
+        value = look_up(reader.base, name)
+        alike = isinstance(value, list) and len(set(map(repr, value))) == 1 and isinstance(value[0], str)
+        if alike or (isinstance(value, str) and value not in ACTIVATION_NAMES):
+            choices = layer_kinds(subject.source_files, name.rpartition(".")[2])
+            written = reader.annotations.get(name, "")
+            if len(choices) > 1 and "Literal[" not in written:
+                found[name] = f"{written} | Literal[{', '.join(map(repr, choices))}]"
+    return found
 
 
 class _Learner:
@@ -278,7 +277,9 @@ class _Learner:
         pairs = [(config, normal) for config in configs if (normal := self.reader.normal(config)) is not None]
         # No layers at all say nothing.
         pairs = [(config, normal) for config, normal in pairs if look_up(normal, name) != []]
-        layered = bool(pairs) and all(self._is_layered(name, normal) for _, normal in pairs)
+        # Whether the class fills the field with one entry per layer; other lists are values like all others.
+        filled = [(look_up(normal, name), look_up(normal, self.reader.depth_field)) for _, normal in pairs]
+        layered = bool(pairs) and all(isinstance(value, list) and len(value) == depth for value, depth in filled)
         if layered:
             self.reader.per_layer.add(name)
         samples: list[Sample] = []
@@ -289,11 +290,6 @@ class _Learner:
             values |= {other: look_up(config, other) for other in self.reader.rewritten if _present(config, other)}
             samples.append(Sample(values, value, len(value) if isinstance(value, LayerValues) else 1))
         return fit(name, samples, causes, budget=self.budget) if samples else None
-
-    def _is_layered(self, name: str, normal: Mapping[str, Any]) -> bool:
-        """Whether the class fills the field with one entry per layer; other lists are values like all others."""
-        value = look_up(normal, name)
-        return isinstance(value, list) and len(value) == look_up(normal, self.reader.depth_field)
 
 
 @dataclass

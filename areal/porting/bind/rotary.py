@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -295,7 +296,11 @@ def _kind_samples(sample: Sample, candidates: Sequence[str | None]) -> Sample | 
     """The sample with the name of a table in place of each table; None where a table is none of the config's. Layers
     whose table has several names are left out: other configs, where the tables differ, say which it is."""
     values: list[Any] = []
-    tables = {name: evaluate(_any_type(name, sample), sample.config) for name in candidates if _readable(name, sample)}
+    extra = extra_names(look_up(sample.config, ROTARY_FIELD))
+    tables = {}
+    for name in candidates:
+        with contextlib.suppress(EvaluationError):
+            tables[name] = evaluate(RotaryField(name, _ALL_TYPES, extra=extra), sample.config)
     for value in sample.value:
         if value is ABSENT or value is None:
             values.append(ABSENT if value is ABSENT else _NONE)
@@ -308,18 +313,6 @@ def _kind_samples(sample: Sample, candidates: Sequence[str | None]) -> Sample | 
 
 
 _ALL_TYPES: Final = ("default", "linear", "llama3", "longrope", "yarn")
-
-
-def _any_type(name: str | None, sample: Sample) -> RotaryField:
-    return RotaryField(name, _ALL_TYPES, extra=extra_names(look_up(sample.config, ROTARY_FIELD)))
-
-
-def _readable(name: str | None, sample: Sample) -> bool:
-    try:
-        evaluate(_any_type(name, sample), sample.config)
-    except EvaluationError:
-        return False
-    return True
 
 
 def same_table(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.expressions import EvaluationError, fields_of, look_up, same
 from areal.porting.bind.fitting import likeness
+from areal.porting.bind.guessing import common_value
 from areal.porting.bind.observing import same_value
-from areal.porting.bind.slots import ABSENT, ROTARY_SLOT, LayerValues, slots_of
+from areal.porting.bind.slots import ABSENT, ROTARY_SLOT, slots_of
 from areal.porting.family import Constant, Field
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class Spellings:
             for slot, value in expected.items()
             for was in [look_up(base.config, name)]
             if type(was) in (int, float, bool, str) and type(was) is type(changed_to)
-            if slot != ROTARY_SLOT and _is_everywhere(value, was) and name not in fields_of(self.expressions[slot])
+            if slot != ROTARY_SLOT and type(common_value(value)) is type(was) and same(common_value(value), was)
+            if name not in fields_of(self.expressions[slot])
         ]
         for slot, name in sorted(pairs, key=lambda pair: (-likeness(*pair), pair)):
             yield {**self.expressions, slot: Field(name)}
@@ -84,18 +86,11 @@ class Spellings:
             slot for slot, value in outcome.values.items() if not same_value(value, expected.get(slot, ABSENT))
         ]
         for slot in differing if 2 <= len(differing) <= MOST_SPELLINGS else ():
-            value = outcome.values[slot]
-            present = [entry for entry in value if entry is not ABSENT] if isinstance(value, LayerValues) else [value]
-            if slot == ROTARY_SLOT or not all(same(entry, present[0]) for entry in present):
+            value = common_value(outcome.values[slot])
+            if slot == ROTARY_SLOT or value is ABSENT:
                 continue
-            trial = {**self.expressions, slot: Constant(present[0])}
+            trial = {**self.expressions, slot: Constant(value)}
             found = self.observer.look(outcome.changes, partial(self.predict, trial), may_infer=False)
             if found.kind == "proven":
                 return replace(found, inferred=True)
         return outcome
-
-
-def _is_everywhere(value: Any, wanted: Any) -> bool:
-    """Whether a slot has this value, in all layers that have the slot."""
-    entries = [entry for entry in value if entry is not ABSENT] if isinstance(value, LayerValues) else [value]
-    return bool(entries) and all(type(entry) is type(wanted) and same(entry, wanted) for entry in entries)

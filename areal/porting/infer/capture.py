@@ -7,6 +7,7 @@ level of Python spellings (`@`, `matmul`, `einsum`, `baddbmm` are one operation 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -204,7 +205,10 @@ class _Operations(TorchDispatchMode):
 def capture(model: nn.Module, name: str, tokens: Tensor) -> Capture:
     """Run `model` on tokens [B, T] (eval mode, no gradients) up to and including the first call of module `name`."""
     module = model.get_submodule(name)
-    recording = _Recording(tokens.shape[0], tokens.shape[1], _parameter_addresses(module))
+    # Products are recognised by the memory of the matrices that they read.
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    addresses = {tensor.untyped_storage().data_ptr(): key for key, tensor in tensors}
+    recording = _Recording(tokens.shape[0], tokens.shape[1], addresses)
     handles = [
         handle
         for key, child in module.named_modules()
@@ -229,8 +233,8 @@ def capture(model: nn.Module, name: str, tokens: Tensor) -> Capture:
     replaced = module.__dict__.get("forward")
     module.forward = forward
     try:
-        with torch.no_grad():
-            _run(model, tokens)
+        with torch.no_grad(), contextlib.suppress(_CapturedError):
+            model(tokens, **call_options(model))
     finally:
         del module.__dict__["forward"]
         if replaced is not None:
@@ -243,19 +247,6 @@ def capture(model: nn.Module, name: str, tokens: Tensor) -> Capture:
     shapes = {key: tensor.reshape(batch, length, -1) for key, tensor in found.items()}
     residuals = tuple(other.reshape(batch, length, -1) for other in others if other.shape == found["output"].shape)
     return Capture(name=name, batch=batch, length=length, others=residuals, events=tuple(recording.events), **shapes)
-
-
-def _run(model: nn.Module, tokens: Tensor) -> None:
-    try:
-        model(tokens, **call_options(model))
-    except _CapturedError:
-        return
-
-
-def _parameter_addresses(module: nn.Module) -> dict[int, str]:
-    """Parameters and buffers of the module by the address of their memory."""
-    named = (*module.named_parameters(), *module.named_buffers())
-    return {tensor.untyped_storage().data_ptr(): name for name, tensor in named}
 
 
 def _watch(module: nn.Module, name: str, recording: _Recording) -> list[Any]:

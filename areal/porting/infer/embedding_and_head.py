@@ -156,9 +156,6 @@ class _Top:
                 self.tensors["embed_positions.weight"] = value
                 self._say("positions", f"learned, offset {offset}", "parity", f"rows of {name} {tuple(value.shape)}")
                 return PositionSpec(kind="learned", num_positions=value.shape[0] - offset, offset=offset)
-        return self._sinusoidal(rest)
-
-    def _sinusoidal(self, rest: Tensor) -> PositionSpec:
         length, width = rest.shape
         choices = itertools.product((False, True), (False, True), range(4))
         for interleaved, endpoint, offset in choices if width % 2 == 0 else ():
@@ -191,7 +188,13 @@ class _Top:
             _, off = combination(head_input, (self._aligned(self.end, head_input),))
             if off <= EQUAL:
                 return None, self.end
-            found = fit_norm(self.end, head_input, self._outer_vectors(), epsilons=self.numbers, name=self.roles.head)
+            blocks = [layer.block for layer in self.roles.layers]
+            outer = {
+                key: value.detach()
+                for key, value in self.model.named_parameters()
+                if value.ndim == 1 and not any(inside(key, block) for block in blocks)
+            }
+            found = fit_norm(self.end, head_input, outer, epsilons=self.numbers, name=self.roles.head)
             normed = head_input
         self._note("final_norm", found)
         self.tensors |= {f"norm.{key}": value for key, value in found.tensors.items()}
@@ -210,14 +213,6 @@ class _Top:
         self.evidence += found.evidence
         self.tensors |= {f"head_transform.{key}": value for key, value in found.tensors.items()}
         return found.spec, self.trace.calls[self.roles.head_norm][0].output
-
-    def _outer_vectors(self) -> dict[str, Tensor]:
-        blocks = [layer.block for layer in self.roles.layers]
-        return {
-            name: value.detach()
-            for name, value in self.model.named_parameters()
-            if value.ndim == 1 and not any(inside(name, block) for block in blocks)
-        }
 
     def _aligned(self, value: Tensor, like: Tensor) -> Tensor:
         if value.numel() != like.numel():

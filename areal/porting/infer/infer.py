@@ -55,7 +55,9 @@ def infer(instance: Instance) -> Inference:
         found = infer_layer(around, part, number)
         weights |= {f"layers.{number}.{name}": value for name, value in found.tensors.items()}
         evidence += [replace(line, feature=f"layers.{number}.{line.feature}") for line in found.evidence]
-        layers.append(replace(found.spec.layer, rotary=_index(rotaries, found.spec.rotary)))
+        table = found.spec.rotary
+        rotaries += [] if table is None or table in rotaries else [table]
+        layers.append(replace(found.spec.layer, rotary=None if table is None else rotaries.index(table)))
     spec = ArchitectureSpec(**vars(top.spec), layers=tuple(layers), rotaries=tuple(rotaries))
     parity, tolerance = _judge(instance, oracle, spec, weights, trace, roles)
     unused = check_weights(instance, weights, trace.tokens)
@@ -134,14 +136,6 @@ def _vocabulary(instance: Instance, size: int) -> Tensor:
     length = min(_tokens(instance, 1, 48, seed=0).shape[1], order.numel())
     rows = -(-order.numel() // length)
     return torch.cat((order, order))[: rows * length].reshape(rows, length)
-
-
-def _index(rotaries: list[RotarySpec], rotary: RotarySpec | None) -> int | None:
-    if rotary is None:
-        return None
-    if rotary not in rotaries:
-        rotaries.append(rotary)
-    return rotaries.index(rotary)
 
 
 def _tolerance(expected: Tensor) -> float:

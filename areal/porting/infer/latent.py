@@ -68,7 +68,12 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
     before = {part: source.before_rotary(view.run)[..., start] for part, source in (("q", query), ("k", key))}
     after = {"q": view.operands.query[..., start], "k": view.operands.key[..., start]}
     turning = explain_turning(before, after, view)
-    order = _rope_order(view, turning.order, len(rope))
+    # The order of the dimensions with positions, which the rotation may not leave.
+    order = turning.order[: len(rope)]
+    if sorted(order.tolist()) != list(range(len(rope))):
+        raise UnsupportedError(
+            "rotation of expanded keys", where=view.name, detail="dimensions of the latent part turn with positions"
+        )
     rope = rope[order]
     expanded = _latent(view, expand, compress)
     # The narrow vector that queries are expanded from; None if they are projections of the input.
@@ -114,7 +119,10 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
         query_latent_scale=1.0 if compressed is None else scores.snap(compressed.scale, hints),
         kv_latent_scale=scores.snap(expanded.scale, hints),
     )
-    evidence = (*_evidence(spec, _projection(view, expand).name), rule.evidence(), *turning.evidence)
+    ranks = f"keys and values of rank {spec.kv_rank}, queries of rank {spec.query_rank or 'full'}"
+    detail = f"values are rows of {_projection(view, expand).name}"
+    latent = Evidence(feature="attention.latent", value=ranks, source="probe", detail=detail)
+    evidence = (latent, rule.evidence(), *turning.evidence)
     return Found(attention=spec, rotary=turning.rotary, window=window, chunk=chunk, tensors=tensors, evidence=evidence)
 
 
@@ -126,11 +134,6 @@ def _products(view: View, query: Tensor, key: Tensor, rotary: RotarySpec | None)
     query, key = (rotate(heads.flatten(0, 1), rotation) for heads in (query, key))
     turned = [heads.unflatten(0, (batch, length)) for heads in (scale_query(query, rotation), key)]
     return torch.einsum("bqhd,bkhd->bhqk", *turned)
-
-
-def _evidence(spec: LatentAttentionSpec, source: str) -> tuple[Evidence, ...]:
-    ranks = f"keys and values of rank {spec.kv_rank}, queries of rank {spec.query_rank or 'full'}"
-    return (Evidence(feature="attention.latent", value=ranks, source="probe", detail=f"values are rows of {source}"),)
 
 
 def _projection(view: View, event: int) -> Projection:
@@ -166,16 +169,6 @@ def _split(view: View, key: Source, expand: int) -> tuple[Tensor, Tensor, int]:
             "latent attention without shared rotated keys", where=view.name, detail="all of each key is expanded"
         )
     return nope[column[0][nope].argsort()], rope[column[0][rope].argsort()], others[0]
-
-
-def _rope_order(view: View, order: Tensor, rope_dim: int) -> Tensor:
-    """The order of the dimensions with positions, which the rotation may not leave."""
-    leading = order[:rope_dim]
-    if sorted(leading.tolist()) != list(range(rope_dim)):
-        raise UnsupportedError(
-            "rotation of expanded keys", where=view.name, detail="dimensions of the latent part turn with positions"
-        )
-    return leading
 
 
 def _latent(view: View, event: int, compress: int | None) -> Latent:

@@ -21,7 +21,7 @@ from areal.porting.records import UnsupportedError
 from areal.porting.spec import AttentionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -59,7 +59,8 @@ def infer_layout(
     if (HEAD,) not in on_disk:
         # Tied in all configs. Some tools store it nevertheless, under the name of its module.
         entries.append(LayoutEntry(kind="renamed", ours=(HEAD,), on_disk=f"{inference.roles.head}.weight"))
-    return shortest_table(entries, [*_parameters(pairs), HEAD], in_memory)
+    parameters = dict.fromkeys(starred(name) for _, inference in pairs for name in inference.weights)
+    return shortest_table(entries, [*parameters, HEAD], in_memory)
 
 
 def canonical(
@@ -87,10 +88,6 @@ class _Arguments:
 
 def _built(args: _Arguments) -> Any:
     return reference.build(args.spec)
-
-
-def _parameters(pairs: Sequence[tuple[Instance, Inference]]) -> list[str]:
-    return list(dict.fromkeys(starred(name) for _, inference in pairs for name in inference.weights))
 
 
 def starred(name: str) -> str:
@@ -148,16 +145,21 @@ def _generalised(found: Sequence[Found]) -> dict[tuple[str, ...], _Options]:
         entries = tuple(
             replace(entry, ours=ours, on_disk=on_disk)
             for entry in match.entries
-            for on_disk in (_starred_on_disk(entry.on_disk, layer[1]) if layer else [entry.on_disk])
+            for on_disk in _starred_on_disk(entry.on_disk, layer)
         )
         options = _Options(ours, entries, tuple(sorted(match.stored))[:1])
         merged[ours] = _both(merged[ours], options) if ours in merged else options
     return merged
 
 
-def _starred_on_disk(name: str, layer: str) -> list[str]:
-    """The name with `*` in place of the layer's number, wherever that number stands."""
-    return [f"{name[: match.start()]}*{name[match.end() :]}" for match in re.finditer(rf"(?<!\d){layer}(?!\d)", name)]
+def _starred_on_disk(name: str, layer: re.Match[str] | None) -> list[str]:
+    """Return the name with `*` in place of the layer's number, once for each place where that number is.
+
+    Example: layer 2 of "blocks.2.experts.2.up" is "blocks.*.experts.2.up" or "blocks.2.experts.*.up"; other layers show
+    which of them it is.
+    """
+    numbers = re.finditer(rf"(?<!\d){layer[1]}(?!\d)", name) if layer else ()
+    return [f"{name[: match.start()]}*{name[match.end() :]}" for match in numbers] if layer else [name]
 
 
 def _both(left: _Options, right: _Options) -> _Options:
@@ -221,7 +223,12 @@ def shortest_table(
     modules = {(f"{row.ours[0]}{suffix}", f"{row.on_disk}{suffix}") for row in rows for suffix in SUFFIXES}
     unsaid = {name: on_disk for name, on_disk in plain.items() if (name, on_disk) not in modules}
     rows += _renamed_rows(unsaid)
-    rows += _implied(unsaid, {row.ours for row in rows})
+    # The modules that have no row of their own.
+    said = {row.ours for row in rows}
+    for name, on_disk in unsaid.items():
+        module = _of_module(LayoutEntry(kind="renamed", ours=(name,), on_disk=on_disk, implied=True))
+        if module.ours not in said and module not in rows:
+            rows.append(module)
     order = {name: index for index, name in enumerate(parameters)}
 
     def place(entry: LayoutEntry) -> int:
@@ -231,13 +238,6 @@ def shortest_table(
         return min(named, default=len(order))
 
     return tuple(sorted(rows, key=place))
-
-
-def _implied(plain: Mapping[str, str], said: Container[tuple[str, ...]]) -> list[LayoutEntry]:
-    """The modules that have no row of their own."""
-    each = (LayoutEntry(kind="renamed", ours=(name,), on_disk=on_disk, implied=True) for name, on_disk in plain.items())
-    modules = dict.fromkeys(_of_module(entry) for entry in each)
-    return [entry for entry in modules if entry.ours not in said]
 
 
 def _differs(entry: LayoutEntry, other: LayoutEntry | None) -> bool:

@@ -37,7 +37,7 @@ from areal.porting.spec import MlpSpec, MoeSpec
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from areal.porting.infer.replay import Probe
     from areal.porting.records import LayerContext
@@ -315,7 +315,8 @@ def shared_candidates(context: LayerContext, seen: Probe, taken: Collection[str]
     loose: list[Candidate] = []
     for name, call in sorted(seen.calls.items(), key=lambda item: item[0].count(".")):
         inside = any(name.startswith(f"{other.name}.") for other in found)
-        matrices = _matrices(context.model.get_submodule(name), name)
+        inner = context.model.get_submodule(name).named_parameters()
+        matrices = {f"{name}.{key}" for key, parameter in inner if parameter.dim() > 1}
         if name == context.name or inside or routed & matrices or call.output.numel() != seen.outputs.numel():
             continue
         outputs = call.output.reshape(seen.outputs.shape)
@@ -338,7 +339,11 @@ def infer_shared(
         raise UnsupportedError("several shared experts", where=context.name, detail=names)
     candidate, factor = candidates[0], factors[:, 0]
     gate, scale, gate_evidence = _gate(context, seen, candidate, factor)
-    inferred = _whole(context, candidate) if candidate.whole else _loose(context, seen, candidate, taken)
+    if candidate.whole:
+        module = context.model.get_submodule(candidate.name)
+        inferred = infer_mlp(replace(context, module=module, name=candidate.name, shared=None))
+    else:
+        inferred = _loose(context, seen, candidate, taken)
     tensors = {f"shared_experts.{name}": tensor for name, tensor in inferred.tensors.items()}
     if gate is not None:
         tensors["shared_gate.weight"] = gate
@@ -374,11 +379,6 @@ def _gate(context: LayerContext, seen: Probe, candidate: Candidate, factor: Tens
     )
 
 
-def _whole(context: LayerContext, candidate: Candidate) -> Inferred[MlpSpec]:
-    module = context.model.get_submodule(candidate.name)
-    return infer_mlp(replace(context, module=module, name=candidate.name, shared=None))
-
-
 def _loose(context: LayerContext, seen: Probe, candidate: Candidate, taken: Collection[str]) -> Inferred[MlpSpec]:
     """Matrices that the mixture itself holds, read like experts of which there is one."""
     hidden_size = seen.inputs.shape[1]
@@ -408,10 +408,6 @@ def _loose(context: LayerContext, seen: Probe, candidate: Candidate, taken: Coll
         up_offset=form.up_offset,
     )
     return Inferred(spec=spec, tensors=tensors)
-
-
-def _matrices(module: nn.Module, prefix: str) -> set[str]:
-    return {f"{prefix}.{name}" for name, parameter in module.named_parameters() if parameter.dim() > 1}
 
 
 def _same(left: Tensor, right: Tensor) -> bool:

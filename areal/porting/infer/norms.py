@@ -49,7 +49,9 @@ class _Fit:
 def infer_norm(module: nn.Module, input: Tensor, output: Tensor, *, name: str) -> Inferred[NormSpec]:
     """The norm that `module` computes. Tensors: "weight", "bias". Raises UnsupportedError when it is none we know."""
     parameters = {key: value.detach() for key, value in module.named_parameters(recurse=False)}
-    return fit_norm(input, output, parameters, epsilons=_attributes(module), probe=module, name=name)
+    attributes = [value for value in vars(module).values() if isinstance(value, float)]
+    epsilons = [value for value in attributes if 0.0 <= value < LARGEST_EPSILON]
+    return fit_norm(input, output, parameters, epsilons=epsilons, probe=module, name=name)
 
 
 def fit_norm(
@@ -68,7 +70,13 @@ def fit_norm(
     """
     if source.shape != target.shape or not target.is_floating_point():
         raise UnsupportedError("normalisation", where=name, detail=f"{tuple(source.shape)} -> {tuple(target.shape)}")
-    for shape in _shapes(parameters, source):
+    # Shapes that a scale may have: more of the last dimensions (one scale per head), or the last one.
+    several = {
+        tuple(value.shape)
+        for value in parameters.values()
+        if 1 < value.ndim < source.ndim and value.shape == source.shape[-value.ndim :]
+    }
+    for shape in (*sorted(several), (source.shape[-1],)):
         pairs = [_pair(source, target, shape), *_probed(source, shape, probe)]
         candidates = tuple(dict.fromkeys((*epsilons, *KNOWN_EPSILONS)))
         fits, rejected = _fits(pairs, shape, candidates)
@@ -89,22 +97,6 @@ def fit_norm(
     raise UnsupportedError(
         "normalisation", where=name, detail="no RMS or layer normalisation with these parameters gives its output"
     )
-
-
-def _attributes(module: nn.Module) -> tuple[float, ...]:
-    values = (value for value in vars(module).values() if isinstance(value, float))
-    return tuple(value for value in values if 0.0 <= value < LARGEST_EPSILON)
-
-
-def _shapes(parameters: Mapping[str, Tensor], source: Tensor) -> list[tuple[int, ...]]:
-    """Shapes a scale may have: the last dimension, or more of the last ones (one scale per head)."""
-    last = (source.shape[-1],)
-    others = {
-        tuple(value.shape)
-        for value in parameters.values()
-        if 1 < value.ndim < source.ndim and value.shape == source.shape[-value.ndim :]
-    }
-    return [last, *sorted(others)] if not others else [*sorted(others), last]
 
 
 def _pair(source: Tensor, target: Tensor, shape: tuple[int, ...]) -> _Pair:
@@ -141,7 +133,11 @@ def _fit(pairs: Sequence[_Pair], kind: Literal["rms", "layer"], eps: float) -> _
     if not bool(torch.isfinite(unit).all()):
         return _Fit(kind, eps, unit[0], unit[0], math.inf)
     # Each pair counts by its own size: rounding in large outputs would spoil the fit of small ones.
-    weight = torch.cat([pair.output.new_full(pair.input.shape[:1], _weight(pair.output)) for pair in pairs])
+    weights = []
+    for pair in pairs:
+        size = 1.0 / max(float(pair.output.var()), 1e-24)
+        weights.append(pair.output.new_full(pair.input.shape[:1], size))
+    weight = torch.cat(weights)
     weight = (weight / weight.sum()).reshape(-1, *[1] * (unit.dim() - 1))
     mean, goal = (weight * unit).sum(0), (weight * target).sum(0)
     slope = (weight * (unit - mean) * (target - goal)).sum(0)
@@ -154,10 +150,6 @@ def _fit(pairs: Sequence[_Pair], kind: Literal["rms", "layer"], eps: float) -> _
         worst = max(worst, error(predicted[start:stop], pair.output))
         start = stop
     return _Fit(kind, eps, slope, intercept, worst)
-
-
-def _weight(outputs: Tensor) -> float:
-    return 1.0 / max(float(outputs.var()), 1e-24)
 
 
 def _fits(pairs: Sequence[_Pair], shape: tuple[int, ...], epsilons: Sequence[float]) -> tuple[list[_Fit], float]:

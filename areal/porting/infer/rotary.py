@@ -339,7 +339,10 @@ def in_order(turning: Turning, order: Tensor, interleaved: bool) -> Turning:
 def shared_turning(query: Turning, key: Turning, view: View) -> Turning:
     """The turning of queries, with pairs that only keys were seen to turn; slow ones are at the limit of what is seen.
     Raises UnsupportedError where they turn differently."""
-    pairs = [dict(zip(_pairs(each), each.frequencies.tolist(), strict=True)) for each in (query, key)]
+    pairs: list[dict[tuple[int, int], float]] = []
+    for each in (query, key):
+        numbers = zip(each.real.tolist(), each.imaginary.tolist(), each.frequencies.tolist(), strict=True)
+        pairs.append({(real, imaginary): frequency for real, imaginary, frequency in numbers})
     more, fewer = sorted(pairs, key=len, reverse=True)
     unseen = max((more[pair] for pair in more.keys() - fewer.keys()), default=0.0)
     differing = max((abs(more[pair] - fewer[pair]) for pair in more.keys() & fewer.keys()), default=0.0)
@@ -351,10 +354,6 @@ def shared_turning(query: Turning, key: Turning, view: View) -> Turning:
         )
     whole = query if len(pairs[0]) >= len(pairs[1]) else key
     return replace(whole, growth=query.growth)
-
-
-def _pairs(turning: Turning) -> list[tuple[int, int]]:
-    return list(zip(turning.real.tolist(), turning.imaginary.tolist(), strict=True))
 
 
 def _unshared(view: View, detail: str) -> UnsupportedError:

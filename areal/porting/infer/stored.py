@@ -138,16 +138,13 @@ def _match(
         used.update(itertools.chain.from_iterable(names))
     if not entries and len(ours) == 1:
         for on_disk in stored.find_reshaped(weights[ours[0]]):
-            shape = _template(weights[ours[0]], stored.tensors[on_disk])
+            # -1 for the one size that is not 1, as far as there is only one.
+            sizes = stored.tensors[on_disk].shape
+            large = [index for index, size in enumerate(sizes) if size != 1]
+            shape = tuple(-1 if [index] == large else size for index, size in enumerate(sizes))
             entries.append(LayoutEntry(kind="reshaped", ours=ours, on_disk=on_disk, shape=shape))
             used.add(on_disk)
     return Found(ours, tuple(entries), frozenset(used)) if entries else None
-
-
-def _template(ours: Tensor, theirs: Tensor) -> tuple[int, ...]:
-    """Shape with -1 for its one size that is not 1, as far as there is only one."""
-    large = [index for index, size in enumerate(theirs.shape) if size != 1]
-    return tuple(-1 if [index] == large else size for index, size in enumerate(theirs.shape))
 
 
 def _patterns(names: Sequence[Sequence[str]]) -> list[str]:

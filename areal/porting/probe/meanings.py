@@ -261,7 +261,7 @@ class Repair:
         """Values to try for a field: what it was, then small ones of its kind."""
         before = self.original.get(name)
         now = config.get(name, before)
-        options: list[Any] = [] if _is_large(before) else [before]
+        options: list[Any] = [] if type(before) is int and before > 1024 else [before]
         if isinstance(now, bool):
             options += [not now]
         elif isinstance(now, int) or (now is None and isinstance(before, int)):
@@ -293,10 +293,6 @@ def _with_values_for_null(fields: Mapping[str, Any], config: dict[str, Any]) -> 
             if hint in (None, 1, 1.0):
                 continue
             yield {**config, name: {**inner, part: hint}} if part in inner else {**config, name: hint}
-
-
-def _is_large(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 1024
 
 
 def _plain(complaint: str | None) -> str:
@@ -338,7 +334,8 @@ def sizes_by_shape(subject: Subject, fields: Mapping[str, Any], names: Iterable[
         if changed is None:
             continue
         if not changed:
-            found[name] = _without_footprint(value)
+            # It changes no shape: long ones are windows, short ones are numbers of heads or of chosen experts.
+            found[name] = WINDOW if value >= LONG else min(value, HEADS)
             continue
         role = _role(changed, shapes, embedding, value)
         if role is not None:
@@ -363,13 +360,6 @@ def _sizes_of_factors(names: list[str], fields: Mapping[str, Any]) -> dict[str, 
         value = int(fields[name])
         values[name] = HEAD_DIM if value >= MANY_HEADS else HEADS if value == numbers[0] else KEY_HEADS
     return values
-
-
-def _without_footprint(value: int) -> int:
-    """A field that changes no shape: long ones are windows, short ones are numbers of heads or of chosen experts."""
-    if value >= LONG:
-        return WINDOW
-    return min(value, HEADS)
 
 
 def _role(changed: Shapes, before: Shapes, embedding: str, value: int) -> int | None:

@@ -79,11 +79,17 @@ def static_report(source: str, *, modeling: Path | None = None) -> dict[str, Any
     reads: dict[str, list[str]] = {}
     for file in files:
         _merge(reads, file_reads(file))
+    classes = [
+        {"name": node.name, "bases": [ast.unparse(base) for base in node.bases], "where": f"{file.name}:{node.lineno}"}
+        for file, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    ]
     return {
         "model_type": config.get("model_type"),
         "architectures": config.get("architectures") or [],
         "files": [str(file) for file in files],
-        "classes": [row for file, tree in trees.items() for row in _class_rows(tree, file)],
+        "classes": classes,
         "fields_read": dict(sorted(reads.items())),
         "fields_unread": sorted(
             name for name in config if name not in reads and name not in ("model_type", "auto_map")
@@ -107,7 +113,8 @@ class _Reader(ast.NodeVisitor):
     reads: dict[str, list[str]] = field(default_factory=dict)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        outer, self.in_config_class = self.in_config_class, _is_config_class(node)
+        bases = [ast.unparse(base).split(".")[-1] for base in node.bases]
+        outer, self.in_config_class = self.in_config_class, any(base.endswith("Config") for base in bases)
         self.generic_visit(node)
         self.in_config_class = outer
 
@@ -228,16 +235,6 @@ def _defined(node: ast.stmt) -> set[str]:
 # ------------------------------------------------------------------------------------------------------------- report
 
 
-def _class_rows(tree: ast.Module, file: Path) -> Iterator[dict[str, Any]]:
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            yield {
-                "name": node.name,
-                "bases": [ast.unparse(base) for base in node.bases],
-                "where": f"{file.name}:{node.lineno}",
-            }
-
-
 def _parameter_rows(tree: ast.Module, file: Path) -> Iterator[dict[str, Any]]:
     """Modules and parameters that constructors make: `self.x = nn.Linear(...)`, `self.register_buffer("x", ...)`."""
     for owner in (node for node in tree.body if isinstance(node, ast.ClassDef)):
@@ -245,21 +242,13 @@ def _parameter_rows(tree: ast.Module, file: Path) -> Iterator[dict[str, Any]]:
             where = f"{file.name}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
                 target = ast.unparse(node.targets[0])
-                if target.startswith("self.") and _makes_module(node.value):
-                    made = ast.unparse(node.value)
+                made = ast.unparse(node.value)
+                called = ast.unparse(node.value.func).split(".")[-1]
+                if target.startswith("self.") and called[:1].isupper():
                     yield {"class": owner.name, "name": target.removeprefix("self."), "made_by": made, "where": where}
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "self.register_buffer":
                 name = ast.literal_eval(node.args[0]) if isinstance(node.args[0], ast.Constant) else "?"
                 yield {"class": owner.name, "name": str(name), "made_by": ast.unparse(node), "where": where}
-
-
-def _makes_module(call: ast.Call) -> bool:
-    called = ast.unparse(call.func).split(".")[-1]
-    return called[:1].isupper()
-
-
-def _is_config_class(node: ast.ClassDef) -> bool:
-    return any(ast.unparse(base).split(".")[-1].endswith("Config") for base in node.bases)
 
 
 def _merge(into: dict[str, list[str]], more: dict[str, list[str]]) -> None:

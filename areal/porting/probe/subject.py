@@ -201,7 +201,8 @@ def find_model_class(modules: Sequence[types.ModuleType], names: Sequence[str]) 
         fitting = [cls for name, cls in models.items() if name.endswith(ending)]
         if len(fitting) == 1:
             return fitting[0]
-    headed = [cls for cls in models.values() if _has_head(cls)]
+    head = {"lm_head", "get_output_embeddings", "_tied_weights_keys"}
+    headed = [cls for cls in models.values() if head & vars(cls).keys()]
     if len(headed) == 1:
         return headed[0]
     listed = ", ".join(models) or "none"
@@ -235,10 +236,6 @@ def _classes(modules: Sequence[types.ModuleType]) -> list[Any]:
     found = [cls for module in (*modules, *own) for _, cls in inspect.getmembers(module, inspect.isclass)]
     files = {getattr(module, "__file__", None) for module in own}
     return [cls for cls in dict.fromkeys(found) if getattr(sys.modules.get(cls.__module__), "__file__", None) in files]
-
-
-def _has_head(cls: type) -> bool:
-    return any(name in vars(cls) for name in ("lm_head", "get_output_embeddings", "_tied_weights_keys"))
 
 
 @contextmanager

@@ -55,7 +55,11 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     for alias, name in (getattr(subject.config_class, "attribute_map", None) or {}).items():
         aliases[name] = (*aliases.get(name, ()), alias)
     depth = _depth(defaults, aliases)
-    chosen = _of_source(subject) | _shrink(defaults, aliases, depth, given=frozenset(kwargs))
+    # Fields of the source's own config.json, but for lists over layers, which depend on other fields.
+    skipped = COMMON | UNIMPORTANT | {"model_type", "architectures"}
+    own = (subject.raw_config or {}).items()
+    chosen = {name: value for name, value in own if name not in skipped and not isinstance(value, list)}
+    chosen |= _shrink(defaults, aliases, depth, given=frozenset(kwargs))
     unknown = _unknown(defaults, aliases, given=frozenset(kwargs))
     if unknown:
         chosen |= sizes_by_shape(subject, defaults, unknown)
@@ -284,13 +288,6 @@ def _unset_rotary(subject: Subject, fields: Mapping[str, Any], given: frozenset[
     return [{"rope_parameters": entries}] if entries else []
 
 
-def _of_source(subject: Subject) -> dict[str, Any]:
-    """Fields of the source's own config.json that are no lists over layers, which depend on other fields."""
-    skipped = COMMON | UNIMPORTANT | {"model_type", "architectures"}
-    given = subject.raw_config or {}
-    return {name: value for name, value in given.items() if name not in skipped and not isinstance(value, list)}
-
-
 def _unknown(fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]], *, given: frozenset[str]) -> list[str]:
     """Large integers whose names say nothing."""
     names = {name: (name, *aliases.get(name, ())) for name in fields}
@@ -391,7 +388,9 @@ def crossed(config: dict[str, Any], *, given: frozenset[str], works: Works) -> d
     seem to follow from the other. given: fields that stay as they are."""
     seen: list[list[int]] = []
     for name, entries in list(config.items()):
-        if not _is_pattern(entries):
+        # Texts of more than one kind, and enough of them for two such lists to differ.
+        texts = isinstance(entries, list) and all(isinstance(entry, str) for entry in entries)
+        if not texts or len(entries) < 4 or len(set(entries)) < 2:
             continue
         partition = _partition(entries)
         if partition in seen and name not in given:
@@ -419,16 +418,6 @@ def _weights(subject: Subject, config: dict[str, Any]) -> set[str]:
             return {name for name, _ in construct(subject, read(subject, config)).named_parameters()}
     except SubjectError:
         return set()
-
-
-def _is_pattern(entries: Any) -> bool:
-    """Whether it is a list of texts, of more than one kind and long enough for two such lists to differ."""
-    return (
-        isinstance(entries, list)
-        and len(entries) > 3
-        and all(isinstance(entry, str) for entry in entries)
-        and len(set(entries)) > 1
-    )
 
 
 def _partition(entries: list[str]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +37,10 @@ class Recorder(TorchFunctionMode):
     def enter(self, name: str, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Before a module runs."""
         del module
-        self.stack.append((name, self.order, _named_tensors(arguments, keywords)))
+        # "0" is the first positional argument, "position_embeddings.1" the second tensor of a tuple.
+        named = [(str(place), value) for place, value in enumerate(arguments)] + list(keywords.items())
+        tensors = {key: tensor.clone() for start, value in named for key, tensor in _tensors(start, value)}
+        self.stack.append((name, self.order, tensors))
         self.order += 1
 
     def leave(self, output: Any) -> None:
@@ -83,7 +87,7 @@ def record(instance: Instance, tokens: Tensor) -> Trace:
     recorder = Recorder(tokens)
     handles = []
     for name, module in instance.model.named_modules():
-        handles.append(module.register_forward_pre_hook(_entering(recorder, name), with_kwargs=True))
+        handles.append(module.register_forward_pre_hook(partial(recorder.enter, name), with_kwargs=True))
         handles.append(module.register_forward_hook(lambda *call: recorder.leave(call[-1])))
     try:
         with quiet(), torch.no_grad(), recorder:
@@ -99,19 +103,6 @@ def record(instance: Instance, tokens: Tensor) -> Trace:
         calls={name: tuple(calls) for name, calls in recorder.calls.items()},
         softmaxes=tuple(recorder.softmaxes),
     )
-
-
-def _entering(recorder: Recorder, name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-    def hook(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        recorder.enter(name, module, arguments, keywords)
-
-    return hook
-
-
-def _named_tensors(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Tensor]:
-    """Every tensor argument: "0" for the first positional one, "position_embeddings.1" for the second of a tuple."""
-    named = [(str(place), value) for place, value in enumerate(arguments)] + list(keywords.items())
-    return {name: tensor.clone() for start, value in named for name, tensor in _tensors(start, value)}
 
 
 def _tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:

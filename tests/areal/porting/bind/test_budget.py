@@ -7,9 +7,9 @@ import random
 import pytest
 
 from areal.porting.bind.analyse import analyse
-from areal.porting.bind.budget import Budget
+from areal.porting.bind.budget import LOOKS, Budget
 from areal.porting.bind.expressions import to_json
-from areal.porting.bind.fitting import LOOKS, fit
+from areal.porting.bind.fitting import fit
 from areal.porting.bind.observing import Sample
 from areal.porting.family import Field
 from areal.porting.probe.subject import installed
