@@ -11,8 +11,8 @@ from areal.algorithm import metrics as metric_functions
 from areal.algorithm.preference import preference_loss
 from areal.infra.metrics import names
 from areal.trainer import row_loop
-from areal.trainer.crew import Crew
-from areal.trainer.engines import CrewScorer, build_engine, build_scorer, export_model
+from areal.trainer.engines import build_engine, build_scorer, export_model
+from areal.trainer.rank_group import RankGroup
 from areal.trainer.reference_scores import ReferenceScores
 from areal.trainer.rows import collate_pairs
 from areal.trainer.states import EngineStates
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from areal.api import LossOutput, PaddedBatch, PairedBatch, TrainStats
     from areal.dataset.prompt_source import ShuffledRows
+    from areal.trainer.engines import Scorer
     from areal.trainer.pair_config import DPOConfig
     from areal.trainer.session import RunSession
 
@@ -47,9 +48,13 @@ class DPOLearner:
 
         return self.engine.train_batch(batch, loss_fn)
 
+    def score(self, batch: PairedBatch) -> Tensor:
+        """Log-probabilities of the answers' tokens."""
+        return _score(self.engine, batch)
+
     def evaluate(self, batch: PairedBatch, *, num_pairs: int) -> dict[str, Tensor]:
         """Terms of loss and metrics. num_pairs: that the means are over; `batch` may be a part of them."""
-        logp = self.engine.forward_logp(batch, only_masked=True)
+        logp = self.score(batch)
         output = preference_loss(logp, batch=batch, spec=self.spec, num_pairs=num_pairs)
         return {"loss": output.loss, **output.metrics}
 
@@ -65,21 +70,21 @@ class DPOTrainer:
         summary = DPOTrainer(config, session).train()
     """
 
-    def __init__(self, config: DPOConfig, session: RunSession, crew: Crew | None = None) -> None:
-        """crew: of the processes that the model is split over; None for this one alone."""
+    def __init__(self, config: DPOConfig, session: RunSession, group: RankGroup | None = None) -> None:
+        """group: the ranks that the model is split over; None for this process alone."""
         self.config = config
         self.session = session
-        self.crew = crew or Crew()
-        self.material = row_loop.gather(config)
-        self.learner: DPOLearner = row_loop.create_learner(self.crew, DPOLearner, config, self.material)
-        self.engine = self.learner.engine
+        self.group = group or RankGroup()
+        self.inputs = row_loop.load_run_inputs(config)
+        self.learner = row_loop.create_learner(self.group, DPOLearner, config, self.inputs)
+        self.engine = self.learner.local.engine
         self._references: dict[str, ReferenceScores] = {}
-        if self.learner.spec.uses_reference:
-            datasets = {"train_dataset": self.material.rows, "valid_dataset": self.material.valid}
+        if self.learner.local.spec.uses_reference:
+            datasets = {"train_dataset": self.inputs.rows, "valid_dataset": self.inputs.valid}
             self._references = {
                 name: ReferenceScores(rows, name=name) for name, rows in datasets.items() if rows is not None
             }
-        row_loop.restore(session, self.material, self.crew)
+        row_loop.restore(session, self.inputs, self.learner)
         if session.resumed is not None and self._references:
             state = session.resumed.load("reference")
             for name in self._references.keys() & state.keys():
@@ -87,34 +92,45 @@ class DPOTrainer:
 
     def train(self) -> dict[str, Any]:
         """See `row_loop.train`."""
-        return row_loop.train(self.config, self.session, self.material, self)
+        return row_loop.train(self.config, self.session, self.inputs, self)
 
     def prepare(self) -> None:
         """Have the reference score every row that is still to be visited and was not yet."""
-        size, steps = self.config.batch_size, self.material.total_steps
+        size, steps = self.config.batch_size, self.inputs.total_steps
         visits = {"train_dataset": range(self.session.first_step * size, steps * size)}
-        if self.material.valid is not None:
-            visits["valid_dataset"] = range(min(len(self.material.valid), self.config.eval_rows))
+        if self.inputs.valid is not None:
+            visits["valid_dataset"] = range(min(len(self.inputs.valid), self.config.eval_rows))
         missing = {name: scores.missing(visits[name]) for name, scores in self._references.items()}
-        if any(missing.values()):
-            scorer = self._reference()
-            for name, scores in self._references.items():
-                scores.compute(missing[name], scorer, batch_size=size, stop=lambda: self.session.stop.requested)
-            self.crew.drop("reference")
+        if not any(missing.values()):
+            return
+        # The trained model is its own reference while it is untouched; later, or for another one, it is loaded for now.
+        reference = None
+        if self.engine.num_steps or self.config.reference_path:
+            reference = self.group.create(build_scorer, self.config, self.inputs.tokenizer, self.config.reference_path)
+
+        def score(batch: PairedBatch) -> Tensor:
+            if reference is None:
+                return self.learner.run(DPOLearner.score, batch)
+            return reference.run(_score, batch)
+
+        for name, scores in self._references.items():
+            scores.compute(missing[name], score, batch_size=size, stop=lambda: self.session.stop.requested)
+        if reference is not None:
+            reference.drop()
 
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
-        """See `row_loop.Method`."""
-        batch = self._batch("train_dataset", self.material.rows, ordinals)
-        return self.crew.call("learner", "learn", batch), float(batch.lengths.sum())
+        """See `row_loop.TrainingTask`."""
+        batch = self._batch("train_dataset", self.inputs.rows, ordinals)
+        return self.learner.run(DPOLearner.learn, batch), float(batch.lengths.sum())
 
     def evaluate(self, count: int) -> Mapping[str, float]:
         """Loss and metrics of the validation pairs, a step's worth at a time."""
-        assert self.material.valid is not None, "only asked with validation rows"
+        assert self.inputs.valid is not None, "only asked with validation rows"
         parts = []
         for start in range(0, count, self.config.batch_size):
             ordinals = range(start, min(start + self.config.batch_size, count))
-            batch = self._batch("valid_dataset", self.material.valid, ordinals)
-            parts.append(self.crew.call("learner", "evaluate", batch, num_pairs=count))
+            batch = self._batch("valid_dataset", self.inputs.valid, ordinals)
+            parts.append(self.learner.run(DPOLearner.evaluate, batch, num_pairs=count))
         return {f"{names.EVAL_PREFIX}{key}": value for key, value in metric_functions.combine(parts).items()}
 
     def states(self) -> Mapping[str, Any]:
@@ -123,16 +139,13 @@ class DPOTrainer:
 
     def export(self, folder: Path) -> None:
         """Write the trained model."""
-        self.crew.call("learner", "export", folder)
+        self.learner.run(DPOLearner.export, folder)
 
     def _batch(self, name: str, rows: ShuffledRows, ordinals: range) -> PairedBatch:
         if name in self._references:
             return self._references[name].batch(ordinals)
         return collate_pairs([rows.row(ordinal) for ordinal in ordinals], numbers=ordinals)
 
-    def _reference(self) -> CrewScorer:
-        """The trained model itself while it is untouched; otherwise what it was, or another one, loaded for now."""
-        if self.engine.num_steps == 0 and not self.config.reference_path:
-            return CrewScorer(self.crew, "learner", "engine")
-        self.crew.create("reference", build_scorer, self.config, self.material.tokenizer, self.config.reference_path)
-        return CrewScorer(self.crew, "reference")
+
+def _score(scorer: Scorer, batch: PairedBatch) -> Tensor:
+    return scorer.forward_logp(batch, only_masked=True)

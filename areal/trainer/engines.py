@@ -1,13 +1,13 @@
 """Training engines and frozen models as a run configures them: in one process, or split over all of the run's.
 
-What is built here is built on every rank (`areal.trainer.crew`), from the same configuration.
+What is built here is built on every rank (`areal.trainer.rank_group`), from the same configuration.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from areal.engine.archon.loading import ShardSource
     from areal.engine.train.config import TrainEngineConfig
     from areal.trainer.config import RunConfig
-    from areal.trainer.crew import Crew
 
     Engine = TrainingEngine | ArchonEngine
+
+_Config = TypeVar("_Config", bound="RunConfig")
+_Learner = TypeVar("_Learner")
 
 
 class Scorer(Protocol):
@@ -40,11 +42,13 @@ class Scorer(Protocol):
         ...
 
 
-def seeded(seed: int, factory: Callable[..., Any], *args: Any) -> Any:
-    """What `factory(*args)` makes on every rank alike, though rank 0 has read rows meanwhile: new adapters, for one,
-    begin with random numbers."""
-    seed_everything(seed)
-    return factory(*args)
+def build_seeded(
+    build: Callable[[_Config, Any, int], _Learner], config: _Config, tokenizer: Any, total_steps: int
+) -> _Learner:
+    """Build a learner with the same random numbers on every rank, though rank 0 has read rows meanwhile: new adapters,
+    for one, begin with random numbers."""
+    seed_everything(config.seed)
+    return build(config, tokenizer, total_steps)
 
 
 def build_engine(
@@ -113,19 +117,3 @@ def export_model(engine: Engine, config: RunConfig, folder: Path) -> None:
     engine.save_pretrained(folder)
     if config.actor.lora is not None:
         engine.save_adapter(folder.with_name("adapter"), base=config.model.path)
-
-
-class CrewScorer:
-    """A scorer that all ranks are, asked on rank 0."""
-
-    def __init__(self, crew: Crew, name: str, attribute: str = "") -> None:
-        """name: of the crew's object; attribute: of that object, if it is not the scorer itself."""
-        self._crew, self._name = crew, name
-        self._method = f"{attribute}.forward_logp" if attribute else "forward_logp"
-
-    def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
-        """See `areal.api.TrainEngine`."""
-        found: Tensor = self._crew.call(
-            self._name, self._method, batch, temperature=temperature, only_masked=only_masked
-        )
-        return found

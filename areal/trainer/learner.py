@@ -105,6 +105,10 @@ class PolicyLearner:
         self.actor.set_version(version)
         return self.weights()
 
+    def forward_logp(self, batch: PaddedBatch) -> Tensor:
+        """See `areal.api.TrainEngine`: of the actor."""
+        return self.actor.forward_logp(batch)
+
     def export(self, folder: Path) -> None:
         """Write the trained actor."""
         export_model(self.actor, self.config, folder)

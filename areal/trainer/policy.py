@@ -11,7 +11,7 @@ from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.reference import FrozenModel
 from areal.models.value_head import ValueModel
 from areal.trainer.assembly import load_model
-from areal.trainer.engines import CrewScorer, build_engine, build_scorer
+from areal.trainer.engines import build_engine, build_scorer
 from areal.trainer.learner import PolicyLearner
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from areal.api import PaddedBatch
     from areal.trainer.config import PPOConfig
-    from areal.trainer.crew import Crew
     from areal.trainer.engines import Scorer
+    from areal.trainer.rank_group import Distributed
 
 
 def build_learner(config: PPOConfig, tokenizer: Any, total_steps: int) -> PolicyLearner:
@@ -45,35 +45,32 @@ def build_learner(config: PPOConfig, tokenizer: Any, total_steps: int) -> Policy
 class Policy:
     """The actor as inference engines know it, on rank 0: they get its weights and compare with its scores."""
 
-    def __init__(self, config: PPOConfig, crew: Crew, learner: PolicyLearner, tokenizer: Any) -> None:
-        self._config, self._crew, self._learner, self._tokenizer = config, crew, learner, tokenizer
-        self._scorer = CrewScorer(crew, "learner", "actor")
+    def __init__(self, config: PPOConfig, learner: Distributed[PolicyLearner], tokenizer: Any) -> None:
+        self._config, self._learner, self._tokenizer = config, learner, tokenizer
 
     @property
     def model(self) -> nn.Module:
         """The live model where one process has all of it. Else, for servers, rank 0's part of it, which tells sizes and
         device; for an engine in this process, which copies it, a new one with the present weights.
         """
-        return self.whole_model() if self._config.rollout.engine == "embedded" else self._learner.actor.model
+        return self.whole_model() if self._config.rollout.engine == "embedded" else self._learner.local.actor.model
 
     def whole_model(self) -> nn.Module:
         """The live model where one process has all of it, else a new one with the present weights."""
-        actor = self._learner.actor
+        actor = self._learner.local.actor
         return actor.model if isinstance(actor, TrainingEngine) else self._assembled()
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `TrainEngine.weights`: of the whole model."""
-        found: Mapping[str, Tensor] = self._crew.call("learner", "weights")
-        return found
+        return self._learner.run(PolicyLearner.weights)
 
     def publish(self, version: int) -> Mapping[str, Tensor]:
         """The weights, as those of `version`."""
-        found: Mapping[str, Tensor] = self._crew.call("learner", "publish", version)
-        return found
+        return self._learner.run(PolicyLearner.publish, version)
 
     def forward_logp(self, batch: PaddedBatch) -> Tensor:
         """See `TrainEngine.forward_logp`."""
-        return self._scorer.forward_logp(batch)
+        return self._learner.run(PolicyLearner.forward_logp, batch)
 
     def _assembled(self) -> nn.Module:
         model: nn.Module = load_model(self._config, self._tokenizer)

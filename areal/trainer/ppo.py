@@ -19,28 +19,29 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.api import ConfigError, Trajectory, WeightUpdateMeta
+from areal.api import ConfigError, RolloutError, Trajectory, WeightUpdateMeta
 from areal.infra.metrics import names
 from areal.infra.rollout.executor import RolloutExecutor
+from areal.infra.rollout.stop import RolloutStoppedError
 from areal.reward.isolation import AsyncRewardWrapper
 from areal.trainer.assembly import load_rows, steps_in_run, tokenizer_of
-from areal.trainer.crew import Crew
-from areal.trainer.engines import seeded
+from areal.trainer.engines import build_seeded
 from areal.trainer.evaluation import Evaluation, Evaluator
 from areal.trainer.inference import build_inference_engine
+from areal.trainer.learner import PolicyLearner
 from areal.trainer.policy import Policy, build_learner
-from areal.trainer.states import to_save
+from areal.trainer.rank_group import RankGroup
+from areal.trainer.states import load_states, to_save
 from areal.utils.logging import getLogger
 from areal.utils.seeding import seed_everything, set_rng_state
 from areal.workflow.creation import create_workflow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from areal.infra.rollout.batch import RolloutBatch
     from areal.trainer.config import PPOConfig
-    from areal.trainer.learner import PolicyLearner
     from areal.trainer.session import RunSession, States
 
     RewardTransform = Callable[[int, Sequence[Trajectory]], Sequence[Trajectory]]
@@ -59,11 +60,11 @@ class PPOTrainer:
         self,
         config: PPOConfig,
         session: RunSession,
-        crew: Crew | None = None,
+        group: RankGroup | None = None,
         *,
         transform_rewards: RewardTransform | None = None,
     ) -> None:
-        """crew: of the processes that the model is split over; None for this one alone. transform_rewards: changes a
+        """group: the ranks that the model is split over; None for this process alone. transform_rewards: changes a
         step's trajectories before advantages are computed, for control experiments.
         """
         if not config.reward:
@@ -71,19 +72,19 @@ class PPOTrainer:
         seed_everything(config.seed)
         self.config = config
         self.session = session
-        self.crew = crew or Crew()
         self._transform_rewards = transform_rewards
         self.tokenizer = tokenizer_of(config.model)
         session.metrics.decode = self.tokenizer.decode
         self.rows = load_rows(config.train_dataset, self.tokenizer, kind="rl", seed=config.seed)
         session.check_rows(self.rows.fingerprint())
         self.total_steps = steps_in_run(config, num_rows=len(self.rows), batch_size=config.rollout.batch_size)
-        self.learner: PolicyLearner = self.crew.create(
-            "learner", seeded, config.seed, build_learner, config, self.tokenizer, self.total_steps
-        )
-        self.actor = self.learner.actor
-        self.policy = Policy(config, self.crew, self.learner, self.tokenizer)
-        self._restore_learner()
+        group = group or RankGroup()
+        self.learner = group.create(build_seeded, build_learner, config, self.tokenizer, self.total_steps)
+        self.actor = self.learner.local.actor
+        self.policy = Policy(config, self.learner, self.tokenizer)
+        if session.resumed is not None:
+            self.learner.run(load_states, session.resumed.path)
+            set_rng_state(session.resumed.load("rng"))
         self._reward = AsyncRewardWrapper(
             config.reward,
             options=config.reward_options,
@@ -124,49 +125,70 @@ class PPOTrainer:
 
     def train(self) -> dict[str, Any]:
         """Run to the last step, a stop request, or an error. Returns the summary that `areal train --json` prints."""
-        first = self.session.first_step
+        session = self.session
+        first = session.first_step
         before = self._evaluate(first) if first == 0 else None
         # After the evaluation, so that a synchronous run samples its first batch with nothing else in flight.
         if first < self.total_steps:
             self.executor.start()
-        steps, last = self.session.run_steps(self.total_steps, self._step, self._states)
+        for step in session.steps(self.total_steps, self._states):
+            clock = _Clock()
+            try:
+                rollout = self.executor.next_batch(self._should_stop)
+            except RolloutStoppedError:
+                continue  # a stop was requested while it waited, which ends the loop
+            except RolloutError:
+                # No batch came, so the state is still that between two steps: keep the work that was done.
+                session.save_last(self._states)
+                raise
+            clock.lap("rollout_wait")
+            trajectories = [item for group in rollout.groups for item in group.trajectories]
+            if self._transform_rewards is not None:
+                trajectories = list(self._transform_rewards(step, trajectories))
+            batch = self.learner.run(PolicyLearner.prepare, trajectories)
+            clock.lap("prepare")
+            metrics = self.learner.run(PolicyLearner.update, batch)
+            clock.lap("update")
+            version = step + 1
+            weights = self.policy.publish(version)
+            self.engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=weights))
+            del weights  # a whole copy where the model is split
+            clock.lap("publish")
+            # Before `advance`, so that a synchronous run evaluates with nothing else in flight and stays reproducible.
+            every = self.config.eval_every_steps
+            evaluation = self._evaluate(version) if every and version % every == 0 else None
+            clock.lap("evaluate")
+            self.executor.advance(version)
+            metrics = self._log_step(version, rollout, clock, metrics)
+            session.finish_step(metrics if evaluation is None else metrics | evaluation.metrics())
         self.executor.pause()
         after = self.evaluations[-1] if self.evaluations else None
-        if steps >= self.total_steps and (after is None or after.step != steps):
-            after = self._evaluate(steps)
-        summary = self.session.summary(steps=steps, total_steps=self.total_steps, export=self._export)
+        finished = session.finished_steps
+        if finished >= self.total_steps and (after is None or after.step != finished):
+            after = self._evaluate(finished)
+        summary = session.summary(total_steps=self.total_steps, export=self._export)
         return summary | {
-            "reward": last.get(names.REWARD_MEAN),
+            "reward": session.last_metrics.get(names.REWARD_MEAN),
             "eval_before": None if before is None else before.metrics(),
             "eval_after": None if after is None else after.metrics(),
             "generated_tokens": int(self.engine.stats().get("generated_tokens", 0)),
         }
 
-    def _step(self, step: int) -> dict[str, float]:
-        """One batch: wait, learn, publish. Returns its metrics."""
-        clock = _Clock()
-        rollout = self.executor.next_batch(self._should_stop)
-        clock.lap("rollout_wait")
-        trajectories = [item for group in rollout.groups for item in group.trajectories]
-        if self._transform_rewards is not None:
-            trajectories = list(self._transform_rewards(step, trajectories))
-        batch = self.crew.call("learner", "prepare", trajectories)
-        clock.lap("prepare")
-        metrics: dict[str, float] = self.crew.call("learner", "update", batch)
-        clock.lap("update")
-        version = step + 1
-        weights = self.policy.publish(version)
-        self.engine.update_weights(WeightUpdateMeta(kind="memory", version=version, state_dict=weights))
-        del weights  # a whole copy where the model is split
-        clock.lap("publish")
-        # Before `advance`, so that a synchronous run evaluates with nothing else in flight and stays reproducible.
-        evaluation = self._evaluate(version) if self._evaluation_due(version) else None
-        clock.lap("evaluate")
-        self.executor.advance(version)
-        metrics |= clock.split() | self._rollout_metrics(rollout, clock.total())
-        self.session.metrics.log(version, metrics)
-        self.session.metrics.log_rollouts(version, rollout.groups)
-        return metrics if evaluation is None else metrics | evaluation.metrics()
+    def _log_step(
+        self, step: int, rollout: RolloutBatch, clock: _Clock, metrics: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Write metrics and rollouts of one step; returns the metrics with those of rollouts and clock."""
+        tokens = sum(item.num_sampled for group in rollout.groups for item in group.trajectories)
+        found = {
+            **metrics,
+            **clock.split(),
+            **rollout.metrics(),
+            names.TOKENS_PER_SECOND: tokens / max(clock.total(), 1e-9),
+            names.TIME_STEP: clock.total(),
+        }
+        self.session.metrics.log(step, found)
+        self.session.metrics.log_rollouts(step, rollout.groups)
+        return found
 
     def _evaluate(self, step: int) -> Evaluation | None:
         """None without validation rows, when it failed, and when the run shall stop."""
@@ -178,17 +200,6 @@ class PPOTrainer:
 
     def _should_stop(self) -> bool:
         return self.session.stop.requested
-
-    def _evaluation_due(self, step: int) -> bool:
-        every = self.config.eval_every_steps
-        return bool(every) and step % every == 0
-
-    def _rollout_metrics(self, rollout: RolloutBatch, seconds: float) -> dict[str, float]:
-        tokens = sum(item.num_sampled for group in rollout.groups for item in group.trajectories)
-        return rollout.metrics() | {
-            names.TOKENS_PER_SECOND: tokens / max(seconds, 1e-9),
-            names.TIME_STEP: seconds,
-        }
 
     def _build_executor(self) -> RolloutExecutor:
         config = self.config
@@ -213,17 +224,11 @@ class PPOTrainer:
             executor.load_state_dict(self.session.resumed.load("rollout"))
         return executor
 
-    def _restore_learner(self) -> None:
-        checkpoint = self.session.resumed
-        if checkpoint is not None:
-            self.crew.call("learner", "states.load", checkpoint.path)
-            set_rng_state(checkpoint.load("rng"))
-
     def _states(self) -> States:
-        return to_save(self.crew, self.learner.states, {"rollout": self.executor.state_dict()})
+        return to_save(self.learner, {"rollout": self.executor.state_dict()})
 
     def _export(self, folder: Path) -> None:
-        self.crew.call("learner", "export", folder)
+        self.learner.run(PolicyLearner.export, folder)
         self.tokenizer.save_pretrained(folder)
 
 

@@ -1,42 +1,43 @@
-"""How the processes of a run find each other: who leads, who follows, and the connections between them.
+"""Start the ranks of a run: rank 0 leads, the others serve it over authenticated connections.
 
-Ranks are told by the environment that `areal launch` and torchrun set. Nothing here knows what is trained.
+Ranks are numbered by the environment variables that `areal launch` and torchrun set.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import os
 import secrets
 import signal
 import socket
+import struct
 import threading
-from multiprocessing.connection import Connection
+import time
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ArealError, ConfigError, EngineError
-from areal.trainer.crew import Crew, follow
+from areal.trainer.rank_group import RankGroup, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from areal.trainer.config import RunConfig
 
-_MEETING_SECONDS: Final = 600.0
-"""Loading torch on a busy machine is slow; what fails at its start ends the launch before."""
-_INTRODUCTION_SECONDS: Final = 30.0
-"""One that came and says nothing must not keep the others out."""
-_KEY_BYTES: Final = 32
+_CONNECT_SECONDS: Final = 600.0
+"""Loading torch on a busy machine is slow; a rank that fails at its start ends the launch before."""
+_AUTHENTICATE_SECONDS: Final = 30.0
+"""A stranger that connects and says nothing keeps the ranks waiting this long."""
 _RANK_BYTES: Final = 4
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
-"""A machine that lost its power says nothing; it is missed after a minute and a half."""
+"""The end of a machine that lost its power is noticed after a minute and a half."""
 _UNEXPECTED: Final = 1
 _INTERRUPTED: Final = 130
 
 
 def world_size() -> int | None:
-    """How many processes this one was started with; None when it was started alone, by no launcher."""
+    """Return how many processes this one was started with; None when it was started alone, by no launcher."""
     text = os.environ.get("WORLD_SIZE")
     return int(text) if text and text.isdecimal() else None
 
@@ -58,15 +59,15 @@ def check_processes(config: RunConfig, num_processes: int) -> None:
         raise ConfigError(f"archon.{error}{needed if parallel.dp_shard > 0 else ''}") from None
 
 
-def in_crew(config: RunConfig, lead: Callable[[Crew], dict[str, Any]]) -> dict[str, Any]:
-    """What `lead` returns, on rank 0; on every other rank, once rank 0 has ended, {"rank": ..., "exit_code": ...}.
+def run_on_rank_zero(config: RunConfig, lead: Callable[[RankGroup], dict[str, Any]]) -> dict[str, Any]:
+    """Return what `lead` returns, on rank 0; on every other rank, once rank 0 has ended, its rank and exit code.
 
     Raises ConfigError when the number of processes does not fit the configuration.
     """
     num_processes = world_size() or 1
     check_processes(config, num_processes)
     if config.archon is None:
-        return lead(Crew())
+        return lead(RankGroup())
     from areal.engine.archon.processes import connected
 
     with connected(config.actor.device, alone=num_processes == 1):
@@ -74,27 +75,24 @@ def in_crew(config: RunConfig, lead: Callable[[Crew], dict[str, Any]]) -> dict[s
 
         rank = dist.get_rank()
         if rank > 0:
-            with _deaf(), _connect() as leader:
-                return {"rank": rank, "exit_code": follow(leader)}
-        return _lead(Crew(_accept(dist.get_world_size() - 1)), lead)
-
-
-def _lead(crew: Crew, lead: Callable[[Crew], dict[str, Any]]) -> dict[str, Any]:
-    """Whatever happens here, the others end with the same code: they have nothing to say of their own."""
-    try:
-        summary = lead(crew)
-    except BaseException as error:
-        code = error.exit_code if isinstance(error, ArealError) else _UNEXPECTED
-        code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else code
-        crew.end(code, why=f"{type(error).__name__}: {error}")
-        raise
-    crew.end(int(summary.get("exit_code", 0)))
-    return summary
+            with ignore_signals(), _connect_to_rank_zero() as leader:
+                return {"rank": rank, "exit_code": serve(leader)}
+        group = RankGroup(_accept_ranks(dist.get_world_size() - 1))
+        # Whatever happens here, the other ranks end with the same code: they have nothing to report of their own.
+        try:
+            summary = lead(group)
+        except BaseException as error:
+            code = error.exit_code if isinstance(error, ArealError) else _UNEXPECTED
+            code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else code
+            group.end(code, reason=f"{type(error).__name__}: {error}")
+            raise
+        group.end(int(summary.get("exit_code", 0)))
+        return summary
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """SIGTERM and Ctrl-C reach all ranks, and rank 0 alone answers them: it finishes its step, saves and says so."""
+def ignore_signals() -> Iterator[None]:
+    """Ignore SIGTERM and Ctrl-C, which reach all ranks: rank 0 alone answers them, by finishing its step and saving."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -107,96 +105,93 @@ def _deaf() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _accept(num_followers: int) -> list[Connection[Any, Any]]:
-    """Connections to ranks 1, 2, ... on rank 0."""
+def _accept_ranks(count: int) -> list[Connection[Any, Any]]:
+    """Accept the connections of ranks 1 to `count` on rank 0."""
     import torch.distributed as dist
 
-    if not num_followers:
+    if not count:
         return []
-    key = secrets.token_bytes(_KEY_BYTES)
+    key = secrets.token_bytes(32)
     host = os.environ["MASTER_ADDR"]
-    with socket.create_server((host, 0), family=_family(host), backlog=num_followers) as server:
+    family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+    with socket.create_server((host, 0), family=family, backlog=count) as server:
+        # The key reaches only processes of this run: it travels through their process group.
         dist.broadcast_object_list([(host, server.getsockname()[1], key)], src=0)
-        server.settimeout(_MEETING_SECONDS)
+        deadline = time.monotonic() + _CONNECT_SECONDS
         found: dict[int, Connection[Any, Any]] = {}
-        while len(found) < num_followers:
+        while len(found) < count:
+            server.settimeout(max(0.001, deadline - time.monotonic()))
             try:
                 visitor, _ = server.accept()
             except TimeoutError:
-                missing = sorted(set(range(1, num_followers + 1)) - found.keys())
-                raise EngineError(f"ranks {missing} did not come within {_MEETING_SECONDS:g} s") from None
-            if (known := admit(visitor, key)) is not None:
-                found[known[0]] = known[1]
+                missing = sorted(set(range(1, count + 1)) - found.keys())
+                raise EngineError(f"ranks {missing} did not connect within {_CONNECT_SECONDS:g} s") from None
+            if (accepted := accept_rank(visitor, key)) is not None:
+                rank, found[rank] = accepted[0], accepted[1]
     return [found[rank] for rank in sorted(found)]
 
 
-def _connect() -> Connection[Any, Any]:
-    """The connection of a follower to rank 0."""
+def _connect_to_rank_zero() -> Connection[Any, Any]:
     import torch.distributed as dist
 
-    told: list[Any] = [None]
-    dist.broadcast_object_list(told, src=0)
-    host, port, key = told[0]
+    received: list[Any] = [None]
+    dist.broadcast_object_list(received, src=0)
+    host, port, key = received[0]
     try:
-        return introduce(socket.create_connection((host, port), timeout=_MEETING_SECONDS), key, dist.get_rank())
+        link = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
     except OSError as error:
-        raise EngineError(f"rank 0 is not to be reached at {host}:{port}: {error}") from error
+        raise EngineError(f"cannot connect to rank 0 at {host}:{port}: {error}") from error
+    return join_rank_zero(link, key, dist.get_rank())
 
 
-def admit(visitor: socket.socket, key: bytes) -> tuple[int, Connection[Any, Any]] | None:
-    """Rank and connection of one that came and has the key, which only processes of this run were told; None for a
-    stranger, of whom nothing is unpickled."""
-    visitor.settimeout(_INTRODUCTION_SECONDS)
-    challenge = secrets.token_bytes(_KEY_BYTES)
+def accept_rank(visitor: socket.socket, key: bytes) -> tuple[int, Connection[Any, Any]] | None:
+    """Authenticate a visitor on rank 0; returns its rank and connection, or None for one without the key.
+
+    Both sides prove that they have the key, as `multiprocessing.connection` does; nothing is unpickled before.
+    """
+    connection = _as_connection(visitor, timeout=_AUTHENTICATE_SECONDS)
     try:
-        visitor.sendall(challenge)
-        rank = int.from_bytes(_read(visitor, _RANK_BYTES))
-        if hmac.compare_digest(_read(visitor, _KEY_BYTES), _proof(key, b"follower", challenge, rank)):
-            visitor.sendall(_proof(key, b"leader", challenge, rank))
-            return rank, _as_connection(visitor)
-    except OSError:
-        pass  # a port scanner, or a rank that died, which its launcher tells
-    visitor.close()
-    return None
+        deliver_challenge(connection, key)
+        answer_challenge(connection, key)
+        rank = int.from_bytes(connection.recv_bytes(_RANK_BYTES))
+    except (OSError, EOFError, AuthenticationError):
+        connection.close()  # a port scanner, or a rank that died, which its launcher reports
+        return None
+    _set_timeout(connection, 0)
+    return rank, connection
 
 
-def introduce(link: socket.socket, key: bytes, rank: int) -> Connection[Any, Any]:
-    """The other side of `admit`. Raises EngineError when it is not rank 0 that listens, since that one has no key."""
-    challenge = _read(link, _KEY_BYTES)
-    link.sendall(rank.to_bytes(_RANK_BYTES) + _proof(key, b"follower", challenge, rank))
+def join_rank_zero(link: socket.socket, key: bytes, rank: int) -> Connection[Any, Any]:
+    """Authenticate to rank 0; the other side of `accept_rank`. Raises EngineError when it does not have the key."""
+    connection = _as_connection(link, timeout=_CONNECT_SECONDS)
     try:
-        known = hmac.compare_digest(_read(link, _KEY_BYTES), _proof(key, b"leader", challenge, rank))
-    except ConnectionError:
-        known = False
-    if not known:
-        link.close()
-        raise EngineError("what listens at the address of rank 0 does not belong to this run")
-    return _as_connection(link)
+        answer_challenge(connection, key)
+        deliver_challenge(connection, key)
+        connection.send_bytes(rank.to_bytes(_RANK_BYTES))
+    except BlockingIOError:
+        connection.close()
+        raise EngineError(f"rank 0 did not answer within {_CONNECT_SECONDS:g} s") from None
+    except (OSError, EOFError, AuthenticationError):
+        connection.close()
+        raise EngineError("the process that listens at the address of rank 0 does not belong to this run") from None
+    _set_timeout(connection, 0)
+    return connection
 
 
-def _proof(key: bytes, role: bytes, challenge: bytes, rank: int) -> bytes:
-    return hmac.digest(key, role + rank.to_bytes(_RANK_BYTES) + challenge, "sha256")
-
-
-def _read(link: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        part = link.recv(size - len(found))
-        if not part:
-            raise ConnectionError("the other side ended")
-        found += part
-    return found
-
-
-def _as_connection(link: socket.socket) -> Connection[Any, Any]:
+def _as_connection(link: socket.socket, *, timeout: float) -> Connection[Any, Any]:
+    """timeout: seconds that one read may take."""
     link.settimeout(None)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
         if hasattr(socket, name):  # not everywhere
             link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return Connection(link.detach())
+    connection: Connection[Any, Any] = Connection(link.detach())
+    _set_timeout(connection, timeout)
+    return connection
 
 
-def _family(host: str) -> socket.AddressFamily:
-    return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+def _set_timeout(connection: Connection[Any, Any], seconds: float) -> None:
+    """Limit each read of a connection; 0 waits without limit."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))

@@ -21,9 +21,10 @@ from areal.utils.logging import getLogger
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from torch import Tensor
+
     from areal.api import PairedBatch
     from areal.dataset.prompt_source import ShuffledRows
-    from areal.trainer.engines import Scorer
 
 _logger = getLogger(__name__)
 
@@ -50,15 +51,25 @@ class ReferenceScores:
         first = {self._rows.row_index(ordinal): ordinal for ordinal in reversed(list(ordinals))}
         return sorted(ordinal for row, ordinal in first.items() if row not in self._scores)
 
-    def compute(self, ordinals: Sequence[int], scorer: Scorer, *, batch_size: int, stop: Callable[[], bool]) -> None:
-        """Score the rows at these visits, `batch_size` pairs at a time, until done or `stop()`."""
+    def compute(
+        self,
+        ordinals: Sequence[int],
+        score: Callable[[PairedBatch], Tensor],
+        *,
+        batch_size: int,
+        stop: Callable[[], bool],
+    ) -> None:
+        """Score the rows at these visits, `batch_size` pairs at a time, until done or `stop()`.
+
+        score: the reference's log-probabilities of the answers' tokens.
+        """
         for start in range(0, len(ordinals), batch_size):
             if stop():
                 return
             part = ordinals[start : start + batch_size]
             rows = [self._rows.row(ordinal) for ordinal in part]
             batch = collate_pairs(rows, numbers=part)
-            totals = sequence_logp(scorer.forward_logp(batch, only_masked=True), batch.loss_mask).cpu().tolist()
+            totals = sequence_logp(score(batch), batch.loss_mask).cpu().tolist()
             for position, (ordinal, row) in enumerate(zip(part, rows, strict=True)):
                 chosen, rejected = totals[2 * position : 2 * position + 2]
                 self._scores[self._rows.row_index(ordinal)] = _Score(chosen, rejected, _checksum(row))

@@ -17,8 +17,8 @@ from areal.infra.metrics import names
 from areal.models.reward_model import save_reward_model
 from areal.models.value_head import ValueModel
 from areal.trainer import row_loop
-from areal.trainer.crew import Crew
 from areal.trainer.engines import build_engine
+from areal.trainer.rank_group import RankGroup
 from areal.trainer.rows import collate_pairs
 from areal.trainer.states import EngineStates
 
@@ -57,6 +57,10 @@ class RewardModelLearner:
         output = self._loss(self.engine.forward_values(batch), batch, num_pairs=num_pairs)
         return {"loss": output.loss, **output.metrics}
 
+    def save_critic(self, folder: Path) -> None:
+        """Write the engine's model."""
+        self.engine.save_pretrained(folder)
+
     def _loss(self, values: Tensor, batch: PaddedBatch, *, num_pairs: int) -> LossOutput:
         return bradley_terry_loss(
             final_scores(values, batch.lengths),
@@ -74,43 +78,42 @@ class RewardModelTrainer:
         summary = RewardModelTrainer(config, session).train()
     """
 
-    def __init__(self, config: RewardModelConfig, session: RunSession, crew: Crew | None = None) -> None:
-        """crew: of the processes that the model is split over; None for this one alone. Raises ConfigError when
+    def __init__(self, config: RewardModelConfig, session: RunSession, group: RankGroup | None = None) -> None:
+        """group: the ranks that the model is split over; None for this process alone. Raises ConfigError when
         margins are asked for that the rows do not have.
         """
         self.config = config
         self.session = session
-        self.crew = crew or Crew()
-        self.material = row_loop.gather(config)
-        if config.use_margins and self.material.rows.row(0).get("margin") is None:
+        self.inputs = row_loop.load_run_inputs(config)
+        if config.use_margins and self.inputs.rows.row(0).get("margin") is None:
             raise ConfigError(
                 f"use_margins is set, but the rows of train_dataset {config.train_dataset.name!r} have no column "
                 f"'margin'; remove use_margins, or give the loader the column"
             )
-        self.learner: RewardModelLearner = row_loop.create_learner(self.crew, RewardModelLearner, config, self.material)
-        self.engine = self.learner.engine
-        row_loop.restore(session, self.material, self.crew)
+        self.learner = row_loop.create_learner(group or RankGroup(), RewardModelLearner, config, self.inputs)
+        self.engine = self.learner.local.engine
+        row_loop.restore(session, self.inputs, self.learner)
 
     def train(self) -> dict[str, Any]:
         """See `row_loop.train`."""
-        return row_loop.train(self.config, self.session, self.material, self)
+        return row_loop.train(self.config, self.session, self.inputs, self)
 
     def prepare(self) -> None:
         """Nothing has to be known."""
 
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
-        """See `row_loop.Method`."""
-        batch = _batch(self.material.rows, ordinals)
+        """See `row_loop.TrainingTask`."""
+        batch = _batch(self.inputs.rows, ordinals)
         # The marks are not read, so they are not counted.
-        return self.crew.call("learner", "learn", batch), float(batch.lengths.sum() - batch.lengths.shape[0])
+        return self.learner.run(RewardModelLearner.learn, batch), float(batch.lengths.sum() - batch.lengths.shape[0])
 
     def evaluate(self, count: int) -> Mapping[str, float]:
         """Loss and metrics of the validation pairs, a step's worth at a time."""
-        assert self.material.valid is not None, "only asked with validation rows"
+        assert self.inputs.valid is not None, "only asked with validation rows"
         parts = []
         for start in range(0, count, self.config.batch_size):
-            batch = _batch(self.material.valid, range(start, min(start + self.config.batch_size, count)))
-            parts.append(self.crew.call("learner", "evaluate", batch, num_pairs=count))
+            batch = _batch(self.inputs.valid, range(start, min(start + self.config.batch_size, count)))
+            parts.append(self.learner.run(RewardModelLearner.evaluate, batch, num_pairs=count))
         return {f"{names.EVAL_PREFIX}{key}": value for key, value in metric_functions.combine(parts).items()}
 
     def states(self) -> Mapping[str, Any]:
@@ -119,11 +122,13 @@ class RewardModelTrainer:
 
     def export(self, folder: Path) -> None:
         """Write a sequence classifier with one label."""
-        pad_token_id = self.material.tokenizer.pad_token_id
-        # Only the critic is everybody's to write; what is made of it is this process's business.
-        save_reward_model(
-            lambda path: self.crew.call("learner", "engine.save_pretrained", path), folder, pad_token_id=pad_token_id
-        )
+        pad_token_id = self.inputs.tokenizer.pad_token_id
+
+        # All ranks write the critic; rank 0 alone makes a classifier of it.
+        def save_critic(path: Path) -> None:
+            self.learner.run(RewardModelLearner.save_critic, path)
+
+        save_reward_model(save_critic, folder, pad_token_id=pad_token_id)
 
 
 def _batch(rows: ShuffledRows, ordinals: range) -> PairedBatch:

@@ -1,19 +1,19 @@
-"""The loop of every run that learns from the rows of a dataset as they are: SFT, preferences, reward models.
+"""Train on the rows of a dataset as they are: the loop of SFT, preference and reward-model runs.
 
-What one step does, and what an evaluation measures, is the business of a `Method`; rows, steps, metrics, evaluation,
-checkpoints and the summary are the same for all and live here.
+A `TrainingTask` says what one step does and what an evaluation measures; rows, steps, metrics, evaluation, checkpoints
+and the summary are the same for all tasks.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from areal.infra.metrics import names
 from areal.trainer.assembly import load_rows, steps_in_run, tokenizer_of
-from areal.trainer.engines import seeded
-from areal.trainer.states import EngineStates, to_save
+from areal.trainer.engines import build_seeded
+from areal.trainer.states import Learner, load_states, to_save
 from areal.utils.seeding import seed_everything, set_rng_state
 
 if TYPE_CHECKING:
@@ -23,30 +23,19 @@ if TYPE_CHECKING:
     from areal.api import TrainStats
     from areal.dataset.prompt_source import ShuffledRows
     from areal.trainer.config import RowsConfig
-    from areal.trainer.crew import Crew
+    from areal.trainer.rank_group import Distributed, RankGroup
     from areal.trainer.session import RunSession, States
 
-
-class Learner(Protocol):
-    """What a crew's "learner" has in all of these runs, beside what its method asks of it."""
-
-    @property
-    def states(self) -> EngineStates:
-        """Of what is trained."""
-        ...
+_Config = TypeVar("_Config", bound="RowsConfig")
+_Learner = TypeVar("_Learner", bound=Learner)
 
 
-class Method(Protocol):
+class TrainingTask(Protocol):
     """How one kind of run learns from rows."""
 
     @property
-    def crew(self) -> Crew:
-        """The processes that learn."""
-        ...
-
-    @property
-    def learner(self) -> Learner:
-        """This process's part of what learns."""
+    def learner(self) -> Distributed[Learner]:
+        """What learns."""
         ...
 
     def prepare(self) -> None:
@@ -71,7 +60,7 @@ class Method(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class RunInputs:
     """What a run starts from."""
 
     tokenizer: Any
@@ -80,7 +69,7 @@ class Material:
     total_steps: int
 
 
-def gather(config: RowsConfig) -> Material:
+def load_run_inputs(config: RowsConfig) -> RunInputs:
     """Seed the process and read the rows. First of all, so that bad rows are reported before a model is loaded."""
     seed_everything(config.seed)
     tokenizer = tokenizer_of(config.model)
@@ -90,51 +79,55 @@ def gather(config: RowsConfig) -> Material:
     if config.valid_dataset is not None:
         valid = load_rows(replace(config.valid_dataset, shuffle=False), tokenizer, kind=kind, seed=seed)
     steps = steps_in_run(config, num_rows=len(rows), batch_size=config.batch_size)
-    return Material(tokenizer=tokenizer, rows=rows, valid=valid, total_steps=steps)
+    return RunInputs(tokenizer=tokenizer, rows=rows, valid=valid, total_steps=steps)
 
 
-def create_learner(crew: Crew, factory: Callable[..., Any], config: RowsConfig, material: Material) -> Any:
-    """The crew's "learner", on every rank."""
-    return crew.create("learner", seeded, config.seed, factory, config, material.tokenizer, material.total_steps)
+def create_learner(
+    group: RankGroup, build: Callable[[_Config, Any, int], _Learner], config: _Config, inputs: RunInputs
+) -> Distributed[_Learner]:
+    """Build the learner on every rank."""
+    return group.create(build_seeded, build, config, inputs.tokenizer, inputs.total_steps)
 
 
-def restore(session: RunSession, material: Material, crew: Crew) -> None:
-    """Bring the crew's "learner" and random generators to where the run's newest checkpoint has them, if there is one.
+def restore(session: RunSession, inputs: RunInputs, learner: Distributed[Learner]) -> None:
+    """Bring learner and random generators to where the run's newest checkpoint has them, if there is one.
 
     Raises ConfigError when that checkpoint was trained on other rows.
     """
-    session.check_rows(material.rows.fingerprint())
+    session.check_rows(inputs.rows.fingerprint())
     if session.resumed is not None:
-        crew.call("learner", "states.load", session.resumed.path)
+        learner.run(load_states, session.resumed.path)
         set_rng_state(session.resumed.load("rng"))
 
 
-def train(config: RowsConfig, session: RunSession, material: Material, method: Method) -> dict[str, Any]:
+def train(config: RowsConfig, session: RunSession, inputs: RunInputs, task: TrainingTask) -> dict[str, Any]:
     """Run to the last step or a stop request; returns the summary that `areal train --json` prints."""
-    return _RowLoop(config, session, material, method).run()
+    total, every = inputs.total_steps, config.eval_every_steps
+    # At most this many, and none without validation rows.
+    valid_rows = 0 if inputs.valid is None else min(len(inputs.valid), config.eval_rows)
 
+    def evaluate(step: int) -> dict[str, float]:
+        """Empty without validation rows, and when it failed."""
+        found = None if inputs.valid is None else session.evaluated(step, lambda: task.evaluate(valid_rows))
+        if found is None:
+            return {}
+        metrics = {**found, "eval/rows": float(valid_rows)}
+        session.metrics.log(step, metrics)
+        return metrics
 
-class _RowLoop:
-    def __init__(self, config: RowsConfig, session: RunSession, material: Material, method: Method) -> None:
-        self._config = config
-        self._session = session
-        self._material = material
-        self._method = method
+    def states() -> States:
+        return to_save(task.learner, task.states())
 
-    def run(self) -> dict[str, Any]:
-        session, total = self._session, self._material.total_steps
-        self._method.prepare()
-        first = session.first_step
-        before = self._evaluate(first) if first == 0 and not session.stop.requested else {}
-        steps, last = session.run_steps(total, self._step, self._states)
-        after = self._evaluate(steps) if steps >= total else {}
-        summary = session.summary(steps=steps, total_steps=total, export=self._export)
-        return summary | {"loss": last.get(names.LOSS), "eval_before": before, "eval_after": after}
+    def export(folder: Path) -> None:
+        task.export(folder)
+        inputs.tokenizer.save_pretrained(folder)
 
-    def _step(self, step: int) -> dict[str, float]:
+    task.prepare()
+    first = session.first_step
+    before = evaluate(first) if first == 0 and not session.stop.requested else {}
+    for step in session.steps(total, states):
         started = time.perf_counter()
-        first = step * self._config.batch_size
-        stats, tokens = self._method.learn(range(first, first + self._config.batch_size))
+        stats, tokens = task.learn(range(step * config.batch_size, (step + 1) * config.batch_size))
         seconds = time.perf_counter() - started
         metrics = {
             names.LOSS: stats.loss,
@@ -146,27 +139,14 @@ class _RowLoop:
             names.TIME_STEP: seconds,
             **{f"train/{key}": value for key, value in stats.metrics.items()},
         }
-        self._session.metrics.log(step + 1, metrics)
-        every = self._config.eval_every_steps
-        if every and (step + 1) % every == 0 and step + 1 < self._material.total_steps:
-            metrics = metrics | self._evaluate(step + 1)
-        return metrics
-
-    def _evaluate(self, step: int) -> dict[str, float]:
-        """Empty without validation rows, and when it failed."""
-        if self._material.valid is None:
-            return {}
-        count = min(len(self._material.valid), self._config.eval_rows)
-        found = self._session.evaluated(step, lambda: self._method.evaluate(count))
-        if found is None:
-            return {}
-        metrics = {**found, "eval/rows": float(count)}
-        self._session.metrics.log(step, metrics)
-        return metrics
-
-    def _export(self, folder: Path) -> None:
-        self._method.export(folder)
-        self._material.tokenizer.save_pretrained(folder)
-
-    def _states(self) -> States:
-        return to_save(self._method.crew, self._method.learner.states, self._method.states())
+        session.metrics.log(step + 1, metrics)
+        if every and (step + 1) % every == 0 and step + 1 < total:
+            metrics |= evaluate(step + 1)
+        session.finish_step(metrics)
+    after = evaluate(session.finished_steps) if session.finished_steps >= total else {}
+    summary = session.summary(total_steps=total, export=export)
+    return summary | {
+        "loss": session.last_metrics.get(names.LOSS),
+        "eval_before": before,
+        "eval_after": after,
+    }

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import load
 from areal.trainer.config import PPOConfig
-from areal.trainer.processes import in_crew
+from areal.trainer.processes import run_on_rank_zero
 from areal.trainer.session import open_session
 
 if TYPE_CHECKING:
     from areal.trainer.config import RowsConfig
-    from areal.trainer.crew import Crew
+    from areal.trainer.rank_group import RankGroup
 
 ROW_TRAINERS: Final[dict[str, str]] = {
     "dpo": "areal.trainer.dpo:DPOTrainer",
@@ -31,20 +31,20 @@ def run(config: PPOConfig | RowsConfig) -> dict[str, Any]:
     from areal.trainer.ppo import configure_threads
 
     configure_threads(config.num_threads)
-    return in_crew(config, lambda crew: lead(config, crew))
+    return run_on_rank_zero(config, lambda group: lead(config, group))
 
 
-def lead(config: PPOConfig | RowsConfig, crew: Crew) -> dict[str, Any]:
-    """The part of rank 0: the whole run, for which the others do what their crew is asked for."""
+def lead(config: PPOConfig | RowsConfig, group: RankGroup) -> dict[str, Any]:
+    """Run everything, from rank 0; group: all ranks, which do what they are asked for."""
     from areal.infra.metrics.report import write_report
 
     with open_session(config) as session:
         if isinstance(config, PPOConfig):
             from areal.trainer.ppo import PPOTrainer
 
-            with PPOTrainer(config, session, crew) as trainer:
+            with PPOTrainer(config, session, group) as trainer:
                 summary = trainer.train()
         else:
-            summary = load("trainer", config.kind, ROW_TRAINERS)(config, session, crew).train()
+            summary = load("trainer", config.kind, ROW_TRAINERS)(config, session, group).train()
     summary["report"] = str(write_report(session.directory, session.directory / "report.html"))
     return summary

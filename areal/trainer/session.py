@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from areal.api import CheckpointError, ConfigError, RolloutError
+from areal.api import CheckpointError, ConfigError
 from areal.infra.checkpoint.lock import RunLock
 from areal.infra.checkpoint.signals import StopRequest
 from areal.infra.checkpoint.store import CheckpointStore
@@ -51,6 +51,10 @@ class RunSession:
         self.metrics = MetricLogger(directory, config.metrics)
         # Metrics of step k stand for k finished steps; later ones are about to be done again.
         self.metrics.resume_at(self.first_step + 1 if self.resumed is not None else 0)
+        self.finished_steps = self.first_step
+        """Training steps of the run that are done, those before a resume included."""
+        self.last_metrics: dict[str, float] = {}
+        """Of the last step that this process finished; empty before."""
         self._failed_saves = 0
         self._retry_pause = 1
         self._retry_step: int | None = None
@@ -63,39 +67,45 @@ class RunSession:
         """Index of the first step this process runs: 0, or the number of steps the checkpoint has seen."""
         return 0 if self.resumed is None else self.resumed.step
 
-    def run_steps(
-        self, total_steps: int, do_step: Callable[[int], dict[str, float]], states: Callable[[], States]
-    ) -> tuple[int, dict[str, float]]:
-        """Call `do_step(index)` from where the run stands to its end or a stop request, showing progress and saving.
+    def steps(self, total_steps: int, states: Callable[[], States]) -> Iterator[int]:
+        """Yield the index of each step to do, until `total_steps` are finished or a stop is requested.
 
-        states: what a checkpoint holds (see `CheckpointStore.save`), asked for between two steps. Returns the number of
-        finished steps and the metrics of the last one; its state is saved.
+            for step in session.steps(total_steps, states):
+                metrics = ...  # the work of the step
+                session.finish_step(metrics)
+
+        After each finished step, progress is shown and the state saved when it is due; after the last one it is always
+        saved. A body that was asked to stop before it did anything leaves by `continue`. When the body raises, nothing
+        is saved unless it calls `save_last`, since the state may be one in the middle of a step.
+
+        states: what a checkpoint holds (see `CheckpointStore.save`), asked for between two steps.
         """
-        step = self.first_step
-        metrics: dict[str, float] = {}
         title = f"{self.config.experiment_name}/{self.config.trial_name}"
         with LiveView(total_steps, title=title, enabled=self.config.metrics.progress) as view:
-            while step < total_steps and not self.stop.requested:
-                try:
-                    metrics = do_step(step)
-                except RolloutStoppedError:
-                    break  # asked to while it waited; saved below, like after any other step
-                except RolloutError:
-                    # No batch came, so the state is still that between two steps: keep the work that was done.
-                    if self._saved_step != step:
-                        self.save(step, states(), last=True)
-                    raise
-                step += 1
-                view.update(step, metrics)
+            while self.finished_steps < total_steps and not self.stop.requested:
+                step = self.finished_steps
+                yield step
+                if self.finished_steps == step:
+                    continue
+                step = self.finished_steps
+                view.update(step, self.last_metrics)
                 if self._is_regular(step) or step == self._retry_step:
                     self.save(step, states())
-        if self._saved_step != step:
-            self.save(step, states(), last=True)
-        return step, metrics
+        self.save_last(states)
 
-    def summary(self, *, steps: int, total_steps: int, export: Callable[[Path], None]) -> dict[str, Any]:
-        """What both kinds of run report. `export` writes the trained model into the folder it is given, if finished."""
-        finished = steps >= total_steps
+    def finish_step(self, metrics: dict[str, float]) -> None:
+        """Count the step that `steps` yielded last as done."""
+        self.finished_steps += 1
+        self.last_metrics = metrics
+
+    def save_last(self, states: Callable[[], States]) -> None:
+        """Save the state of the finished steps, if that was not done yet; a failure is an error at once."""
+        if self._saved_step != self.finished_steps:
+            self.save(self.finished_steps, states(), last=True)
+
+    def summary(self, *, total_steps: int, export: Callable[[Path], None]) -> dict[str, Any]:
+        """What all kinds of run report. `export` writes the trained model into the folder it is given, if finished."""
+        finished = self.finished_steps >= total_steps
         final = self.directory / "final"
         if finished:
             export(final)
@@ -104,7 +114,7 @@ class RunSession:
             "finished": finished,
             "directory": str(self.directory),
             "checkpoint": str(final) if finished else None,
-            "steps": steps,
+            "steps": self.finished_steps,
             "seconds": round(time.monotonic() - self._started, 2),
             "exit_code": self.stop.exit_code,
         }

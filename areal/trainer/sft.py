@@ -9,8 +9,8 @@ from areal.algorithm.aggregate import count
 from areal.algorithm.sft import sft_loss
 from areal.infra.metrics import names
 from areal.trainer import row_loop
-from areal.trainer.crew import Crew
 from areal.trainer.engines import build_engine, export_model
+from areal.trainer.rank_group import RankGroup
 from areal.trainer.rows import collate_rows
 from areal.trainer.states import EngineStates
 
@@ -63,33 +63,32 @@ class SFTTrainer:
         summary = SFTTrainer(config, session).train()
     """
 
-    def __init__(self, config: SFTConfig, session: RunSession, crew: Crew | None = None) -> None:
-        """crew: of the processes that the model is split over; None for this one alone."""
+    def __init__(self, config: SFTConfig, session: RunSession, group: RankGroup | None = None) -> None:
+        """group: the ranks that the model is split over; None for this process alone."""
         self.config = config
         self.session = session
-        self.crew = crew or Crew()
-        self.material = row_loop.gather(config)
-        self.learner: SFTLearner = row_loop.create_learner(self.crew, SFTLearner, config, self.material)
-        self.engine = self.learner.engine
-        row_loop.restore(session, self.material, self.crew)
+        self.inputs = row_loop.load_run_inputs(config)
+        self.learner = row_loop.create_learner(group or RankGroup(), SFTLearner, config, self.inputs)
+        self.engine = self.learner.local.engine
+        row_loop.restore(session, self.inputs, self.learner)
 
     def train(self) -> dict[str, Any]:
         """See `row_loop.train`."""
-        return row_loop.train(self.config, self.session, self.material, self)
+        return row_loop.train(self.config, self.session, self.inputs, self)
 
     def prepare(self) -> None:
         """Nothing has to be known."""
 
     def learn(self, ordinals: range) -> tuple[TrainStats, float]:
-        """See `row_loop.Method`."""
-        batch = collate_rows(self.material.rows, ordinals)
-        return self.crew.call("learner", "learn", batch), float(batch.lengths.sum())
+        """See `row_loop.TrainingTask`."""
+        batch = collate_rows(self.inputs.rows, ordinals)
+        return self.learner.run(SFTLearner.learn, batch), float(batch.lengths.sum())
 
     def evaluate(self, count: int) -> Mapping[str, float]:
         """Mean negative log-likelihood per target token of the validation rows."""
-        assert self.material.valid is not None, "only asked with validation rows"
-        batch = collate_rows(self.material.valid, range(count))
-        return {names.EVAL_LOSS: self.crew.call("learner", "evaluate", batch)}
+        assert self.inputs.valid is not None, "only asked with validation rows"
+        batch = collate_rows(self.inputs.valid, range(count))
+        return {names.EVAL_LOSS: self.learner.run(SFTLearner.evaluate, batch)}
 
     def states(self) -> Mapping[str, Any]:
         """Engine and random generators are all there is."""
@@ -97,4 +96,4 @@ class SFTTrainer:
 
     def export(self, folder: Path) -> None:
         """Write the trained model."""
-        self.crew.call("learner", "export", folder)
+        self.learner.run(SFTLearner.export, folder)

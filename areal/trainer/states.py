@@ -5,7 +5,7 @@ Either is continued by any number of processes, and shards also by a run that sp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from areal.api import CheckpointError
 from areal.engine.train.engine import TrainingEngine
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from areal.engine.archon.checkpoint import ShardedCheckpoints
-    from areal.trainer.crew import Crew
     from areal.trainer.engines import Engine
+    from areal.trainer.rank_group import Distributed
 
 _RNG_OF_RANK: Final = "rng_rank_"
 """Random generators of the ranks above 0; those of rank 0 are the run's own, saved by its trainer."""
@@ -92,18 +92,38 @@ class EngineStates:
         return self._sharded[name]
 
 
-def to_save(crew: Crew, states: EngineStates, others: Mapping[str, Any]) -> Mapping[str, Any] | Callable[[Path], None]:
-    """What a `CheckpointStore` is given on rank 0: states by name, or what fills the folder of a checkpoint.
+class Learner(Protocol):
+    """What a run trains, on one rank."""
 
-    states: of the crew's "learner". others: what rank 0 alone has, beside the random generators.
+    @property
+    def states(self) -> EngineStates:
+        """States of its engines."""
+        ...
+
+
+def save_states(learner: Learner, folder: Path) -> None:
+    """See `EngineStates.save`."""
+    learner.states.save(folder)
+
+
+def load_states(learner: Learner, folder: Path) -> None:
+    """See `EngineStates.load`."""
+    learner.states.load(folder)
+
+
+def to_save(learner: Distributed[Learner], others: Mapping[str, Any]) -> Mapping[str, Any] | Callable[[Path], None]:
+    """Return what a `CheckpointStore` is given on rank 0: states by name, or what fills the folder of a checkpoint.
+
+    others: what rank 0 alone has, beside the random generators.
     """
+    states = learner.local.states
     if not states.is_sharded:
         return {**states.whole(), **others, "rng": rng_state()}
 
     def write(folder: Path) -> None:
         for name, state in {**others, "rng": _host_rng_state()}.items():
             save_state(folder, name, state)
-        crew.call("learner", "states.save", folder)
+        learner.run(save_states, folder)
 
     return write
 

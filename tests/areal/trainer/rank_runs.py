@@ -19,9 +19,12 @@ from areal.infra.metrics.logger import read_metrics
 from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims
 from areal.models.reward_model import load_reward_model
-from areal.trainer.crew import Crew
-from areal.trainer.processes import in_crew
+from areal.trainer.assembly import tokenizer_of
+from areal.trainer.processes import run_on_rank_zero
+from areal.trainer.rank_group import RankGroup
 from areal.trainer.run import lead
+from areal.trainer.sft import SFTLearner
+from areal.trainer.states import save_states
 
 NUMBERS = {"num_threads": 1, "actor__dtype": "float64", "actor__adam_eps": 1e-3, "actor__device": "cpu"}
 SHARDED = ArchonConfig(parallel=ParallelDims(dp_shard=2))
@@ -98,9 +101,9 @@ MAKERS = {
 }
 
 
-def run(kind, folder, crew, archon, **changes):
+def run(kind, folder, group, archon, **changes):
     config = MAKERS[kind](folder, **changes)
-    lead(replace(config, archon=archon), crew)
+    lead(replace(config, archon=archon), group)
 
 
 def difference(kind, first, second):
@@ -119,17 +122,17 @@ def difference(kind, first, second):
     return {"metrics": metrics, "weights": weights}
 
 
-def compare(kind, folder, crew, ways):
+def compare(kind, folder, group, ways):
     """A run of four steps in one process against one over ranks, and against runs that change over in the middle."""
     straight = folder / f"{kind} alone"
-    run(kind, straight, Crew(), None)
+    run(kind, straight, RankGroup(), None)
     found = {}
     for way in ways:
         target = folder / f"{kind} {way}"
         if way == "ranks":
-            run(kind, target, crew, SPLIT if kind == "sft" else SHARDED)
+            run(kind, target, group, SPLIT if kind == "sft" else SHARDED)
         else:
-            parts = [(crew, SHARDED), (Crew(), None)]
+            parts = [(group, SHARDED), (RankGroup(), None)]
             first, second = parts if way == "ranks to one" else reversed(parts)
             run(kind, target, *first, total_train_steps=2)
             run(kind, target, *second)
@@ -137,16 +140,18 @@ def compare(kind, folder, crew, ways):
     return found
 
 
-def saves(crew, folder):
+def saves(group, folder):
     """What becomes of a checkpoint in a folder that only rank 0 can see, and of the next one."""
     refused = ""
+    config = replace(sft(folder / "none"), archon=SHARDED)
+    learner = group.create(SFTLearner, config, tokenizer_of(config.model), 1)
     try:
-        crew.call("learner", "states.save", Path("seen by rank 0"))
+        learner.run(save_states, Path("seen by rank 0"))
     except CheckpointError as error:
         refused = str(error)
     whole = folder / "whole"
     whole.mkdir()
-    crew.call("learner", "states.save", whole)
+    learner.run(save_states, whole)
     return {"refused": refused, "next": sorted(path.name for path in whole.iterdir())}
 
 
@@ -167,14 +172,14 @@ def main():
     parser.add_argument("kinds", nargs="+", choices=MAKERS)
     arguments = parser.parse_args()
 
-    def lead_all(crew):
-        found = {kind: compare(kind, arguments.folder, crew, arguments.ways) for kind in arguments.kinds}
-        found["saves"] = saves(crew, arguments.folder)
+    def lead_all(group):
+        found = {kind: compare(kind, arguments.folder, group, arguments.ways) for kind in arguments.kinds}
+        found["saves"] = saves(group, arguments.folder)
         arguments.out.write_text(json.dumps(found) + "\n", encoding="utf-8")
         return {}
 
     work_in_own_folder(arguments.folder)
-    in_crew(replace(sft(arguments.folder / "none"), archon=SHARDED), lead_all)
+    run_on_rank_zero(replace(sft(arguments.folder / "none"), archon=SHARDED), lead_all)
 
 
 if __name__ == "__main__":

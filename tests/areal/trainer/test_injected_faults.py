@@ -343,17 +343,19 @@ def test_a_nan_gradient_skips_its_step_and_nothing_else(tmp_path, caplog):
 
     def poison(trainer):
         victim = next(item for item in trainer.actor.model.parameters() if item.ndim == 2)
-        step = trainer._step
+        train_batch = trainer.actor.train_batch
 
-        def watched(index):
-            handle = victim.register_hook(lambda gradient: gradient * float("nan")) if index == 1 else None
+        def watched(*arguments, **options):
+            handle = None
+            if trainer.actor.version == 1:
+                handle = victim.register_hook(lambda gradient: gradient * float("nan"))
             before_and_after.append({key: value.clone() for key, value in trainer.actor.weights().items()})
-            metrics = step(index)
+            stats = train_batch(*arguments, **options)
             if handle is not None:
                 handle.remove()
-            return metrics
+            return stats
 
-        trainer._step = watched
+        trainer.actor.train_batch = watched
 
     summary, weights = train_with(config, poison)
     metrics = metrics_of(tmp_path / "run")
@@ -377,7 +379,7 @@ def test_running_out_of_memory_once_costs_a_repetition(tmp_path, straight, caplo
     config = runs.tiny(tmp_path / "run", **SMALL)
 
     def run_out(trainer):
-        hidden, update = trainer.actor.model.hidden, trainer.learner.update
+        hidden, train_batch = trainer.actor.model.hidden, trainer.actor.train_batch
         left = 0
 
         def refuse(*arguments, **options):
@@ -387,12 +389,12 @@ def test_running_out_of_memory_once_costs_a_repetition(tmp_path, straight, caplo
                 raise torch.OutOfMemoryError("CUDA out of memory (injected)")
             return hidden(*arguments, **options)
 
-        def second_update(batch):
+        def second_step(*arguments, **options):
             nonlocal left
             left = times if trainer.actor.num_steps == 1 else 0
-            return update(batch)
+            return train_batch(*arguments, **options)
 
-        trainer.actor.model.hidden, trainer.learner.update = refuse, second_update
+        trainer.actor.model.hidden, trainer.actor.train_batch = refuse, second_step
 
     if times > 1:
         with pytest.raises(EngineError, match="Lower max_tokens_per_micro_batch"):

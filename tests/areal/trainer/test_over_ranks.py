@@ -21,8 +21,8 @@ from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics.logger import read_metrics
 from areal.models import from_pretrained
 from areal.trainer.configuration.source import dump_yaml
-from areal.trainer.crew import Crew
-from areal.trainer.processes import in_crew
+from areal.trainer.processes import run_on_rank_zero
+from areal.trainer.rank_group import RankGroup
 from areal.trainer.run import lead
 
 PROGRAM = Path(__file__).with_name("rank_runs.py")
@@ -64,7 +64,7 @@ def test_rl_begins_over_ranks_and_ends_in_one_process_with_the_numbers_of_one(rl
 )
 def test_a_rank_that_cannot_save_costs_that_checkpoint(rl):
     assert "no checkpoint was written: rank 1: " in rl["saves"]["refused"]
-    assert rl["saves"]["next"] == ["actor", "critic", "rng_rank_1.json"]
+    assert rl["saves"]["next"] == ["actor", "rng_rank_1.json"]
 
 
 @pytest.mark.exhaustive
@@ -142,7 +142,7 @@ def launch(tmp_path):
 
 def alone(folder, **changes):
     """Weights of the same run in this process, without `archon`."""
-    lead(runs.sft(folder, **changes), Crew())
+    lead(runs.sft(folder, **changes), RankGroup())
     return weights(folder)
 
 
@@ -273,6 +273,6 @@ def test_wrong_numbers_of_processes_are_refused_at_once(tmp_path, monkeypatch, r
     if ranks is not None:
         monkeypatch.setenv("WORLD_SIZE", str(ranks))
     with pytest.raises(ConfigError) as error:
-        in_crew(config, lambda crew: lead(config, crew))
+        run_on_rank_zero(config, lambda group: lead(config, group))
     assert message in str(error.value)
     assert not (tmp_path / "run").exists()

@@ -9,27 +9,29 @@ import threading
 import time
 from importlib import import_module
 from multiprocessing.connection import Connection
+from operator import methodcaller
 from pathlib import Path
 
 import pytest
 
 from areal.api import EngineError
-from areal.trainer import crew as crew_module
-from areal.trainer.crew import Crew
-from areal.trainer.processes import admit, introduce
+from areal.trainer import processes
+from areal.trainer import rank_group as rank_group_module
+from areal.trainer.processes import accept_rank, join_rank_zero
+from areal.trainer.rank_group import RankGroup
 
 PATIENCE = 0.5
-FOLLOWER = (
+OTHER_RANK = (
     "import sys\n"
     "from multiprocessing.connection import Connection\n"
-    "from areal.trainer import crew\n"
-    f"crew.ALIKE_SECONDS = {PATIENCE}\n"
-    "raise SystemExit(crew.follow(Connection(int(sys.argv[1]))))\n"
+    "from areal.trainer import rank_group\n"
+    f"rank_group.ALIKE_SECONDS = {PATIENCE}\n"
+    "raise SystemExit(rank_group.serve(Connection(int(sys.argv[1]))))\n"
 )
 
 
 class Ranks:
-    """A crew in this process, and its followers in processes of their own, each in a folder of its own."""
+    """A group led by this process, and its other ranks in processes of their own, each in a folder of its own."""
 
     def __init__(self, folder, count):
         self.folders, self.processes, links = [], [], []
@@ -37,7 +39,7 @@ class Ranks:
             ours, theirs = socket.socketpair()
             self.folders.append(folder / str(rank))
             self.folders[-1].mkdir()
-            command = [sys.executable, "-c", FOLLOWER, str(theirs.fileno())]
+            command = [sys.executable, "-c", OTHER_RANK, str(theirs.fileno())]
             self.processes.append(
                 subprocess.Popen(
                     command, cwd=self.folders[-1], pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True,
@@ -47,16 +49,16 @@ class Ranks:
             theirs.close()
             links.append(Connection(ours.detach()))
         self.links = links
-        self.crew = Crew(links)
+        self.group = RankGroup(links)
 
     def create_module(self, name, *texts):
-        """A target that is another module on each rank."""
+        """An object that is another module on each rank."""
         for folder, text in zip([Path(), *self.folders], texts, strict=True):
             (folder / f"{name}.py").write_text(text)
-        self.crew.create(name, import_module, name)
+        return self.group.create(import_module, name)
 
     def end(self, rank):
-        """Exit code and stderr of a follower that is about to end."""
+        """Exit code and stderr of a rank that is about to end."""
         process = self.processes[rank - 1]
         _, errors = process.communicate(timeout=30)
         return process.returncode, errors
@@ -64,8 +66,8 @@ class Ranks:
 
 @pytest.fixture
 def ranks(tmp_path, monkeypatch):
-    """`ranks(count)`: a crew with that many followers; all work in folders where relative paths are their own."""
-    monkeypatch.setattr(crew_module, "ALIKE_SECONDS", PATIENCE)
+    """`ranks(count)`: a group with that many other ranks; all work in folders where relative paths are their own."""
+    monkeypatch.setattr(rank_group_module, "ALIKE_SECONDS", PATIENCE)
     (tmp_path / "0").mkdir()
     monkeypatch.chdir(tmp_path / "0")
     monkeypatch.syspath_prepend(str(tmp_path / "0"))
@@ -77,79 +79,79 @@ def ranks(tmp_path, monkeypatch):
 
     yield make
     for item in made:
-        item.crew.end(0)
+        item.group.end(0)
         for process in item.processes:
             process.kill()
             process.communicate()
 
 
-def test_a_crew_of_one_does_everything_here_without_copies():
-    crew, value = Crew(), [object()]
-    assert crew.create("list", list) == []
-    crew.call("list", "append", value)
-    assert crew.call("list", "pop") is value
-    crew.drop("list")
+def test_a_group_of_one_runs_everything_here_without_copies():
+    group, value = RankGroup(), [object()]
+    found = group.create(list)
+    assert found.local == []
+    found.run(list.append, value)
+    assert found.run(list.pop) is value
+    found.drop()
     with pytest.raises(KeyError):
-        crew.call("list", "pop")
-    assert crew.num_ranks == 1
+        found.run(list.pop)
+    assert group.num_ranks == 1
 
 
 def test_every_rank_does_what_rank_0_asks_for_and_rank_0_has_the_result(ranks):
     found = ranks(2)
-    crew = found.crew
-    assert crew.num_ranks == 3
-    assert crew.create("file", Path, "told") == Path("told")
-    assert crew.call("file", "write_text", "first", encoding="utf-8") == 5
+    group = found.group
+    assert group.num_ranks == 3
+    told = group.create(Path, "told")
+    assert told.local == Path("told")
+    assert told.run(Path.write_text, "first", encoding="utf-8") == 5
     assert [(folder / "told").read_text() for folder in found.folders] == ["first", "first"]
-    # Methods of attributes; an object takes the place of an older one of its name.
-    assert crew.call("file", "parent.mkdir", exist_ok=True) is None
-    crew.create("file", Path, "other")
-    crew.call("file", "touch")
+    other = group.create(Path, "other")
+    other.run(Path.touch)
     assert all((folder / "other").exists() for folder in found.folders)
-    crew.drop("file")
+    assert told.run(Path.read_text) == "first"
+    other.drop()
     with pytest.raises(KeyError):
-        crew.call("file", "touch")
-    crew.end(7)
+        other.run(Path.touch)
+    group.end(7)
     assert [found.end(rank)[0] for rank in (1, 2)] == [7, 7]
 
 
 def test_an_error_of_all_ranks_is_that_of_rank_0_and_all_go_on(ranks):
-    found = ranks(2)
-    found.crew.create("file", Path, "missing")
+    file = ranks(2).group.create(Path, "missing")
     for _ in range(3):
         with pytest.raises(FileNotFoundError):
-            found.crew.call("file", "read_text")
-    found.crew.call("file", "touch")
-    # Nobody took the pause for a farewell.
+            file.run(Path.read_text)
+    file.run(Path.touch)
+    # No rank took the pause for a failure of its own.
     time.sleep(2 * PATIENCE)
-    assert found.crew.call("file", "read_text") == ""
+    assert file.run(Path.read_text) == ""
 
 
 def test_an_error_of_rank_0_alone_leaves_the_others_ready(ranks):
     found = ranks(2)
-    found.crew.create("file", Path, "present")
+    file = found.group.create(Path, "present")
     for folder in found.folders:
         (folder / "present").touch()
     with pytest.raises(FileNotFoundError):
-        found.crew.call("file", "read_text")
-    found.crew.call("file", "write_text", "now")
-    assert found.crew.call("file", "read_text") == "now"
+        file.run(Path.read_text)
+    file.run(Path.write_text, "now")
+    assert file.run(Path.read_text) == "now"
 
 
-def test_an_error_of_another_rank_alone_names_it_and_ends_the_crew(ranks):
+def test_an_error_of_another_rank_alone_names_it_and_ends_the_group(ranks):
     found = ranks(2)
-    found.crew.create("file", Path, "present")
+    file = found.group.create(Path, "present")
     for folder in (Path(), found.folders[0]):
         (folder / "present").touch()
-    with pytest.raises(EngineError, match=r"rank 2 failed in file\.read_text: FileNotFoundError: .*'present'"):
-        found.crew.call("file", "read_text")
+    with pytest.raises(EngineError, match=r"rank 2 failed in Path\.read_text: FileNotFoundError: .*'present'"):
+        file.run(Path.read_text)
     with pytest.raises(EngineError, match="no longer work together: rank 2 failed"):
-        found.crew.call("file", "touch")
+        file.run(Path.touch)
     code, errors = found.end(2)
     assert code == 1
     assert "this rank failed and rank 0 did not" in errors
     assert found.processes[0].poll() is None
-    found.crew.end(3, why="DataError: no rows")
+    found.group.end(3, reason="DataError: no rows")
     code, errors = found.end(1)
     assert code == 3
     assert "rank 0 ends the run with exit code 3: DataError: no rows" in errors
@@ -165,76 +167,75 @@ def test_a_rank_that_failed_alone_is_the_culprit_of_what_its_end_breaks(ranks):
         "        time.sleep(0.02)\n"
         "    raise ConnectionError('rank 1 closed the connection')\n"
     )
-    found.create_module("step_together", waits, "def run(pid):\n    raise ValueError('no room')\n", waits)
-    with pytest.raises(EngineError, match=r"rank 1 failed in step_together\.run: ValueError: no room") as error:
-        found.crew.call("step_together", "run", found.processes[0].pid)
+    step = found.create_module("step_together", waits, "def run(pid):\n    raise ValueError('no room')\n", waits)
+    with pytest.raises(EngineError, match=r"rank 1 failed in operator.methodcaller.*: ValueError: no room") as error:
+        step.run(methodcaller("run", found.processes[0].pid))
     assert isinstance(error.value.__cause__, ConnectionError)
 
 
 def test_a_rank_that_was_killed_while_idle_is_named(ranks):
     found = ranks(2)
-    found.crew.create("list", list)
+    items = found.group.create(list)
     found.processes[1].kill()
     found.processes[1].wait()
-    with pytest.raises(EngineError, match="rank 2 has ended"):
-        found.crew.call("list", "append", 1)
+    with pytest.raises(EngineError, match="connection to rank 2 lost"):
+        items.run(list.append, 1)
 
 
 def test_a_rank_that_is_killed_at_work_is_named_at_once(ranks):
     found = ranks(2)
     sleeps = "import time\ndef run():\n    time.sleep(600)\n"
-    found.create_module("long_step", "def run():\n    pass\n", "def run():\n    pass\n", sleeps)
+    step = found.create_module("long_step", "def run():\n    pass\n", "def run():\n    pass\n", sleeps)
     killer = threading.Timer(0.3, found.processes[1].kill)
     killer.start()
     began = time.monotonic()
-    with pytest.raises(EngineError, match=r"rank 2 has ended during long_step\.run"):
-        found.crew.call("long_step", "run")
+    with pytest.raises(EngineError, match="connection to rank 2 lost during operator.methodcaller"):
+        step.run(methodcaller("run"))
     assert time.monotonic() - began < 10
     killer.join()
 
 
-def test_followers_end_when_rank_0_is_gone(ranks):
+def test_the_other_ranks_end_when_rank_0_is_gone(ranks):
     found = ranks(1)
-    found.crew.create("file", Path, "told")
+    found.group.create(Path, "told")
     for link in found.links:
         link.close()
     code, errors = found.end(1)
     assert code == 1
-    assert "EngineError: rank 0 has ended without a word" in errors
+    assert "EngineError: connection to rank 0 lost" in errors
 
 
 def test_threads_take_turns_and_all_ranks_see_one_order(ranks):
     found = ranks(1)
-    found.crew.create("out", open, "told", "a")
+    out = found.group.create(open, "told", "a")
 
     def write(letter):
         for _ in range(50):
-            found.crew.call("out", "write", letter)
+            out.run(methodcaller("write", letter))
 
     threads = [threading.Thread(target=write, args=(letter,)) for letter in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    found.crew.call("out", "close")
+    out.run(methodcaller("close"))
     ours, theirs = Path("told").read_text(), (found.folders[0] / "told").read_text()
     assert (ours, len(ours)) == (theirs, 100)
 
 
 def test_commands_inside_commands_are_refused():
-    crew = Crew()
-    crew.create("crew", lambda: crew)
-    with pytest.raises(EngineError, match="may not give commands itself"):
-        crew.call("crew", "drop", "crew")
+    group = RankGroup()
+    found = group.create(list)
+    with pytest.raises(EngineError, match="cannot run another command"):
+        found.run(lambda _: found.run(list.pop))
 
 
 def test_what_cannot_be_sent_harms_nobody(ranks):
-    found = ranks(1)
-    found.crew.create("list", list)
+    items = ranks(1).group.create(list)
     with pytest.raises((TypeError, AttributeError), match="pickle"):
-        found.crew.call("list", "append", lambda: None)
-    found.crew.call("list", "append", 1)
-    assert found.crew.call("list", "pop") == 1
+        items.run(list.append, lambda: None)
+    items.run(list.append, 1)
+    assert items.run(list.pop) == 1
 
 
 def handshake(their_key):
@@ -244,13 +245,13 @@ def handshake(their_key):
 
         def visit():
             try:
-                outcome["link"] = introduce(socket.create_connection(server.getsockname()), their_key or key, 3)
+                outcome["link"] = join_rank_zero(socket.create_connection(server.getsockname()), their_key or key, 3)
             except EngineError as error:
                 outcome["error"] = str(error)
 
         visitor = threading.Thread(target=visit)
         visitor.start()
-        found = admit(server.accept()[0], key)
+        found = accept_rank(server.accept()[0], key)
         visitor.join()
     return found, outcome
 
@@ -260,6 +261,24 @@ def test_only_who_has_the_key_is_admitted():
     assert found[0] == 3
     outcome["link"].send("hello")
     assert found[1].recv() == "hello"
+    found[1].close()
+    outcome["link"].close()
     found, outcome = handshake(secrets.token_bytes(32))
     assert found is None
     assert "does not belong to this run" in outcome["error"]
+
+
+def test_a_stranger_that_says_nothing_keeps_the_ranks_waiting_for_a_moment_only(monkeypatch):
+    monkeypatch.setattr(processes, "_AUTHENTICATE_SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        began = time.monotonic()
+        assert accept_rank(server.accept()[0], b"k" * 32) is None
+    assert time.monotonic() - began < 10
+
+
+def test_a_rank_that_never_connects_is_named(monkeypatch):
+    monkeypatch.setattr(processes, "_CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("torch.distributed.broadcast_object_list", lambda *_, **__: None)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(EngineError, match=r"ranks \[1, 2\] did not connect within 0.2 s"):
+        processes._accept_ranks(2)
