@@ -155,10 +155,10 @@ def planned(model: Mapping[str, Any], actor: Mapping[str, Any], *options: str) -
     """
     import argparse
 
-    from areal.cli import plan
+    from areal.cli.commands import plan
 
     parser = argparse.ArgumentParser()
-    plan.add_arguments(parser)
+    plan.configure(parser)
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "run.yaml"
         config.write_text(json.dumps({"kind": "sft", "model": {"init": dict(model)}, "actor": dict(actor)}))

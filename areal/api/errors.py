@@ -5,15 +5,16 @@
     |   +-- ConfigError             2   a configuration that cannot be run
     |   +-- RegistryError           2   unknown name, or a target that cannot be loaded
     |   +-- ModelError              2   an architecture, checkpoint or feature we do not implement
-    +-- DataError                   3   rows that contradict the schema
-    +-- CheckpointError             4   damaged, missing or unwritable checkpoint
+    +-- DataError                   20  rows that contradict the schema
+    +-- CheckpointError             21  damaged, missing or unwritable checkpoint
     +-- FaultError                  1   one episode failed (typed; counted, excluded, never a score)
-    +-- RolloutError                5   rollouts cannot make progress
-    +-- NumericsError               6   too many non-finite steps
+    +-- RolloutError                22  rollouts cannot make progress
+    +-- NumericsError               23  too many non-finite steps
     +-- EngineError                 1   an engine was misused or broke
     +-- BusyError                   75  another process owns the resource
 
-Only `areal.cli` turns an error into an exit. A message says what happened, where, what was expected and what to do.
+Only `areal.cli` turns an error into an exit. A code has one meaning over all programs of the repository: 3 to 13 belong
+to the harness. A message says what happened, where, what was expected and what to do.
 
 Adding an error: subclass the nearest category, also inherit the standard error it replaces, add a line to the tree
 above.
@@ -51,25 +52,25 @@ class ModelError(UsageError):
 class DataError(ArealError, ValueError):
     """Rows of a dataset contradict the schema; the message carries row numbers."""
 
-    exit_code = 3
+    exit_code = 20
 
 
 class CheckpointError(ArealError, OSError):
     """A checkpoint is damaged, incompatible, missing, or could not be written."""
 
-    exit_code = 4
+    exit_code = 21
 
 
 class RolloutError(ArealError, RuntimeError):
     """Rollouts cannot make progress: everything fails, or the data ran out; the message has the tally of reasons."""
 
-    exit_code = 5
+    exit_code = 22
 
 
 class NumericsError(ArealError, ArithmeticError):
     """More optimizer steps were skipped for non-finite gradients than the budget allows."""
 
-    exit_code = 6
+    exit_code = 23
 
 
 class EngineError(ArealError, RuntimeError):

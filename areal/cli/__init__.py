@@ -1,4 +1,6 @@
-"""The `areal` command: the only place that prints, catches errors and exits.
+"""Implement the `areal` command: the only place that prints, catches errors and exits.
 
-Commands are one module each; see `main`.
+`main` finds the command, runs it and turns errors into exit codes; `output` prints its report. Each command is one
+module of `commands`: its docstring is its page of help, `configure(parser)` adds its arguments, and `run(arguments)`
+returns its `Report`.
 """

@@ -1,48 +1,44 @@
-"""Entry point of `areal`: parse, run one command, turn errors into messages and exit codes.
+"""Parse a command line, run its command, and turn errors into messages and exit codes.
 
-Start-up is light: a command imports what it needs when it runs, so `areal --help` never loads torch. A command is a
-module with HELP, `add_arguments(parser)` and `run(arguments) -> Result`, listed in COMMANDS.
+Start-up is light: `areal --help` imports no command, `areal train --help` only its own module, and commands import
+what they need when they run.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import traceback
+from importlib import import_module
 from typing import IO, TYPE_CHECKING, Final, NoReturn
 
 import areal
-from areal.api.errors import ArealError, UsageError
-from areal.cli import config, demo, launch, listing, plan, report, serve, train, version
-from areal.cli.output import discard, print_error, print_result, reserved_stdout
-from areal.utils import logging
-from areal.utils.suggest import did_you_mean
+from areal.cli.output import discard, print_error, print_report, reserved_stdout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import ModuleType
+    from collections.abc import Collection, Sequence
 
-COMMANDS: Final[dict[str, ModuleType]] = {
-    "config": config,
-    "demo": demo,
-    "launch": launch,
-    "list": listing,
-    "plan": plan,
-    "report": report,
-    "serve": serve,
-    "train": train,
-    "version": version,
+COMMANDS: Final[dict[str, str]] = {
+    "config": "print a JSON schema or a reference of all configuration keys",
+    "demo": "learn something by RL on this machine, from nothing, in about a minute",
+    "launch": "run a program as several ranks, with restarts and no orphans",
+    "list": "list the datasets, rewards, workflows, models, objectives and preference losses a configuration can name",
+    "plan": "say what training over many processes costs each of them",
+    "report": "write a self-contained HTML page about a run",
+    "serve": "start one inference server for trainers elsewhere",
+    "train": "train a model as a YAML configuration says",
+    "version": "print the versions that a bug report needs",
 }
+"""Names of the modules in `areal.cli.commands`, with the line about each in `areal --help`."""
 
 EXIT_CODES: Final = """\
 exit codes:
   0    success
   1    unexpected error (with traceback), or a broken engine
   2    wrong arguments, configuration, registry name or model
-  3    rows of a dataset contradict its schema
-  4    checkpoint damaged, missing or unwritable
-  5    rollouts cannot make progress
-  6    too many optimizer steps with non-finite gradients
+  20   rows of a dataset contradict its schema
+  21   checkpoint damaged, missing or unwritable
+  22   rollouts cannot make progress
+  23   too many optimizer steps with non-finite gradients
   75   another process owns the run directory
   130  interrupted (Ctrl-C)
   143  terminated (SIGTERM)
@@ -56,7 +52,9 @@ class Parser(argparse.ArgumentParser):
     """Raises UsageError instead of exiting, so that `--json` callers get their object for wrong arguments too."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise the failure that argparse found; it calls this for every one."""
+        """Report a parse failure; argparse calls this."""
+        from areal.api.errors import UsageError
+
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
@@ -66,13 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What stands after -- belongs to the program that `areal launch` starts.
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if "--json" not in own:
-        return _run(arguments, as_json=False)
+        return _run(arguments, sys.stdout, as_json=False)
     with reserved_stdout() as stream:
-        return _run(arguments, as_json=True, stream=stream)
+        return _run(arguments, stream, as_json=True)
 
 
-def build_parser() -> Parser:
-    """Return the parser of the whole command line."""
+def build_parser(loaded: Collection[str] = tuple(COMMANDS)) -> Parser:
+    """Build the parser of the command line. loaded: the commands whose modules are imported for their arguments."""
     parser = Parser(
         prog="areal",
         description="Asynchronous RL post-training for language models.",
@@ -82,10 +80,14 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"areal {areal.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name, module in COMMANDS.items():
+    for name, summary in COMMANDS.items():
+        if name not in loaded:
+            commands.add_parser(name, help=summary)
+            continue
+        module = import_module(f"areal.cli.commands.{name}")
         child = commands.add_parser(
             name,
-            help=module.HELP,
+            help=summary,
             description=(module.__doc__ or "").strip(),
             epilog=EXIT_CODES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -98,55 +100,65 @@ def build_parser() -> Parser:
         child.add_argument(
             "--log-level", choices=levels, default="info", help="least severe log lines to show on stderr"
         )
-        module.add_arguments(child)
+        module.configure(child)
         child.set_defaults(run=module.run, parser=child)
     return parser
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse a command line. Raises UsageError with the nearest command or option."""
-    parser = build_parser()
     word = next((argument for argument in argv if not argument.startswith("-")), None)
     if word is not None and word not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        raise UsageError(f"no command {word!r}; {did_you_mean(word, COMMANDS) or f'commands are {known}'}")
-    arguments, rest = parser.parse_known_args(argv)
+        raise _usage_error(f"no command {word!r}", word, COMMANDS, f"commands are {', '.join(COMMANDS)}")
+    arguments, rest = build_parser([word] if word else []).parse_known_args(argv)
     if arguments.command is None:
-        raise UsageError(f"no command given; commands are {', '.join(COMMANDS)} (see `areal --help`)")
+        raise _usage_error("no command given", "", (), f"commands are {', '.join(COMMANDS)} (see `areal --help`)")
     if hasattr(arguments, "overrides"):
         # argparse ends a list of positionals at the first option; overrides may stand anywhere.
         arguments.overrides += [word for word in rest if not word.startswith("-")]
         rest = [word for word in rest if word.startswith("-")]
     if rest:
         options = [option for action in arguments.parser._actions for option in action.option_strings]
-        hint = did_you_mean(rest[0].partition("=")[0], options)
-        if not hint and "=" in rest[0] and hasattr(arguments, "overrides"):
+        hint = f"see `areal {arguments.command} --help`"
+        if "=" in rest[0] and hasattr(arguments, "overrides"):
             hint = f"configuration keys are written without dashes: {rest[0].lstrip('-')}"
-        raise UsageError(f"unknown argument {rest[0]!r}; {hint or f'see `areal {arguments.command} --help`'}")
+        raise _usage_error(f"unknown argument {rest[0]!r}", rest[0].partition("=")[0], options, hint)
     return arguments
 
 
-def _run(argv: list[str], *, as_json: bool, stream: IO[str] | None = None) -> int:
-    out = stream or sys.stdout
+def _usage_error(message: str, word: str, known: Collection[str], hint: str) -> Exception:
+    """Return the error that suggests the known word nearest to `word`; the hint when none is near."""
+    from areal.api.errors import UsageError
+    from areal.utils.suggest import did_you_mean
+
+    return UsageError(f"{message}; {did_you_mean(word, known) or hint}")
+
+
+def _run(argv: list[str], stream: IO[str], *, as_json: bool) -> int:
     try:
         arguments = parse(argv)
+        from areal.utils import logging
+
         logging.configure(arguments.log_level)
-        result = arguments.run(arguments)
-        print_result(arguments.command, result, out, as_json=as_json)
-        out.flush()
+        report = arguments.run(arguments)
+        print_report(arguments.command, report, stream, as_json=as_json)
+        stream.flush()
     except SystemExit as request:  # argparse: --help and --version
         return int(request.code or 0)
-    except ArealError as error:
-        print_error(error, error.exit_code, out, as_json=as_json)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print_error(KeyboardInterrupt("interrupted"), _INTERRUPTED, out, as_json=as_json)
-        return _INTERRUPTED
     except BrokenPipeError:
-        discard(out)  # `areal list | head`: the reader has what it wants
+        discard(stream)  # `areal list | head`: the reader has what it wants
         return 0
-    except Exception as error:  # noqa: BLE001 -- the outermost frame: report, with traceback, instead of dying silently
-        traceback.print_exc(file=sys.stderr)
-        print_error(error, _UNEXPECTED, out, as_json=as_json)
-        return _UNEXPECTED
-    return int(result.exit_code)
+    except KeyboardInterrupt:
+        print_error(KeyboardInterrupt("interrupted"), _INTERRUPTED, stream, as_json=as_json)
+        return _INTERRUPTED
+    except Exception as error:  # noqa: BLE001 -- the outermost frame: report it instead of dying silently
+        from areal.api.errors import ArealError
+
+        code = error.exit_code if isinstance(error, ArealError) else _UNEXPECTED
+        if not isinstance(error, ArealError):
+            import traceback
+
+            traceback.print_exc(file=sys.stderr)
+        print_error(error, code, stream, as_json=as_json)
+        return code
+    return int(report.exit_code)

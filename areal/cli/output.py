@@ -1,40 +1,43 @@
-"""What a command hands back, and how it reaches stdout: text for people, or one JSON object with `--json`."""
+"""Hold what a command returns, and print it: text for people, or one JSON object with `--json`."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import sys
-from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Report(NamedTuple):
     """Outcome of a command that did not raise."""
 
     text: str
     """For people; printed to stdout without `--json`."""
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = MappingProxyType({})
     """For programs; printed to stdout with `--json`, together with {"ok": ..., "command": ...}."""
     exit_code: int = 0
+    next_step: str = ""
+    """What to do now, for people; printed below the text."""
     silent: bool = False
     """Print nothing, not even with `--json`: another process of the same run says it all."""
 
 
-def print_result(command: str, result: Result, stream: IO[str], *, as_json: bool) -> None:
+def print_report(command: str, report: Report, stream: IO[str], *, as_json: bool) -> None:
     """Write the outcome to `stream`."""
-    if result.silent:
+    if report.silent:
         return
     if as_json:
-        _print_json({"ok": result.exit_code == 0, "command": command, **result.data}, stream)
-    elif result.text:
-        print(result.text, file=stream)
+        _print_json({"ok": report.exit_code == 0, "command": command, **report.data}, stream)
+        return
+    if report.text:
+        print(report.text, file=stream)
+    if report.next_step:
+        print(f"\n{report.next_step}", file=stream)
 
 
 def print_error(error: BaseException, exit_code: int, stream: IO[str], *, as_json: bool) -> None:
@@ -89,6 +92,8 @@ def _lines(mapping: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 
 def _print_json(value: Mapping[str, Any], stream: IO[str]) -> None:
+    import json
+
     print(json.dumps(_strict(value), ensure_ascii=False, allow_nan=False, default=str), file=stream)
 
 

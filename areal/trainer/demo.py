@@ -1,4 +1,4 @@
-"""`areal demo`: a policy learns arithmetic facts from the reward alone, on two CPU cores, in about a minute.
+"""Run `areal demo`: a policy learns arithmetic facts from the reward alone, on two CPU cores, in about a minute.
 
 Prompts are the calculator annotations of GSM8K (`<<8*9=72>>` becomes "8*9="). A 0.36M-parameter Qwen3 is built from
 nothing and shown 60 demonstrations, so that it knows what an answer looks like; every other expression is met only as a
@@ -15,7 +15,7 @@ import random
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from areal.api import ConfigError, GenerationConfig, Trajectory
 from areal.dataset.arithmetic import CHARACTERS
@@ -32,7 +32,6 @@ from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from areal.trainer.evaluation import Evaluation
@@ -127,36 +126,117 @@ def rl_config(directory: Path, *, model: Path, seed: int, steps: int = RL_STEPS)
     )
 
 
-def run_demo(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Both phases, the scores, and a text for people. `ok` says whether the run did what it should."""
-    directory = Path(arguments.output_dir or Path("runs") / "demo" / f"{arguments.control}-{arguments.seed}")
-    sft_only = arguments.control == "sft-only"
-    # Both before anything is removed or trained: a wrong option costs nothing.
-    warm_config = warm_start_config(
-        directory / "warm-start", seed=arguments.seed, steps=CONTROL_SFT_STEPS if sft_only else SFT_STEPS
-    )
-    config = rl_config(
-        directory / "grpo",
-        model=directory / "warm-start" / "final",
-        seed=arguments.seed,
-        steps=0 if sft_only else (RL_STEPS if arguments.steps is None else arguments.steps),
-    )
-    _refuse_foreign(directory)
-    if arguments.dry_run:
-        return _plan(directory, warm_config, config)
+@dataclass(frozen=True, kw_only=True)
+class DemoConfig:
+    """What `areal demo` does."""
+
+    control: Literal["none", "sft-only", "shuffled-rewards"] = "none"
+    """none: train. sft-only: stop before RL. shuffled-rewards: RL on rewards that say nothing."""
+    seed: int = 1
+    """Of data, parameters and sampling."""
+    steps: int | None = None
+    """RL steps; None for those that the demo needs to learn."""
+    output_dir: Path | None = None
+    """Run directory; None for runs/demo/<control>-<seed>."""
+
+    @property
+    def directory(self) -> Path:
+        """Where it writes."""
+        return self.output_dir or Path("runs") / "demo" / f"{self.control}-{self.seed}"
+
+    def phases(self) -> tuple[SFTConfig, PPOConfig]:
+        """Return the runs. Raises ConfigError for wrong options, and for a folder that holds other files: an earlier
+        demo may be removed, something else is not touched."""
+        sft_only = self.control == "sft-only"
+        warm_start = warm_start_config(
+            self.directory / "warm-start", seed=self.seed, steps=CONTROL_SFT_STEPS if sft_only else SFT_STEPS
+        )
+        rl = rl_config(
+            self.directory / "grpo",
+            model=self.directory / "warm-start" / "final",
+            seed=self.seed,
+            steps=0 if sft_only else (RL_STEPS if self.steps is None else self.steps),
+        )
+        known = {"warm-start", "grpo", "demo.json", "report.html"}
+        entries = self.directory.iterdir() if self.directory.exists() else ()
+        foreign = sorted(entry.name for entry in entries if entry.name not in known)
+        if foreign:
+            raise ConfigError(
+                f"{self.directory} holds other files ({', '.join(foreign[:3])}); choose another --output-dir"
+            )
+        return warm_start, rl
+
+
+def plan_demo(config: DemoConfig) -> dict[str, Any]:
+    """Say what the demo would do; nothing is trained or removed."""
+    warm_start, rl = config.phases()
+    replaces = config.directory.exists()
+    steps = f"{warm_start.total_train_steps} supervised and {rl.total_train_steps} RL steps"
+    removal = " (an earlier demo there is removed)" if replaces else ""
+    return {
+        "ok": True,
+        "directory": str(config.directory),
+        "replaces": replaces,
+        "steps": {"warm_start": warm_start.total_train_steps, "grpo": rl.total_train_steps},
+        "text": f"would train {steps} in {config.directory}{removal}",
+    }
+
+
+def run_demo(config: DemoConfig) -> dict[str, Any]:
+    """Run both phases; returns the scores and a text for people. `ok` says whether the run did what it should."""
+    directory = config.directory
+    # Before anything is removed or trained: a wrong option costs nothing.
+    warm_start, rl = config.phases()
     if directory.exists():
         shutil.rmtree(directory)
-    warm = run(warm_config)
+    warm = run(warm_start)
     if not warm["finished"]:
         return {"ok": False, "exit_code": warm["exit_code"], "text": "stopped during the warm start"}
     _logger.info("warm start: loss %.3f after %d steps, %.1f s", warm["loss"], warm["steps"], warm["seconds"])
-    configure_threads(config.num_threads)
-    transform = shuffle_rewards if arguments.control == "shuffled-rewards" else None
-    with open_session(config) as session, PPOTrainer(config, session, transform_rewards=transform) as trainer:
+    configure_threads(rl.num_threads)
+    transform = shuffle_rewards if config.control == "shuffled-rewards" else None
+    with open_session(rl) as session, PPOTrainer(rl, session, transform_rewards=transform) as trainer:
         summary = trainer.train()
         rows = trainer.evaluator.rows
-        scores = [score(evaluation, rows) for evaluation in trainer.evaluations]
-    return _conclude(arguments, directory, warm, summary, scores)
+        before, after = score(trainer.evaluations[0], rows), score(trainer.evaluations[-1], rows)
+    from areal.infra.metrics.report import write_report
+
+    gain = after.new_rows - before.new_rows
+    learnt = gain >= LEARNT_BY
+    expected = config.control == "none" and config.steps is None
+    report = write_report(directory / "grpo", directory / "report.html")
+    if config.control == "sft-only":
+        verdict = [f"supervised {after.text()} (control: {CONTROL_SFT_STEPS} steps on the demonstrations, no RL)"]
+    else:
+        verdict = [
+            f"before RL  {before.text()}",
+            f"after RL   {after.text()}",
+            f"{'learnt from the reward alone' if learnt else 'did not learn new facts'}: {gain:+.1%} on expressions it "
+            f"was never shown (control: {config.control}, seed {config.seed})",
+        ]
+    text = [
+        *verdict,
+        f"time       {warm['seconds']:.0f} s warm start, {summary['seconds']:.0f} s RL "
+        f"({summary['steps']} steps, {summary['generated_tokens']:,} tokens)",
+        f"model      {summary['checkpoint']}  (Hugging Face format)",
+        f"report     {report}",
+    ]
+    result = {
+        "ok": summary["finished"] and (learnt if expected else True),
+        "exit_code": summary["exit_code"],
+        "control": config.control,
+        "seed": config.seed,
+        "before": {"all": before.all_rows, "new": before.new_rows},
+        "after": {"all": after.all_rows, "new": after.new_rows},
+        "learnt": learnt,
+        "steps": summary["steps"],
+        "seconds": {"warm_start": warm["seconds"], "rl": summary["seconds"]},
+        "checkpoint": summary["checkpoint"],
+        "report": str(report),
+        "text": "\n".join(text),
+    }
+    atomic_write(directory / "demo.json", json.dumps(result, indent=2))
+    return result
 
 
 def shuffle_rewards(step: int, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
@@ -180,79 +260,3 @@ def score(evaluation: Evaluation, rows: Sequence[Any]) -> Score:
 
 def _dataset_options(seed: int) -> dict[str, Any]:
     return {"demonstrations": DEMONSTRATIONS, "seed": seed}
-
-
-def _conclude(
-    arguments: argparse.Namespace,
-    directory: Path,
-    warm: dict[str, Any],
-    summary: dict[str, Any],
-    scores: Sequence[Score],
-) -> dict[str, Any]:
-    from areal.infra.metrics.report import write_report
-
-    before, after = scores[0], scores[-1]
-    gain = after.new_rows - before.new_rows
-    learnt = gain >= LEARNT_BY
-    expected = arguments.control == "none" and arguments.steps is None
-    report = write_report(directory / "grpo", directory / "report.html")
-    text = [
-        *_verdict(arguments, before, after, gain, learnt=learnt),
-        f"time       {warm['seconds']:.0f} s warm start, {summary['seconds']:.0f} s RL "
-        f"({summary['steps']} steps, {summary['generated_tokens']:,} tokens)",
-        f"model      {summary['checkpoint']}  (Hugging Face format)",
-        f"report     {report}",
-    ]
-    result = {
-        "ok": summary["finished"] and (learnt if expected else True),
-        "exit_code": summary["exit_code"],
-        "control": arguments.control,
-        "seed": arguments.seed,
-        "before": {"all": before.all_rows, "new": before.new_rows},
-        "after": {"all": after.all_rows, "new": after.new_rows},
-        "learnt": learnt,
-        "steps": summary["steps"],
-        "seconds": {"warm_start": warm["seconds"], "rl": summary["seconds"]},
-        "checkpoint": summary["checkpoint"],
-        "report": str(report),
-        "text": "\n".join(text),
-    }
-    atomic_write(directory / "demo.json", json.dumps(result, indent=2))
-    return result
-
-
-def _verdict(
-    arguments: argparse.Namespace, before: Score, after: Score, gain: float, *, learnt: bool
-) -> tuple[str, ...]:
-    if arguments.control == "sft-only":
-        return (f"supervised {after.text()} (control: {CONTROL_SFT_STEPS} steps on the demonstrations, no RL)",)
-    what = "learnt from the reward alone" if learnt else "did not learn new facts"
-    where = f"(control: {arguments.control}, seed {arguments.seed})"
-    return (
-        f"before RL  {before.text()}",
-        f"after RL   {after.text()}",
-        f"{what}: {gain:+.1%} on expressions it was never shown {where}",
-    )
-
-
-def _plan(directory: Path, warm: SFTConfig, config: PPOConfig) -> dict[str, Any]:
-    """What the demo would do, for --dry-run."""
-    removal = " (an earlier demo there is removed)" if directory.exists() else ""
-    steps = f"{warm.total_train_steps} supervised and {config.total_train_steps} RL steps"
-    return {
-        "ok": True,
-        "directory": str(directory),
-        "replaces": directory.exists(),
-        "steps": {"warm_start": warm.total_train_steps, "grpo": config.total_train_steps},
-        "text": f"would train {steps} in {directory}{removal}",
-    }
-
-
-def _refuse_foreign(directory: Path) -> None:
-    """An earlier demo may be removed; a folder that is something else is not touched."""
-    if not directory.exists():
-        return
-    known = {"warm-start", "grpo", "demo.json", "report.html"}
-    foreign = sorted(entry.name for entry in directory.iterdir() if entry.name not in known)
-    if foreign:
-        raise ConfigError(f"{directory} holds other files ({', '.join(foreign[:3])}); choose another --output-dir")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from areal.infra.supervisor.supervisor import LocalSupervisor
     from areal.trainer.config import PPOConfig
     from areal.trainer.policy import Policy
-    from areal.trainer.served import ServedModel
+    from areal.trainer.server_weights import ServedModel
 
 HEALTH_PATH: Final = "/health"
 
@@ -52,8 +52,8 @@ def _with_servers(config: PPOConfig, *, actor: Policy, tokenizer: Any, directory
     from areal.engine.server.checks import RequestLimits
     from areal.engine.server.engine import ServerEngine
     from areal.infra.weights.building import build_carrier
-    from areal.trainer.programs import adapter_of
-    from areal.trainer.served import served_model, served_weights
+    from areal.trainer.server_command import adapter_of
+    from areal.trainer.server_weights import served_model, served_weights
 
     args: Any = actor.model.args
     model = served_model(config.model, dtype=config.servers.dtype, max_seq_len=config.servers.max_seq_len)
@@ -94,7 +94,7 @@ def _with_servers(config: PPOConfig, *, actor: Policy, tokenizer: Any, directory
 def _supervisor(config: PPOConfig, model: ServedModel, tokenizer: Any, folder: Path) -> LocalSupervisor:
     from areal.engine.server.client import is_healthy
     from areal.infra.supervisor.supervisor import LocalSupervisor
-    from areal.trainer.programs import commands_of
+    from areal.trainer.server_command import commands_of
 
     return LocalSupervisor(
         [f"{config.rollout.engine}-{index}" for index in range(config.servers.num_servers)],

@@ -1,4 +1,4 @@
-"""Starts the ranks of a run, watches them, and starts them again when one fails.
+"""Start the ranks of a run, watch them, and start them again when one fails.
 
     launcher = LocalLauncher(["areal", "train", "run.yaml"], config=LaunchConfig(num_ranks=2), log_folder=folder)
     with StopRequest() as stop:
@@ -6,20 +6,20 @@
 
 A rank that fails ends the others: they would wait for it for ever, and what they compute without it is no longer the
 run. All start again, as another incarnation, and continue from the run's own checkpoint; this file knows nothing of
-checkpoints. It is no scheduler: one machine, one program.
+checkpoints. It is not a scheduler: one machine, one program.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from areal.api import BusyError, CheckpointError, DataError, NumericsError, RolloutError, UsageError
-from areal.infra.launch.ranks import RankEnd, RankGroup
-from areal.infra.supervisor.process import log_tail, new_incarnation
+from areal.infra.supervisor.process import ServerProcess, free_port, log_tail, new_incarnation
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -34,11 +34,14 @@ FINAL_STATUSES: Final = frozenset({127, *(error.exit_code for error in _FINAL_ER
 """Exit codes that another start would only repeat: those of `areal`, and "no such program"."""
 _STOPPED_STATUSES: Final = frozenset({130, 143})
 """Somebody else asked a rank to stop, and it did."""
-_LOOK_SECONDS: Final = 0.1
+_POLL_INTERVAL_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 60.0
 _STALLED_STATUS: Final = 124
 _KILLED_STATUS: Final = 137
 TAIL_LINES: Final = 30
+START_VARIABLE: Final = "AREAL_LAUNCH_START"
+"""Environment variable with the number of the start, from 0: above 0, a rank is to continue from a checkpoint."""
+_HOST: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +116,7 @@ class LocalLauncher:
         folder = self._log_folder / f"start-{number:04d}-{incarnation}"
         self._prune_logs()
         began = time.monotonic()
-        ranks = RankGroup(
+        ranks = _Ranks(
             self._command,
             num_ranks=self._config.num_ranks,
             start=number,
@@ -130,7 +133,7 @@ class LocalLauncher:
         rank = None if failed is None else failed.rank
         return Start(incarnation=incarnation, seconds=seconds, status=status, text=text, log_folder=folder, rank=rank)
 
-    def _watch(self, ranks: RankGroup, folder: Path, stop: StopRequest) -> tuple[int, str, RankEnd | None]:
+    def _watch(self, ranks: _Ranks, folder: Path, stop: StopRequest) -> tuple[int, str, _RankEnd | None]:
         """Until the start is over; returns its status, in words too, and the rank that failed first."""
         output = _Follower(folder / "rank-0.log", self._on_output)
         progress = _Progress(self._config.progress_file)
@@ -142,7 +145,7 @@ class LocalLauncher:
                     ranks.stop(0.0)  # what hangs does not listen
                     text = f"{self._config.progress_file} did not change for {self._config.stall_seconds:g} s"
                     return _STALLED_STATUS, text, None
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_INTERVAL_SECONDS)
                 output.pass_on()
         finally:
             output.pass_on()
@@ -153,7 +156,7 @@ class LocalLauncher:
         _logger.error("%s; the end of %s:\n%s", text, first.log_path, log_tail(first.log_path, TAIL_LINES))
         return first.status, text, first
 
-    def _end_gently(self, ranks: RankGroup, stop: StopRequest) -> tuple[int, str, RankEnd | None]:
+    def _end_gently(self, ranks: _Ranks, stop: StopRequest) -> tuple[int, str, _RankEnd | None]:
         ranks.stop(self._config.grace_seconds)
         killed = [str(end.rank) for end in ranks.failures() if end.status == _KILLED_STATUS]
         text = "asked to stop"
@@ -166,6 +169,77 @@ class LocalLauncher:
         folders = sorted(self._log_folder.glob("start-*-*"), key=lambda path: path.stat().st_mtime_ns)
         for folder in folders[: max(0, len(folders) + 1 - self._config.keep_logs)]:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RankEnd:
+    """How one rank ended."""
+
+    rank: int
+    status: int
+    """Exit status; 128 + signal number when it was killed."""
+    text: str
+    """The same in words."""
+    log_path: Path
+
+
+class _Ranks:
+    """The processes of one start: same program, same incarnation, numbers of their own.
+
+    Every process is guarded: what it started ends with it, and all end with this process.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, num_ranks: int, start: int, incarnation: str, log_folder: Path, grace: float
+    ) -> None:
+        """Start them all. Raises EngineError, with none left running, when one cannot be started."""
+        self.incarnation = incarnation
+        self._processes: list[ServerProcess] = []
+        shared = {
+            "MASTER_ADDR": _HOST,
+            "MASTER_PORT": str(free_port(_HOST)),
+            "WORLD_SIZE": str(num_ranks),
+            "LOCAL_WORLD_SIZE": str(num_ranks),
+            START_VARIABLE: str(start),
+        }
+        try:
+            for rank in range(num_ranks):
+                process = ServerProcess(
+                    command,
+                    environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    log_path=log_folder / f"rank-{rank}.log",
+                    incarnation=incarnation,
+                    grace_seconds=grace,
+                )
+                self._processes.append(process)
+        except BaseException:
+            self.stop(0.0)
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the guards, by rank."""
+        return [process.pid for process in self._processes]
+
+    @property
+    def running(self) -> bool:
+        """Whether any rank still runs."""
+        return any(process.exit_status is None for process in self._processes)
+
+    def failures(self) -> list[_RankEnd]:
+        """Ranks that ended with anything but 0, killed ones first: what follows is often only their consequence."""
+        ends = [
+            _RankEnd(rank=rank, status=status, text=process.exit_text or "", log_path=process.log_path)
+            for rank, process in enumerate(self._processes)
+            if (status := process.exit_status)
+        ]
+        return sorted(ends, key=lambda end: (end.status <= 128, end.rank))
+
+    def stop(self, grace_seconds: float) -> None:
+        """End all, at the same time: they may be waiting for each other to save."""
+        if self._processes:
+            with ThreadPoolExecutor(len(self._processes)) as pool:
+                list(pool.map(lambda process: process.stop(grace_seconds=grace_seconds), self._processes))
 
 
 class _Follower:
@@ -209,5 +283,5 @@ def _sleep(seconds: float, stop: StopRequest) -> bool:
     """False when a stop was requested meanwhile."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not stop.requested:
-        time.sleep(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+        time.sleep(min(_POLL_INTERVAL_SECONDS, max(0.0, deadline - time.monotonic())))
     return not stop.requested

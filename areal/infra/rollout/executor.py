@@ -32,7 +32,7 @@ from areal.infra.rollout.groups import GroupRun, evaluate_rows
 from areal.infra.rollout.ledger import PromptLedger, PromptState
 from areal.infra.rollout.loop_thread import LoopThread
 from areal.infra.rollout.source import IndexedPromptSource
-from areal.infra.rollout.stop import LOOK_SECONDS, RolloutStoppedError, never
+from areal.infra.rollout.stop import POLL_INTERVAL_SECONDS, RolloutStoppedError, never
 from areal.infra.rollout.tally import STALE, FailureTally
 from areal.infra.rollout.watchdog import StallWatchdog
 
@@ -131,7 +131,7 @@ class RolloutExecutor:
                     break
                 if should_stop():
                     raise RolloutStoppedError("asked to stop while waiting for a batch")
-                self._changed.wait(LOOK_SECONDS)
+                self._changed.wait(POLL_INTERVAL_SECONDS)
             self._ledger.take(selected)
             groups = tuple(self._finished.pop(ordinal) for ordinal in selected)
             dropped, faults = self._tally.flush()

@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from areal.api import RolloutError
-from areal.infra.rollout.stop import LOOK_SECONDS, RolloutStoppedError, never
+from areal.infra.rollout.stop import POLL_INTERVAL_SECONDS, RolloutStoppedError, never
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class LoopThread:
         assert self._loop is not None
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
-            while not concurrent.futures.wait([future], LOOK_SECONDS).done:
+            while not concurrent.futures.wait([future], POLL_INTERVAL_SECONDS).done:
                 if should_stop():
                     raise RolloutStoppedError("asked to stop while waiting for rollouts")
             return future.result()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     ShouldStop = Callable[[], bool]
 
-LOOK_SECONDS: Final = 0.2
+POLL_INTERVAL_SECONDS: Final = 0.2
 
 
 class RolloutStoppedError(RolloutError):

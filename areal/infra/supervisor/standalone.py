@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from areal.infra.supervisor.config import SupervisorConfig
     from areal.infra.supervisor.supervisor import ServerCommand
 
-_LOOK_SECONDS: Final = 0.2
+_POLL_INTERVAL_SECONDS: Final = 0.2
 _ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 
 
@@ -88,12 +88,12 @@ def serve(
             _require_alive(process)
             if time.monotonic() > deadline:
                 raise EngineError(f"the server is not ready after {config.startup_seconds:g} s\n{process.tail()}")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_INTERVAL_SECONDS)
         if not stop.requested:
             on_ready(standing)
         while not stop.requested:
             _require_alive(process)
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_INTERVAL_SECONDS)
     finally:
         process.stop()
     return standing

@@ -12,7 +12,8 @@ import pytest
 
 from areal.api import BusyError, CheckpointError, DataError, NumericsError, RolloutError
 from areal.cli import main as cli
-from areal.cli.output import Result
+from areal.cli.commands import version
+from areal.cli.output import Report
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("torch", "transformers", "datasets", "numpy", "rich", "pydantic", "yaml")
@@ -86,11 +87,12 @@ def test_python_m_runs_the_same_program():
 
 def test_json_mode_keeps_stdout_for_one_object_even_when_a_child_process_prints(good):
     code = (
-        "import sys, subprocess; from areal.cli import main as cli; from areal.cli.output import Result\n"
+        "import sys, subprocess; from areal.cli import main as cli; from areal.cli.commands import version; "
+        "from areal.cli.output import Report\n"
         "def noisy(arguments):\n"
         "    print('from python'); subprocess.run(['echo', 'from a child'], check=True)\n"
-        "    return Result(text='x', data={'value': float('nan')})\n"
-        "cli.version.run = noisy\n"
+        "    return Report(text='x', data={'value': float('nan')})\n"
+        "version.run = noisy\n"
         "sys.exit(cli.main(['version', '--json']))"
     )
     done = run_python(code)
@@ -148,10 +150,10 @@ def test_wrong_arguments_are_reported_as_json_too(capsys):
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (DataError("row 3"), 3),
-        (CheckpointError("torn"), 4),
-        (RolloutError("stuck"), 5),
-        (NumericsError("nan"), 6),
+        (DataError("row 3"), 20),
+        (CheckpointError("torn"), 21),
+        (RolloutError("stuck"), 22),
+        (NumericsError("nan"), 23),
         (BusyError("pid 1"), 75),
         (KeyboardInterrupt(), 130),
         (RuntimeError("bug"), 1),
@@ -162,7 +164,7 @@ def test_each_error_has_its_documented_exit_code(monkeypatch, capsys, error, cod
     def fail(arguments):
         raise error
 
-    monkeypatch.setattr(cli.version, "run", fail)
+    monkeypatch.setattr(version, "run", fail)
     assert cli.main(["version"]) == code
     assert f"{code} " in cli.EXIT_CODES
     # Only what nobody foresaw deserves a traceback.
@@ -170,7 +172,7 @@ def test_each_error_has_its_documented_exit_code(monkeypatch, capsys, error, cod
 
 
 def test_a_command_may_finish_with_an_exit_code_of_its_own(monkeypatch, capsys):
-    monkeypatch.setattr(cli.version, "run", lambda arguments: Result(text="", data={"a": 1}, exit_code=1))
+    monkeypatch.setattr(version, "run", lambda arguments: Report(text="", data={"a": 1}, exit_code=1))
     assert cli.main(["version", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == {"ok": False, "command": "version", "a": 1}
 

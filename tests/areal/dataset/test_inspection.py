@@ -306,7 +306,7 @@ def test_the_command_writes_one_object_also_on_failure(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["mapping"]["final"] == "hash"
     done = run(tmp_path / "nothing", "--json")
-    assert done.returncode == 3
+    assert done.returncode == 20
     assert json.loads(done.stdout)["ok"] is False
     done = run(tmp_path / "train.jsonl", "--question-column", "nope", "--json")
     assert (done.returncode, json.loads(done.stdout)["code"]) == (2, 2)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 
 import pytest
 
-from areal.trainer.demo import run_demo
+from areal.trainer.demo import DemoConfig, plan_demo, run_demo
 
 STEPS = 60
 """A third of the demo: enough for the difference to be plain."""
@@ -16,8 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def demo(directory, **changes):
-    settings = {"seed": 1, "output_dir": directory, "steps": STEPS, "control": "none", "dry_run": False} | changes
-    result = run_demo(argparse.Namespace(**settings))
+    result = run_demo(DemoConfig(**{"output_dir": directory, "steps": STEPS} | changes))
     return result, result["after"]["new"] - result["before"]["new"]
 
 
@@ -60,7 +58,7 @@ def test_a_wrong_option_and_a_dry_run_train_and_remove_nothing(tmp_path):
     (tmp_path / "demo.json").write_text("{}")
     with pytest.raises(ConfigError, match="total_train_steps is -3"):
         demo(tmp_path, steps=-3)
-    plan = run_demo(argparse.Namespace(seed=1, output_dir=tmp_path, steps=7, control="none", dry_run=True))
+    plan = plan_demo(DemoConfig(output_dir=tmp_path, steps=7))
     assert plan["steps"] == {"warm_start": 30, "grpo": 7}
     assert plan["replaces"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["demo.json"]

@@ -147,7 +147,7 @@ def test_a_flipped_bit_costs_one_checkpoint_and_not_the_run(tmp_path, straight, 
     row=3,
     injected="the run's real file system (tmpfs) is filled in step 3 and emptied in step 6; saves are due each 3 steps",
     seen="the failed save is reported and training goes on; it is tried again 1 and 2 steps later and succeeds long "
-    "before the next regular one; a disk that stays full ends the run with exit code 4 after the tolerated failures",
+    "before the next regular one; a disk that stays full ends the run with exit code 21 after the tolerated failures",
 )
 @pytest.mark.timeout(240)
 def test_a_run_outlives_a_full_disk(tmp_path):
@@ -157,7 +157,7 @@ def test_a_run_outlives_a_full_disk(tmp_path):
         pytest.skip("mounting a small file system is not permitted here")
     assert done.returncode == 0, done.stderr
     assert "emptied: saved at [6, 8], finished True, metrics of steps [1, 2, 3, 4, 5, 6, 7, 8]" in done.stdout
-    assert "full for good: CheckpointError, exit code 4: 3 saves in a row failed" in done.stdout
+    assert "full for good: CheckpointError, exit code 21: 3 saves in a row failed" in done.stdout
     assert "next attempt after step 4" in done.stderr
 
 

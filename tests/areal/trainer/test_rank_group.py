@@ -189,7 +189,7 @@ def test_a_rank_that_is_killed_at_work_is_named_at_once(ranks):
     killer = threading.Timer(0.3, found.processes[1].kill)
     killer.start()
     began = time.monotonic()
-    with pytest.raises(EngineError, match="connection to rank 2 lost during operator.methodcaller"):
+    with pytest.raises(EngineError, match=r"connection to rank 2 lost during operator\.methodcaller"):
         step.run(methodcaller("run"))
     assert time.monotonic() - began < 10
     killer.join()

@@ -28,7 +28,7 @@ from areal.infra.supervisor.process import free_port
 from areal.models.registry import get_spec
 from areal.trainer import inference
 from areal.trainer.ppo import PPOTrainer
-from areal.trainer.served import served_model, served_weights
+from areal.trainer.server_weights import served_model, served_weights
 from areal.trainer.session import open_session
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,16 +12,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from areal.cli.output import Result
+from areal.cli.output import Report
 
 if TYPE_CHECKING:
     import argparse
 
-HELP = "write a self-contained HTML page about a run"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `areal report`."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `areal report`."""
     parser.add_argument("run_dir", metavar="RUN", type=Path, help="run directory, the folder that holds metrics.jsonl")
     parser.add_argument(
         "--output", type=Path, default=None, metavar="FILE", help="page to write (default: RUN/report.html)"
@@ -29,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
 
 
-def run(arguments: argparse.Namespace) -> Result:
+def run(arguments: argparse.Namespace) -> Report:
     """Write the page."""
     from areal.infra.metrics.report import metrics_file_of, write_report
 
@@ -37,6 +35,6 @@ def run(arguments: argparse.Namespace) -> Result:
     if arguments.dry_run:
         metrics_file_of(arguments.run_dir)
         verb = "replace" if output.exists() else "write"
-        return Result(text=f"would {verb} {output}", data={"path": str(output), "replaces": output.exists()})
+        return Report(text=f"would {verb} {output}", data={"path": str(output), "replaces": output.exists()})
     path = write_report(arguments.run_dir, output)
-    return Result(text=f"wrote {path}", data={"path": str(path), "bytes": path.stat().st_size})
+    return Report(text=f"wrote {path}", data={"path": str(path), "bytes": path.stat().st_size})

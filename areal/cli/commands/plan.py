@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.api.errors import ConfigError, UsageError
-from areal.cli.output import Result
+from areal.cli.output import Report
 from areal.engine.archon.schedules import SCHEDULES, pipeline_layout
 
 if TYPE_CHECKING:
@@ -33,11 +33,9 @@ if TYPE_CHECKING:
     from areal.models.parallel.dims import ParallelDims
     from areal.trainer.config import RunConfig
 
-HELP = "say what training over many processes costs each of them"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `areal plan`."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `areal plan`."""
     parser.add_argument("config", metavar="CONFIG.yaml", type=Path, help="configuration of `areal train`")
     parser.add_argument("overrides", metavar="key=value", nargs="*", help="change one value of it; the last one wins")
     parser.add_argument(
@@ -61,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> Result:
+def run(arguments: argparse.Namespace) -> Report:
     """Estimate, and refuse what does not fit."""
     from areal.trainer.configuration import source
     from areal.trainer.configuration.memory import read_model_config
@@ -109,7 +107,7 @@ def run(arguments: argparse.Namespace) -> Result:
         "communication": [_record(item) for item in sent],
         "communication_bytes": sum(item.num_bytes for item in sent),
     }
-    return Result(text=f"{text}\n\nfits: {_size(needed)} of {_size(limit)}", data=data)
+    return Report(text=f"{text}\n\nfits: {_size(needed)} of {_size(limit)}", data=data)
 
 
 def _archon(arguments: argparse.Namespace, config: RunConfig) -> ArchonConfig:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from areal.engine.server.adapter import ServerAdapter
     from areal.infra.supervisor.supervisor import ServerCommand
     from areal.trainer.config import PPOConfig
-    from areal.trainer.served import ServedModel
+    from areal.trainer.server_weights import ServedModel
 
     Command = Callable[[int, int], tuple[list[str], dict[str, str]]]
 

@@ -6,21 +6,19 @@ import platform
 from typing import TYPE_CHECKING
 
 import areal
-from areal.cli.output import Result, format_summary
+from areal.cli.output import Report, format_summary
 
 if TYPE_CHECKING:
     import argparse
 
-HELP = "print the versions that a bug report needs"
-
 _PACKAGES = ("torch", "transformers", "datasets", "pydantic", "vllm", "flash-attn")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`areal version` has no options of its own."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add nothing: `areal version` has no options of its own."""
 
 
-def run(arguments: argparse.Namespace) -> Result:
+def run(arguments: argparse.Namespace) -> Report:
     """Collect versions."""
     from importlib import metadata  # 15 ms that other commands should not pay
 
@@ -30,4 +28,4 @@ def run(arguments: argparse.Namespace) -> Result:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
-    return Result(text=format_summary(versions), data={"versions": versions})
+    return Report(text=format_summary(versions), data={"versions": versions})

@@ -19,13 +19,11 @@ import os
 import sys
 from pathlib import Path
 
-from areal.cli.output import Result, format_summary
-
-HELP = "train a model as a YAML configuration says"
+from areal.cli.output import Report, format_summary
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `areal train`."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `areal train`."""
     parser.add_argument("config", metavar="CONFIG.yaml", type=Path, help="configuration file")
     parser.add_argument(
         "overrides", metavar="key=value", nargs="*", help="change one value, e.g. actor.lr=1e-5; the last one wins"
@@ -41,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> Result:
+def run(arguments: argparse.Namespace) -> Report:
     """Load, check, then train or report."""
     from areal.trainer.configuration import report, source
     from areal.trainer.processes import check_processes, world_size
@@ -60,15 +58,19 @@ def run(arguments: argparse.Namespace) -> Result:
         from areal.trainer.configuration.render import render_report
 
         facts = report.build_report(resolved)
-        return Result(text=render_report(facts), data=facts)
+        return Report(text=render_report(facts), data=facts)
     from areal.trainer.assembly import run_directory
     from areal.trainer.run import run as run_training
 
     summary = dict(run_training(resolved.config))
     code = int(summary.get("exit_code", 0))
     if "rank" in summary:
-        return Result(text="", exit_code=code, silent=True)
+        return Report(text="", exit_code=code, silent=True)
     run_dir = run_directory(resolved.config)
-    text = f"{format_summary(summary)}\n\n`areal report {run_dir}` writes a page with curves and sampled rollouts."
     # The code is not 0 when a signal ended the run early: its state was saved and the same command continues it.
-    return Result(text=text, data={"run_dir": str(run_dir), "summary": summary}, exit_code=code)
+    return Report(
+        text=format_summary(summary),
+        data={"run_dir": str(run_dir), "summary": summary},
+        exit_code=code,
+        next_step=f"`areal report {run_dir}` writes a page with curves and sampled rollouts.",
+    )

@@ -7,9 +7,9 @@ examples:
 
 Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, as torch.distributed
 expects them, and AREAL_LAUNCH_START, the number of the start. A program that fails is started again and is expected to
-continue from its own checkpoint, as `areal train` does; not when it ends with 2, 3, 4, 5, 6, 75 or 127, which another
-start would only repeat. SIGTERM and Ctrl-C reach all ranks, which get --grace seconds to save. The exit code is that of
-the rank that failed first (128 + signal when it was killed), or 124 for a stall.
+continue from its own checkpoint, as `areal train` does; not when it ends with 2, 20, 21, 22, 23, 75 or 127, which
+another start would only repeat. SIGTERM and Ctrl-C reach all ranks, which get --grace seconds to save. The exit code is
+that of the rank that failed first (128 + signal when it was killed), or 124 for a stall.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal.cli.output import Result
+from areal.cli.output import Report
 
 if TYPE_CHECKING:
     from areal.infra.launch.config import LaunchConfig
     from areal.infra.launch.launcher import LaunchResult
 
-HELP = "run a program as several ranks, with restarts and no orphans"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `areal launch`; defaults are those of `LaunchConfig`."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `areal launch`; defaults are those of `LaunchConfig`."""
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="processes (default: 1)")
     parser.add_argument("--max-restarts", type=int, default=3, metavar="N", help="further starts (default: 3)")
     parser.add_argument(
@@ -49,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", metavar="-- PROGRAM ...", nargs=argparse.REMAINDER, help="program and its arguments")
 
 
-def run(arguments: argparse.Namespace) -> Result:
+def run(arguments: argparse.Namespace) -> Report:
     """Launch and wait; the output of rank 0 goes to stderr."""
     from areal.api import UsageError
     from areal.infra.launch.config import LaunchConfig
@@ -72,7 +70,7 @@ def run(arguments: argparse.Namespace) -> Result:
         facts = {"program": program, "ranks": config.num_ranks, "max_restarts": config.max_restarts,
                  "log_folder": str(arguments.log_folder)}  # fmt: skip
         text = f"would start {config.num_ranks} ranks of: {' '.join(program)}\nlogs would go to {arguments.log_folder}"
-        return Result(text=text, data=facts)
+        return Report(text=text, data=facts)
     return _report(_launch(program, config, arguments.log_folder))
 
 
@@ -90,7 +88,7 @@ def _show(text: str) -> None:
     sys.stderr.flush()
 
 
-def _report(result: LaunchResult) -> Result:
+def _report(result: LaunchResult) -> Report:
     starts: list[dict[str, Any]] = [
         {"incarnation": start.incarnation, "seconds": round(start.seconds, 2), "status": start.status,
          "rank": start.rank, "text": start.text, "logs": str(start.log_folder)}
@@ -99,4 +97,4 @@ def _report(result: LaunchResult) -> Result:
     text = "\n".join(
         f"start {number}: {start['text']} after {start['seconds']} s" for number, start in enumerate(starts)
     )
-    return Result(text=text, data={"exit_code": result.exit_code, "starts": starts}, exit_code=result.exit_code)
+    return Report(text=text, data={"exit_code": result.exit_code, "starts": starts}, exit_code=result.exit_code)

@@ -14,22 +14,20 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from areal.cli.output import Result
+from areal.cli.output import Report
 
 if TYPE_CHECKING:
     import argparse
 
-HELP = "list the datasets, rewards, workflows, models, objectives and preference losses a configuration can name"
-
 KINDS = ("datasets", "rewards", "workflows", "models", "objectives", "preferences")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `areal list`."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `areal list`."""
     parser.add_argument("kind", choices=KINDS, nargs="?", help="only this kind")
 
 
-def run(arguments: argparse.Namespace) -> Result:
+def run(arguments: argparse.Namespace) -> Report:
     """Read the tables."""
     from areal.trainer.configuration import registries
 
@@ -42,7 +40,7 @@ def run(arguments: argparse.Namespace) -> Result:
     for kind, entries in data.items():
         lines = [line for name, entry in entries.items() for line in _lines(name, entry, max(map(len, entries)))]
         blocks.append("\n".join([kind, *(lines or ["  (none)"])]))
-    return Result(text="\n\n".join(blocks), data=data)
+    return Report(text="\n\n".join(blocks), data=data)
 
 
 def _lines(name: str, entry: Any, width: int) -> list[str]:

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal.cli.output import Result
+from areal.cli.output import Report
 
 if TYPE_CHECKING:
     import argparse
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from areal.infra.supervisor.supervisor import ServerCommand
     from areal.trainer.config import PPOConfig
 
-HELP = "start one inference server for trainers elsewhere"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `areal serve`."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `areal serve`."""
     parser.add_argument("config", metavar="CONFIG.yaml", type=Path, help="configuration of `areal train`")
     parser.add_argument("overrides", metavar="key=value", nargs="*", help="change one value of it; the last one wins")
     parser.add_argument(
@@ -48,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be started, and stop")
 
 
-def run(arguments: argparse.Namespace) -> Result:
+def run(arguments: argparse.Namespace) -> Report:
     """Start it and wait for its end."""
     from areal.api import UsageError
     from areal.infra.supervisor.process import free_port
@@ -74,8 +72,8 @@ def run(arguments: argparse.Namespace) -> Result:
 
 def _command(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: Path) -> ServerCommand:
     from areal.trainer.assembly import tokenizer_of
-    from areal.trainer.programs import commands_of
-    from areal.trainer.served import served_model
+    from areal.trainer.server_command import commands_of
+    from areal.trainer.server_weights import served_model
 
     model = served_model(config.model, dtype=config.servers.dtype, max_seq_len=config.servers.max_seq_len)
     tokenizer = tokenizer_of(config.model) if config.vllm.api == "completions" else None
@@ -83,7 +81,7 @@ def _command(config: PPOConfig, arguments: argparse.Namespace, port: int, folder
     return command(arguments.index, port)
 
 
-def _describe(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: Path) -> Result:
+def _describe(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: Path) -> Report:
     import shlex
     import tempfile
 
@@ -100,10 +98,10 @@ def _describe(config: PPOConfig, arguments: argparse.Namespace, port: int, folde
          sorted(variables.items())), shlex.join(words)]
     )  # fmt: skip
     facts: dict[str, Any] = {"url": url, "folder": str(folder), "arguments": words, "environment": variables}
-    return Result(text=text, data=facts)
+    return Report(text=text, data=facts)
 
 
-def _serve(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: Path) -> Result:
+def _serve(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: Path) -> Report:
     from areal.engine.server.client import is_healthy
     from areal.infra.checkpoint.signals import StopRequest
     from areal.infra.supervisor.standalone import serve
@@ -133,4 +131,4 @@ def _serve(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: 
         if arguments.ready_file is not None:
             arguments.ready_file.unlink(missing_ok=True)
     facts = {"url": standing.url, "incarnation": standing.incarnation, "log": standing.log}
-    return Result(text=f"the server at {standing.url} has been ended", data=facts, exit_code=stop.exit_code)
+    return Report(text=f"the server at {standing.url} has been ended", data=facts, exit_code=stop.exit_code)

@@ -10,18 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from areal.cli.output import Result, format_summary
+from areal.cli.output import Report, format_summary
 
 if TYPE_CHECKING:
     import argparse
 
-HELP = "learn something by RL on this machine, from nothing, in about a minute"
-
 CONTROLS = ("none", "sft-only", "shuffled-rewards")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `areal demo`; `areal.trainer.demo.run_demo` receives them as a namespace."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `areal demo`."""
     parser.add_argument("--seed", type=int, default=1, help="seed of data, parameters and sampling")
     parser.add_argument(
         "--output-dir",
@@ -44,12 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> Result:
+def run(arguments: argparse.Namespace) -> Report:
     """Run the demo; exit code 1 when it reports that it did not do what it should."""
-    from areal.trainer.demo import run_demo
+    from areal.trainer.demo import DemoConfig, plan_demo, run_demo
 
-    summary = dict(run_demo(arguments))
+    config = DemoConfig(
+        control=arguments.control, seed=arguments.seed, steps=arguments.steps, output_dir=arguments.output_dir
+    )
+    summary = plan_demo(config) if arguments.dry_run else run_demo(config)
     succeeded = bool(summary.pop("ok", True))
     text = summary.pop("text", None) or format_summary(summary)
     code = int(summary.get("exit_code", 0)) or (0 if succeeded else 1)
-    return Result(text=str(text), data=summary, exit_code=code)
+    return Report(text=str(text), data=summary, exit_code=code)

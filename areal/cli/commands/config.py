@@ -10,16 +10,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from areal.cli.output import Result
+from areal.cli.output import Report
 
 if TYPE_CHECKING:
     import argparse
 
-HELP = "print a JSON schema or a reference of all configuration keys"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `areal config`."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `areal config`."""
     parser.add_argument("what", choices=("schema", "reference"), help="schema: for editors; reference: for people")
     parser.add_argument(
         "--kind",
@@ -29,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> Result:
+def run(arguments: argparse.Namespace) -> Report:
     """Print the description."""
     from areal.trainer.configuration import reference
 
     if arguments.what == "reference":
         text = reference.markdown()
-        return Result(text=text.rstrip("\n"), data={"markdown": text})
+        return Report(text=text.rstrip("\n"), data={"markdown": text})
     schema = reference.json_schema(arguments.kind)
-    return Result(text=json.dumps(schema, indent=2), data={"schema": schema})
+    return Report(text=json.dumps(schema, indent=2), data={"schema": schema})

@@ -1,0 +1,1 @@
+"""Hold one module per command; `areal.cli.main.COMMANDS` lists them."""
