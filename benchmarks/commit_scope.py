@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tooling.commit.git import ChangedFile, commits
+from tooling.commit.changes import ChangedFile, commits
 from tooling.commit.habits import Habits
 from tooling.commit.message import parse
 from tooling.commit.settings import TYPES, folded
-from tooling.commit.suggest.kind import guess_type
+from tooling.commit.suggestion import guess_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -147,6 +146,8 @@ class Git:
         given: standard input. hooks: those of the repository run, as for its user. network: the command talks to a
         remote, with the user's ssh and credentials.
         """
+        import subprocess  # not needed to find a repository
+
         settings = [*_ALWAYS, *(() if hooks or arguments[0] == "config" else _NO_HOOKS)]
         variables = {name: value for name, value in os.environ.items() if _is_inherited(name)}
         variables |= _ENVIRONMENT | ({"GIT_NO_LAZY_FETCH": "1"} if not network else {})
@@ -220,6 +221,9 @@ class Git:
         """
         if not names:
             return []
+        if any("\n" in name for name in names):  # the protocol below has one name per line
+            answers = [self.attempt("cat-file", "blob", name) for name in names]
+            return [None if answer.status else answer.output for answer in answers]
         asked = "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
         output = self.run("cat-file", "--batch", given=asked)
         found, at = list[bytes | None](), 0
@@ -269,6 +273,16 @@ def find_repository(start: Path) -> Repository:
     raise UsageError(
         "is not inside a git repository", where=os.fspath(origin), fix="change into one, use --repo PATH, or `git init`"
     )
+
+
+def nearest_root(folder: Path) -> Path:
+    """Return the root of the work tree that a folder lies in; the folder itself where there is no git."""
+    if not folder.is_dir():
+        raise UsageError("no such folder", where=f"--repo {folder}", fix="name a repository")
+    try:
+        return find_repository(folder).root
+    except UsageError:
+        return folder.resolve()
 
 
 def _require_git() -> None:

@@ -50,7 +50,6 @@ _EXPECTED = {
     "float_type": ("a number", "1.5"),
     "int_type": ("a whole number", "72"),
     "model_type": ("a table", "{ ... }"),
-    "string_too_short": ("a text that is not empty", '"..."'),
     "string_type": ("a text", '"..."'),
     "tuple_type": ("a list of texts", '["..."]'),
 }
@@ -118,8 +117,14 @@ def _explained(problem: ErrorDetails, model: type[Settings], where: str) -> Usag
     if problem["type"] == "missing":
         return UsageError(f"`{key}` is missing", where=where, fix=f"add {last} = ...")
     expected, example = _EXPECTED.get(problem["type"], ("", ""))
+    if problem["type"] == "string_too_short":
+        least = problem.get("ctx", {}).get("min_length", 1)
+        expected, example = (
+            "a text" + (f" of {least} characters or more" if least > 1 else " that is not empty"),
+            '"..."',
+        )
     if not expected:  # "Input should be greater than 0" -> "expected greater than 0"
-        expected = problem["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+        expected = problem["msg"].removeprefix("Input should be ").removeprefix("String should ")
     fix = f"write {last} = {example}" if example else f"change {last}"
     return UsageError(f"`{key}` is {_shown(problem['input'])}, expected {expected}", where=where, fix=fix)
 

@@ -1,4 +1,4 @@
-"""What a project says about its commits: `[tool.areal.commit]` in its pyproject.toml. Every setting may be left out.
+"""Reads what a project says about its commits, and finds the scope of a path or a symbol.
 
 [tool.areal.commit]
 header_length = 72                   # without the " (#12)" of a squash merge
@@ -13,25 +13,24 @@ none = ["README.md", "LICENSE"]      # paths that have no scope on purpose
 [tool.areal.commit.scopes]
 models = { paths = ["areal/models/**"], symbols = ["ModelSpec"], aliases = ["model"] }
 ci = { paths = [".ci/**"] }
+
+Every setting may be left out. Of several rows that match, the most specific decides.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from tooling.cli.errors import UsageError
-from tooling.cli.suggest import did_you_mean
-from tooling.cli.toml import TOMLError, parse_toml
+from pydantic import Field, PositiveInt, StringConstraints
+
+from tooling.cli.settings import Settings, Strings, read_settings, section
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
-SECTION: Final = "pyproject.toml: [tool.areal.commit]"
-MIN_REASON: Final = 10
-"""Characters of a reason for accepting a commit; less says nothing."""
+SECTION: Final = section("commit")
 TYPES: Final = {
     "feat": "something users can do now and could not before",
     "fix": "something that was wrong",
@@ -47,36 +46,38 @@ TYPES: Final = {
     "revert": "takes back an earlier commit",
 }
 """Every type, with what it is for."""
+Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12,64}$")]
+Reason = Annotated[str, StringConstraints(min_length=10, strip_whitespace=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Settings):
     """One row of the table: a path or symbol that matches belongs to the scope."""
 
-    paths: tuple[str, ...] = ()
+    paths: Strings = ()
     """Globs: `*` stays in one folder, `**` does not; a folder stands for all that is in it."""
-    symbols: tuple[str, ...] = ()
+    symbols: Strings = ()
     """Globs over names of classes and functions, e.g. "MegatronEngine.*"; they decide before paths do."""
-    aliases: tuple[str, ...] = ()
+    aliases: Strings = ()
     """Other words people write for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class CommitSettings(Settings):
     """A project's settings."""
 
-    types: tuple[str, ...] = tuple(TYPES)
-    header_length: int = 72
-    body_width: int = 72
-    unknown_scope: str = "warning"
+    types: Strings = tuple(TYPES)
+    header_length: PositiveInt = 72
+    body_width: PositiveInt = 72
+    unknown_scope: Literal["error", "warning", "allow"] = "warning"
     since: str = ""
-    none: tuple[str, ...] = ()
-    accepted: Mapping[str, str] = field(default_factory=dict)
-    scopes: Mapping[str, Scope] = field(default_factory=dict)
+    none: Strings = ()
+    accepted: dict[Hash, Reason] = Field(default_factory=dict)
+    scopes: dict[str, Scope] = Field(default_factory=dict)
 
     def canonical(self, word: str) -> str | None:
-        """The scope that a word means, by name or alias; None when the table has none like it. Case, "_" and "-" do
-        not matter."""
+        """Return the scope that a word means, by name or alias; None when the table has none like it.
+
+        Case, "_" and "-" do not matter.
+        """
         wanted = folded(word)
         for name, scope in self.scopes.items():
             if wanted in {folded(known) for known in (name, *scope.aliases)}:
@@ -85,94 +86,64 @@ class Settings:
 
 
 def folded(word: str) -> str:
-    """A scope as it is compared: "Tree_Attn" -> "tree-attn"."""
+    """Return a scope as it is compared: "Tree_Attn" -> "tree-attn"."""
     return word.strip().casefold().replace("_", "-")
 
 
-def read_settings(root: Path) -> Settings:
-    """The settings of the repository at `root`. Raises UsageError for a file that is no TOML, and for settings that are
-    unknown or of the wrong type."""
-    section = _section(root)
-    known = [each.name for each in fields(Settings)]
-    _refuse_unknown(section, known, SECTION)
-    given: dict[str, Any] = {}
-    for name in ("types", "none"):
-        if name in section:
-            given[name] = _strings(section[name], name, SECTION)
-    for name in ("header_length", "body_width"):
-        if name in section:
-            given[name] = _positive(section[name], name)
-    for name in ("unknown_scope", "since"):
-        if name in section:
-            given[name] = _text(section[name], name)
-    if given.get("unknown_scope", "warning") not in {"allow", "warning", "error"}:
-        raise UsageError("`unknown_scope` has no such value", where=SECTION, fix='use "error", "warning" or "allow"')
-    if "accepted" in section:
-        given["accepted"] = _accepted(section["accepted"])
-    if "scopes" in section:
-        given["scopes"] = _scopes(section["scopes"])
-    return Settings(**given)
+def read_commit_settings(root: Path) -> CommitSettings:
+    """Read the settings of the repository at `root`. Raises UsageError for unknown keys and wrong values."""
+    return read_settings(CommitSettings, root, "commit")
 
 
-def _section(root: Path) -> Mapping[str, Any]:
-    try:
-        table: Any = parse_toml((root / "pyproject.toml").read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, *TOMLError) as error:
-        raise UsageError(f"cannot be read: {error}", where="pyproject.toml", fix="correct the file") from error
-    for key in ("tool", "areal", "commit"):
-        table = table.get(key, {})
-        if not isinstance(table, dict):
-            raise UsageError("expected a table", where=SECTION, fix=f"write `{key}` as a table")
-    return dict(table)
+NONE = ""
+"""The answer for paths that have no scope on purpose."""
 
 
-def _accepted(table: Any) -> dict[str, str]:
-    where = f"{SECTION[:-1]}.accepted]"
-    if not isinstance(table, dict):
-        raise UsageError("`accepted` is no table", where=where, fix='write hash = "why"')
-    for commit, reason in table.items():
-        if not re.fullmatch(r"[0-9a-f]{12,64}", commit):
-            raise UsageError(f"{commit!r} is no hash", where=where, fix="write 12 digits of it or more")
-        if not isinstance(reason, str) or len(reason.strip()) < MIN_REASON:
-            raise UsageError("says no reason", where=f"{where} {commit}", fix=f"say why, in {MIN_REASON} characters")
-    return dict(table)
+def scope_of_path(settings: CommitSettings, path: str) -> tuple[str, str] | None:
+    """(scope, glob that says so) of a path; the scope is "" for those with none on purpose. None: the table is silent.
+
+    Example: scope_of_path(settings, "areal/models/llama/model.py") -> ("models", "areal/models/**").
+    """
+    rows = [(glob, NONE) for glob in settings.none]
+    rows += [(glob, name) for name, scope in settings.scopes.items() for glob in scope.paths]
+    matching = [(glob, name) for glob, name in rows if _path_pattern(glob).fullmatch(path)]
+    if not matching:
+        return None
+    glob, name = max(matching, key=lambda row: _specific(row[0]))
+    return name, glob
 
 
-def _scopes(table: Any) -> dict[str, Scope]:
-    if not isinstance(table, dict):
-        raise UsageError("`scopes` is no table", where=SECTION, fix="write [tool.areal.commit.scopes]")
-    scopes = {}
-    for name, row in table.items():
-        where = f"{SECTION[:-1]}.scopes.{name}]"
-        if not isinstance(row, dict):
-            raise UsageError("a scope is a table", where=where, fix=f'write {name} = {{ paths = ["folder/**"] }}')
-        _refuse_unknown(row, ["paths", "symbols", "aliases"], where)
-        scopes[name] = Scope(**{key: _strings(value, key, where) for key, value in row.items()})
-    return scopes
+def scope_of_symbol(settings: CommitSettings, symbol: str) -> tuple[str, str] | None:
+    """(scope, glob) of a qualified name, e.g. "MegatronEngine.step"; None when the table is silent."""
+    rows = [(glob, name) for name, scope in settings.scopes.items() for glob in scope.symbols]
+    matching = [(glob, name) for glob, name in rows if _symbol_pattern(glob).fullmatch(symbol)]
+    if not matching:
+        return None
+    glob, name = max(matching, key=lambda row: _specific(row[0]))
+    return name, glob
 
 
-def _refuse_unknown(table: Mapping[str, Any], known: list[str], where: str) -> None:
-    for name in table:
-        if name not in known:
-            fix = did_you_mean(name, known) or f"known settings: {', '.join(known)}"
-            raise UsageError(f"unknown setting {name!r}", where=where, fix=fix)
+def _specific(glob: str) -> tuple[int, int]:
+    """Longer before the first star is more specific, then longer altogether."""
+    return len(glob.split("*", 1)[0].rstrip("/")), len(glob)
 
 
-def _strings(value: Any, name: str, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise UsageError(f"`{name}` is no list of strings", where=where, fix=f'write {name} = ["..."]')
-    return tuple(value)
+@functools.lru_cache(maxsize=1024)
+def _path_pattern(glob: str) -> re.Pattern[str]:
+    folder = glob.endswith("/")
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob.rstrip("/"))
+    wild = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    pattern = "".join(wild.get(part) or re.escape(part) for part in parts)
+    if folder:
+        return re.compile(f"{pattern}/.*", re.DOTALL)
+    named = (
+        "*" not in glob.rsplit("/", 1)[-1]
+    )  # "docs/*" is about files of one folder, "docs/en" about all that is in it
+    return re.compile(f"{pattern}(?:/.*)?" if named else pattern, re.DOTALL)
 
 
-def _positive(value: Any, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"`{name}` is {value!r}, expected a positive number", where=SECTION, fix=f"{name} = 72")
-    return value
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise UsageError(f"`{name}` is no text", where=SECTION, fix=f'write {name} = "..."')
-    return value
+@functools.lru_cache(maxsize=256)
+def _symbol_pattern(glob: str) -> re.Pattern[str]:
+    """A class stands for its methods too."""
+    pattern = ".*".join(map(re.escape, glob.split("*")))
+    return re.compile(rf"{pattern}(?:\..*)?")

@@ -10,13 +10,13 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tooling.documentation.markdown.numbers import numbers
+from tooling.documentation.numbers import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tooling.documentation.mark import Mark, Row
-    from tooling.documentation.markdown.records import Section
+    from tooling.documentation.markdown import Section
+    from tooling.documentation.pages import Mark, Row
 
 _ALIKE: Final = 0.5
 """Share of equal facts from which sections whose headings have different levels may be one."""

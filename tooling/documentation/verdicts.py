@@ -1,13 +1,27 @@
-"""What is said of a section, of a page, and of all."""
+"""Judges every page of the tree, and every section of it."""
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from tooling.cli.git import find_repository
+from tooling.documentation.compare import Difference, Links, is_untranslated, read_glossary, structural, untranslated
+from tooling.documentation.history import Before, History, Inference
+from tooling.documentation.pages import chosen, read_tree
+from tooling.documentation.pairing import Pair, by_mark, side_by_side
+from tooling.documentation.settings import read_docs_settings
 
 if TYPE_CHECKING:
-    from tooling.documentation.markdown.records import Section
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tooling.cli.git import Repository
+    from tooling.documentation.compare import Glossary
+    from tooling.documentation.markdown import Page, Section
+    from tooling.documentation.pages import Mark, Tree, Twin
 
 
 class State(StrEnum):
@@ -36,30 +50,6 @@ class Basis(StrEnum):
     """The page has no mark: what git knows of when its sections were last changed."""
     STRUCTURE = "structure"
     """Neither mark nor history: only what both pages say now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One thing that a translation has to keep and has not."""
-
-    kind: str
-    """code, inline-code, links, numbers, images, tables, lists, words, glossary."""
-    message: str
-    line: int
-    """1-based, in the translation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """The section of the source that the translation follows."""
-
-    text: str
-    """"" when it is not in the history of this clone."""
-    commit: str = ""
-    """The newest commit that has it."""
-    date: str = ""
-    since: tuple[str, ...] = ()
-    """Commits that changed it since, newest first; as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +97,193 @@ class PageVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DocsVerdicts:
     """All pages that were looked at."""
 
     pages: tuple[PageVerdict, ...]
     untranslated: tuple[str, ...] = ()
     """Pages of the source without a translation, where they need none."""
+
+
+_ORDER: Final[tuple[State, ...]] = (
+    State.MISSING,
+    State.EXTRA,
+    State.CHANGED,
+    State.UNTRANSLATED,
+    State.DIFFERS,
+    State.REORDERED,
+)
+_ANOTHER: Final = 0.25
+"""Share of equal words below which a section under a new heading is another one, and not the old one renamed."""
+
+
+@dataclass(slots=True)
+class Judge:
+    """Judges pages by their marks, by history, and by what both sides say now."""
+
+    repository: Repository
+    tree: Tree
+    """Only the pages that were named; all without any."""
+    glossary: Glossary
+    history: History | None
+    """None: git is not asked."""
+    inference: Inference | None
+    links: Links
+
+    def all(self) -> DocsVerdicts:
+        """Every page."""
+        settings = self.tree.settings
+        pages = [self.twin(twin) for twin in self.tree.twins]
+        if settings.complete:
+            fix = "translate it, or name it in `exclude` of [tool.areal.docs]"
+            for path in self.tree.untranslated:
+                place = self.tree.translation_of(path)
+                pages.append(PageVerdict(path, place, Basis.STRUCTURE, (), "has no translation", fix))
+        pages += [self._orphan(path) for path in self.tree.orphans]
+        left = () if settings.complete else self.tree.untranslated
+        return DocsVerdicts(tuple(sorted(pages, key=lambda page: page.source)), left)
+
+    def twin(self, twin: Twin) -> PageVerdict:
+        """One page and its translation."""
+        (source, _), (translation, mark) = self.tree.read(twin.source), self.tree.read(twin.translation)
+        problem, fix = "", ""
+        if mark is not None and (mark.broken or not mark.rows):
+            problem = "its mark is broken: it was edited, or a merge left its signs in it"
+            fix = f"bring the page up to date, then `areal-docs zh-mark {twin.translation}`"
+            mark = None
+        elif mark is not None and mark.source != twin.source:
+            problem = f"its mark says that it follows {mark.source}"
+            fix = f"compare it with {twin.source}, then `areal-docs zh-mark {twin.translation}`"
+        if mark is not None:
+            verdicts = self._marked(twin, source, translation, mark)
+            basis = Basis.MARK
+        else:
+            verdicts = self._unmarked(twin, source, translation)
+            basis = Basis.HISTORY if self.inference is not None else Basis.STRUCTURE
+        return PageVerdict(twin.source, twin.translation, basis, tuple(verdicts), problem, fix)
+
+    def _marked(self, twin: Twin, source: Page, translation: Page, mark: Mark) -> list[Verdict]:
+        pairs = []
+        for pair in by_mark(source.sections, translation.sections, mark):
+            pairs += self._parted(twin, pair)
+
+        def before(pair: Pair) -> Before | None:
+            if pair.row is None or pair.source is None or pair.row.source == pair.source.digest:
+                return None
+            return self._recorded(twin.source, pair.row.source) or Before("")
+
+        return [self._verdict(twin, pair, before, marked=True) for pair in pairs]
+
+    def _unmarked(self, twin: Twin, source: Page, translation: Page) -> list[Verdict]:
+        def before(pair: Pair) -> Before | None:
+            if self.inference is None or pair.source is None or pair.translation is None:
+                return None
+            return self.inference.before((twin.source, pair.source), (twin.translation, pair.translation))
+
+        pairs = side_by_side(source.sections, translation.sections)
+        return [self._verdict(twin, pair, before, marked=False) for pair in pairs]
+
+    def _parted(self, twin: Twin, pair: Pair) -> list[Pair]:
+        """A pair whose source was matched by its place only, taken apart when it turns out to be another section."""
+        row, section = pair.row, pair.source
+        if row is None or section is None or row.source == section.digest or row.slug == section.slug:
+            return [pair]
+        then = self._recorded(twin.source, row.source)
+        if then is None or not then.text:
+            return [pair]
+        words = then.text.split(), section.text.split()
+        if difflib.SequenceMatcher(None, *words, autojunk=False).ratio() >= _ANOTHER:
+            return [pair]
+        parts = [Pair(section, None)]
+        return parts if pair.translation is None else [*parts, Pair(None, pair.translation, row)]
+
+    def _verdict(self, twin: Twin, pair: Pair, before: Callable[[Pair], Before | None], *, marked: bool) -> Verdict:
+        source, translation = pair.source, pair.translation
+        if translation is None or source is None:
+            return self._alone(twin, pair)
+        words_left = is_untranslated(source, translation)
+        then = before(pair) if pair.row is not None or not words_left else None  # copied: nothing was followed yet
+        edited = pair.row is not None and pair.row.translation != translation.digest
+        new = marked and pair.row is None
+        states = {State.CHANGED} if then is not None or new else set[State]()
+        differences = list[Difference]()
+        if words_left:
+            states.add(State.UNTRANSLATED)
+        else:
+            differences = structural(source, translation, self.links, (twin.source, twin.translation))
+            differences += [*untranslated(source, translation), *self.glossary.misused(source, translation)]
+            states |= {State.DIFFERS} if differences else set()
+        states |= {State.REORDERED} if pair.moved else set()
+        found = [state for state in _ORDER if state in states] or [State.IN_STEP]
+        note = _note(found[0], then, edited=edited, new=new)
+        return Verdict(found[0], source, translation, tuple(found[1:]), then, tuple(differences), note)
+
+    def _alone(self, twin: Twin, pair: Pair) -> Verdict:
+        if pair.translation is None:
+            return Verdict(State.MISSING, pair.source, None)
+        before = self._recorded(twin.source, pair.row.source) if pair.row is not None else None
+        note = "the source does not have it any more" if pair.row is not None else ""
+        return Verdict(State.EXTRA, None, pair.translation, before=before, note=note)
+
+    def _recorded(self, path: str, digest: str) -> Before | None:
+        """The section that a mark names, found in history by its hash."""
+        if self.history is None:
+            return None
+        found = self.history.section(path, digest)
+        if found is None:
+            return None
+        section, version = found
+        since = []
+        for one in self.history.versions(path):
+            if one.commit == version.commit:
+                break
+            since.append(one.commit)
+        return Before(section.text, version.commit, version.date, tuple(since))
+
+    def _orphan(self, path: str) -> PageVerdict:
+        _, mark = self.tree.read(path)
+        source = self.tree.source_of(path)
+        wanted = {row.source for row in mark.rows} if mark else set()
+        moved = next((one for one in self.tree.untranslated if wanted & self._digests(one)), "") if wanted else ""
+        fix = f"it follows what is now {moved}: move it to {self.tree.translation_of(moved)}" if moved else ""
+        return PageVerdict(source, path, Basis.STRUCTURE, (), "its source is gone", fix or "remove it, or move it")
+
+    def _digests(self, path: str) -> set[str]:
+        return {section.digest for section in self.tree.read(path)[0].sections}
+
+
+def _note(state: State, before: Before | None, *, edited: bool, new: bool) -> str:
+    if state is State.CHANGED and new:
+        return "new on both sides since the mark; mark it when it says the same"
+    if state is State.CHANGED and before is not None and not before.text:
+        said = "what it follows is not in the history of this clone"
+        return f"{said}; the translation was edited since its mark" if edited else said
+    if state is State.CHANGED and edited:
+        return "the translation was edited since its mark: if it says the same now, mark it"
+    return ""
+
+
+def open_judge(start: Path, names: Sequence[str], *, ask_history: bool = True) -> Judge:
+    """Read settings and list pages: those that are named, or all.
+
+    Raises UsageError where there is no repository, no such page, or settings that make no sense.
+    """
+    repository = find_repository(start)
+    root, settings = repository.root, read_docs_settings(repository.root)
+    whole = read_tree(root, repository.files(), settings)
+    history = History(root) if ask_history else None
+    inference = Inference(root, history) if history is not None else None
+    glossary = read_glossary(root, settings.glossary)
+    return Judge(repository, chosen(whole, names), glossary, history, inference, Links(whole))
+
+
+def source_diff(verdict: Verdict, path: str) -> str:
+    """Return how the source's section changed since the translation followed it; "" when that is not known."""
+    if verdict.before is None or not verdict.before.text:
+        return ""
+    new = verdict.source.text if verdict.source is not None else ""
+    commit = f" {verdict.before.commit[:12]}" if verdict.before.commit else ""
+    lines = difflib.unified_diff(
+        verdict.before.text.splitlines(), new.splitlines(), f"{path}{commit}", path, lineterm="", n=2
+    )
+    return "\n".join(lines)

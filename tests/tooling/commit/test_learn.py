@@ -2,7 +2,7 @@
 
 import tomllib
 
-from tooling.commit.settings import read_settings
+from tooling.commit.settings import read_commit_settings
 
 
 def history(repo):
@@ -27,7 +27,7 @@ def test_each_folder_goes_to_the_scope_that_its_commits_had(repo):
 def test_the_table_is_toml_that_the_settings_understand(repo, tmp_path):
     history(repo)
     assert repo.run("learn", "--write").returncode == 0
-    settings = read_settings(repo.root)
+    settings = read_commit_settings(repo.root)
     assert settings.scopes["api"].paths == ("src/api/**",)
     assert settings.canonical("tree_attn") == "tree-attn"
 

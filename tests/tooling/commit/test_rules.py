@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 
 from tooling.commit.message import parse
 from tooling.commit.rules import problems
-from tooling.commit.settings import TYPES, Scope, Settings
+from tooling.commit.settings import TYPES, CommitSettings, Scope
 
-TABLE = Settings(scopes={"tree-attn": Scope(aliases=("tree",)), "api": Scope()}, unknown_scope="error")
+TABLE = CommitSettings(scopes={"tree-attn": Scope(aliases=("tree",)), "api": Scope()}, unknown_scope="error")
 
 
-def rules(text, settings=Settings(), **how):  # noqa: B008 - a frozen value
+def rules(text, settings=CommitSettings(), **how):  # noqa: B008 - a frozen value
     return {(each.rule, each.severity) for each in problems(parse(text), settings, **how)}
 
 
-def only(text, settings=Settings()):  # noqa: B008 - a frozen value
+def only(text, settings=CommitSettings()):  # noqa: B008 - a frozen value
     (found,) = problems(parse(text), settings)
     return found
 

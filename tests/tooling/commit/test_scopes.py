@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.commit.scopes import scope_of_path, scope_of_symbol
-from tooling.commit.settings import Scope, Settings, read_settings
+from tooling.commit.settings import CommitSettings, Scope, read_commit_settings, scope_of_path, scope_of_symbol
 
 ROOT = Path(__file__).resolve().parents[3]
-TABLE = Settings(
+TABLE = CommitSettings(
     none=("README.md", "docs/*.md", "notes/*"),
     scopes={
         "engine": Scope(paths=("src/engine/**",), symbols=("Engine*",)),
@@ -55,12 +54,12 @@ def repository_files():
 
 
 def test_every_path_of_this_repository_has_a_scope_or_none_on_purpose():
-    settings = read_settings(ROOT)
+    settings = read_commit_settings(ROOT)
     assert [path for path in repository_files() if scope_of_path(settings, path) is None] == []
 
 
 def test_every_row_of_this_repository_s_table_is_of_use():
-    settings = read_settings(ROOT)
+    settings = read_commit_settings(ROOT)
     used = {scope_of_path(settings, path)[0] for path in repository_files()}
     assert settings.scopes.keys() - used == set()
 
@@ -68,17 +67,18 @@ def test_every_row_of_this_repository_s_table_is_of_use():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("types = 3", "no list of strings"),
-        ("header_length = true", "positive number"),
-        ('unknown_scope = "maybe"', "no such value"),
-        ("scopes = 3", "no table"),
-        ('[tool.areal.commit.scopes]\napi = ["a"]', "a scope is a table"),
+        ("types = 3", "`types` is 3, expected a list of texts"),
+        ("header_length = true", "expected a whole number"),
+        ('unknown_scope = "maybe"', "expected 'error', 'warning' or 'allow'"),
+        ("scopes = 3", "`scopes` is 3, expected a table"),
+        ('[tool.areal.commit.scopes]\napi = ["a"]', '`scopes.api` is ["a"], expected a table'),
         ('[tool.areal.commit.scopes]\napi = { path = ["a"] }', "did you mean 'paths'?"),
-        ("not toml", "cannot be read"),
+        ('[tool.areal.commit.accepted]\nabc = "published before the rules"', "`accepted.abc` is"),
+        ("not toml", "is not TOML"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(tmp_path, text, said):
     (tmp_path / "pyproject.toml").write_text(f"[tool.areal.commit]\n{text}\n")
     with pytest.raises(UsageError) as raised:
-        read_settings(tmp_path)
+        read_commit_settings(tmp_path)
     assert said in str(raised.value)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tooling.commit.git import ChangedFile
+from tooling.commit.changes import ChangedFile
 from tooling.commit.message import parse
 from tooling.commit.rules import problems
-from tooling.commit.settings import Settings
-from tooling.commit.suggest.kind import guess_type
+from tooling.commit.settings import CommitSettings
+from tooling.commit.suggestion import guess_type
 
 TABLE = """
 [tool.areal.commit]
@@ -121,7 +121,7 @@ def test_the_skeleton_conforms_and_asks_for_the_reason(repo):
     message = repo.json("suggest")["message"]
     assert "<why:" in message
     assert "- src/api/a.py: added build" in message
-    assert [each for each in problems(parse(message), Settings()) if each.severity == "error"] == []
+    assert [each for each in problems(parse(message), CommitSettings()) if each.severity == "error"] == []
 
 
 def test_a_public_name_that_goes_is_a_breaking_change(repo):

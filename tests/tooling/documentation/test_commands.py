@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tooling.documentation.cli.main import main
-from tooling.documentation.markdown.parser import parser
+from tooling.documentation.__main__ import main
+from tooling.documentation.markdown import parser
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -76,8 +76,8 @@ def test_people_read_what_lags_and_the_sums(marked):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["zh-chek"], "invalid choice"),
-        (["zh-check", "--chek"], "unrecognized"),
+        (["zh-chek"], "did you mean 'zh-check'?"),
+        (["zh-check", "--chek"], "did you mean '--check'?"),
         (["zh-check", "--json", "--github"], "two forms"),
         (["zh-check", "nothing.md"], "no page"),
         (["zh-check", "../outside.md"], "no page"),
@@ -117,7 +117,7 @@ def test_links_are_not_followed_out_of_the_repository(documents, tmp_path):
 
 
 def test_help_loads_neither_git_nor_the_parser():
-    code = "import sys\nfrom tooling.documentation.cli.main import main\nmain(['--help'])\n"
+    code = "import sys\nfrom tooling.documentation.__main__ import main\nmain(['--help'])\n"
     code += "print(sorted({'git', 'markdown_it', 'yaml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")

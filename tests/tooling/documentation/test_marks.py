@@ -139,7 +139,7 @@ def test_marking_writes_one_record_and_nothing_else(documents):
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("## 故障", "### 故障", "stands elsewhere"),
+        ("## 故障", "### 故障", "is in another place"),
         ("## 上限\n", "", "has no section for ## The bound"),
         ("30 秒", "31 秒", "numbers: 30 is not in the translation"),
         (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.documentation.markdown.numbers import missing
-from tooling.documentation.markdown.parse import read_page
+from tooling.documentation.markdown import read_page
+from tooling.documentation.numbers import missing
 
 
 def test_equal_pages_in_two_languages_differ_in_nothing(documents):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tooling.cli.errors import UsageError
-from tooling.commit.cli.arguments import parse as parse_commit
+from tooling.commit.__main__ import PROGRAM as COMMIT
 from tooling.mcp.tools.call import make_call
 from tooling.mcp.tools.table import offered
 
@@ -62,7 +62,7 @@ def test_switches_that_are_false_are_left_out(tmp_path):
 def test_a_hostile_text_stays_the_value_of_its_option(tmp_path, text):
     words = words_of("commit_check", tmp_path, message=text)
     assert words == ("check", "--json", f"--repo={tmp_path}", f"--message={text}")
-    assert parse_commit(words).message == text
+    assert COMMIT.parser("check").read(words[1:]).message == text
 
 
 @given(text=st.text(min_size=1, max_size=200))
@@ -72,7 +72,7 @@ def test_any_text_that_is_let_through_as_a_word_is_that_word(tmp_path_factory, t
         words = words_of("commit_check", root, range=text)
     except UsageError:
         return
-    arguments = parse_commit(words)
+    arguments = COMMIT.parser("check").read(words[1:])
     assert (arguments.target, arguments.message, arguments.strict) == (text, None, False)
 
 

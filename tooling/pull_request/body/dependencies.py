@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import UsageError
-from tooling.commit.files import role_of
+from tooling.commit.changes import role_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

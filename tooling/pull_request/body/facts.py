@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tooling.commit.files import role_of
+from tooling.commit.changes import role_of
 from tooling.commit.message import parse
 from tooling.commit.rules import problems
-from tooling.commit.settings import read_settings
+from tooling.commit.settings import read_commit_settings
 from tooling.pull_request.body.dependencies import changed_requirements, read_audit
 from tooling.pull_request.body.junit import read_report
 from tooling.pull_request.move.backups import backups
@@ -72,7 +72,7 @@ class Facts:
 
 def measure(git: Git, proposal: Proposal, *, base_tip: str, test_report: Path | None, audit: Path | None) -> Facts:
     """Read everything. Raises UsageError for reports that cannot be read."""
-    settings = read_settings(git.root)
+    settings = read_commit_settings(git.root)
     messages = [parse(proposal.message)]
     if proposal.after == proposal.before:
         messages = [parse(each.message) for each in proposal.commits]

@@ -10,15 +10,12 @@ import re
 import textwrap
 from typing import TYPE_CHECKING, Final
 
-from tooling.commit.git import Sides
-from tooling.commit.history import habits_of
+from tooling.commit.changes import Sides, read_staged
+from tooling.commit.habits import habits_of
 from tooling.commit.message import parse
 from tooling.commit.rules import problems
-from tooling.commit.settings import read_settings
-from tooling.commit.staged import read_staged
-from tooling.commit.suggest.kind import guess_type
-from tooling.commit.suggest.scope import guess_scope
-from tooling.commit.suggest.skeleton import skeleton
+from tooling.commit.settings import read_commit_settings
+from tooling.commit.suggestion import guess_scope, guess_type, skeleton
 from tooling.pull_request.errors import TitleError
 
 if TYPE_CHECKING:
@@ -26,8 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.commit.message import Message
-    from tooling.commit.rules import Problem
-    from tooling.commit.settings import Settings
+    from tooling.commit.rules import MessageProblem
+    from tooling.commit.settings import CommitSettings
     from tooling.pull_request.history.commits import Commit
 
 _CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -40,10 +37,10 @@ _COAUTHOR: Final = "Co-authored-by"
 
 def conforms(header: str, root: Path) -> bool:
     """Whether a header may stay as it is, and the words below it with it."""
-    return not _errors(header, read_settings(root))
+    return not _errors(header, read_commit_settings(root))
 
 
-def _errors(header: str, settings: Settings) -> list[Problem]:
+def _errors(header: str, settings: CommitSettings) -> list[MessageProblem]:
     found = problems(parse(header), settings, final=True)
     return [each for each in found if each.severity == "error"]
 
@@ -51,7 +48,7 @@ def _errors(header: str, settings: Settings) -> list[Problem]:
 def checked_title(title: str, root: Path) -> str:
     """A title that was given. Raises TitleError that says what is wrong with it."""
     header = " ".join(_CONTROL.sub(" ", title).split())
-    wrong = _errors(header, read_settings(root))
+    wrong = _errors(header, read_commit_settings(root))
     if wrong:
         said = "; ".join(each.message for each in wrong)
         raise TitleError(f"the title does not conform: {said}", where=f"--title {header!r}", fix=wrong[0].fix)
@@ -66,7 +63,7 @@ def with_header(text: str, header: str) -> str:
 
 def joined_message(root: Path, commits: Sequence[Commit], before: str, after: str, title: str) -> str:
     """One message for all commits. before, after: the sides of the change; title: the header, if one was given."""
-    settings = read_settings(root)
+    settings = read_commit_settings(root)
     parsed = [parse(_clean(each.message)) for each in commits]
     header = title or _header(root, settings, parsed, before, after)
     if any(each.breaking for each in parsed) and not parse(header).breaking and len(header) < settings.header_length:
@@ -76,7 +73,7 @@ def joined_message(root: Path, commits: Sequence[Commit], before: str, after: st
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _body(parsed: Sequence[Message], header: str, settings: Settings) -> str:
+def _body(parsed: Sequence[Message], header: str, settings: CommitSettings) -> str:
     """What the commits say: first the one that gave the header, then the others as a list."""
     subject = parse(header).subject
     first = next((each for each in parsed if each.subject == subject), None)
@@ -108,7 +105,7 @@ def author_of(commits: Sequence[Commit]) -> Commit:
     return max(count.values(), key=len)[-1]
 
 
-def _header(root: Path, settings: Settings, parsed: Sequence[Message], before: str, after: str) -> str:
+def _header(root: Path, settings: CommitSettings, parsed: Sequence[Message], before: str, after: str) -> str:
     staged = read_staged(root, Sides(before, after))
     kind = guess_type(staged.files, staged.symbols, settings.types).value
     scope = guess_scope(staged.files, staged.symbols, settings, lambda: habits_of(root, before)).value
@@ -127,16 +124,16 @@ def _header(root: Path, settings: Settings, parsed: Sequence[Message], before: s
     return header if not _errors(header, settings) else f"{_plain(settings)}: update {len(staged.files)} files"
 
 
-def _plain(settings: Settings) -> str:
+def _plain(settings: CommitSettings) -> str:
     return "chore" if "chore" in settings.types else settings.types[0]
 
 
-def conforms_to(message: Message, settings: Settings) -> bool:
+def conforms_to(message: Message, settings: CommitSettings) -> bool:
     """Whether the header of a message is a conventional one, and right."""
     return message.kind == "conventional" and not _errors(message.header, settings)
 
 
-def _best(parsed: Sequence[Message], settings: Settings, suggested: str) -> Message | None:
+def _best(parsed: Sequence[Message], settings: CommitSettings, suggested: str) -> Message | None:
     """The commit that speaks for all: of the suggested type if there is one, else of the weightiest; the first of
     several."""
     right = [each for each in parsed if conforms_to(each, settings)]

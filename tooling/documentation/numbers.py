@@ -1,4 +1,4 @@
-"""Numbers of prose, and whether two languages name the same ones.
+"""Finds the numbers of prose, and whether two languages name the same ones.
 
 "1,000" is 1000, "10k" is 1 万, "March 5" is 3 月 5 日, "two threads" are 2 个线程: a number is missing only when the
 other side names it in no way that is looked for here.
@@ -92,7 +92,7 @@ def missing(ours: str, theirs: str) -> list[str]:
 
 
 def _readings(digits: str, unit: str | None) -> Number:
-    plain = _plain(digits)
+    plain = digits.lstrip("0") or "0" if digits.isdigit() else digits
     if unit is None:
         return frozenset({plain})
     try:
@@ -100,10 +100,6 @@ def _readings(digits: str, unit: str | None) -> Number:
     except InvalidOperation:  # 1.2.3k: a version, and no number
         return frozenset({plain})
     return frozenset({plain, f"{whole.normalize():f}"})
-
-
-def _plain(digits: str) -> str:
-    return digits.lstrip("0") or "0" if digits.isdigit() else digits
 
 
 def _is_spelt(reading: str, text: str) -> bool:

@@ -1,31 +1,33 @@
-"""`areal-docs zh-mark`."""
+"""Records in each page which sections of its source it follows: "this translation says what the source says now".
+
+Refused where headings do not match, text is not translated, or structure differs.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.cli.errors import ToolError
+from tooling.cli.errors import FindingError
+from tooling.cli.parser import add_changing
 from tooling.cli.report import Report, say
-from tooling.documentation.cli.arguments import LAGGING, PROGRAM
-from tooling.documentation.cli.context import open_context
-from tooling.documentation.compare.structure import structural
-from tooling.documentation.compare.words import is_untranslated, untranslated
-from tooling.documentation.mark import marked
+from tooling.documentation.compare import is_untranslated, structural, untranslated
+from tooling.documentation.pages import marked
 from tooling.documentation.pairing import in_parallel, side_by_side
+from tooling.documentation.verdicts import open_judge
 from tooling.kit.change.plan import Plan
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from tooling.documentation.cli.context import Context
+    from tooling.cli.parser import Parser
     from tooling.documentation.pages import Twin
+    from tooling.documentation.verdicts import Judge
 
 
-class UnmarkableError(ToolError):
+class UnmarkableError(FindingError):
     """A page does not follow its source; `details` says where."""
 
-    exit_code = LAGGING
     code = "unmarkable"
 
     def __init__(self, problems: list[dict[str, object]]) -> None:
@@ -37,52 +39,56 @@ class UnmarkableError(ToolError):
         self.details = {"problems": problems}
 
 
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("pages", nargs="+", metavar="PAGE", help="a page, or its translation")
+    add_changing(parser)
+
+
 def run(arguments: argparse.Namespace) -> Report:
     """Mark the pages that are named: all, or none."""
-    context = open_context(arguments.repo, arguments.pages, ask_history=False)
+    judge = open_judge(arguments.repo, arguments.pages, ask_history=False)
     if arguments.dry_run:
-        plan = _planned(context)
+        plan = _planned(judge)
     else:
         from tooling.kit.change.transaction import apply_plan, transaction
 
-        with transaction(context.repository, wait_seconds=10.0, note=lambda line: say(f"rolled back: {line}")):
-            plan = _planned(context)
-            apply_plan(context.repository, plan)
+        with transaction(judge.repository, wait_seconds=arguments.wait, note=lambda line: say(f"rolled back: {line}")):
+            plan = _planned(judge)
+            apply_plan(judge.repository, plan)
     return Report(
-        command=f"{PROGRAM} zh-mark",
+        command="areal-docs zh-mark",
         dry_run=arguments.dry_run,
         changes=plan.changes,
         show_diff=arguments.diff,
-        data={"pages": [twin.translation for twin in context.tree.twins]},
+        data={"pages": [twin.translation for twin in judge.tree.twins]},
     )
 
 
-def _planned(context: Context) -> Plan:
-    plan, problems = Plan(context.tree.root), list[dict[str, object]]()
-    for path in (*map(context.tree.translation_of, context.tree.untranslated), *context.tree.orphans):
-        orphan = path in context.tree.orphans
+def _planned(judge: Judge) -> Plan:
+    plan, problems = Plan(judge.tree.root), list[dict[str, object]]()
+    for path in (*map(judge.tree.translation_of, judge.tree.untranslated), *judge.tree.orphans):
+        orphan = path in judge.tree.orphans
         said = "its source is gone" if orphan else "there is no such page yet"
         problems.append({"path": path, "line": 1, "message": said})
-    for twin in context.tree.twins:
-        problems += [
-            {"path": twin.translation, "line": line, "message": said} for line, said in _problems(context, twin)
-        ]
+    for twin in judge.tree.twins:
+        problems += [{"path": twin.translation, "line": line, "message": said} for line, said in _problems(judge, twin)]
     if problems:
         raise UnmarkableError(problems)
-    for twin in context.tree.twins:
-        source, _ = context.tree.read(twin.source)
-        translation, _ = context.tree.read(twin.translation)
+    for twin in judge.tree.twins:
+        source, _ = judge.tree.read(twin.source)
+        translation, _ = judge.tree.read(twin.translation)
         pairs = in_parallel(source.sections, translation.sections)
         assert pairs is not None
-        content = marked(context.tree.text(twin.translation), twin.source, pairs).encode()
+        content = marked(judge.tree.text(twin.translation), twin.source, pairs).encode()
         plan.write(twin.translation, content, reason=f"follows {twin.source} as it is now")
     return plan
 
 
-def _problems(context: Context, twin: Twin) -> Iterator[tuple[int, str]]:
+def _problems(judge: Judge, twin: Twin) -> Iterator[tuple[int, str]]:
     """Why a page does not say what its source says: line and reason."""
-    source, _ = context.tree.read(twin.source)
-    translation, _ = context.tree.read(twin.translation)
+    source, _ = judge.tree.read(twin.source)
+    translation, _ = judge.tree.read(twin.translation)
     pairs = in_parallel(source.sections, translation.sections)
     if pairs is None:
         found = side_by_side(source.sections, translation.sections)
@@ -92,13 +98,13 @@ def _problems(context: Context, twin: Twin) -> Iterator[tuple[int, str]]:
             elif pair.source is None and pair.translation is not None:
                 yield pair.translation.line, f"{pair.translation.name} has no section in the source"
             elif pair.source and pair.translation and (pair.moved or pair.source.level != pair.translation.level):
-                yield pair.translation.line, f"{pair.translation.name} stands elsewhere than {pair.source.name}"
+                yield pair.translation.line, f"{pair.translation.name} is in another place than {pair.source.name}"
         return
     for original, translated in pairs:
         if is_untranslated(original, translated):
             yield translated.line, f"{translated.name} is not translated"
             continue
-        judge, pages = context.judge, (twin.source, twin.translation)
+        pages = (twin.source, twin.translation)
         for one in structural(original, translated, judge.links, pages):
             yield one.line, f"{one.kind}: {one.message}"
         for one in (*untranslated(original, translated), *judge.glossary.misused(original, translated)):

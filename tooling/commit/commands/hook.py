@@ -1,7 +1,7 @@
-"""The commit-msg hook: written where git looks for it, idempotent, and never at the cost of somebody else's.
+"""Installs the commit-msg hook, or removes it. It needs no other tool, and is found where core.hooksPath says.
 
-A hook that is there already is kept beside ours as `commit-msg.before-areal` and runs first. Every step leaves a state
-in which one of the two is in place, also when the process is killed.
+A hook that is there already is kept beside ours as `commit-msg.before-areal` and runs first; `uninstall` puts it back.
+Every step leaves a state in which one of the two is in place, also when the process is killed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import ConflictError, UsageError
-from tooling.commit.git import path_setting
+from tooling.cli.git import Git, find_repository
+from tooling.cli.parser import add_changing
+from tooling.cli.report import Report
+from tooling.kit.change.lock import repository_lock
 from tooling.kit.change.plan import Change
 
 if TYPE_CHECKING:
+    import argparse
+
     from tooling.cli.git import Repository
+    from tooling.cli.parser import Parser
+
 
 NAME: Final = "commit-msg"
 KEPT: Final = "commit-msg.before-areal"
@@ -74,11 +81,13 @@ def script() -> bytes:
 def hooks_of(repository: Repository, *, shared: bool) -> Hooks:
     """Where git looks for hooks. Raises UsageError where hooks are switched off, ConflictError where the folder serves
     other repositories too, unless `shared`."""
-    said = path_setting(repository.root, "core.hooksPath")
+    said = Git(repository.root).setting("core.hooksPath", path=True)
     if said == os.devnull:
         fix = "run `git config --unset core.hooksPath` first"
         raise UsageError("hooks are switched off here", where="core.hooksPath", fix=fix)
-    folder = _folder(repository, said) if said else repository.common_dir / "hooks"
+    folder = repository.common_dir / "hooks"
+    if said:  # a relative path counts from the root of the work tree, where git runs hooks
+        folder = Path(os.path.normpath(repository.root / said))
     inside = folder.is_relative_to(repository.common_dir) or folder.is_relative_to(repository.root)
     if not inside and not shared:
         raise ConflictError(
@@ -149,21 +158,44 @@ def is_ours(content: bytes) -> bool:
     return any(line.startswith(_MARK.encode()) for line in content.split(b"\n")[:3])
 
 
-def _folder(repository: Repository, value: str) -> Path:
-    """A relative path counts from the root of the work tree, where git runs hooks."""
-    path = Path(value)
-    return Path(os.path.normpath(path if path.is_absolute() else repository.root / path))
-
-
 def _content(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return b"" if path.is_symlink() else None
     except (IsADirectoryError, NotADirectoryError) as error:
-        raise ConflictError("is no file", where=os.fspath(path), fix="move it away and run it again") from error
+        raise ConflictError("is not a file", where=os.fspath(path), fix="move it away and run it again") from error
 
 
 def _change(repository: Repository, path: Path, before: bytes | None, after: bytes | None, reason: str) -> Change:
     shown = path.relative_to(repository.root) if path.is_relative_to(repository.root) else path
     return Change(shown.as_posix(), before, after, reason)
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("action", choices=["install", "uninstall"])
+    parser.add_argument("--shared", action="store_true", help="also where core.hooksPath serves other repositories")
+    add_changing(parser)
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Install or uninstall the hook."""
+    repository = find_repository(arguments.repo)
+    hooks = hooks_of(repository, shared=arguments.shared)
+    plan, apply = (plan_install, install) if arguments.action == "install" else (plan_uninstall, uninstall)
+    if arguments.dry_run:
+        planned = plan(repository, hooks)
+    else:
+        with repository_lock(repository, wait_seconds=arguments.wait):
+            planned = plan(repository, hooks)
+            if planned.changes:
+                apply(hooks)
+    return Report(
+        command=f"areal-commit hook {arguments.action}",
+        dry_run=arguments.dry_run,
+        changes=planned.changes,
+        show_diff=arguments.diff,
+        warnings=planned.notes,
+        data={"hook": str(hooks.file)},
+    )

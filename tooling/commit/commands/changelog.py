@@ -1,17 +1,27 @@
-"""History as a list of changes: breaking ones first, then by type, each with its scope and where it came from."""
+"""Prints the commits of a range (default: since the latest tag) as a list of changes, breaking ones first.
+
+A commit that the same range takes back is left out together with the revert.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
+from tooling.cli.errors import UsageError
+from tooling.cli.git import Git, find_repository
+from tooling.cli.report import Report
+from tooling.commit.changes import commits
 from tooling.commit.message import NUMBER, parse
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
-    from tooling.commit.git import Commit
+    from tooling.cli.parser import Parser
+    from tooling.commit.changes import Commit
+
 
 TITLES: Final = {
     "feat": "New",
@@ -35,7 +45,7 @@ _MARKDOWN: Final = re.compile(r"([\\`*_<>\[\]|#])")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ChangelogEntry:
     """One commit of the list."""
 
     hash: str
@@ -49,13 +59,13 @@ class Entry:
     """What it breaks, in its own words; its subject when it only says so by `!`."""
 
 
-def entries(commits: Sequence[Commit]) -> list[Entry]:
+def entries(commits: Sequence[Commit]) -> list[ChangelogEntry]:
     """Newest first. Merges are left out, and so are commits that the range itself takes back, with their reverts."""
     gone = _taken_back(commits)
     return [_entry(each) for each in commits if len(each.parents) < 2 and each.hash not in gone]
 
 
-def markdown(found: Sequence[Entry], title: str, *, all_types: bool) -> str:
+def markdown(found: Sequence[ChangelogEntry], title: str, *, all_types: bool) -> str:
     """The list for people."""
     parts = [f"## {_escaped(title)}"]
     breaking = [f"- {_scoped(each)}{_escaped(text)}" for each in found for text in each.breaking]
@@ -88,7 +98,7 @@ def _taken_back(commits: Sequence[Commit]) -> set[str]:
     return gone
 
 
-def _entry(commit: Commit) -> Entry:
+def _entry(commit: Commit) -> ChangelogEntry:
     message = parse(commit.message)
     known = message.kind == "conventional" and message.type.lower() in TITLES
     subject = message.subject if known else message.header
@@ -98,7 +108,7 @@ def _entry(commit: Commit) -> Entry:
     if message.marked and not breaking:
         breaking = [text]
     kind = message.type.lower() if known else "revert" if message.kind == "revert" else OTHER
-    return Entry(
+    return ChangelogEntry(
         hash=commit.hash,
         type=kind,
         scope=message.scope or "" if known else "",
@@ -108,14 +118,40 @@ def _entry(commit: Commit) -> Entry:
     )
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: ChangelogEntry) -> str:
     source = entry.number or entry.hash[:9]
     return f"- {_scoped(entry)}{_escaped(entry.subject)} ({source})"
 
 
-def _scoped(entry: Entry) -> str:
+def _scoped(entry: ChangelogEntry) -> str:
     return f"**{_escaped(entry.scope)}**: " if entry.scope else ""
 
 
 def _escaped(text: str) -> str:
     return _MARKDOWN.sub(r"\\\1", text)
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("range", nargs="?", metavar="BASE..HEAD", help="default: latest tag..HEAD, or all")
+    parser.add_argument("--title", metavar="TEXT", default="", help="heading (default: the range)")
+    parser.add_argument("--all-types", action="store_true", help="style, test, build, ci and chore too")
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Print the list of changes of a range."""
+    root = find_repository(arguments.repo).root
+    revisions = arguments.range
+    if not revisions:
+        git = Git(root)
+        if git.commit("HEAD") is None:
+            raise UsageError("there are no commits yet", where="HEAD", fix="commit something first")
+        tag = git.text("describe", "--tags", "--abbrev=0", "HEAD", allowed=(0, 128))
+        revisions = f"{tag}..HEAD" if tag else "HEAD"
+    found = entries(commits(root, revisions))
+    return Report(
+        command="areal-commit changelog",
+        changing=False,
+        text=markdown(found, arguments.title or revisions, all_types=arguments.all_types),
+        data={"range": revisions, "entries": [asdict(each) for each in found]},
+    )

@@ -1,4 +1,4 @@
-"""Whether a word is the imperative of a verb.
+"""Recognises words that are not in the imperative mood.
 
 Only forms of verbs that commits begin with are judged, and only where a form can hardly be anything else: "tests" and
 "changes" are nouns as well. A subject that begins with another part of speech passes.

@@ -1,4 +1,7 @@
-"""`areal-commit suggest`."""
+"""Suggests type, scope and a skeleton of a message from what is staged, with the evidence and what else it could be.
+
+The table of scopes in pyproject.toml decides; without one, what people chose for these folders before.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,32 @@ from typing import TYPE_CHECKING, Any
 from tooling.cli.errors import UsageError
 from tooling.cli.git import find_repository
 from tooling.cli.report import Report
-from tooling.commit.history import habits_of
-from tooling.commit.settings import read_settings
-from tooling.commit.staged import read_staged
-from tooling.commit.suggest.guess import Guess
-from tooling.commit.suggest.kind import guess_type
-from tooling.commit.suggest.scope import guess_scope
-from tooling.commit.suggest.skeleton import skeleton
+from tooling.commit.changes import read_staged
+from tooling.commit.habits import habits_of
+from tooling.commit.settings import read_commit_settings
+from tooling.commit.suggestion import Guess, guess_scope, guess_type, skeleton
 
 if TYPE_CHECKING:
     import argparse
+
+    from tooling.cli.parser import Parser
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("--type", metavar="TYPE", help="this type, instead of the suggested one")
+    parser.add_argument("--scope", metavar="SCOPE", help='this scope ("": none), instead of the suggested one')
+    parser.add_argument("--message-only", action="store_true", help="print only the skeleton of the message")
 
 
 def run(arguments: argparse.Namespace) -> Report:
     """Suggest a message for what is staged."""
     root = find_repository(arguments.repo).root
-    settings, staged = read_settings(root), read_staged(root)
+    settings, staged = read_commit_settings(root), read_staged(root)
     if not staged.files:
         raise UsageError("nothing is staged", fix="`git add` what belongs to the commit first")
     if arguments.type is not None and arguments.type not in settings.types:
-        raise UsageError("no such type", where=f"--type {arguments.type}", fix=f"one of {', '.join(settings.types)}")
+        raise UsageError("unknown type", where=f"--type {arguments.type}", fix=f"one of {', '.join(settings.types)}")
     kind = _given(arguments.type, "--type") or guess_type(staged.files, staged.symbols, settings.types)
     scope = _given(arguments.scope, "--scope")
     scope = scope or guess_scope(staged.files, staged.symbols, settings, lambda: habits_of(root))
@@ -35,7 +44,9 @@ def run(arguments: argparse.Namespace) -> Report:
     return Report(
         command="areal-commit suggest",
         changing=False,
-        text=message if arguments.message_only else _text(message, kind, scope),
+        text=message
+        if arguments.message_only
+        else f"{message}\n{_explained('type', kind)}\n{_explained('scope', scope)}",
         data={
             "message": message,
             "header": message.split("\n", 1)[0],
@@ -49,10 +60,6 @@ def run(arguments: argparse.Namespace) -> Report:
 
 def _given(value: str | None, option: str) -> Guess | None:
     return None if value is None else Guess(value, 1.0, (f"given by {option}",))
-
-
-def _text(message: str, kind: Guess, scope: Guess) -> str:
-    return f"{message}\n{_explained('type', kind)}\n{_explained('scope', scope)}"
 
 
 def _explained(name: str, guess: Guess) -> str:

@@ -1,26 +1,37 @@
-"""Verdicts for people, for programs, and as annotations."""
+"""Says of every translated page, section by section, whether it is in step with its source, and what changed if not.
+
+A page that `zh-mark` has marked is held to its mark. Of others, history says what they can know of; what cannot be
+known is not held against them.
+
+states: in step, source changed, missing, extra, reordered, untranslated, structure differs (code, inline code, links,
+images, numbers, tables, lists, words of the glossary). A difference that is meant is explained where it occurs, with a
+reason: <!-- areal-docs allow numbers: the unit is another one -->
+"""
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any
 
-from tooling.documentation.verdicts import State
+from tooling.cli.errors import FindingError, UsageError
+from tooling.cli.report import Report
+from tooling.documentation.verdicts import State, open_judge, source_diff
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
-    from tooling.documentation.markdown.records import Section
-    from tooling.documentation.verdicts import Outcome, PageVerdict, Verdict
+    from tooling.cli.parser import Parser
+    from tooling.documentation.markdown import Section
+    from tooling.documentation.verdicts import DocsVerdicts, PageVerdict, Verdict
 
 
-def document(outcome: Outcome, *, diffs: bool) -> dict[str, Any]:
+def document(outcome: DocsVerdicts, *, diffs: bool) -> dict[str, Any]:
     """For JSON."""
     pages = [_page(page, diffs=diffs) for page in outcome.pages]
     return {"pages": pages, "without_translation": list(outcome.untranslated), "counts": counts(outcome)}
 
 
-def counts(outcome: Outcome) -> dict[str, int]:
+def counts(outcome: DocsVerdicts) -> dict[str, int]:
     """Pages and sections, how many lag, and sections by state."""
     sections = [one for page in outcome.pages for one in page.sections]
     found = {
@@ -32,7 +43,7 @@ def counts(outcome: Outcome) -> dict[str, int]:
     return found | {state.value: sum(one.state is state for one in sections) for state in State}
 
 
-def text(outcome: Outcome, *, diffs: bool) -> str:
+def text(outcome: DocsVerdicts, *, diffs: bool) -> str:
     """For people: what lags, page by page, and a line with the sums."""
     lines = [line for page in outcome.pages if page.lags for line in _lines(page, diffs=diffs)]
     number = counts(outcome)
@@ -44,7 +55,7 @@ def text(outcome: Outcome, *, diffs: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def github(outcome: Outcome, *, failing: bool) -> str:
+def github(outcome: DocsVerdicts, *, failing: bool) -> str:
     """`::error file=...`: one line per section that lags, and per page with a problem."""
     kind = "error" if failing else "warning"
     lines = []
@@ -57,18 +68,6 @@ def github(outcome: Outcome, *, failing: bool) -> str:
                 said = "; ".join([_headline(one), *(difference.message for difference in one.differences)])
                 lines.append(_annotation(kind, page.translation, line, one.state.value, said))
     return "".join(lines)
-
-
-def source_diff(verdict: Verdict, path: str) -> str:
-    """How the source of a section changed; "" when the old text is not known."""
-    if verdict.before is None or not verdict.before.text:
-        return ""
-    new = verdict.source.text if verdict.source is not None else ""
-    commit = f" {verdict.before.commit[:12]}" if verdict.before.commit else ""
-    lines = difflib.unified_diff(
-        verdict.before.text.splitlines(), new.splitlines(), f"{path}{commit}", path, lineterm="", n=2
-    )
-    return "\n".join(lines)
 
 
 def _page(page: PageVerdict, *, diffs: bool) -> dict[str, Any]:
@@ -144,3 +143,30 @@ def _data(words: str) -> str:
 
 def _property(words: str) -> str:
     return _data(words).replace(":", "%3A").replace(",", "%2C")
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="a page, or its translation (default: all)")
+    parser.add_argument("--check", action="store_true", help="exit 10 when anything is not in step (CI)")
+    parser.add_argument("--github", action="store_true", help="print annotations of GitHub's workflow commands")
+    parser.add_argument("--no-history", action="store_true", help="do not ask git: no old texts, no inference")
+    parser.add_argument("--no-diff", action="store_true", help="leave out how the source changed")
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Judge every page, or those that are named."""
+    if arguments.json and arguments.github:
+        raise UsageError("--json and --github are two forms of output", where="--github", fix="leave one of them out")
+    outcome = open_judge(arguments.repo, arguments.pages, ask_history=not arguments.no_history).all()
+    lags = any(page.lags for page in outcome.pages)
+    diffs = not arguments.no_diff
+    shown = github(outcome, failing=arguments.check) if arguments.github else text(outcome, diffs=diffs)
+    return Report(
+        command="areal-docs zh-check",
+        exit_code=FindingError.exit_code if arguments.check and lags else 0,
+        changing=False,
+        text=shown,
+        next_steps=("areal-docs zh-plan",) if lags and not arguments.github else (),
+        data=document(outcome, diffs=diffs),
+    )

@@ -1,0 +1,307 @@
+"""Suggests type, scope and skeleton of a message, each with the evidence for it and what else it could be.
+
+Type: only one kind of file decides. Otherwise code that moves or gives way to as much other code is a refactoring, new
+public symbols or much new code are a feature, and the rest is a fix. Whether a change repairs something or improves it
+cannot be seen in a diff: the confidence says so.
+
+Scope: the table of the project decides, and where that is silent or missing, habit. Each file has a share of the commit
+(tests and documents come along with code). A symbol that a row of the table names decides about its file before the
+path does.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tooling.commit.changes import role_of, shares
+from tooling.commit.settings import scope_of_path, scope_of_symbol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tooling.commit.changes import ChangedFile, Role, Staged, Symbol
+    from tooling.commit.habits import Habits
+    from tooling.commit.settings import CommitSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Example: Guess("models", 0.8, ("areal/models/** holds 3 of 4 files",), (("api", 0.2),))."""
+
+    value: str
+    """"" for no scope."""
+    confidence: float
+    """Between 0 and 1; how often such a guess is what people chose, roughly."""
+    evidence: tuple[str, ...]
+    alternatives: tuple[tuple[str, float], ...] = ()
+    """Next best answers with their confidence."""
+
+
+_OF_ROLE: Final[dict[Role, str]] = {
+    "agents": "chore",
+    "build": "build",
+    "ci": "ci",
+    "code": "fix",
+    "docs": "docs",
+    "example": "feat",
+    "test": "test",
+}
+_CODE: Final[frozenset[Role]] = frozenset({"code", "example"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Sums over the files of a commit."""
+
+    files: int
+    roles: dict[Role, int]
+    """Changed lines per kind of file (at least 1 per file)."""
+    added: int
+    """Lines of code."""
+    deleted: int
+    new: int
+    """New files of code."""
+    renamed: int
+    api: tuple[str, ...]
+    """New public symbols."""
+    known: bool
+    """Whether symbols could be looked at."""
+
+    @property
+    def whole(self) -> int:
+        return sum(self.roles.values())
+
+
+def guess_type(files: Sequence[ChangedFile], symbols: Sequence[Symbol] = (), types: Sequence[str] = ()) -> Guess:
+    """The most likely type. types: those the project has; empty: all."""
+    facts = _facts(files, symbols)
+    found = [each for each in _guesses(facts) if not types or each.value in types]
+    if not found:
+        return Guess(types[0] if types else "chore", 0.1, ("nothing is known about these files",))
+    best, rest = found[0], {each.value: each.confidence for each in reversed(found[1:])}
+    rest.pop(best.value, None)
+    others = sorted(rest.items(), key=lambda item: -item[1])
+    return Guess(best.value, best.confidence, best.evidence, tuple(others[:3]))
+
+
+def _facts(files: Sequence[ChangedFile], symbols: Sequence[Symbol]) -> _Facts:
+    roles: dict[Role, int] = {}
+    for each in files:
+        role = role_of(each.path)
+        roles[role] = roles.get(role, 0) + max(1, each.churn)
+    code = [each for each in files if role_of(each.path) in _CODE]
+    api = tuple(each.name for each in symbols if each.what == "added" and each.public and role_of(each.path) == "code")
+    return _Facts(
+        files=len(files),
+        roles=roles,
+        added=sum(each.added for each in code),
+        deleted=sum(each.deleted for each in code),
+        new=sum(each.status == "A" for each in code),
+        renamed=sum(each.status == "R" for each in files),
+        api=api,
+        known=bool(symbols),
+    )
+
+
+def _guesses(facts: _Facts) -> Iterator[Guess]:
+    """Best first; later ones are what else it could be."""
+    if not _CODE & facts.roles.keys():
+        yield from _without_code(facts)
+        return
+    if facts.roles.get("docs", 0) > 0.6 * facts.whole and facts.added + facts.deleted < 60:
+        yield Guess("docs", 0.6, (f"{facts.roles['docs']} of {facts.whole} changed lines are documents",))
+    if facts.renamed > 3 and facts.renamed > 0.3 * facts.files:
+        yield Guess("refactor", 0.7, (f"{facts.renamed} of {facts.files} files were renamed",))
+    if _rebuilt(facts):
+        said = f"{facts.deleted} lines of code gave way to {facts.added}"
+        yield Guess("refactor", 0.55, (said,))
+    # A feature or a fix: new files, new public names, more lines than before
+    net = facts.added - facts.deleted
+    evidence = [f"{net:+} lines of code"]
+    if facts.new:
+        evidence.append(f"{facts.new} new files of code")
+    if facts.api:
+        evidence.append(f"new public names: {', '.join(facts.api[:4])}")
+    grown = bool(facts.new) or net > 45 or (len(facts.api) > 1 and net > 20)
+    order = ("feat", "fix") if grown else ("fix", "feat")
+    sure = 0.65 if facts.new or abs(net) > 150 or not grown else 0.5
+    yield Guess(order[0], sure, tuple(evidence))
+    yield Guess(order[1], round(0.9 - sure, 2), ())
+    yield Guess("refactor", 0.1, ())
+
+
+def _without_code(facts: _Facts) -> Iterator[Guess]:
+    shares = sorted(facts.roles.items(), key=lambda item: -item[1])
+    for role, lines in shares:
+        said = "every file is of that kind" if len(shares) == 1 else f"{lines} of {facts.whole} changed lines"
+        yield Guess(_OF_ROLE[role], 0.85 * lines / facts.whole, (f"{role}: {said}; no code",))
+    yield Guess("fix", 0.1, ())
+    yield Guess("chore", 0.1, ())
+
+
+def _rebuilt(facts: _Facts) -> bool:
+    many = facts.files >= 25 and facts.deleted > 0.5 * facts.added
+    replaced = facts.added > 80 and facts.deleted >= 0.55 * facts.added
+    removed = facts.deleted > 30 and facts.deleted > 2 * facts.added
+    return many or replaced or removed
+
+
+WIDE = 0.34
+"""A commit whose first scope has no larger share than this belongs to none: it is about the whole."""
+
+
+def guess_scope(
+    files: Sequence[ChangedFile], symbols: Sequence[Symbol], settings: CommitSettings, habits: Callable[[], Habits]
+) -> Guess:
+    """The most likely scope. habits: asked only where the table has no answer (reading history takes time)."""
+    if not files:
+        return Guess("", 0.0, ("nothing is changed",))
+    found = _by_table(files, symbols, settings) if settings.scopes else None
+    return found or _by_habit(files, habits())
+
+
+def _by_table(files: Sequence[ChangedFile], symbols: Sequence[Symbol], settings: CommitSettings) -> Guess | None:
+    votes: dict[str, float] = {}
+    reasons: dict[str, list[str]] = {}
+    silent = 0.0
+    for path, share in shares(files):
+        named = _by_symbols([each for each in symbols if each.path == path], settings)
+        row = scope_of_path(settings, path)
+        if named:
+            for (scope, reason), part in named.items():
+                votes[scope] = votes.get(scope, 0.0) + share * part
+                reasons.setdefault(scope, []).append(f"{path}: {reason}")
+        elif row is not None:
+            scope, glob = row
+            votes[scope] = votes.get(scope, 0.0) + share
+            reasons.setdefault(scope, []).append(f"{path}: {glob}")
+        else:
+            silent += share
+    ranked = sorted(votes.items(), key=lambda item: (-item[1], item[0]))
+    if not ranked:
+        return None
+    named_scopes = [item for item in ranked if item[0]] or ranked
+    best, share = ranked[0]
+    if best == "" and named_scopes[0][1] > 0.25:
+        best, share = named_scopes[0]  # files that have no scope come along with those that have one
+    if share < WIDE and len(ranked) > 2:
+        said = f"spread over {len(ranked)} scopes, none with more than {share:.0%}"
+        return Guess("", 0.5, (said,), tuple(ranked[:3]))
+    evidence = [f"{share:.0%} of the change", *reasons[best][:4]]
+    if len(reasons[best]) > 4:
+        evidence.append(f"and {len(reasons[best]) - 4} more")
+    if silent:
+        evidence.append(f"{silent:.0%} of the change is in no row of the table")
+    return Guess(best, round(share, 2), tuple(evidence), _others(ranked, best))
+
+
+def _by_symbols(symbols: Sequence[Symbol], settings: CommitSettings) -> dict[tuple[str, str], float]:
+    """Scopes that the table gives to symbols of one file, with their share of the changed lines of all its symbols;
+    empty when the larger part has none."""
+    whole = sum(each.lines for each in symbols)
+    found: dict[tuple[str, str], float] = {}
+    for each in symbols:
+        row = scope_of_symbol(settings, each.name)
+        if row is not None:
+            key = (row[0], f"`{each.name}` is `{row[1]}`")
+            found[key] = found.get(key, 0.0) + each.lines / whole
+    named = sum(found.values())
+    return {key: part / named for key, part in found.items()} if named >= 0.5 else {}
+
+
+def _by_habit(files: Sequence[ChangedFile], habits: Habits) -> Guess:
+    ranked = list(habits.likely(files).items())
+    best, share = ranked[0]
+    paths = sorted(shares(files), key=lambda item: -item[1])
+    evidence = [f"{habits.commits} earlier commits were looked at"]
+    said = f"`{best}`" if best else "no scope"
+    for path, _ in paths[:3]:
+        likely = habits.of_path(path)
+        evidence.append(f"{path}: {said} in {likely.get(best, 0.0):.0%} of what is known about it")
+    return Guess(best, round(min(share, 0.95), 2), tuple(evidence), _others(ranked, best))
+
+
+def _others(ranked: Sequence[tuple[str, float]], best: str) -> tuple[tuple[str, float], ...]:
+    return tuple((name, round(value, 2)) for name, value in ranked if name != best and value >= 0.02)[:3]
+
+
+_VERBS: Final = {"feat": "add", "fix": "correct", "perf": "speed up", "refactor": "reorganize", "revert": "take back"}
+_WHAT: Final = {"A": "add", "D": "remove", "R": "rename"}
+WHY: Final = "<why: what was wrong or missing, and what is different now>"
+
+
+def skeleton(kind: str, scope: str, staged: Staged, settings: CommitSettings) -> str:
+    """A message that conforms, except for the reason."""
+    head = kind + (f"({scope})" if scope else "") + ("!" if removed_api(staged) else "") + ": "
+    subject = textwrap.shorten(_subject(kind, staged), settings.header_length - len(head), placeholder=" ...")
+    parts = [head + (subject or "<what it does>"), WHY]
+    lines = _key_changes(staged, settings)
+    if lines:
+        parts.append("\n".join(lines))
+    gone = removed_api(staged)
+    if gone:
+        said = f"BREAKING CHANGE: {', '.join(each.name for each in gone[:4])} removed; <what to use instead>"
+        parts.append(said)
+    return "\n\n".join(parts) + "\n"
+
+
+def removed_api(staged: Staged) -> list[Symbol]:
+    """Public names of modules that are gone and came up nowhere else in the same commit."""
+    added = {each.name.rsplit(".", 1)[-1] for each in staged.symbols if each.what == "added"}
+    return [
+        each
+        for each in staged.symbols
+        if each.what == "removed"
+        and each.public
+        and role_of(each.path) == "code"
+        and "." not in each.name
+        and each.name not in added
+        and not any(part.startswith("_") for part in each.path.split("/"))
+    ]
+
+
+def _subject(kind: str, staged: Staged) -> str:
+    code = [each for each in staged.symbols if role_of(each.path) == "code"] or list(staged.symbols)
+    ranked = sorted(code, key=lambda each: (each.what != "added" or kind != "feat", not each.public, -each.lines))
+    named = [each for each in ranked if each.what == ("added" if kind == "feat" else each.what)][:2]
+    if named:
+        verb = _VERBS.get(kind, "change")
+        if all(each.what == "removed" for each in named):
+            verb = "remove"
+        return f"{verb} {_joined([each.name for each in named])}"
+    return _of_files(staged)
+
+
+def _of_files(staged: Staged) -> str:
+    statuses = {each.status for each in staged.files}
+    verb = _WHAT.get(statuses.pop(), "update") if len(statuses) == 1 else "update"
+    longest = sorted(staged.files, key=lambda each: (-each.churn, each.path))
+    names = [each.path.rsplit("/", 1)[-1] for each in longest]
+    return f"{verb} {_joined(list(dict.fromkeys(names))[:2])}"
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join(names)
+
+
+def _key_changes(staged: Staged, settings: CommitSettings) -> list[str]:
+    """One line for each file that says something, largest first."""
+    files = [each for each in staged.files if role_of(each.path) not in {"docs", "agents"}] or list(staged.files)
+    if len(files) < 2:
+        return []
+    lines = []
+    for each in sorted(files, key=lambda each: (-each.churn, each.path))[:5]:
+        symbols = [symbol for symbol in staged.symbols if symbol.path == each.path]
+        parts = []
+        for done in ("added", "changed", "removed"):
+            names = [symbol.name for symbol in symbols if symbol.what == done and symbol.public]
+            if names:
+                parts.append(f"{done} {', '.join(names[:3])}")
+        what = "; ".join(parts) or {"A": "new", "D": "removed", "R": f"was {each.before}"}.get(each.status, "changed")
+        text = f"- {each.path}: {what}"
+        lines.append(textwrap.shorten(text, settings.body_width, placeholder=" ...") if " " in text[2:] else text)
+    if len(files) > len(lines):
+        lines.append(f"- and {len(files) - len(lines)} more files")
+    return lines

@@ -1,1 +1,0 @@
-"""The verdicts: how each section of a translation stands to its source."""
