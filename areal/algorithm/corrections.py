@@ -1,154 +1,316 @@
 """What is done about the mismatch between the policy that sampled (behave) and the one the trainer recomputed (prox).
 
-A correction yields a weight per token (1 unless it is an importance weight) and the tokens it keeps. Nothing here
-carries a gradient. Inputs are [S, L] and finite; `mask` is nonzero on valid policy tokens. w = exp(logp_prox -
-logp_behave). Formulas and defaults: `catalog.CORRECTIONS`.
+A correction yields a weight per token (1 unless it is an importance weight) and the tokens it keeps, none of which
+carries a gradient. w = exp(l_prox - l_behave). A correction of your own derives from `Correction` and is named by its
+path (docs/algorithms.md). Importing this module does not import torch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
-from areal.algorithm.ratios import LOG_RATIO_LIMIT, bounded, sequence_mean
-from areal.algorithm.surrogates import bernoulli_kl
+from areal.algorithm.blocks import block_name, check_above, check_fields
+from areal.algorithm.tokens import PolicyTokens, bernoulli_kl, bounded, sequence_mean
+from areal.api import Config, ConfigError
 
 if TYPE_CHECKING:
-    from areal.algorithm.spec import ObjectiveSpec
+    from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correction:
-    """Result of a correction, without gradient."""
+@dataclass(frozen=True, kw_only=True)
+class Correction(Config):
+    """Contract of corrections: override `keep` to drop tokens, or set `weighted` and override `weight`, or both."""
 
-    weight: Tensor
-    """[S, L], factor of the loss on kept tokens; bounded by exp(20) or tighter."""
-    keep: Tensor
-    """bool [S, L], false where the correction drops a token."""
-    clamped: Tensor
-    """0-dim, how many sequence-level log-weights hit the overflow guard."""
+    formula: ClassVar[str] = ""
+    """What becomes of a token's loss, in one line."""
+    source: ClassVar[str] = ""
+    """Paper it is from."""
+    weighted: ClassVar[bool] = False
+    """Whether the loss is multiplied by an importance weight, `weight`."""
+    depends_on_policy: ClassVar[bool] = False
+    """Whether `keep` reads the policy that is trained or the advantages: then kept tokens cannot be counted ahead."""
+    needs_step: ClassVar[bool] = False
+    """Whether `keep` compares with a threshold of the whole optimizer step, see `step_threshold`."""
+
+    def __post_init__(self) -> None:
+        """Check the types of the fields; subclasses add ranges."""
+        check_fields(self, "correction")
+
+    @property
+    def per_sequence(self) -> bool:
+        """Whether a sequence has one weight, the product of the weights of its tokens."""
+        return False
+
+    def weight(self, log_weight: Tensor) -> Tensor:
+        """Return the factor of the loss. log_weight: log w of each token [S, L], or of each sequence [S, 1]."""
+        return bounded(log_weight).exp()
+
+    def keep(self, tokens: PolicyTokens) -> Tensor:
+        """Return bool [S, L] or [S, 1], false where a token is dropped."""
+        return tokens.mask.new_ones((tokens.mask.shape[0], 1))
+
+    def step_threshold(self, tokens: PolicyTokens) -> float | None:
+        """Compute the threshold of the whole optimizer step that `keep` gets as `tokens.step_threshold`."""
+        return None
+
+    def check(self, *, denominator: str) -> None:
+        """Refuse settings of the objective that this correction must not be combined with, by a ConfigError."""
+        if denominator == "kept" and self.depends_on_policy:
+            raise ConfigError(
+                f"denominator 'kept' cannot be combined with correction {block_name(self)!r}: which sequences it keeps "
+                f"depends on the policy being trained, so the count of the whole step is not known before the "
+                f"micro-batches run; use 'original'"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeometricMask(Correction):
+    """Drop sequences whose geometric mean weight is too far from 1."""
+
+    formula: ClassVar[str] = "keep the sequence where low <= exp(mean_t log w) <= high"
+    source: ClassVar[str] = "geometric sequence mask"
+    low: float = 0.999
+    """Smallest geometric mean of w that is kept; 0 .. 1."""
+    high: float = 1.001
+    """Largest geometric mean of w that is kept; >= 1."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        _check_bounds(self, self.low, self.high)
+
+    def keep(self, tokens: PolicyTokens) -> Tensor:
+        """Keep sequences within the bounds."""
+        return _geometric_keep(tokens, self.low, self.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IcePop(Correction):
+    """Weight tokens by w, and drop those with an extreme w."""
+
+    formula: ClassVar[str] = "w where low <= w <= high, else the token is dropped"
+    source: ClassVar[str] = "IcePop, arXiv 2510.18855"
+    weighted: ClassVar[bool] = True
+    low: float = 0.5
+    """Smallest w that is kept; 0 .. 1."""
+    high: float = 5.0
+    """Largest w that is kept; >= 1."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        _check_bounds(self, self.low, self.high)
+
+    def keep(self, tokens: PolicyTokens) -> Tensor:
+        """Keep tokens within the bounds."""
+        weight = bounded(tokens.logp_prox - tokens.logp_behave).exp()
+        return (weight >= self.low) & (weight <= self.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KPop(Correction):
+    """Drop tokens on which the policies differ by a large KL divergence."""
+
+    formula: ClassVar[str] = (
+        "keep the token where max(KL_bern(p, q), KL_bern(q, p)) <= max_kl, p = pi_behave, q = pi_prox"
+    )
+    source: ClassVar[str] = "KPop"
+    max_kl: float = 2.0
+    """Largest KL divergence of the distributions "this token or not" that is kept, nats; > 0."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        check_above(self, "correction", "max_kl")
+
+    def keep(self, tokens: PolicyTokens) -> Tensor:
+        """Keep tokens whose divergences, in both directions, are within the bound."""
+        behave, prox = tokens.logp_behave, tokens.logp_prox
+        return bernoulli_kl(behave, prox).maximum(bernoulli_kl(prox, behave)) <= self.max_kl
+
+
+@dataclass(frozen=True, kw_only=True)
+class M2PO(Correction):
+    """Drop the tokens that differ most, until the second moment of the step is small."""
+
+    formula: ClassVar[str] = (
+        "drop the tokens with the largest (l_behave - l_prox)^2 of the whole step until their mean is below "
+        "max_second_moment"
+    )
+    source: ClassVar[str] = "M2PO, arXiv 2510.01161"
+    needs_step: ClassVar[bool] = True
+    max_second_moment: float = 0.04
+    """Bound on the mean of (l_behave - l_prox)^2 over the kept tokens; > 0."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        check_above(self, "correction", "max_second_moment")
+
+    def step_threshold(self, tokens: PolicyTokens) -> float:
+        """Return the largest (log w)^2 to keep: most tokens, smallest first, whose mean stays below the bound.
+
+        Must see all tokens of the optimizer step, or the result depends on how the batch was cut. Tokens of equal size
+        are kept or dropped together. Returns -1.0 when every token is dropped. Example: squares 0, .25, .25, .25 and a
+        bound of .1: the mean of the first two is .125, so only the first is kept and the threshold is 0.
+        """
+        import torch
+
+        squares, _ = ((tokens.logp_prox - tokens.logp_behave)[tokens.mask] ** 2).sort()
+        number = squares.numel()
+        counts = torch.arange(1, number + 1, dtype=torch.float64, device=squares.device)
+        kept = int((squares.double().cumsum(0) / counts < self.max_second_moment).sum())
+        if kept == 0:
+            return -1.0
+        if kept == number:
+            return float(squares[-1])
+        # When the first dropped value equals the last kept one, step back to the next smaller value.
+        below = squares[:kept][squares[:kept] < squares[kept]]
+        return float(below[-1]) if below.numel() else -1.0
+
+    def keep(self, tokens: PolicyTokens) -> Tensor:
+        """Keep tokens up to the threshold of the step."""
+        assert tokens.step_threshold is not None, "the objective computes it, see needs_step"
+        return (tokens.logp_prox - tokens.logp_behave) ** 2 <= tokens.step_threshold
+
+
+@dataclass(frozen=True, kw_only=True)
+class MIS(Correction):
+    """Masked importance sampling: weight by w, and drop where it is extreme."""
+
+    formula: ClassVar[str] = (
+        "w_i = exp sum_t log w (level sequence) or w (level token); dropped where above high or below low"
+    )
+    source: ClassVar[str] = "masked importance sampling"
+    weighted: ClassVar[bool] = True
+    low: float = 0.0
+    """Smallest weight that is kept; 0 .. 1."""
+    high: float = 3.0
+    """Largest weight that is kept; >= 1."""
+    level: Literal["sequence", "token"] = "sequence"
+    """Whether a sequence has one weight, the product over its tokens, or each token its own."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        _check_bounds(self, self.low, self.high)
+
+    @property
+    def per_sequence(self) -> bool:
+        """See `Correction`."""
+        return self.level == "sequence"
+
+    def keep(self, tokens: PolicyTokens) -> Tensor:
+        """Keep tokens or sequences within the bounds."""
+        log_weight = tokens.logp_prox - tokens.logp_behave
+        weight = bounded(sequence_log_weight(log_weight, tokens.mask) if self.per_sequence else log_weight).exp()
+        return (weight >= self.low) & (weight <= self.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoCorrection(Correction):
+    """Leave the loss as it is."""
+
+    formula: ClassVar[str] = "1"
+
+    def check(self, *, denominator: str) -> None:
+        """Refuse a count of kept tokens where none is dropped."""
+        if denominator == "kept":
+            raise ConfigError("denominator 'kept' has no effect with correction 'none', which drops nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OPSM(Correction):
+    """Drop sequences that are worse than their baseline and have drifted.
+
+    The sign of a sequence is that of its mean advantage.
+    """
+
+    formula: ClassVar[str] = "drop the sequence where A < 0 and mean_t(l_behave - l) > max_drift"
+    source: ClassVar[str] = "off-policy sequence mask, DeepSeek-V3.2"
+    depends_on_policy: ClassVar[bool] = True
+    max_drift: float = 1e-4
+    """Largest mean of l_behave - l per token, nats."""
+
+    def keep(self, tokens: PolicyTokens) -> Tensor:
+        """Keep sequences that are good or near."""
+        worse = sequence_mean(tokens.advantages, tokens.mask) < 0
+        return ~(worse & (sequence_mean(tokens.logp_behave - tokens.logp.detach(), tokens.mask) > self.max_drift))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedTIS(Correction):
+    """Truncated token weights on sequences that a geometric mask keeps."""
+
+    formula: ClassVar[str] = "min(w, cap) on tokens of sequences where low <= exp(mean_t log w) <= high"
+    source: ClassVar[str] = "geometric sequence mask with truncated token weights"
+    weighted: ClassVar[bool] = True
+    cap: float = 2.0
+    """Largest weight of a token; > 0."""
+    low: float = 0.999
+    """Smallest geometric mean of w that is kept; 0 .. 1."""
+    high: float = 1.001
+    """Largest geometric mean of w that is kept; >= 1."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        check_above(self, "correction", "cap")
+        _check_bounds(self, self.low, self.high)
+
+    def weight(self, log_weight: Tensor) -> Tensor:
+        """Truncate w at the cap."""
+        return super().weight(log_weight).clamp(max=self.cap)
+
+    def keep(self, tokens: PolicyTokens) -> Tensor:
+        """Keep sequences within the bounds."""
+        return _geometric_keep(tokens, self.low, self.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TIS(Correction):
+    """Truncated importance sampling: weight by w, at most the cap."""
+
+    formula: ClassVar[str] = "min(w, cap) (level token) or min(exp sum_t log w, cap) (level sequence)"
+    source: ClassVar[str] = "truncated importance sampling"
+    weighted: ClassVar[bool] = True
+    cap: float = 2.0
+    """Largest weight; > 0."""
+    level: Literal["sequence", "token"] = "token"
+    """Whether a sequence has one weight, the product over its tokens, or each token its own."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        check_above(self, "correction", "cap")
+
+    @property
+    def per_sequence(self) -> bool:
+        """See `Correction`."""
+        return self.level == "sequence"
+
+    def weight(self, log_weight: Tensor) -> Tensor:
+        """Truncate w at the cap."""
+        return super().weight(log_weight).clamp(max=self.cap)
 
 
 def sequence_log_weight(log_weight: Tensor, mask: Tensor) -> Tensor:
-    """Log of the product of w over the policy tokens, [S, 1], not bounded."""
+    """Return the log of the product of w over the policy tokens, [S, 1], not bounded."""
     return (log_weight * (mask > 0)).sum(dim=1, keepdim=True)
 
 
-def geometric_keep(log_weight: Tensor, mask: Tensor, *, low: float = 0.999, high: float = 1.001) -> Tensor:
+def _geometric_keep(tokens: PolicyTokens, low: float, high: float) -> Tensor:
     """bool [S, 1]: the geometric mean of w over the sequence lies in [low, high]."""
-    mean = bounded(sequence_mean(log_weight, mask)).exp()
+    mean = bounded(sequence_mean(tokens.logp_prox - tokens.logp_behave, tokens.mask)).exp()
     return (mean >= low) & (mean <= high)
 
 
-def kpop_keep(logp_behave: Tensor, logp_prox: Tensor, *, high: float = 2.0) -> Tensor:
-    """bool [S, L]: both Bernoulli KL divergences between the policies are at most `high`."""
-    forward, backward = bernoulli_kl(logp_behave, logp_prox), bernoulli_kl(logp_prox, logp_behave)
-    return torch.maximum(forward, backward) <= high
-
-
-def opsm_keep(logp: Tensor, logp_behave: Tensor, advantages: Tensor, mask: Tensor, *, high: float = 1e-4) -> Tensor:
-    """bool [S, 1]: false where the sequence is worse than its baseline and has drifted, mean_t(l_behave - l) > high.
-
-    The sign of a sequence is that of its mean advantage. Off-policy sequence mask of DeepSeek-V3.2.
-    """
-    worse = sequence_mean(advantages, mask) < 0
-    return ~(worse & (sequence_mean(logp_behave - logp.detach(), mask) > high))
-
-
-def second_moment_cut(log_weight: Tensor, mask: Tensor, *, high: float = 0.04) -> float:
-    """Largest (log w)^2 that M2PO keeps: the most tokens, smallest first, whose mean (log w)^2 stays below `high`.
-
-    Must see all tokens of the optimizer step, or the result depends on how the batch was cut. Tokens of equal size are
-    kept or dropped together. Returns -1.0 when every token is dropped. M2PO, arXiv 2510.01161.
-    """
-    squares, _ = (log_weight[mask > 0] ** 2).sort()
-    if squares.numel() == 0:
-        return -1.0
-    means = squares.double().cumsum(0) / torch.arange(
-        1, squares.numel() + 1, dtype=torch.float64, device=squares.device
-    )
-    kept = int((means < high).sum())
-    if kept == squares.numel():
-        return float(squares[-1])
-    if kept == 0:
-        return -1.0
-    # When the first dropped value equals the last kept one, step back to the next smaller value.
-    below = squares[:kept][squares[:kept] < squares[kept]]
-    return float(below[-1]) if below.numel() else -1.0
-
-
-def correct(
-    spec: ObjectiveSpec,
-    *,
-    logp_prox: Tensor,
-    logp_behave: Tensor,
-    mask: Tensor,
-    cut: float | None = None,
-    logp: Tensor | None = None,
-    advantages: Tensor | None = None,
-) -> Correction:
-    """Weights and kept tokens under `spec`, including the decoupled weight.
-
-    cut: of the whole step, required by m2po. logp, advantages: required by opsm; without logp only `keep` is meaningful
-    for surrogate "reinforce", whose weight is pi / pi_behave: its loss has no ratio that leads from prox to the current
-    policy.
-    """
-    with torch.no_grad():
-        log_weight = logp_prox - logp_behave
-        log_factor = logp - logp_behave if spec.surrogate == "reinforce" and logp is not None else log_weight
-        weight, clamped = _importance_weight(spec, log_factor, mask)
-        keep = _kept(spec, log_weight, mask, logp_prox=logp_prox, logp_behave=logp_behave, cut=cut)
-        if spec.correction == "opsm":
-            if logp is None or advantages is None:
-                raise ValueError("correction 'opsm' needs the current policy and the advantages; neither was given")
-            keep = opsm_keep(logp, logp_behave, advantages, mask, high=spec.parameter("correction_high"))
-        return Correction(weight=weight, keep=keep.expand_as(log_weight), clamped=clamped)
-
-
-def _importance_weight(spec: ObjectiveSpec, log_factor: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Factor of the loss, [S, L], and how many sequence-level weights hit the overflow guard, 0-dim."""
-    clamped = log_factor.new_zeros(())
-    weighted = spec.correction in {"icepop", "mis", "seq_mask_tis", "tis"}
-    if not (weighted or spec.decoupled):
-        return torch.ones_like(log_factor), clamped
-    if weighted and spec.parameter("correction_level") == "sequence":
-        log_product = sequence_log_weight(log_factor, mask)
-        clamped = (log_product.abs() > LOG_RATIO_LIMIT).sum().to(log_factor.dtype)
-        log_factor = log_product.expand_as(log_factor)
-    weight = bounded(log_factor).exp()
-    if spec.correction == "tis":
-        weight = weight.clamp(max=spec.parameter("correction_high"))
-    elif spec.correction == "seq_mask_tis":
-        weight = weight.clamp(max=spec.parameter("correction_cap"))
-    return weight, clamped
-
-
-def _kept(
-    spec: ObjectiveSpec,
-    log_weight: Tensor,
-    mask: Tensor,
-    *,
-    logp_prox: Tensor,
-    logp_behave: Tensor,
-    cut: float | None,
-) -> Tensor:
-    """What is kept, bool [S, L] or [S, 1], of the corrections that look at prox and behave only."""
-    low, high = spec.parameter("correction_low"), spec.parameter("correction_high")
-    if spec.correction == "m2po":
-        if cut is None:
-            raise ValueError(
-                "correction 'm2po' needs the cut of the whole step: give logp_prox, logp_behave to denominators()"
-            )
-        return log_weight**2 <= cut
-    if spec.correction == "kpop":
-        return kpop_keep(logp_behave, logp_prox, high=high)
-    if spec.correction in {"geometric", "seq_mask_tis"}:
-        return geometric_keep(log_weight, mask, low=low, high=high)
-    if spec.correction in {"icepop", "mis"}:
-        per_sequence = spec.parameter("correction_level") == "sequence"
-        weight = bounded(sequence_log_weight(log_weight, mask) if per_sequence else log_weight).exp()
-        return (weight >= low) & (weight <= high)
-    return torch.ones_like(log_weight, dtype=torch.bool)
+def _check_bounds(correction: Correction, low: float, high: float) -> None:
+    """w = 1 means that both policies agree: a correction that drops such tokens is a mistake."""
+    check_above(correction, "correction", "low", at_least=0.0)
+    if not low <= 1 <= high:
+        raise ConfigError(
+            f"correction {block_name(correction)!r} keeps weights from correction.low {low} to correction.high {high}, "
+            f"which must contain 1 (the weight of a token on which both policies agree)"
+        )

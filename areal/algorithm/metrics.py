@@ -1,7 +1,8 @@
-"""Numbers for the log that add up: every value is a partial sum over the denominators of the whole step.
+"""Metrics that add up over the parts of a batch, and how far sampler and trainer differ.
 
-Rules (see `areal.api.LossOutput`): values of micro-batches are added; keys ending in "_max" combine by maximum, "_min"
-by minimum. Keys ending in "_count" are plain counts (nothing divides them), so they add up too.
+Every value is a partial sum over the denominators of the whole step (see `areal.api.LossOutput`): values of
+micro-batches are added; keys ending in "_max" combine by maximum, "_min" by minimum. Keys ending in "_count" are plain
+counts (nothing divides them), so they add up too.
 """
 
 from __future__ import annotations
@@ -9,29 +10,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from areal.algorithm.ratios import on_mask
+from areal.algorithm.tokens import bounded, masked_max, masked_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from torch import Tensor
 
-def masked_mean(values: Tensor, mask: Tensor, denominator: float) -> Tensor:
-    """Sum over the mask divided by a count of the whole step, 0-dim, detached."""
-    return on_mask(values.detach().to(torch.promote_types(values.dtype, torch.float32)), mask).sum() / max(
-        denominator, 1.0
-    )
-
-
-def masked_max(values: Tensor, mask: Tensor) -> Tensor:
-    """Largest value on the mask, at least 0 (so that an all-masked part never decides), 0-dim, detached."""
-    chosen = on_mask(values.detach(), mask)
-    return chosen.max().clamp(min=0.0) if chosen.numel() else chosen.sum()
+SAMPLER_PREFIX = "sampler_"
 
 
 def combine(parts: Iterable[Mapping[str, float | Tensor]]) -> dict[str, float]:
-    """Metrics of the whole from the metrics of its parts."""
+    """Return the metrics of the whole from the metrics of its parts."""
     whole: dict[str, float] = {}
     for part in parts:
         for name, value in part.items():
@@ -47,9 +38,48 @@ def combine(parts: Iterable[Mapping[str, float | Tensor]]) -> dict[str, float]:
     return whole
 
 
-def effective_sample_size(metrics: Mapping[str, float | Tensor]) -> float:
-    """(mean w)^2 / mean w^2 of the combined metrics: 1 on-policy, towards 0 as few tokens carry all the weight; 0
-    without tokens.
+def sampler_mismatch(
+    logp: Tensor, logp_behave: Tensor, *, mask: Tensor, fresh: Tensor, num_tokens: float, num_fresh: float
+) -> dict[str, Tensor]:
+    """Measure how the policy that sampled differs from the one that is trained, as sums over some sequences of a batch.
+
+    Two causes come together: the sampler computes otherwise than the trainer (other kernels, other dtypes), and tokens
+    were sampled by older weights. `fresh` tokens, those of the trainer's present version, show the first cause alone.
+
+    logp, logp_behave: [S, L], of the trainer before the update and at sampling time. mask: [S, L], nonzero on sampled
+    tokens. fresh: bool [S, L]. num_tokens, num_fresh: counts of the whole batch, which divide the sums.
     """
-    square = float(metrics["behave_weight_square"])
-    return float(metrics["behave_weight"]) ** 2 / square if square > 0 else 0.0
+    finite = (mask > 0) & torch.isfinite(logp.detach()) & torch.isfinite(logp_behave)
+    difference = (logp.detach() - logp_behave).masked_fill(~finite, 0.0)
+    weight = bounded(difference).exp()
+    recent = finite & fresh
+    return {
+        "sampler_abs_diff": masked_mean(difference.abs(), finite, num_tokens),
+        "sampler_abs_diff_max": masked_max(difference.abs(), finite),
+        "sampler_weight": masked_mean(weight, finite, num_tokens),
+        "sampler_weight_square": masked_mean(weight**2, finite, num_tokens),
+        "sampler_fresh_abs_diff": masked_mean(difference.abs(), recent, num_fresh),
+        "sampler_fresh_abs_diff_max": masked_max(difference.abs(), recent),
+        "sampler_fresh_fraction": masked_mean(torch.ones_like(difference), recent, num_tokens),
+    }
+
+
+def mismatch_summary(sums: Mapping[str, float]) -> dict[str, float]:
+    """Numbers for the log from the `sampler_mismatch` of a whole batch.
+
+    Differences of log-probabilities are in nats; the effective sample size is 1 when sampler and trainer agree, towards
+    0 as few tokens carry all the importance weight.
+    """
+    square = sums["sampler_weight_square"]
+    found = {
+        "abs_mean": sums["sampler_abs_diff"],
+        "abs_max": sums["sampler_abs_diff_max"],
+        "effective_sample_size": sums["sampler_weight"] ** 2 / square if square > 0 else 0.0,
+        "fresh_fraction": sums["sampler_fresh_fraction"],
+    }
+    if sums["sampler_fresh_fraction"] > 0:
+        found |= {
+            "fresh_abs_mean": sums["sampler_fresh_abs_diff"],
+            "fresh_abs_max": sums["sampler_fresh_abs_diff_max"],
+        }
+    return found

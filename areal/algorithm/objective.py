@@ -1,84 +1,123 @@
-"""An objective: advantage, surrogate, correction, KL, entropy and aggregation put together. Holds settings, no state.
+"""An objective: advantage, surrogate, correction, aggregation, KL and entropy put together. Holds settings, no state.
 
 The order inside `Objective.loss`: refuse shapes that do not fit; drop tokens whose behaviour or prox log-probability is
 not finite (counted); per-token surrogate; times the stop-gradient correction weight; aggregate with the denominators of
-the whole step; add KL and entropy terms. What to combine is decided in `areal.algorithm.spec`.
+the whole step; add KL and entropy terms. Importing this module does not import torch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor
-
-from areal.algorithm import advantages as advantage_functions
+from areal.algorithm import blocks
 from areal.algorithm import kl as kl_functions
-from areal.algorithm import metrics as metric_functions
-from areal.algorithm.aggregate import Denominators, aggregate, check_shape, count, token_weights
-from areal.algorithm.corrections import Correction, correct, second_moment_cut
-from areal.algorithm.ratios import bounded, count_clamped, on_mask
-from areal.algorithm.surrogates import TokenLoss, per_token
-from areal.api import ConfigError, LossOutput
+from areal.algorithm.advantages import GRPO, Advantage, AdvantageEstimate, place_rewards, reward_batch
+from areal.algorithm.aggregations import Aggregation, Denominators, TokenMean, aggregate, count
+from areal.algorithm.corrections import Correction, NoCorrection, sequence_log_weight
+from areal.algorithm.kl import KL
+from areal.algorithm.surrogates import PPO, Surrogate, TokenLoss
+from areal.algorithm.tokens import (
+    LOG_RATIO_LIMIT,
+    PolicyTokens,
+    bounded,
+    check_shape,
+    count_clamped,
+    masked_max,
+    masked_mean,
+    on_mask,
+)
+from areal.api import Config, ConfigError, LossOutput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from areal.algorithm.spec import ObjectiveSpec
+    from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Inputs:
-    """What `loss` was given, cleaned: 0 off `valid`, where valid is the mask without rejected tokens. All [S, L]."""
+@dataclass(frozen=True, kw_only=True)
+class Objective(Config):
+    """A policy objective. Stateless and safe to share.
 
-    logp: Tensor
-    logp_prox: Tensor
-    logp_behave: Tensor
-    advantages: Tensor
-    mask: Tensor
-    valid: Tensor
-    logp_ref: Tensor | None
-    entropy: Tensor | None
+    Example: `Objective(surrogate=PPO(clip_high=0.28), correction=TIS(cap=2.0), decoupled=True)`.
+    """
 
+    advantage: Advantage = field(default_factory=GRPO)
+    """How rewards become advantages."""
+    surrogate: Surrogate = field(default_factory=PPO)
+    """Per-token policy loss."""
+    correction: Correction = field(default_factory=NoCorrection)
+    """What is done about the distance between the policy that sampled and the one that trains; asynchronous runs:
+    decoupled with "tis"."""
+    aggregation: Aggregation = field(default_factory=TokenMean)
+    """What "mean" means."""
+    kl: KL = field(default_factory=KL)
+    """Distance to the reference model."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus; >= 0, above 0 it needs the entropy of the full vocabulary."""
+    decoupled: bool = False
+    """Multiply the loss by sg[w], so that the gradient is that of the behaviour policy's expectation (arXiv
+    2505.24298)."""
+    anchor: Literal["behave", "prox"] | None = None
+    """Policy in the denominator of the ratio: "prox" (recomputed by the trainer) or "behave" (sampled with); null takes
+    the surrogate's, which is "prox" for all but dppo."""
+    denominator: Literal["kept", "original"] = "original"
+    """Divide by the policy tokens before ("original") or after ("kept") the correction dropped some."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """A policy objective; build it with `areal.algorithm.get_objective`. Stateless and safe to share."""
-
-    preset: str
-    """Name it was built from."""
-    spec: ObjectiveSpec
-    """All settings."""
+    def __post_init__(self) -> None:
+        """Check what may stand together; every block has checked itself."""
+        blocks.check_fields(self)
+        blocks.check_above(self, "", "entropy_coef", at_least=0.0)
+        self.surrogate.check(anchor=self.anchor, decoupled=self.decoupled, aggregation=self.aggregation)
+        self.correction.check(denominator=self.denominator)
+        # pi_prox / pi_behave must enter the objective at most once.
+        name = blocks.block_name(self.correction)
+        if self.resolved_anchor == "behave" and (self.decoupled or self.correction.weighted):
+            cause = "decoupled: true" if self.decoupled else f"correction {name!r}"
+            raise ConfigError(
+                f"double importance sampling: with anchor 'behave' the ratio of surrogate "
+                f"{blocks.block_name(self.surrogate)!r} already contains pi_prox / pi_behave, and {cause} multiplies "
+                f"by it again; drop one of them"
+            )
+        if self.decoupled and self.correction.weighted and self.correction.per_sequence:
+            raise ConfigError(
+                f"double importance sampling: decoupled: true weights every token by w and correction {name!r} at "
+                f"level 'sequence' weights the sequence by the product of the same w; use decoupled: false, or "
+                f"correction.level: token"
+            )
 
     @property
-    def advantage(self) -> str:
-        """Name of the advantage estimator, a key of `catalog.ADVANTAGES`."""
-        return self.spec.advantage
+    def resolved_anchor(self) -> str:
+        """ "prox" or "behave"."""
+        return self.anchor or self.surrogate.default_anchor
+
+    @property
+    def compares_with_sampler(self) -> bool:
+        """Whether tokens are weighted or masked by the difference of proximal and behaviour policy."""
+        return self.decoupled or not isinstance(self.correction, NoCorrection)
 
     @property
     def needs_critic(self) -> bool:
         """Whether `advantages` needs critic values."""
-        return self.spec.needs_critic
+        return self.advantage.needs_critic
 
     @property
     def needs_reference(self) -> bool:
         """Whether log-probabilities of a reference model are needed, in the loss or for `token_rewards`."""
-        return self.spec.kl_coef > 0
+        return self.kl.coef > 0
 
     @property
     def needs_token_rewards(self) -> bool:
         """Whether `advantages` must be given the result of `token_rewards`: the KL penalty is part of the reward."""
-        return self.spec.kl_coef > 0 and self.spec.kl_place == "reward"
-
-    @property
-    def needs_entropy(self) -> bool:
-        """Whether `loss` needs the full-vocabulary entropy of each token."""
-        return self.spec.entropy_coef > 0
+        return self.kl.coef > 0 and self.kl.place == "reward"
 
     def describe(self) -> dict[str, Any]:
-        """Preset and all settings that have an effect, as plain values for reports."""
-        return {"preset": self.preset, **self.spec.describe()}
+        """All settings as plain values, nested as a configuration nests them."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        described = {
+            name: blocks.describe_block(value) if isinstance(value, Config) else value for name, value in values.items()
+        }
+        return {**described, "anchor": self.resolved_anchor}
 
     def advantages(
         self,
@@ -90,42 +129,26 @@ class Objective:
         token_rewards: Tensor | None = None,
         truncated: Tensor | None = None,
         turn_ids: Tensor | None = None,
-    ) -> Tensor:
-        """Advantages [S, L] of the whole batch; arguments as in `advantages.compute`. For returns as well:
-        `advantages_and_returns`.
-        """
-        return self.advantages_and_returns(
-            rewards,
-            groups,
-            mask=mask,
-            values=values,
-            token_rewards=token_rewards,
-            truncated=truncated,
-            turn_ids=turn_ids,
-        )[0]
+    ) -> AdvantageEstimate:
+        """Estimate the advantages of a whole step, and with a critic its targets, in the dtype of `rewards` (float32
+        for integers).
 
-    def advantages_and_returns(
-        self,
-        rewards: Tensor,
-        groups: Tensor,
-        *,
-        mask: Tensor,
-        values: Tensor | None = None,
-        token_rewards: Tensor | None = None,
-        truncated: Tensor | None = None,
-        turn_ids: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Advantages and the critic's regression targets, both [S, L]; targets are None for estimators without critic.
-
-        Raises ConfigError when the KL penalty belongs in the reward and token_rewards is missing.
+        Arguments as in `advantages.reward_batch`. Raises ConfigError when an input that the settings need is missing,
+        DataError for rewards that are not finite and shapes that do not fit.
         """
+        import torch
+
+        name = blocks.block_name(self.advantage)
         if self.needs_token_rewards and token_rewards is None:
             raise ConfigError(
-                "objective: kl_place 'reward' puts the KL penalty into the token rewards, but token_rewards is "
+                "objective: kl.place 'reward' puts the KL penalty into the token rewards, but token_rewards is "
                 "missing; pass token_rewards=objective.token_rewards(rewards, logp_prox, logp_ref, mask=mask)"
             )
-        return advantage_functions.compute_with_returns(
-            self.spec.advantage,
+        if self.needs_critic and values is None:
+            raise ConfigError(
+                f"advantage {name!r} needs critic values [batch, seq]; group estimators such as 'grpo' need none"
+            )
+        batch = reward_batch(
             rewards,
             groups,
             mask=mask,
@@ -133,14 +156,17 @@ class Objective:
             token_rewards=token_rewards,
             truncated=truncated,
             turn_ids=turn_ids,
-            **self.spec.advantage_params,
         )
+        found = self.advantage.estimate(batch)
+        check_shape(f"advantage {name!r}: advantages", found.advantages, mask.shape)
+        dtype = rewards.dtype if rewards.is_floating_point() else torch.float32
+        returns = None if found.returns is None else found.returns.to(dtype)
+        return AdvantageEstimate(advantages=found.advantages.to(dtype), returns=returns)
 
     def token_rewards(self, rewards: Tensor, logp: Tensor, logp_ref: Tensor, *, mask: Tensor) -> Tensor:
-        """Reward of every token, [S, L]: R on the last policy token, and with kl_place "reward" -kl_coef k1 on all."""
-        coef = self.spec.kl_coef if self.needs_token_rewards else 0.0
-        placed = advantage_functions.place_rewards(rewards, mask=mask)
-        return placed + kl_functions.reward_penalty(logp, logp_ref, mask=mask, coef=coef)
+        """Reward of every token, [S, L]: R on the last policy token, and with kl.place "reward" -coef k1 on all."""
+        placed = place_rewards(rewards, mask=mask)
+        return placed + self.kl.token_penalty(logp, logp_ref, mask=mask) if self.needs_token_rewards else placed
 
     def denominators(
         self,
@@ -151,34 +177,35 @@ class Objective:
         logp_behave: Tensor | None = None,
         lengths: Tensor | None = None,
     ) -> Denominators:
-        """Counts of the given sequences as the whole optimizer step; hand the result to `loss` of every part of it.
+        """Count the given sequences as the whole optimizer step; hand the result to `loss` of every part of it.
 
-        mask: [S, L]. groups: int [S], required by prompt-mean. logp_prox, logp_behave: [S, L], required by m2po (its
-        cut is a property of the whole step) and by denominator "kept". lengths: int [S], only checked: no policy token
-        may lie beyond.
+        mask: [S, L]. groups: int [S], required by prompt-mean. logp_prox, logp_behave: [S, L], required by corrections
+        that compare with the whole step (m2po) and by denominator "kept". lengths: int [S], only checked: no policy
+        token may lie beyond.
         """
         if lengths is not None:
             _check_lengths(mask, lengths)
-        if self.spec.aggregation == "prompt-mean" and groups is None:
+        if self.aggregation.needs_groups and groups is None:
             raise ConfigError(
-                "objective: aggregation 'prompt-mean' needs groups [S], both for denominators() and for loss()"
+                f"objective: aggregation {blocks.block_name(self.aggregation)!r} needs groups [S], both for "
+                f"denominators() and for loss()"
             )
-        if self.spec.correction != "m2po" and self.spec.denominator == "original":
+        correction, counts_kept = self.correction, self.denominator == "kept"
+        if not (correction.needs_step or counts_kept):
             return count(mask, groups)
         if logp_prox is None or logp_behave is None:
-            cause = "correction 'm2po'" if self.spec.correction == "m2po" else "denominator 'kept'"
+            name = blocks.block_name(correction)
+            cause = f"correction {name!r}" if correction.needs_step else "denominator 'kept'"
             raise ConfigError(
                 f"objective: {cause} depends on the whole step: pass logp_prox and logp_behave to denominators()"
             )
-        valid = _valid(mask, logp_prox, logp_behave)
-        prox, behave = on_mask(logp_prox, valid), on_mask(logp_behave, valid)
-        cut = None
-        if self.spec.correction == "m2po":
-            cut = second_moment_cut(prox - behave, valid, high=self.spec.parameter("correction_high"))
-        kept = None
-        if self.spec.denominator == "kept":
-            kept = valid & correct(self.spec, logp_prox=prox, logp_behave=behave, mask=valid, cut=cut).keep
-        return count(mask, groups, kept=kept, second_moment_cut=cut)
+        # What is not known before the micro-batches run is empty: a correction that reads it fails at once.
+        unknown = logp_prox.new_empty(0)
+        tokens = self._tokens(logp_prox, logp_prox, logp_behave, advantages=logp_prox, mask=mask)
+        tokens = replace(tokens, logp=unknown, advantages=unknown)
+        threshold = correction.step_threshold(tokens) if correction.needs_step else None
+        kept = tokens.mask & correction.keep(replace(tokens, step_threshold=threshold)) if counts_kept else None
+        return count(mask, groups, kept=kept, step_threshold=threshold)
 
     def loss(
         self,
@@ -204,105 +231,103 @@ class Objective:
         non-finite logp reaches the loss, so that the engine skips the step. Raises DataError for shapes that do not
         fit, and ConfigError when an input that the settings need is missing.
         """
-        self._check_inputs(logp, logp_ref, entropy)
-        fixed = {"logp_prox": logp_prox, "logp_behave": logp_behave, "advantages": advantages}
-        for name, tensor in {**fixed, "mask": mask, "logp_ref": logp_ref, "entropy": entropy}.items():
-            if tensor is not None:
-                check_shape(name, tensor, logp.shape)
+        given = {"logp_prox": logp_prox, "logp_behave": logp_behave, "advantages": advantages, "mask": mask}
+        self._check_inputs(logp, {**given, "logp_ref": logp_ref, "entropy": entropy})
         if denominators is None:
             denominators = self.denominators(mask=mask, groups=groups, logp_prox=logp_prox, logp_behave=logp_behave)
-        valid = _valid(mask, logp_prox, logp_behave)
-        inputs = _Inputs(
-            logp=on_mask(logp, valid),
-            **{name: on_mask(tensor, valid).detach() for name, tensor in fixed.items()},
-            mask=mask > 0,
-            valid=valid,
-            logp_ref=None if logp_ref is None else on_mask(logp_ref, valid).detach(),
-            entropy=None if entropy is None else on_mask(entropy, valid),
-        )
-        anchor = inputs.logp_prox if self.spec.resolved_anchor == "prox" else inputs.logp_behave
-        token_loss = per_token(
-            self.spec,
-            logp=inputs.logp,
-            logp_anchor=anchor,
-            logp_behave=inputs.logp_behave,
-            advantages=inputs.advantages,
-            mask=inputs.valid,
-        )
-        correction = correct(
-            self.spec,
-            logp_prox=inputs.logp_prox,
-            logp_behave=inputs.logp_behave,
-            mask=inputs.valid,
-            cut=denominators.second_moment_cut,
-            logp=inputs.logp,
-            advantages=inputs.advantages,
-        )
-        return self._assemble(inputs, anchor, token_loss, correction, groups, denominators)
-
-    def _assemble(
-        self,
-        inputs: _Inputs,
-        anchor: Tensor,
-        token_loss: TokenLoss,
-        correction: Correction,
-        groups: Tensor | None,
-        denominators: Denominators,
-    ) -> LossOutput:
-        """Aggregate the policy loss, add KL and entropy, collect metrics."""
-        kept = inputs.valid & correction.keep
-        weights = token_weights(
-            self.spec.aggregation,
-            kept if self.spec.denominator == "kept" else inputs.mask,
-            denominators,
-            groups=groups,
-            length_norm=self.spec.length_norm,
-            dtype=inputs.logp.dtype,
-        )
-        loss = aggregate(token_loss.loss * correction.weight, kept, weights)
+        threshold = denominators.step_threshold
+        tokens = self._tokens(logp, logp_prox, logp_behave, advantages=advantages, mask=mask, threshold=threshold)
+        token_loss = self.surrogate.token_loss(tokens)
+        check_shape(f"surrogate {blocks.block_name(self.surrogate)!r}: loss", token_loss.loss, logp.shape)
+        weight, keep, clamped = self._corrected(tokens)
+        kept = tokens.mask & keep
         # KL and entropy act on every valid token, unless the denominators count only the kept ones.
-        regularised = kept if self.spec.denominator == "kept" else inputs.valid
-        tokens = denominators.tokens
-        metrics = {"policy_loss": loss.detach(), **_ratio_metrics(inputs, anchor, token_loss, tokens)}
-        metrics |= _correction_metrics(inputs, anchor, correction, kept, tokens)
-        if inputs.logp_ref is not None:
-            drift = inputs.logp.detach() - inputs.logp_ref
-            metrics["clamp_count"] = metrics["clamp_count"] + count_clamped(drift, inputs.valid)
-            distance = kl_functions.estimate("k3", inputs.logp.detach(), inputs.logp_ref)
-            metrics["kl_ref"] = metric_functions.masked_mean(distance, inputs.valid, tokens)
-            if self.spec.kl_coef > 0 and self.spec.kl_place == "loss":
-                weighted = self.spec.kl_importance_weighted
-                distance = kl_functions.estimate(
-                    self.spec.kl, inputs.logp, inputs.logp_ref, importance_weighted=weighted
-                )
-                loss = loss + self.spec.kl_coef * aggregate(distance, regularised, weights)
-        if inputs.entropy is not None:
-            metrics["entropy"] = metric_functions.masked_mean(inputs.entropy, inputs.valid, tokens)
-            if self.spec.entropy_coef > 0:
-                loss = loss - self.spec.entropy_coef * aggregate(inputs.entropy, regularised, weights)
+        counted, regularised = (kept, kept) if self.denominator == "kept" else (mask > 0, tokens.mask)
+        weights_S1 = self.aggregation.weights(
+            counted.sum(dim=1, keepdim=True).to(logp.dtype), denominators, groups=groups
+        )
+        loss = aggregate(token_loss.loss * weight, kept, weights_S1)
+        number = denominators.tokens
+        metrics = {"policy_loss": loss.detach(), **_policy_metrics(tokens, token_loss, number)}
+        metrics |= _correction_metrics(tokens, weight * kept, clamped, number)
+        metrics["masked_fraction"] = ((mask > 0) & ~kept).sum().to(logp.dtype) / max(number, 1.0)
+        metrics["rejected_nonfinite_count"] = ((mask > 0) & ~tokens.mask).sum().to(logp.dtype)
+        if logp_ref is not None:
+            logp_ref = on_mask(logp_ref, tokens.mask).detach()
+            current = tokens.logp.detach()
+            metrics["clamp_count"] = metrics["clamp_count"] + count_clamped(current - logp_ref, tokens.mask)
+            metrics["kl_ref"] = masked_mean(kl_functions.estimate("k3", current, logp_ref), tokens.mask, number)
+            if self.kl.coef > 0 and self.kl.place == "loss":
+                distance = self.kl.token_loss(tokens.logp, logp_ref)
+                loss = loss + self.kl.coef * aggregate(distance, regularised, weights_S1)
+        if entropy is not None:
+            entropy = on_mask(entropy, tokens.mask)
+            metrics["entropy"] = masked_mean(entropy, tokens.mask, number)
+            if self.entropy_coef > 0:
+                loss = loss - self.entropy_coef * aggregate(entropy, regularised, weights_S1)
         return LossOutput(loss=loss, metrics=metrics)
 
-    def _check_inputs(self, logp: Tensor, logp_ref: Tensor | None, entropy: Tensor | None) -> None:
-        """Inputs that the settings need are there."""
+    def _check_inputs(self, logp: Tensor, others: Mapping[str, Tensor | None]) -> None:
+        """Inputs that the settings need are there, and all have one shape."""
         if logp.dim() != 2 or not logp.is_floating_point():
             raise ConfigError(
                 f"objective: logp is {logp.dtype} of shape {tuple(logp.shape)}, expected floating point [batch, seq]"
             )
-        if self.needs_reference and self.spec.kl_place == "loss" and logp_ref is None:
-            raise ConfigError(f"objective: kl_coef is {self.spec.kl_coef}, but loss() was not given logp_ref")
-        if self.needs_entropy and entropy is None:
-            raise ConfigError(f"objective: entropy_coef is {self.spec.entropy_coef}, but loss() was not given entropy")
+        if self.needs_reference and self.kl.place == "loss" and others["logp_ref"] is None:
+            raise ConfigError(f"objective: kl.coef is {self.kl.coef}, but loss() was not given logp_ref")
+        if self.entropy_coef > 0 and others["entropy"] is None:
+            raise ConfigError(f"objective: entropy_coef is {self.entropy_coef}, but loss() was not given entropy")
+        for name, tensor in others.items():
+            if tensor is not None:
+                check_shape(name, tensor, logp.shape)
 
+    def _tokens(
+        self,
+        logp: Tensor,
+        logp_prox: Tensor,
+        logp_behave: Tensor,
+        *,
+        advantages: Tensor,
+        mask: Tensor,
+        threshold: float | None = None,
+    ) -> PolicyTokens:
+        """What the blocks see: 0 off the valid tokens. A fixed log-probability of -inf is a broken sample, never a
+        ratio of 1.
+        """
+        valid = (mask > 0) & logp_prox.isfinite() & logp_behave.isfinite()
+        prox, behave = on_mask(logp_prox, valid).detach(), on_mask(logp_behave, valid).detach()
+        return PolicyTokens(
+            logp=on_mask(logp, valid),
+            logp_prox=prox,
+            logp_behave=behave,
+            logp_anchor=prox if self.resolved_anchor == "prox" else behave,
+            advantages=on_mask(advantages, valid).detach(),
+            mask=valid,
+            step_threshold=threshold,
+        )
 
-def _valid(mask: Tensor, logp_prox: Tensor, logp_behave: Tensor) -> Tensor:
-    """bool [S, L]: policy tokens whose fixed log-probabilities are finite. A -inf is a broken sample, never a ratio of
-    1.
-    """
-    return (mask > 0) & torch.isfinite(logp_prox) & torch.isfinite(logp_behave)
+    def _corrected(self, tokens: PolicyTokens) -> tuple[Tensor, Tensor, Tensor]:
+        """(factor of the loss [S, L], kept tokens [S, L], how many weights of sequences hit the overflow guard)."""
+        import torch
+
+        with torch.no_grad():
+            correction, clamped = self.correction, tokens.logp.new_zeros(())
+            keep = correction.keep(tokens)
+            if not (correction.weighted or self.decoupled):
+                return torch.ones_like(tokens.logp), keep, clamped
+            # A loss without ratio has nothing that leads from the proximal to the current policy.
+            origin = tokens.logp_prox if self.surrogate.has_ratio else tokens.logp
+            log_weight = origin - tokens.logp_behave
+            if correction.per_sequence:
+                log_weight = sequence_log_weight(log_weight, tokens.mask)
+                clamped = (log_weight.abs() > LOG_RATIO_LIMIT).sum().to(log_weight.dtype)
+            return correction.weight(log_weight).expand_as(tokens.logp), keep, clamped
 
 
 def _check_lengths(mask: Tensor, lengths: Tensor) -> None:
     """A policy token on padding means that mask and lengths belong to different batches."""
+    import torch
+
     check_shape("lengths", lengths, mask.shape[:1])
     positions = torch.arange(mask.shape[1], device=mask.device)
     beyond = ((mask > 0) & (positions >= lengths.to(mask.device).unsqueeze(1))).any(dim=1).nonzero().flatten().tolist()
@@ -310,39 +335,34 @@ def _check_lengths(mask: Tensor, lengths: Tensor) -> None:
         raise ConfigError(f"objective: mask has policy tokens beyond the length of sequences {beyond[:8]}")
 
 
-def _ratio_metrics(inputs: _Inputs, anchor: Tensor, token_loss: TokenLoss, tokens: float) -> dict[str, Tensor]:
+def _policy_metrics(tokens: PolicyTokens, token_loss: TokenLoss, number: float) -> dict[str, Tensor]:
     """How far the policy moved from the anchor, and how often a bound acted."""
-    mean, valid = metric_functions.masked_mean, inputs.valid
-    ratio = bounded(inputs.logp.detach() - anchor).exp()
-    return {
-        "advantage": mean(inputs.advantages, valid, tokens),
-        "approx_kl": mean(kl_functions.estimate("k3", inputs.logp.detach(), inputs.logp_prox), valid, tokens),
-        "clip_fraction": (token_loss.clipped & valid).sum().to(ratio.dtype) / max(tokens, 1.0),
-        "dual_clip_fraction": (token_loss.dual_clipped & valid).sum().to(ratio.dtype) / max(tokens, 1.0),
-        "ratio": mean(ratio, valid, tokens),
-        "ratio_max": metric_functions.masked_max(ratio, valid),
+    ratio = tokens.log_ratio.detach().exp()
+    current = tokens.logp.detach()
+    found = {
+        "advantage": masked_mean(tokens.advantages, tokens.mask, number),
+        "approx_kl": masked_mean(kl_functions.estimate("k3", current, tokens.logp_prox), tokens.mask, number),
+        "ratio": masked_mean(ratio, tokens.mask, number),
+        "ratio_max": masked_max(ratio, tokens.mask),
     }
+    for name, acted in {"clip": token_loss.clipped, "dual_clip": token_loss.dual_clipped}.items():
+        hits = ratio.new_zeros(()) if acted is None else (acted & tokens.mask).sum().to(ratio.dtype)
+        found[f"{name}_fraction"] = hits / max(number, 1.0)
+    return found
 
 
-def _correction_metrics(
-    inputs: _Inputs, anchor: Tensor, correction: Correction, kept: Tensor, tokens: float
-) -> Mapping[str, Tensor]:
-    """How far sampling and training policy differ, and what was done about it."""
-    mean, valid = metric_functions.masked_mean, inputs.valid
-    difference = inputs.logp_prox - inputs.logp_behave
+def _correction_metrics(tokens: PolicyTokens, applied: Tensor, clamped: Tensor, number: float) -> dict[str, Tensor]:
+    """How far sampling and training policy differ, and what was done about it. applied: weights, 0 where dropped."""
+    valid = tokens.mask
+    difference = tokens.logp_prox - tokens.logp_behave
     weight = bounded(difference).exp()
-    applied = correction.weight * kept
-    clamped = (
-        count_clamped(inputs.logp.detach() - anchor, valid) + count_clamped(difference, valid) + correction.clamped
-    )
+    clamps = count_clamped(tokens.logp.detach() - tokens.logp_anchor, valid) + count_clamped(difference, valid)
     return {
-        "behave_abs_diff": mean(difference.abs(), valid, tokens),
-        "behave_abs_diff_max": metric_functions.masked_max(difference.abs(), valid),
-        "behave_weight": mean(weight, valid, tokens),
-        "behave_weight_square": mean(weight**2, valid, tokens),
-        "clamp_count": clamped.to(weight.dtype),
-        "correction_weight": mean(applied, valid, tokens),
-        "correction_weight_max": metric_functions.masked_max(applied, valid),
-        "masked_fraction": (inputs.mask & ~kept).sum().to(weight.dtype) / max(tokens, 1.0),
-        "rejected_nonfinite_count": (inputs.mask & ~valid).sum().to(weight.dtype),
+        "behave_abs_diff": masked_mean(difference.abs(), valid, number),
+        "behave_abs_diff_max": masked_max(difference.abs(), valid),
+        "behave_weight": masked_mean(weight, valid, number),
+        "behave_weight_square": masked_mean(weight**2, valid, number),
+        "clamp_count": (clamps + clamped).to(weight.dtype),
+        "correction_weight": masked_mean(applied, valid, number),
+        "correction_weight_max": masked_max(applied, valid),
     }

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from torch.nn.functional import logsigmoid
 
-from areal.algorithm.aggregate import check_shape
-from areal.algorithm.ratios import on_mask
+from areal.algorithm.tokens import check_shape, on_mask
 from areal.api import DataError, EngineError, LossOutput, PairedBatch
 
 if TYPE_CHECKING:

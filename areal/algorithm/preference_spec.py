@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from areal.algorithm import catalog
 from areal.api import ConfigError
+from areal.utils.suggest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,11 @@ class PreferenceSpec:
     def __post_init__(self) -> None:
         """Refuse unknown losses, settings a loss has no use for, and values without meaning."""
         if self.loss not in PREFERENCES:
-            raise ConfigError(catalog.nearest("preference loss", self.loss, PREFERENCES))
+            hint = did_you_mean(self.loss, PREFERENCES)
+            raise ConfigError(
+                f"unknown preference loss {self.loss!r}: {f'{hint} ' if hint else ''}known losses are "
+                f"{', '.join(PREFERENCES)}"
+            )
         known = PREFERENCES[self.loss]
         for name in ("label_smoothing", "margin"):
             if getattr(self, name) is not None and getattr(known, name) is None:

@@ -1,22 +1,23 @@
 """Per-token policy losses: PPO with clip-higher and dual clip, GSPO, CISPO, SAPO, DPPO, REINFORCE.
 
-Each function takes [S, L] tensors that are finite everywhere (the objective zeroes masked positions first) and returns
-the loss per token, before correction weights and aggregation. `log_ratio` is logp minus the anchor's logp, already
-bounded; it carries the gradient. Formulas, papers and defaults: `catalog.SURROGATES`.
+Notation: A advantage, l log-probability under the current policy, r = exp(l - l_anchor) importance ratio, sg
+stop-gradient. Losses are minimised. A loss of your own derives from `Surrogate` and is named by its path
+(docs/algorithms.md has an example). Importing this module does not import torch.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
-from areal.algorithm.ratios import bounded, sequence_mean
+from areal.algorithm.aggregations import Aggregation, SequenceTokenMean
+from areal.algorithm.blocks import block_name, check_above, check_fields
+from areal.algorithm.tokens import PolicyTokens, bernoulli_kl, sequence_mean
+from areal.api import Config, ConfigError
 
 if TYPE_CHECKING:
-    from areal.algorithm.spec import ObjectiveSpec
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,130 +26,235 @@ class TokenLoss:
 
     loss: Tensor
     """[S, L], with gradient."""
-    clipped: Tensor
+    clipped: Tensor | None = None
     """bool [S, L]: the trust region removed or bounded the token's gradient."""
-    dual_clipped: Tensor
+    dual_clipped: Tensor | None = None
     """bool [S, L]: the dual clip replaced the loss."""
 
 
-def ppo(
-    log_ratio: Tensor,
-    advantages: Tensor,
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    dual_clip: float | None = None,
-) -> TokenLoss:
-    """max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)); with dual_clip = c > 1 at most -c A where A < 0.
+@dataclass(frozen=True, kw_only=True)
+class Surrogate(Config, ABC):
+    """Contract of per-token policy losses, before correction weights and aggregation."""
 
-    PPO, arXiv 1707.06347. Clip-higher (clip_high 0.28): DAPO, arXiv 2503.14476. Dual clip: arXiv 1912.09729.
-    """
-    ratio = log_ratio.exp()
-    free, bound = -advantages * ratio, -advantages * ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
-    loss = torch.maximum(free, bound)
-    clipped = bound > free
-    dual_clipped = torch.zeros_like(clipped)
-    if dual_clip is not None:
-        ceiling = -dual_clip * advantages
+    formula: ClassVar[str] = ""
+    """The loss in one line."""
+    source: ClassVar[str] = ""
+    """Paper it is from."""
+    default_anchor: ClassVar[Literal["behave", "prox"]] = "prox"
+    """Policy in the denominator of the ratio unless the objective says otherwise."""
+    has_ratio: ClassVar[bool] = True
+    """False for a loss without importance ratio: corrections then weight it by pi / pi_behave instead of w."""
+
+    def __post_init__(self) -> None:
+        """Check the types of the fields; subclasses add ranges."""
+        check_fields(self, "surrogate")
+
+    @abstractmethod
+    def token_loss(self, tokens: PolicyTokens) -> TokenLoss:
+        """Compute the loss of every token."""
+
+    def check(self, *, anchor: str | None, decoupled: bool, aggregation: Aggregation) -> None:
+        """Refuse settings of the objective that this loss must not be combined with, by a ConfigError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CISPO(Surrogate):
+    """Clipped importance weights without gradient, so that every token keeps a gradient."""
+
+    formula: ClassVar[str] = "-sg[clip(r, 1 - clip_low, 1 + clip_high)] A l"
+    source: ClassVar[str] = "CISPO, MiniMax-M1, arXiv 2506.13585"
+    clip_low: float = 1.0
+    """The weight is at least 1 - clip_low; in (0, 1]."""
+    clip_high: float = 4.0
+    """The weight is at most 1 + clip_high; > 0."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        _check_clip(self.clip_low, self.clip_high)
+
+    def token_loss(self, tokens: PolicyTokens) -> TokenLoss:
+        """Compute the loss of every token."""
+        ratio = tokens.log_ratio.detach().exp()
+        weight = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high)
+        return TokenLoss(loss=-weight * tokens.advantages * tokens.logp, clipped=weight != ratio)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPPO(Surrogate):
+    """Plain ratio against the behaviour policy; tokens that already moved too far the wanted way are dropped."""
+
+    formula: ClassVar[str] = (
+        "-keep r A with r = exp(l - l_behave); keep = 0 where the step leaves the trust region: A > 0 and pi above mu "
+        "by more than high, or A < 0 and below by more than low (tv: |pi - mu|; kl: Bernoulli KL(mu, pi))"
+    )
+    source: ClassVar[str] = "DPPO, arXiv 2602.04879"
+    default_anchor: ClassVar[Literal["behave", "prox"]] = "behave"
+    distance: Literal["kl", "tv"] = "tv"
+    """Distance of the trust region: "tv" |pi - mu| of the token's probability, "kl" of the two Bernoulli distributions
+    "this token or not"."""
+    low: float = 0.2
+    """Largest allowed distance where A < 0; > 0."""
+    high: float = 0.2
+    """Largest allowed distance where A > 0; > 0."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        check_above(self, "surrogate", "low", "high")
+
+    def check(self, *, anchor: str | None, decoupled: bool, aggregation: Aggregation) -> None:
+        """Refuse another anchor than the behaviour policy."""
+        if anchor == "prox":
+            raise ConfigError("surrogate 'dppo' is defined against the behaviour policy; leave anchor unset")
+
+    def token_loss(self, tokens: PolicyTokens) -> TokenLoss:
+        """Compute the loss of every token."""
+        logp, log_ratio, advantages = tokens.logp.detach(), tokens.log_ratio, tokens.advantages
+        moved = logp.exp() - tokens.logp_behave.exp()
+        distance = moved.abs() if self.distance == "tv" else bernoulli_kl(tokens.logp_behave, logp)
+        too_high = (advantages > 0) & (moved > 0) & (distance > self.high)
+        too_low = (advantages < 0) & (moved < 0) & (distance > self.low)
+        dropped = too_high | too_low
+        return TokenLoss(loss=(-log_ratio.exp() * advantages).masked_fill(dropped, 0.0), clipped=dropped)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPO(Surrogate):
+    """Clipped ratio; `clip_high` above `clip_low` is clip-higher."""
+
+    formula: ClassVar[str] = "max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)); where A < 0 at most -dual_clip A"
+    source: ClassVar[str] = "PPO, arXiv 1707.06347; clip-higher: DAPO, arXiv 2503.14476; dual clip: arXiv 1912.09729"
+    clip_low: float = 0.2
+    """The ratio is clipped below at 1 - clip_low; in (0, 1]."""
+    clip_high: float = 0.2
+    """The ratio is clipped above at 1 + clip_high; > 0."""
+    dual_clip: float | None = None
+    """Where A < 0 the loss is at most -dual_clip * A; > 1, null switches it off."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        _check_clip(self.clip_low, self.clip_high)
+        if self.dual_clip is not None and not self.dual_clip > 1:
+            raise ConfigError(
+                f"surrogate.dual_clip is {self.dual_clip}, expected > 1: at or below 1 it removes every gradient where "
+                f"A < 0"
+            )
+
+    def token_loss(self, tokens: PolicyTokens) -> TokenLoss:
+        """Compute the loss of every token."""
+        advantages = tokens.advantages
+        loss, clipped = _clipped(tokens.log_ratio, advantages, self.clip_low, self.clip_high)
+        if self.dual_clip is None:
+            return TokenLoss(loss=loss, clipped=clipped)
+        ceiling = -self.dual_clip * advantages
         dual_clipped = (advantages < 0) & (loss > ceiling)
-        loss = torch.where(advantages < 0, torch.minimum(loss, ceiling), loss)
-    return TokenLoss(loss=loss, clipped=clipped, dual_clipped=dual_clipped)
+        loss = loss.minimum(ceiling).where(advantages < 0, loss)
+        return TokenLoss(loss=loss, clipped=clipped, dual_clipped=dual_clipped)
 
 
-def gspo(
-    log_ratio: Tensor, advantages: Tensor, mask: Tensor, *, clip_low: float = 3e-4, clip_high: float = 4e-4
-) -> TokenLoss:
-    """PPO on the length-normalised sequence ratio s_i = exp(mean_t log r), in the token form sg[s_i] pi / sg[pi].
+@dataclass(frozen=True, kw_only=True)
+class GSPO(Surrogate):
+    """PPO on the length-normalised ratio of the whole sequence, in the token form.
 
     Value and gradient equal the sequence form when A is constant over the sequence; otherwise each token keeps its own
-    A. GSPO, arXiv 2507.18071; its bounds are three orders of magnitude tighter than PPO's.
+    A. The bounds are three orders of magnitude tighter than PPO's.
     """
-    sequence_S1 = sequence_mean(log_ratio.detach(), mask)
-    return ppo(sequence_S1 + log_ratio - log_ratio.detach(), advantages, clip_low=clip_low, clip_high=clip_high)
 
-
-def cispo(
-    log_ratio: Tensor, logp: Tensor, advantages: Tensor, *, clip_low: float = 1.0, clip_high: float = 4.0
-) -> TokenLoss:
-    """-sg[clip(r, 1 - clip_low, 1 + clip_high)] A logp: every token keeps a gradient. MiniMax-M1, arXiv 2506.13585."""
-    ratio = log_ratio.detach().exp()
-    weight = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
-    return TokenLoss(
-        loss=-weight * advantages * logp, clipped=weight != ratio, dual_clipped=torch.zeros_like(ratio).bool()
+    formula: ClassVar[str] = (
+        "max(-A s, -A clip(s, 1 - clip_low, 1 + clip_high)), s = sg[exp(mean_t(l - l_prox))] pi / sg[pi]"
     )
+    source: ClassVar[str] = "GSPO, arXiv 2507.18071"
+    clip_low: float = 3e-4
+    """The sequence's ratio is clipped below at 1 - clip_low; in (0, 1]."""
+    clip_high: float = 4e-4
+    """The sequence's ratio is clipped above at 1 + clip_high; > 0."""
+    allow_length_weighting: bool = False
+    """Consent to an aggregation that weights whole sequences by their length, which is not GSPO."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        _check_clip(self.clip_low, self.clip_high)
+
+    def check(self, *, anchor: str | None, decoupled: bool, aggregation: Aggregation) -> None:
+        """Refuse aggregations that weight sequences by length."""
+        if not (isinstance(aggregation, SequenceTokenMean) or self.allow_length_weighting):
+            raise ConfigError(
+                f"surrogate 'gspo' with aggregation {block_name(aggregation)!r} weights each sequence by its length, "
+                f"which is not GSPO; use 'seq-mean-token-mean', or consent with surrogate.allow_length_weighting: true"
+            )
+
+    def token_loss(self, tokens: PolicyTokens) -> TokenLoss:
+        """Compute the loss of every token."""
+        log_ratio = tokens.log_ratio
+        sequence_S1 = sequence_mean(log_ratio.detach(), tokens.mask)
+        loss, clipped = _clipped(
+            sequence_S1 + log_ratio - log_ratio.detach(), tokens.advantages, self.clip_low, self.clip_high
+        )
+        return TokenLoss(loss=loss, clipped=clipped)
 
 
-def sapo(log_ratio: Tensor, advantages: Tensor, *, sapo_tau_pos: float = 1.0, sapo_tau_neg: float = 1.05) -> TokenLoss:
-    """-A sigmoid(tau (r - 1)) 4 / tau: a soft gate whose gradient at r = 1 is exactly -A grad logp. SAPO, arXiv
-    2511.20347.
-    """
-    tau = torch.where(
-        advantages > 0, torch.full_like(advantages, sapo_tau_pos), torch.full_like(advantages, sapo_tau_neg)
-    )
-    loss = -advantages * torch.sigmoid(tau * (log_ratio.exp() - 1.0)) * 4.0 / tau
-    nothing = torch.zeros_like(loss).bool()
-    return TokenLoss(loss=loss, clipped=nothing, dual_clipped=nothing)
+@dataclass(frozen=True, kw_only=True)
+class Reinforce(Surrogate):
+    """The policy gradient without importance ratio."""
+
+    formula: ClassVar[str] = "-A l; importance weights of corrections are pi / pi_behave instead of w"
+    source: ClassVar[str] = "REINFORCE, Williams 1992"
+    has_ratio: ClassVar[bool] = False
+
+    def token_loss(self, tokens: PolicyTokens) -> TokenLoss:
+        """Compute the loss of every token."""
+        return TokenLoss(loss=-tokens.advantages * tokens.logp)
 
 
-def dppo(
-    log_ratio: Tensor,
-    logp: Tensor,
-    logp_behave: Tensor,
-    advantages: Tensor,
-    *,
-    dppo_kind: str = "tv",
-    dppo_low: float = 0.2,
-    dppo_high: float = 0.2,
-) -> TokenLoss:
-    """-keep r A with r = pi / mu against the behaviour policy mu; keep drops tokens that already moved too far the
-    wanted way.
+@dataclass(frozen=True, kw_only=True)
+class SAPO(Surrogate):
+    """A soft gate in place of the clip; its gradient at r = 1 is exactly -A grad l."""
 
-    dppo_kind "tv": distance |pi - mu| of the token's probability; "kl": KL of the two Bernoulli distributions "this
-    token or not", KL(mu, pi). Dropped where A > 0, pi > mu and distance > dppo_high, or A < 0, pi < mu and distance >
-    dppo_low. DPPO, arXiv 2602.04879.
-    """
-    with torch.no_grad():
-        moved = logp.exp() - logp_behave.exp()
-        distance = moved.abs() if dppo_kind == "tv" else bernoulli_kl(logp_behave, logp)
-        too_high = (advantages > 0) & (moved > 0) & (distance > dppo_high)
-        too_low = (advantages < 0) & (moved < 0) & (distance > dppo_low)
-        dropped = too_high | too_low
-    loss = torch.where(dropped, torch.zeros_like(log_ratio), -log_ratio.exp() * advantages)
-    return TokenLoss(loss=loss, clipped=dropped, dual_clipped=torch.zeros_like(dropped))
+    formula: ClassVar[str] = "-A sigmoid(tau (r - 1)) 4 / tau, tau = tau_pos where A > 0 else tau_neg"
+    source: ClassVar[str] = "SAPO, arXiv 2511.20347"
+    tau_pos: float = 1.0
+    """Temperature of the gate where A > 0; > 0, larger closes it sooner."""
+    tau_neg: float = 1.05
+    """Temperature of the gate elsewhere; > 0."""
 
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        check_above(self, "surrogate", "tau_pos", "tau_neg")
 
-def reinforce(logp: Tensor, advantages: Tensor) -> TokenLoss:
-    """-A logp."""
-    nothing = torch.zeros_like(logp).bool()
-    return TokenLoss(loss=-advantages * logp, clipped=nothing, dual_clipped=nothing)
+    def check(self, *, anchor: str | None, decoupled: bool, aggregation: Aggregation) -> None:
+        """Refuse a weight that the gate would not bound."""
+        if decoupled:
+            raise ConfigError(
+                "surrogate 'sapo' cannot be decoupled: its soft gate replaces the trust region, and an extra factor w "
+                "outside the gate is not bounded by it; use decoupled: false, with correction 'tis' if the policies "
+                "differ"
+            )
 
-
-def bernoulli_kl(logp_first: Tensor, logp_second: Tensor) -> Tensor:
-    """KL between the two-outcome distributions (this token, any other) of two policies; finite also for logp 0 or
-    slightly above.
-    """
-    # The complement's logarithm log(1 - p) is -inf at p = 1; 1e-7 keeps it finite and is below float32 resolution of p.
-    first, second = logp_first.clamp(max=-1e-7), logp_second.clamp(max=-1e-7)
-    other_first, other_second = (-torch.expm1(first)).log(), (-torch.expm1(second)).log()
-    return first.exp() * (first - second) + other_first.exp() * (other_first - other_second)
+    def token_loss(self, tokens: PolicyTokens) -> TokenLoss:
+        """Compute the loss of every token."""
+        advantages = tokens.advantages
+        tau = advantages.new_full(advantages.shape, self.tau_pos).where(
+            advantages > 0, advantages.new_full((), self.tau_neg)
+        )
+        gate = (tau * (tokens.log_ratio.exp() - 1.0)).sigmoid()
+        return TokenLoss(loss=-advantages * gate * 4.0 / tau)
 
 
-def per_token(
-    spec: ObjectiveSpec, *, logp: Tensor, logp_anchor: Tensor, logp_behave: Tensor, advantages: Tensor, mask: Tensor
-) -> TokenLoss:
-    """The surrogate that `spec` names, on tensors that are 0 off the mask; log-ratios are bounded here."""
-    log_ratio = bounded(logp - logp_anchor)
-    low_high = {name: spec.parameter(name) for name in ("clip_low", "clip_high")}
-    if spec.surrogate == "ppo":
-        return ppo(log_ratio, advantages, dual_clip=spec.dual_clip, **low_high)
-    if spec.surrogate == "gspo":
-        return gspo(log_ratio, advantages, mask, **low_high)
-    if spec.surrogate == "cispo":
-        return cispo(log_ratio, logp, advantages, **low_high)
-    if spec.surrogate == "sapo":
-        taus = {name: spec.parameter(name) for name in ("sapo_tau_pos", "sapo_tau_neg")}
-        return sapo(log_ratio, advantages, **taus)
-    if spec.surrogate == "dppo":
-        region = {name: spec.parameter(name) for name in ("dppo_kind", "dppo_low", "dppo_high")}
-        return dppo(log_ratio, logp, logp_behave, advantages, **region)
-    return reinforce(logp, advantages)
+def _clipped(log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """PPO's clipped loss of each token and where the clip acted."""
+    ratio = log_ratio.exp()
+    free, bound = -advantages * ratio, -advantages * ratio.clamp(1.0 - low, 1.0 + high)
+    return free.maximum(bound), bound > free
+
+
+def _check_clip(low: float, high: float) -> None:
+    if not 0 < low <= 1:
+        raise ConfigError(
+            f"surrogate.clip_low is {low}, expected 0 < clip_low <= 1 (the ratio is clipped at 1 - clip_low)"
+        )
+    if not high > 0:
+        raise ConfigError(f"surrogate.clip_high is {high}, expected > 0 (the ratio is clipped at 1 + clip_high)")

@@ -164,7 +164,7 @@ def _memorised(
 ) -> tuple[Any, PaddedBatch]:
     """Return the trained model and its lessons."""
     from areal.algorithm.packing import collate
-    from areal.algorithm.sft import sft_loss
+    from areal.algorithm.supervised import sft_loss
     from areal.models import from_config
 
     batch = collate([_lesson(tokens, mask) for tokens, mask in sequences])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal
 
-from areal.algorithm import presets
+from areal.algorithm import Objective, get_objective
+from areal.algorithm.blocks import BlockChoice
 from areal.api import Config, ConfigError, DatasetKind, GenerationConfig
 from areal.dataset.config import DatasetConfig
 from areal.engine.archon.config import ArchonConfig
@@ -19,9 +20,6 @@ from areal.infra.metrics.config import MetricsConfig
 from areal.infra.rollout.config import RolloutConfig
 from areal.infra.supervisor.config import SupervisorConfig
 from areal.infra.weights.config import WeightTransferConfig
-
-if TYPE_CHECKING:
-    from areal.algorithm.spec import ObjectiveSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +39,35 @@ class ModelConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig(Config):
-    """The algorithm: a preset of `areal.algorithm` and what is changed in it."""
+    """The algorithm: a preset of `areal.algorithm` and what is changed in it.
+
+    A block is a name (`surrogate: sapo`), a section with a name and fields of that class (`surrogate: {name: sapo,
+    tau_pos: 2}`), or a section without name, which changes the preset's block (`surrogate: {clip_high: 0.28}`). The
+    name may be a path to a class of yours (`my_module:MyLoss`).
+    """
 
     preset: str = "grpo"
-    """Name of the objective preset; `areal list objectives` shows them with formulas and defaults."""
-    overrides: dict[str, Any] = field(default_factory=dict)
-    """Changes to the preset, e.g. {clip_high: 0.28, entropy_coef: 0.01}; unknown keys are errors."""
+    """Name of the objective preset; `areal list objectives` shows them with formulas and all settings."""
+    advantage: BlockChoice = None
+    """How rewards become advantages; null takes the preset's."""
+    surrogate: BlockChoice = None
+    """Per-token policy loss; null takes the preset's."""
+    correction: BlockChoice = None
+    """What is done about the distance between the policy that sampled and the one that trains; null takes the preset's.
+    Asynchronous runs: decoupled with tis."""
+    aggregation: BlockChoice = None
+    """What the mean over tokens means; null takes the preset's."""
+    kl: BlockChoice = None
+    """Distance to the reference model, a section without name; null takes the preset's."""
+    entropy_coef: float | None = None
+    """Weight of the entropy bonus, >= 0; null takes the preset's (0)."""
+    decoupled: bool | None = None
+    """Multiply the loss by the behaviour weight w (arXiv 2505.24298); null takes the preset's."""
+    anchor: Literal["behave", "prox"] | None = None
+    """Policy in the denominator of the importance ratio: prox is recomputed by the trainer, behave sampled; null takes
+    the surrogate's."""
+    denominator: Literal["kept", "original"] | None = None
+    """Divide by the tokens before (original) or after (kept) the correction dropped some; null takes the preset's."""
     num_minibatches: int = 1
     """Optimizer steps per batch; prompts are split, never a group."""
     prox_logp: Literal["auto", "behave", "recompute"] = "auto"
@@ -59,6 +80,19 @@ class ObjectiveConfig(Config):
     """Largest reward subtracted by the soft length limit."""
     mask_truncated: bool = False
     """Leave samples that ran into the token budget out of the loss (they still count in their group's baseline)."""
+
+    def __post_init__(self) -> None:
+        """Refuse an objective that cannot be built, and counts below what has a meaning."""
+        self.build()
+        if self.num_minibatches < 1:
+            raise ConfigError(f"num_minibatches is {self.num_minibatches}, expected at least 1")
+        if self.overlong_penalty < 0:
+            raise ConfigError(f"overlong_penalty is {self.overlong_penalty}, expected >= 0")
+
+    def build(self) -> Objective:
+        """Return the objective: the preset with what is set here."""
+        own = {item.name: getattr(self, item.name) for item in fields(Objective)}
+        return get_objective(self.preset, **{name: value for name, value in own.items() if value is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,8 +221,6 @@ class PPOConfig(RunConfig):
     def __post_init__(self) -> None:
         """Refuse combinations that would only fail after loading everything."""
         _check_counts(self)
-        if self.objective.num_minibatches < 1:
-            raise ConfigError(f"objective.num_minibatches is {self.objective.num_minibatches}, expected at least 1")
         if not 0 <= self.objective.overlong_buffer <= self.gconfig.max_new_tokens:
             raise ConfigError(
                 f"objective.overlong_buffer is {self.objective.overlong_buffer}, expected 0 .. gconfig.max_new_tokens "
@@ -199,14 +231,8 @@ class PPOConfig(RunConfig):
                 f"objective.num_minibatches {self.objective.num_minibatches} exceeds rollout.batch_size "
                 f"{self.rollout.batch_size}: a minibatch holds at least one prompt"
             )
-        if self.objective.overlong_penalty < 0:
-            raise ConfigError(f"objective.overlong_penalty is {self.objective.overlong_penalty}, expected >= 0")
         self._check_servers()
-        try:
-            spec = presets.resolve(self.objective.preset, self.objective.overrides)
-        except ConfigError:
-            return  # `validate_run` and `get_objective` report it, with its key
-        self._check_ratios(spec)
+        self._check_ratios()
 
     @property
     def max_seq_len(self) -> int:
@@ -236,11 +262,10 @@ class PPOConfig(RunConfig):
                 "names others; use disk with a weights.folder that all machines see, or broadcast"
             )
 
-    def _check_ratios(self, spec: ObjectiveSpec) -> None:
+    def _check_ratios(self) -> None:
         """Importance ratios that would be wrong, or 1 everywhere, without anybody noticing."""
-        name = self.objective.preset
-        corrects = spec.decoupled or spec.correction != "none"
-        if self.objective.prox_logp == "behave" and corrects:
+        name, objective = self.objective.preset, self.objective.build()
+        if self.objective.prox_logp == "behave" and objective.compares_with_sampler:
             raise ConfigError(
                 f"objective {name!r} weighs or masks tokens by the difference of proximal and behaviour policy, which "
                 f"prox_logp=behave makes 0 everywhere; use auto or recompute"
@@ -248,7 +273,7 @@ class PPOConfig(RunConfig):
         if not self.gconfig.filters:
             return
         # The recorded log-probabilities are those of the filtered distribution, the trainer's those of the full one.
-        if self.objective.prox_logp == "behave" or spec.resolved_anchor == "behave":
+        if self.objective.prox_logp == "behave" or objective.resolved_anchor == "behave":
             raise ConfigError(
                 f"gconfig samples from a filtered distribution (top_p, top_k or min_new_tokens), so ratios against the "
                 f"behaviour policy would be wrong from the first step; objective {name!r} needs prox_logp=recompute "

@@ -120,7 +120,7 @@ def rl_config(directory: Path, *, model: Path, seed: int, steps: int = RL_STEPS)
         gconfig=GenerationConfig(max_new_tokens=4),
         rollout=RolloutConfig(batch_size=64, group_size=8, max_head_offpolicyness=1),
         engine=EmbeddedEngineConfig(max_batch_size=512, max_seq_len=64, num_threads=1),
-        objective=ObjectiveConfig(preset="dapo", overrides={"entropy_coef": 0.03}),
+        objective=ObjectiveConfig(preset="dapo", entropy_coef=0.03),
         actor=TrainEngineConfig(lr=5e-4, warmup_steps=8),
         metrics=MetricsConfig(rollouts_per_step=1),
     )

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from areal.algorithm import mismatch, reward_shaping
-from areal.algorithm.aggregate import count
-from areal.algorithm.critic import value_loss
+from areal.algorithm.advantages import overlong_filter, overlong_penalty
+from areal.algorithm.aggregations import count
+from areal.algorithm.blocks import block_name
+from areal.algorithm.metrics import SAMPLER_PREFIX, mismatch_summary, sampler_mismatch
 from areal.algorithm.packing import collate, select, split_groups
+from areal.algorithm.supervised import value_loss
 from areal.api import ConfigError, EngineError, PaddedBatch, TrainStats
 from areal.infra.metrics import names
 from areal.trainer.engines import export_model, published_weights
@@ -45,10 +47,11 @@ class PolicyLearner:
     ) -> None:
         """Raises ConfigError when critic or reference do not fit what the objective needs."""
         if objective.needs_critic != (critic is not None):
+            name = block_name(objective.advantage)
             need = "needs a critic: set `critic`" if objective.needs_critic else "uses no critic: remove `critic`"
-            raise ConfigError(f"objective {config.objective.preset!r} (advantage {objective.spec.advantage!r}) {need}")
+            raise ConfigError(f"objective {config.objective.preset!r} (advantage {name!r}) {need}")
         if objective.needs_reference and reference is None:
-            raise ConfigError(f"objective {config.objective.preset!r} with kl_coef > 0 needs a reference model")
+            raise ConfigError(f"objective {config.objective.preset!r} with kl.coef > 0 needs a reference model")
         self.config = config
         self.objective = objective
         self.actor = actor
@@ -78,7 +81,7 @@ class PolicyLearner:
         """Run the minibatches of one prepared batch; returns metrics averaged over them."""
         trained = batch
         if self.config.objective.mask_truncated:
-            trained = replace(batch, loss_mask=reward_shaping.overlong_filter(batch.loss_mask, batch.truncated))
+            trained = replace(batch, loss_mask=overlong_filter(batch.loss_mask, batch.truncated))
         parts = split_groups(batch.groups, self.config.objective.num_minibatches)
         actor_stats: list[TrainStats] = []
         critic_stats: list[TrainStats] = []
@@ -90,9 +93,9 @@ class PolicyLearner:
             if self.critic is not None:
                 critic_stats.append(self._update_critic(self.critic, minibatch))
         metrics = _merge(actor_stats, "train") | _merge(critic_stats, "critic")
-        compared = {key: metrics.pop(key) for key in list(metrics) if key.startswith(f"train/{mismatch.PREFIX}")}
+        compared = {key: metrics.pop(key) for key in list(metrics) if key.startswith(f"train/{SAMPLER_PREFIX}")}
         sums = {key.removeprefix("train/"): value for key, value in compared.items()} or self._compare(batch)
-        metrics |= {f"{names.MISMATCH_PREFIX}{key}": value for key, value in mismatch.summary(sums).items()}
+        metrics |= {f"{names.MISMATCH_PREFIX}{key}": value for key, value in mismatch_summary(sums).items()}
         metrics[names.KL] = metrics["train/kl_ref" if self.reference is not None else "train/approx_kl"]
         return metrics | self._describe(batch)
 
@@ -122,14 +125,13 @@ class PolicyLearner:
         mode = self.config.objective.prox_logp
         if mode != "auto":
             return mode == "recompute"
-        corrects = self.objective.spec.decoupled or self.objective.spec.correction != "none"
-        return corrects or self.config.gconfig.filters
+        return self.objective.compares_with_sampler or self.config.gconfig.filters
 
     def _shape(self, batch: PaddedBatch) -> PaddedBatch:
         """Reward shaping and masks that the configuration asks for."""
         settings = self.config.objective
         if settings.overlong_buffer:
-            rewards = reward_shaping.overlong_penalty(
+            rewards = overlong_penalty(
                 batch.rewards,
                 batch.loss_mask.sum(dim=1),
                 max_length=self.config.gconfig.max_new_tokens,
@@ -145,7 +147,7 @@ class PolicyLearner:
             token_rewards = self.objective.token_rewards(
                 batch.rewards, batch.logp_prox, batch.logp_ref, mask=batch.loss_mask
             )
-        advantages, returns = self.objective.advantages_and_returns(
+        found = self.objective.advantages(
             batch.rewards,
             batch.groups,
             mask=batch.loss_mask,
@@ -154,13 +156,13 @@ class PolicyLearner:
             truncated=batch.truncated,
             turn_ids=batch.turn_ids,
         )
-        return replace(batch, advantages=advantages, returns=returns)
+        return replace(batch, advantages=found.advantages, returns=found.returns)
 
     def _compare(self, batch: PaddedBatch) -> dict[str, float]:
         """Sampler against trainer over a batch whose log-probabilities were recomputed."""
         assert batch.logp_prox is not None, "update comes after prepare"
         fresh = batch.versions == self.actor.version
-        sums = mismatch.partial_sums(
+        sums = sampler_mismatch(
             batch.logp_prox,
             batch.logp_behave,
             mask=batch.loss_mask,
@@ -197,7 +199,7 @@ class PolicyLearner:
             )
             if not compare:
                 return output
-            sums = mismatch.partial_sums(
+            sums = sampler_mismatch(
                 logp,
                 micro.logp_behave,
                 mask=micro.loss_mask,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.algorithm import get_objective
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.reference import FrozenModel
 from areal.models.value_head import ValueModel
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 def build_learner(config: PPOConfig, tokenizer: Any, total_steps: int) -> PolicyLearner:
     """Actor, and critic and reference where the objective asks for them. total_steps: training steps of the run."""
-    objective = get_objective(config.objective.preset, **config.objective.overrides)
+    objective = config.objective.build()
     steps = total_steps * config.objective.num_minibatches
     critic = None
     if config.critic is not None:

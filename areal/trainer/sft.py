@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from areal.algorithm.aggregate import count
-from areal.algorithm.sft import sft_loss
+from areal.algorithm.aggregations import count
+from areal.algorithm.supervised import sft_loss
 from areal.infra.metrics import names
 from areal.trainer import row_loop
 from areal.trainer.engines import build_engine, export_model

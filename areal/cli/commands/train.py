@@ -3,7 +3,7 @@
 examples:
   areal train gsm8k.yaml
   areal train gsm8k.yaml actor.lr=1e-5 rollout.batch_size=32
-  areal train gsm8k.yaml objective.overrides.clip_high=0.28 --dry-run
+  areal train gsm8k.yaml objective.surrogate.clip_high=0.28 --dry-run
   areal launch --ranks 4 -- areal train gsm8k.yaml archon.parallel.dp_shard=4
 
 Values are YAML: null, true, 1e-5, [1, 2], {clip_high: 0.28}. Every key is described in docs/reference/config.md and

@@ -68,7 +68,7 @@ def read_document(path: Path) -> Document:
 
 
 def parse_value(text: str, *, where: str) -> Any:
-    """Read one YAML value such as "1e-4", "[1, 2]" or "{clip_high: 0.28}"; `where` opens the error message.
+    """Read one YAML value such as "1e-4", "[1, 2]" or "{tau_pos: 2}"; `where` opens the error message.
 
     Nothing at all, as in `model.path=`, is the empty text: null says null.
     """

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.algorithm import presets
 from areal.api import ConfigError
 from areal.trainer.config import PPOConfig
 
@@ -226,7 +225,7 @@ def _rollout_items(config: PPOConfig, shape: ModelShape) -> list[MemoryItem]:
     items: list[MemoryItem] = []
     if config.critic is not None:
         items += _trained("critic", config.critic, shape)
-    if presets.resolve(config.objective.preset, config.objective.overrides).kl_coef > 0:
+    if config.objective.build().needs_reference:
         items.append(_weights("reference weights", shape, config.actor.dtype))
     if config.rollout.engine != "embedded":
         # Weights and cache of servers are in processes and on devices of their own.

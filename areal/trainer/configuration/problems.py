@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from areal.api import Config, ConfigError
+from areal.api import Config, ConfigError, UsageError
 from areal.trainer.configuration import schema as schema_of
 from areal.utils.suggest import nearest
 
@@ -53,8 +53,8 @@ def explain(detail: Mapping[str, Any], schema: Schema, origins: Mapping[KeyPath,
     """Turn one error of pydantic (an entry of `ValidationError.errors()`) into a Problem."""
     path: KeyPath = tuple(str(part) for part in detail["loc"])
     cause = detail.get("ctx", {}).get("error")
-    if isinstance(cause, ConfigError):
-        return Problem(key=".".join(path), where=_mentioned(str(cause), path, schema, origins), message=str(cause))
+    if isinstance(cause, UsageError):
+        return Problem(key=".".join(path), where=_mentioned(str(cause), path, origins), message=str(cause))
     where = _origin(path, origins)
     if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return Problem(key=".".join(path), where=where, message=f"unknown key; {_meant(path, schema)}")
@@ -149,12 +149,11 @@ def _origin(path: KeyPath, origins: Mapping[KeyPath, str]) -> str:
     return next((origin for key, origin in origins.items() if key[: len(path)] == path), "") if path else ""
 
 
-def _mentioned(message: str, path: KeyPath, schema: Schema, origins: Mapping[KeyPath, str]) -> str:
+def _mentioned(message: str, path: KeyPath, origins: Mapping[KeyPath, str]) -> str:
     """Where the fields that a contradiction is about were written: the message names them."""
-    section = schema_of.lookup(schema.cls, path).section if path else schema.cls  # type: ignore[union-attr]  # only sections have children
-    places = []
-    for key in schema_of.key_paths(section) if section else ():
-        place = origins.get((*path, *key.split(".")))
-        if place and place not in places and re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.]*\w)", message):
+    places: list[str] = []
+    for key, place in origins.items():
+        name = ".".join(key[len(path) :]) if key[: len(path)] == path else ""
+        if name and place not in places and re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)", message):
             places.append(place)
     return ", ".join(places) or origins.get(path, "")

@@ -44,10 +44,13 @@ def markdown() -> str:
             if name not in sections.setdefault(section, []):
                 sections[section].append(name)
     for section, names in sections.items():
-        summary = (section.__doc__ or "").strip().splitlines()[0]
         heading = ", ".join(f"`{name}`" for name in names)
-        lines += ["", f"## {heading}", "", f"{summary} (`{section.__module__}.{section.__name__}`)", ""]
+        lines += ["", f"## {heading}", "", f"{_summary(section)} (`{section.__module__}.{section.__name__}`)", ""]
         lines += _table(fields_of(section))
+        for name, field in fields_of(section).items():
+            if field.blocks:
+                lines += ["", f"### `{names[0]}.{name}`", ""]
+                lines += _blocks(field.blocks)
     return "\n".join(lines) + "\n"
 
 
@@ -61,6 +64,9 @@ def json_schema(kind: str) -> dict[str, Any]:
     for name, section in _sections(KINDS[kind]):
         if name in definitions:
             _add_descriptions(definitions[name], section)
+            for key, field in fields_of(section).items():
+                if field.blocks:
+                    definitions[name]["properties"][key] |= {"anyOf": _block_schemas(field.blocks)}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
@@ -68,6 +74,44 @@ def _add_descriptions(schema: dict[str, Any], cls: type[Config]) -> None:
     for name, field in fields_of(cls).items():
         if name in schema.get("properties", {}):
             schema["properties"][name]["description"] = field.doc
+
+
+def _block_schemas(blocks: dict[str, type[Config]]) -> list[dict[str, Any]]:
+    """JSON schemas of what a block may be: null, a name or path, or a section of one of the classes."""
+    from pydantic import TypeAdapter
+
+    if "" in blocks:
+        return [{"type": "null"}, _block_schema(TypeAdapter(blocks[""]).json_schema(), blocks[""])]
+    path = {"type": "string", "pattern": r"^[\w.]+[.:]\w+$", "description": "path to a class of yours"}
+    schemas: list[dict[str, Any]] = [{"type": "null"}, {"enum": list(blocks)}, path]
+    for name, cls in blocks.items():
+        schema = _block_schema(TypeAdapter(cls).json_schema(), cls)
+        schemas.append(schema | {"properties": {"name": {"const": name}, **schema["properties"]}})
+    own = {"type": "object", "properties": {"name": path}, "required": ["name"]}
+    return [*schemas, own]
+
+
+def _block_schema(schema: dict[str, Any], cls: type[Config]) -> dict[str, Any]:
+    schema.setdefault("properties", {})
+    _add_descriptions(schema, cls)
+    return schema | {"description": _summary(cls)}
+
+
+def _blocks(blocks: dict[str, type[Config]]) -> Iterator[str]:
+    """Lines about each block: what it does, its formula and source, its fields."""
+    for name, cls in blocks.items():
+        # Every block of an objective has both; `Config`, which they share with all sections, does not.
+        formula, source = (str(getattr(cls, key)).replace("|", "\\|") for key in ("formula", "source"))
+        title = f"**{name}** (`{cls.__module__}.{cls.__name__}`)" if name else f"(`{cls.__module__}.{cls.__name__}`)"
+        yield f"{title}: {_summary(cls)} `{formula}`. {source}".rstrip(". ") + "."
+        yield ""
+        if fields_of(cls):
+            yield from _table(fields_of(cls))
+            yield ""
+
+
+def _summary(cls: type[Config]) -> str:
+    return (cls.__doc__ or "").strip().splitlines()[0]
 
 
 def _named_sections(cls: type[Config], prefix: str) -> Iterator[tuple[str, type[Config]]]:

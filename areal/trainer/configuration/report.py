@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal.algorithm import presets
+from areal.algorithm.blocks import block_name
 from areal.api import ConfigError
 from areal.dataset.tokenizers import is_buildable
 from areal.models.parallel.dims import REST
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from areal.api import GenerationConfig
     from areal.dataset.config import DatasetConfig
     from areal.trainer.configuration.source import Resolved
-
-_CRITIC_ADVANTAGES = frozenset({"gae", "gae_turn"})
 
 
 def validate_run(config: PPOConfig | RowsConfig, provenance: Mapping[str, str] | None = None) -> None:
@@ -279,18 +277,11 @@ def _engine_section(config: PPOConfig) -> str:
 
 
 def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
-    objective = config.objective
-    try:
-        spec = presets.resolve(objective.preset, objective.overrides)
-    except ConfigError as error:
-        key = "objective.overrides" if objective.preset in presets.PRESETS else "objective.preset"
-        yield key, str(error).removeprefix("objective: ")
-        return
-    advantage = f"advantage {spec.advantage!r} of objective {objective.preset!r}"
-    needs_critic = spec.advantage in _CRITIC_ADVANTAGES
-    if needs_critic and config.critic is None:
+    objective = config.objective.build()
+    advantage = f"advantage {block_name(objective.advantage)!r} of objective {config.objective.preset!r}"
+    if objective.needs_critic and config.critic is None:
         yield "critic", f"required: {advantage} needs values; write `critic: {{}}`"
-    elif not needs_critic and config.critic is not None:
+    elif not objective.needs_critic and config.critic is not None:
         yield "critic", f"{advantage} uses no values; remove the section"
 
 

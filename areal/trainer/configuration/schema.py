@@ -18,6 +18,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal, Union
 
+from areal.algorithm.blocks import BlockChoice, block_classes
 from areal.api import Config
 
 _PLAIN: dict[Any, str] = {
@@ -49,6 +50,14 @@ class FieldSchema:
         """Whether the field is a mapping with keys of the user's choice."""
         return typing.get_origin(self.annotation) is dict
 
+    @property
+    def blocks(self) -> dict[str, type[Config]]:
+        """Name to class of the blocks that the field may hold; empty for a field that is not a block of an objective.
+
+        The name is "" where there is one class only.
+        """
+        return block_classes(self.name) if self.annotation == typing.get_args(BlockChoice)[0] else {}
+
 
 def fields_of(cls: type[Config]) -> dict[str, FieldSchema]:
     """Fields of a configuration class by name, in order of definition (base class first)."""
@@ -76,14 +85,21 @@ def key_paths(cls: type[Config]) -> tuple[str, ...]:
         paths.append(name)
         if schema.section is not None:
             paths += [f"{name}.{inner}" for inner in key_paths(schema.section)]
+        inside = {field.name for block in schema.blocks.values() for field in dataclasses.fields(block)}
+        paths += [f"{name}.{inner}" for inner in sorted(inside)]
     return tuple(paths)
 
 
 def lookup(cls: type[Config], path: tuple[str, ...]) -> FieldSchema | None:
-    """The field at a path of keys, None when there is none (or the path leads into a free-form mapping)."""
+    """The field at a path of keys, None when there is none (or the path leads into a free-form mapping).
+
+    Below a block of an objective it is that of the first block that has it.
+    """
     schema: FieldSchema | None = None
     section: type[Config] | None = cls
     for key in path:
+        if section is None and schema is not None:
+            section = next((block for block in schema.blocks.values() if key in fields_of(block)), None)
         if section is None or key not in fields_of(section):
             return None
         schema = fields_of(section)[key]

@@ -2,7 +2,7 @@
 
 Every value knows where it came from.
 
-    resolved = load_config(Path("gsm8k.yaml"), ["actor.lr=1e-4", "objective.overrides.clip_high=0.28"])
+    resolved = load_config(Path("gsm8k.yaml"), ["actor.lr=1e-4", "objective.surrogate.clip_high=0.28"])
     resolved.config.actor.lr          # 0.0001
     resolved.provenance["actor.lr"]   # "command line"; others say "gsm8k.yaml:12" or "default"
 
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.api import ConfigError
 from areal.trainer.config import PPOConfig, RowsConfig, RunConfig, SFTConfig
 from areal.trainer.configuration import document as yaml_document
+from areal.trainer.configuration import schema as schema_of
 from areal.trainer.configuration.problems import Problem, Schema, explain, raise_all, remove, repeats
 from areal.trainer.pair_config import DPOConfig, RewardModelConfig
 
@@ -132,6 +133,9 @@ class _Draft:
             if node.get(part) is None:
                 node[part] = {}
                 self.origins.pop(key[:depth], None)
+            elif isinstance(node[part], str) and (found := schema_of.lookup(PPOConfig, key[:depth])) and found.blocks:
+                node[part] = {"name": node[part]}  # `surrogate: sapo` in the file, `objective.surrogate.tau_pos=2` here
+                self.origins[*key[:depth], "name"] = self.origins[key[:depth]]
             node = node[part]
             if not isinstance(node, dict):
                 parent = ".".join(key[:depth])

@@ -7,29 +7,51 @@ import math
 import pytest
 import torch
 
-from areal.algorithm import advantages, get_objective
-from areal.algorithm.catalog import ADVANTAGES
+from areal.algorithm import Objective, get_objective
+from areal.algorithm.advantages import GAE, GRPO, DrGRPO, MaxRL, PassK, ReinforcePP, TurnGAE
+from areal.algorithm.blocks import make_block
+from areal.algorithm.registry import ADVANTAGES
 from areal.api import ConfigError, DataError
 
+# Estimators without critic whose baseline is a statistic of the group.
 BASELINES = ["drgrpo", "grpo", "maxrl", "opo", "passk", "reinforce_pp_baseline", "rloo"]
 
 
+def compute(advantage, rewards, groups, **inputs):
+    """Advantages by an estimator, or by the one of that name with its defaults."""
+    return estimate(advantage, rewards, groups, **inputs).advantages
+
+
+def estimate(advantage, rewards, groups, **inputs):
+    return Objective(advantage=make_block("advantage", advantage, GRPO())).advantages(rewards, groups, **inputs)
+
+
+def gae(inputs, *, mask, values=None, rewards=None, truncated=None, **fields):
+    """(advantages, returns) of per-token rewards."""
+    found = estimate(
+        GAE(**fields), torch.zeros(mask.shape[0], dtype=torch.float64), torch.zeros(mask.shape[0]),
+        mask=mask, values=inputs["values"] if values is None else values, truncated=truncated,
+        token_rewards=inputs["token_rewards"] if rewards is None else rewards,
+    )  # fmt: skip
+    return found.advantages, found.returns
+
+
 @pytest.mark.parametrize(
-    ("entry", "name", "params"),
+    ("entry", "advantage"),
     [
-        ("grpo(std unbiased,eps1e-6)", "grpo", {}),
-        ("grpo(eps1e-4)", "grpo", {"eps": 1e-4}),
-        ("dr_grpo", "drgrpo", {}),
-        ("dr_grpo", "grpo", {"std": False}),
-        ("rloo", "rloo", {}),
-        ("maxrl", "maxrl", {}),
-        ("opo", "opo", {}),
+        ("grpo(std unbiased,eps1e-6)", GRPO()),
+        ("grpo(eps1e-4)", GRPO(eps=1e-4)),
+        ("dr_grpo", DrGRPO()),
+        ("dr_grpo", GRPO(std=False)),
+        ("rloo", "rloo"),
+        ("maxrl", MaxRL()),
+        ("opo", "opo"),
     ],
 )
-def test_group_advantages_equal_the_golden_values_on_every_policy_token(golden, entry, name, params):
+def test_group_advantages_equal_the_golden_values_on_every_policy_token(golden, entry, advantage):
     inputs = golden.inputs
 
-    result = advantages.compute(name, inputs["rewards"], inputs["groups"], mask=inputs["mask"], **params)
+    result = compute(advantage, inputs["rewards"], inputs["groups"], mask=inputs["mask"])
 
     torch.testing.assert_close(result, golden["adv", entry].unsqueeze(1) * inputs["mask"], atol=1e-12, rtol=0)
 
@@ -39,17 +61,17 @@ def test_every_golden_advantage_is_covered(golden):
 
 
 @pytest.mark.parametrize(
-    ("entry", "name", "params"),
+    ("entry", "advantage"),
     [
-        ("reinforce_pp(gamma=.9) returns", "reinforce_pp", {"gamma": 0.9, "whiten": False}),
-        ("reinforce_pp adv", "reinforce_pp", {"gamma": 0.9}),
-        ("reinforce_pp_baseline adv", "reinforce_pp_baseline", {}),
+        ("reinforce_pp(gamma=.9) returns", ReinforcePP(gamma=0.9, whiten=False)),
+        ("reinforce_pp adv", ReinforcePP(gamma=0.9)),
+        ("reinforce_pp_baseline adv", "reinforce_pp_baseline"),
     ],
 )
-def test_reinforce_pp_equals_the_golden_values_across_a_tool_gap(golden, entry, name, params):
+def test_reinforce_pp_equals_the_golden_values_across_a_tool_gap(golden, entry, advantage):
     inputs = golden.inputs
 
-    result = advantages.compute(name, inputs["rewards"], inputs["groups"], mask=inputs["mask"], **params)
+    result = compute(advantage, inputs["rewards"], inputs["groups"], mask=inputs["mask"])
 
     torch.testing.assert_close(result, golden[entry], atol=1e-8, rtol=0)
 
@@ -57,38 +79,17 @@ def test_reinforce_pp_equals_the_golden_values_across_a_tool_gap(golden, entry, 
 def test_gae_equals_the_golden_values_with_masked_tokens_transparent(golden):
     inputs = golden.inputs
 
-    advantage, returns = advantages.gae(
-        inputs["token_rewards"], inputs["values"], mask=inputs["mask"], gamma=0.99, lam=0.95
-    )
+    advantage, returns = gae(inputs, mask=inputs["mask"], gamma=0.99, lam=0.95)
 
     expected = golden["gae(.99,.95,skip=True)"]
     torch.testing.assert_close(advantage, torch.tensor(expected["adv"], dtype=torch.float64), atol=1e-12, rtol=0)
     torch.testing.assert_close(returns, torch.tensor(expected["ret"], dtype=torch.float64), atol=1e-12, rtol=0)
-    for per_token in (None, inputs["token_rewards"]):
-        computed = advantages.compute(
-            "gae",
-            inputs["rewards"],
-            inputs["groups"],
-            mask=inputs["mask"],
-            values=inputs["values"],
-            token_rewards=per_token,
-            gamma=0.99,
-            lam=0.95,
-        )
-        torch.testing.assert_close(computed, advantage, atol=1e-12, rtol=0)
+    # Without rewards of tokens, that of the sample is on its last policy token.
+    given = {"mask": inputs["mask"], "values": inputs["values"]}
+    computed = compute(GAE(gamma=0.99, lam=0.95), inputs["rewards"], inputs["groups"], **given)
+    torch.testing.assert_close(computed, advantage, atol=1e-12, rtol=0)
     wrong = torch.tensor(golden["gae(.99,.95,skip=False)"]["adv"], dtype=torch.float64)
     assert (advantage - wrong).abs().max() > 0.01, "stepping through tool tokens is the documented wrong answer"
-
-
-def test_gae_by_name_places_the_reward_on_the_last_policy_token(golden):
-    inputs = golden.inputs
-
-    result = advantages.compute(
-        "gae", inputs["rewards"], inputs["groups"], mask=inputs["mask"], values=inputs["values"], gamma=0.99, lam=0.95
-    )
-
-    expected = torch.tensor(golden["gae(.99,.95,skip=True)"]["adv"], dtype=torch.float64)
-    torch.testing.assert_close(result, expected, atol=1e-12, rtol=0)
 
 
 def test_gae_ignores_what_stands_on_masked_positions(golden):
@@ -96,8 +97,8 @@ def test_gae_ignores_what_stands_on_masked_positions(golden):
     poisoned = torch.where(inputs["mask"] > 0, inputs["values"], math.nan)
     arguments = {"mask": inputs["mask"], "gamma": 0.99, "lam": 0.95}
 
-    clean = advantages.gae(inputs["token_rewards"], inputs["values"], **arguments)
-    dirty = advantages.gae(inputs["token_rewards"], poisoned, **arguments)
+    clean = gae(inputs, **arguments)
+    dirty = gae(inputs, values=poisoned, **arguments)
 
     assert torch.equal(clean[0], dirty[0])
     assert torch.equal(clean[1], dirty[1])
@@ -107,9 +108,8 @@ def test_a_truncated_episode_bootstraps_from_its_last_value_and_a_finished_one_f
     mask = torch.tensor([[0, 1, 1, 0], [0, 1, 1, 0]], dtype=torch.float64)
     values = torch.tensor([[9.0, 0.2, 0.5, 9.0]] * 2, dtype=torch.float64)
 
-    result, _ = advantages.gae(
-        torch.zeros(2, 4, dtype=torch.float64), values, mask=mask, lam=0.0, truncated=torch.tensor([True, False])
-    )
+    rewards, truncated = torch.zeros(2, 4, dtype=torch.float64), torch.tensor([True, False])
+    result, _ = gae({}, rewards=rewards, values=values, mask=mask, lam=0.0, truncated=truncated)
 
     torch.testing.assert_close(result, torch.tensor([[0, 0.3, 0.0, 0], [0, 0.3, -0.5, 0]], dtype=torch.float64))
 
@@ -119,8 +119,9 @@ def test_adaptive_lambda_depends_on_the_number_of_policy_tokens():
     values = torch.tensor([[0.1, 0.4, 0.2, 0.3]], dtype=torch.float64)
     rewards = torch.tensor([[0.0, 0.0, 0.0, 1.0]], dtype=torch.float64)
 
-    adaptive, returns = advantages.gae(rewards, values, mask=mask, adaptive_lambda=0.5, lam_returns=1.0)
-    by_hand, _ = advantages.gae(rewards, values, mask=mask, lam=1 - 1 / (0.5 * 4))
+    given = {"rewards": rewards, "values": values, "mask": mask}
+    adaptive, returns = gae({}, **given, adaptive_lambda=0.5, lam_returns=1.0)
+    by_hand, _ = gae({}, **given, lam=1 - 1 / (0.5 * 4))
 
     torch.testing.assert_close(adaptive, by_hand)
     torch.testing.assert_close(returns, torch.ones_like(returns))
@@ -133,34 +134,36 @@ def test_turn_level_gae_takes_one_step_per_turn():
     token_rewards = torch.tensor([[0.0, 0.1, 0.2, 9.0, 0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
     gamma, lam = 0.9, 0.8
 
-    result, returns = advantages.compute_with_returns(
-        "gae_turn",
+    found = estimate(
+        TurnGAE(gamma=gamma, lam=lam),
         torch.tensor([5.0], dtype=torch.float64),
         torch.tensor([0]),
         mask=mask,
         values=values,
         token_rewards=token_rewards,
         turn_ids=turn_ids,
-        gamma=gamma,
-        lam=lam,
     )
 
     last = 1.0 - 0.25
     first = 0.3 + gamma * 0.25 - 0.5 + gamma * lam * last
     expected = torch.tensor([[0, first, first, 0, last, last, last, 0]], dtype=torch.float64)
-    torch.testing.assert_close(result, expected)
-    torch.testing.assert_close(returns, expected + torch.tensor([[0, 0.5, 0.5, 0, 0.25, 0.25, 0.25, 0.0]]).double())
+    torch.testing.assert_close(found.advantages, expected)
+    torch.testing.assert_close(
+        found.returns, expected + torch.tensor([[0, 0.5, 0.5, 0, 0.25, 0.25, 0.25, 0.0]]).double()
+    )
 
 
 def test_with_one_token_per_turn_turn_level_gae_is_token_level_gae(golden):
     inputs = golden.inputs
     turn_ids = (inputs["mask"].cumsum(1) - 1).long()
-    options = {"mask": inputs["mask"], "gamma": 0.99, "lam": 0.95, "truncated": torch.tensor([1, 0, 1, 0, 0]).bool()}
+    given = {name: inputs[name] for name in ("mask", "values", "token_rewards")}
+    given |= {"turn_ids": turn_ids, "truncated": torch.tensor([1, 0, 1, 0, 0]).bool()}
 
-    by_turn = advantages.gae_turn(inputs["token_rewards"], inputs["values"], turn_ids=turn_ids, **options)
-    by_token = advantages.gae(inputs["token_rewards"], inputs["values"], **options)
+    by_turn = estimate(TurnGAE(gamma=0.99, lam=0.95), inputs["rewards"], inputs["groups"], **given)
+    by_token = estimate(GAE(gamma=0.99, lam=0.95), inputs["rewards"], inputs["groups"], **given)
 
-    torch.testing.assert_close(by_turn, by_token)
+    torch.testing.assert_close(by_turn.advantages, by_token.advantages)
+    torch.testing.assert_close(by_turn.returns, by_token.returns)
 
 
 @pytest.mark.fault(
@@ -174,7 +177,7 @@ def test_a_group_of_one_and_a_group_of_equal_rewards_teach_nothing(name):
     rewards = torch.tensor([0.1, 0.1, 0.1, 5.0], dtype=torch.float64)
     groups = torch.tensor([3, 3, 3, 7])
 
-    result = advantages.compute(name, rewards, groups, mask=torch.ones(4, 2))
+    result = compute(name, rewards, groups, mask=torch.ones(4, 2))
 
     assert torch.equal(result, torch.zeros(4, 2, dtype=torch.float64))
 
@@ -191,8 +194,8 @@ def test_groups_are_found_by_id_wherever_their_samples_stand(name):
     mask = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]], dtype=torch.float64)
     order = torch.tensor([0, 2, 4, 1, 3, 5])
 
-    shuffled = advantages.compute(name, rewards, groups, mask=mask)
-    sorted_ = advantages.compute(name, rewards[order], groups[order], mask=mask[order])
+    shuffled = compute(name, rewards, groups, mask=mask)
+    sorted_ = compute(name, rewards[order], groups[order], mask=mask[order])
 
     torch.testing.assert_close(shuffled[order], sorted_)
     assert shuffled.abs().sum() > 0
@@ -201,8 +204,8 @@ def test_groups_are_found_by_id_wherever_their_samples_stand(name):
 def test_maxrl_is_zero_without_a_positive_mean_and_passk_rewards_only_the_best():
     groups, mask = torch.zeros(3, dtype=torch.int64), torch.ones(3, 1, dtype=torch.float64)
 
-    negative = advantages.compute("maxrl", torch.tensor([-1.0, 0.0, -2.0]), groups, mask=mask)
-    best = advantages.compute("passk", torch.tensor([1.0, 3.0, 2.0]), groups, mask=mask, eps=0.0)
+    negative = compute("maxrl", torch.tensor([-1.0, 0.0, -2.0]), groups, mask=mask)
+    best = compute(PassK(eps=0.0), torch.tensor([1.0, 3.0, 2.0]), groups, mask=mask)
 
     assert torch.equal(negative, torch.zeros(3, 1))
     torch.testing.assert_close(best, torch.tensor([[0.0], [1.0], [0.0]]))
@@ -214,8 +217,8 @@ def test_token_rewards_stand_in_place_of_the_scalar_reward():
     per_token = torch.tensor([[-0.1, 0.8], [-0.5, -9.0]], dtype=torch.float64)
     groups = torch.tensor([0, 0])
 
-    by_token = advantages.compute("reinforce_pp", rewards, groups, mask=mask, token_rewards=per_token, whiten=False)
-    by_group = advantages.compute("drgrpo", rewards, groups, mask=mask, token_rewards=per_token)
+    by_token = compute(ReinforcePP(whiten=False), rewards, groups, mask=mask, token_rewards=per_token)
+    by_group = compute("drgrpo", rewards, groups, mask=mask, token_rewards=per_token)
 
     torch.testing.assert_close(by_token, torch.tensor([[0.7, 0.8], [-0.5, 0.0]], dtype=torch.float64))
     torch.testing.assert_close(by_group, torch.tensor([[0.6, 0.6], [-0.6, 0.0]], dtype=torch.float64))
@@ -227,27 +230,23 @@ def test_a_reward_that_is_no_number_is_refused_with_its_index(name, bad):
     rewards = torch.tensor([1.0, bad])
 
     with pytest.raises(DataError, match=r"\[1\]"):
-        advantages.compute(name, rewards, torch.tensor([0, 0]), mask=torch.ones(2, 2), values=torch.zeros(2, 2))
+        compute(name, rewards, torch.tensor([0, 0]), mask=torch.ones(2, 2), values=torch.zeros(2, 2))
 
 
-def test_unknown_names_parameters_and_missing_inputs_are_errors_that_say_what_to_do():
+def test_missing_inputs_are_errors_that_say_what_to_do():
     arguments = (torch.tensor([1.0, 0.0]), torch.tensor([0, 0]))
     mask = torch.ones(2, 2)
 
-    with pytest.raises(ConfigError, match="did you mean 'grpo'"):
-        advantages.compute("gprpo", *arguments, mask=mask)
-    with pytest.raises(ConfigError, match="did you mean 'gamma'"):
-        advantages.compute("reinforce_pp", *arguments, mask=mask, gama=0.9)
     with pytest.raises(ConfigError, match="needs critic values"):
-        advantages.compute("gae", *arguments, mask=mask)
+        compute("gae", *arguments, mask=mask)
     with pytest.raises(ConfigError, match="needs turn_ids"):
-        advantages.compute("gae_turn", *arguments, mask=mask, values=mask)
+        compute("gae_turn", *arguments, mask=mask, values=mask)
     with pytest.raises(DataError, match=r"groups has shape \(3,\), expected \(2,\)"):
-        advantages.compute("grpo", arguments[0], torch.tensor([0, 0, 0]), mask=mask)
+        compute("grpo", arguments[0], torch.tensor([0, 0, 0]), mask=mask)
 
 
 def test_whitening_one_token_gives_zero_and_not_a_crash():
-    result = advantages.compute("reinforce_pp", torch.tensor([1.0]), torch.tensor([0]), mask=torch.tensor([[0.0, 1.0]]))
+    result = compute("reinforce_pp", torch.tensor([1.0]), torch.tensor([0]), mask=torch.tensor([[0.0, 1.0]]))
 
     assert torch.equal(result, torch.zeros(1, 2))
 
@@ -255,25 +254,25 @@ def test_whitening_one_token_gives_zero_and_not_a_crash():
 def test_an_objective_computes_the_advantages_of_its_preset(golden):
     inputs = golden.inputs
 
-    result = get_objective("grpo", advantage_params={"eps": 1e-4}).advantages(
+    result = get_objective("grpo", advantage={"eps": 1e-4}).advantages(
         inputs["rewards"], inputs["groups"], mask=inputs["mask"]
     )
-    unnormalised = get_objective("grpo", advantage_std=False).advantages(
+    unnormalised = get_objective("grpo", advantage={"std": False}).advantages(
         inputs["rewards"], inputs["groups"], mask=inputs["mask"]
     )
 
-    torch.testing.assert_close(result, golden["adv", "grpo(eps1e-4)"].unsqueeze(1) * inputs["mask"])
-    torch.testing.assert_close(unnormalised, golden["adv", "dr_grpo"].unsqueeze(1) * inputs["mask"])
+    torch.testing.assert_close(result.advantages, golden["adv", "grpo(eps1e-4)"].unsqueeze(1) * inputs["mask"])
+    torch.testing.assert_close(unnormalised.advantages, golden["adv", "dr_grpo"].unsqueeze(1) * inputs["mask"])
 
 
 def test_ppo_whitens_its_advantages_and_returns_targets_for_the_critic(golden):
     inputs = golden.inputs
 
-    result, returns = get_objective("ppo").advantages_and_returns(
+    found = get_objective("ppo").advantages(
         inputs["rewards"], inputs["groups"], mask=inputs["mask"], values=inputs["values"]
     )
 
-    chosen = result[inputs["mask"] > 0]
+    chosen = found.advantages[inputs["mask"] > 0]
     assert chosen.mean().item() == pytest.approx(0.0, abs=1e-12)
     assert chosen.std().item() == pytest.approx(1.0, abs=1e-6)
-    torch.testing.assert_close(returns, inputs["rewards"].unsqueeze(1) * inputs["mask"])
+    torch.testing.assert_close(found.returns, inputs["rewards"].unsqueeze(1) * inputs["mask"])

@@ -11,18 +11,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from areal.algorithm import PRESETS, get_objective, metrics, packing
-from areal.algorithm.aggregate import Denominators
-from areal.algorithm.catalog import AGGREGATIONS, CORRECTIONS
+from areal.algorithm.aggregations import Denominators
+from areal.algorithm.registry import AGGREGATIONS, CORRECTIONS
 
 TOLERANCE = 1e-10
 SEQUENCES = 7
 PER_SEQUENCE = {"groups"}
 
 REGULARISED: dict[str, Any] = {
-    "kl_coef": 0.1,
+    "kl": {"estimator": "k2", "coef": 0.1, "place": "loss"},
     "entropy_coef": 0.01,
-    "kl": "k2",
-    "kl_place": "loss",
 }
 
 
@@ -31,18 +29,20 @@ def _settings() -> dict[str, tuple[str, dict[str, Any]]]:
     cases: dict[str, tuple[str, dict[str, Any]]] = {f"preset {name}": (name, REGULARISED) for name in PRESETS}
     for name in AGGREGATIONS:
         norm = {"length_norm": 100.0} if name == "seq-mean-token-sum-norm" else {}
-        cases[f"aggregation {name}"] = ("ppo", {"aggregation": name, **norm, **REGULARISED})
+        aggregation = {"name": name, **norm}
+        cases[f"aggregation {name}"] = ("ppo", {"aggregation": aggregation, **REGULARISED})
         cases[f"aggregation {name}, kept"] = (
             "icepop",
-            {"aggregation": name, **norm, "denominator": "kept", "correction_low": 0.9, "correction_high": 1.2},
+            {"aggregation": aggregation, "denominator": "kept", "correction": {"low": 0.9, "high": 1.2}},
         )
     for name in sorted(set(CORRECTIONS) - {"none"}):
-        bounds = {"correction_low": 0.95, "correction_high": 1.05} if name in {"geometric", "seq_mask_tis"} else {}
-        cases[f"correction {name}"] = ("grpo", {"correction": name, **bounds})
+        bounds = {"low": 0.95, "high": 1.05} if name in {"geometric", "seq_mask_tis"} else {}
+        correction = {"name": name, **bounds}
+        cases[f"correction {name}"] = ("grpo", {"correction": correction})
         if name != "opsm":
-            cases[f"correction {name}, kept"] = ("grpo", {"correction": name, **bounds, "denominator": "kept"})
-    cases["sequence tis"] = ("ppo", {"correction": "tis", "correction_level": "sequence"})
-    cases["dual clip, decoupled"] = ("ppo", {"dual_clip": 1.5, "decoupled": True})
+            cases[f"correction {name}, kept"] = ("grpo", {"correction": correction, "denominator": "kept"})
+    cases["sequence tis"] = ("ppo", {"correction": {"name": "tis", "level": "sequence"}})
+    cases["dual clip, decoupled"] = ("ppo", {"surrogate": {"dual_clip": 1.5}, "decoupled": True})
     cases["cispo on behave"] = ("cispo", {"anchor": "behave"})
     return cases
 
@@ -77,8 +77,8 @@ def _whole(objective, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[st
     "parts", [[[0, 1, 2, 3, 4, 5, 6]], [[3], [0, 6, 5], [1, 2], [4]], [[6], [5], [4], [3], [2], [1], [0]]]
 )
 def test_micro_batches_in_any_order_add_up_to_the_step(make_batch, case, parts):
-    preset, overrides = SETTINGS[case]
-    objective, batch = get_objective(preset, **overrides), make_batch(0)
+    preset, changes = SETTINGS[case]
+    objective, batch = get_objective(preset, **changes), make_batch(0)
     loss, gradient, expected_metrics = _whole(objective, batch)
     denominators = _denominators(objective, batch)
     logp = batch["logp"].clone().requires_grad_()
@@ -105,8 +105,8 @@ def test_micro_batches_in_any_order_add_up_to_the_step(make_batch, case, parts):
 )
 def test_any_split_with_any_padding_gives_the_same_step(make_batch, case, seed, cut, extra):
     batch = make_batch(seed)
-    preset, overrides = SETTINGS[case]
-    objective = get_objective(preset, **overrides)
+    preset, changes = SETTINGS[case]
+    objective = get_objective(preset, **changes)
     loss, gradient, _ = _whole(objective, batch)
     denominators = _denominators(objective, batch)
     logp = batch["logp"].clone().requires_grad_()
@@ -132,12 +132,12 @@ def test_any_split_with_any_padding_gives_the_same_step(make_batch, case, seed, 
 
 @pytest.mark.parametrize("case", sorted(SETTINGS))
 def test_ranks_that_count_apart_and_combine_agree_with_one_rank(make_batch, case):
-    preset, overrides = SETTINGS[case]
-    objective, batch = get_objective(preset, **overrides), make_batch(1)
+    preset, changes = SETTINGS[case]
+    objective, batch = get_objective(preset, **changes), make_batch(1)
     ranks = [[0, 3, 4], [1, 2], [5, 6]]
     local = [_denominators(objective, _rows(batch, rows)) for rows in ranks]
 
-    if objective.spec.correction == "m2po":
+    if objective.correction.needs_step:
         with pytest.raises(ValueError, match="whole batch"):
             Denominators.combine(local)
         return
@@ -147,8 +147,8 @@ def test_ranks_that_count_apart_and_combine_agree_with_one_rank(make_batch, case
 
 @pytest.mark.parametrize("case", ["preset grpo", "preset gspo", "preset dapo", "preset m2po", "preset drgrpo"])
 def test_packed_sequences_give_the_same_step_as_padded_ones(make_batch, case):
-    preset, overrides = SETTINGS[case]
-    objective, batch = get_objective(preset, **overrides), make_batch(2)
+    preset, changes = SETTINGS[case]
+    objective, batch = get_objective(preset, **changes), make_batch(2)
     width = batch["logp"].shape[1]
     lengths = torch.full((SEQUENCES,), width) - torch.arange(SEQUENCES) % 3
     batch["mask"] = batch["mask"] * (torch.arange(width) < lengths.unsqueeze(1))
@@ -170,8 +170,8 @@ def test_packed_sequences_give_the_same_step_as_padded_ones(make_batch, case):
 )
 @pytest.mark.parametrize("case", sorted(SETTINGS))
 def test_an_all_masked_micro_batch_is_a_zero_that_is_connected_to_the_graph(make_batch, case):
-    preset, overrides = SETTINGS[case]
-    objective, batch = get_objective(preset, **overrides), make_batch(3)
+    preset, changes = SETTINGS[case]
+    objective, batch = get_objective(preset, **changes), make_batch(3)
     denominators = _denominators(objective, batch)
     nothing = _rows(batch, [SEQUENCES // 2])
     assert nothing["mask"].sum() == 0

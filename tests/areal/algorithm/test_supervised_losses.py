@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from areal.algorithm import critic, reward_shaping, sft
-from areal.algorithm.aggregate import count
+from areal.algorithm.advantages import overlong_filter, overlong_penalty
+from areal.algorithm.aggregations import count
+from areal.algorithm.supervised import sft_loss, value_loss
 from areal.api import ConfigError
 
 
@@ -14,7 +15,7 @@ def test_the_overlong_penalty_equals_the_golden_values_and_mutates_nothing(golde
     rewards = torch.zeros(5, dtype=torch.float64)
     lengths = torch.tensor([50, 80, 90, 100, 130])
 
-    shaped = reward_shaping.overlong_penalty(rewards, lengths, max_length=100, buffer=20)
+    shaped = overlong_penalty(rewards, lengths, max_length=100, buffer=20)
 
     torch.testing.assert_close(shaped, golden["overlong(max100,cache20)"])
     assert torch.equal(rewards, torch.zeros(5, dtype=torch.float64))
@@ -24,7 +25,7 @@ def test_the_overlong_penalty_equals_the_golden_values_and_mutates_nothing(golde
 def test_the_overlong_filter_removes_truncated_sequences_and_mutates_nothing():
     mask = torch.ones(2, 3)
 
-    filtered = reward_shaping.overlong_filter(mask, torch.tensor([False, True]))
+    filtered = overlong_filter(mask, torch.tensor([False, True]))
 
     assert filtered.tolist() == [[1, 1, 1], [0, 0, 0]]
     assert mask.sum() == 6
@@ -33,7 +34,7 @@ def test_the_overlong_filter_removes_truncated_sequences_and_mutates_nothing():
 @pytest.mark.parametrize("options", [{"buffer": 0}, {"buffer": 200}, {"buffer": 20, "factor": -1.0}])
 def test_overlong_settings_without_meaning_are_refused(options):
     with pytest.raises(ConfigError, match="overlong penalty"):
-        reward_shaping.overlong_penalty(torch.zeros(1), torch.ones(1), max_length=100, **options)
+        overlong_penalty(torch.zeros(1), torch.ones(1), max_length=100, **options)
 
 
 def _value_batch() -> dict[str, torch.Tensor]:
@@ -54,7 +55,7 @@ def test_value_loss_takes_the_worse_of_free_and_clipped_values():
         "mask": torch.ones(1, 2, dtype=torch.float64),
     }
 
-    output = critic.value_loss(**arguments)
+    output = value_loss(**arguments)
     output.loss.backward()
 
     assert output.loss.item() == pytest.approx(0.5 * (1.5**2 + 2.0**2) / 2)
@@ -68,7 +69,7 @@ def test_without_movement_value_loss_is_half_the_squared_advantage(golden):
     expected = golden["gae(.99,.95,skip=True)"]
     returns, advantage = (torch.tensor(expected[key], dtype=torch.float64) for key in ("ret", "adv"))
 
-    loss = critic.value_loss(inputs["values"], old_values=inputs["values"], returns=returns, mask=inputs["mask"]).loss
+    loss = value_loss(inputs["values"], old_values=inputs["values"], returns=returns, mask=inputs["mask"]).loss
 
     assert loss.item() == pytest.approx((0.5 * advantage**2).sum().item() / inputs["mask"].sum().item(), abs=1e-12)
 
@@ -76,11 +77,11 @@ def test_without_movement_value_loss_is_half_the_squared_advantage(golden):
 def test_value_loss_is_split_invariant_and_zero_on_an_all_masked_part():
     batch = _value_batch()
     batch["mask"][4] = 0
-    whole = critic.value_loss(**batch).loss
+    whole = value_loss(**batch).loss
     denominators = count(batch["mask"])
 
     parts = [
-        critic.value_loss(**{name: tensor[rows] for name, tensor in batch.items()}, denominators=denominators).loss
+        value_loss(**{name: tensor[rows] for name, tensor in batch.items()}, denominators=denominators).loss
         for rows in ([0, 2], [1, 3], [4])
     ]
 
@@ -96,27 +97,14 @@ def test_sft_is_cross_entropy_over_the_tokens_of_the_step():
     logp = logits.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     chosen = mask > 0
 
-    for smoothing in (0.0, 0.1):
-        expected = torch.nn.functional.cross_entropy(logits[chosen], targets[chosen], label_smoothing=smoothing)
-        output = sft.sft_loss(
-            logp,
-            mask=mask,
-            label_smoothing=smoothing,
-            mean_vocab_logp=sft.mean_vocab_logp(logits) if smoothing else None,
-        )
+    expected = torch.nn.functional.cross_entropy(logits[chosen], targets[chosen])
+    output = sft_loss(logp, mask=mask)
 
-        torch.testing.assert_close(output.loss, expected)
-        torch.testing.assert_close(
-            torch.autograd.grad(output.loss, logits, retain_graph=True),
-            torch.autograd.grad(expected, logits, retain_graph=True),
-        )
+    torch.testing.assert_close(output.loss, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(output.loss, logits, retain_graph=True),
+        torch.autograd.grad(expected, logits, retain_graph=True),
+    )
     denominators = count(mask)
-    parts = [sft.sft_loss(logp[[row]], mask=mask[[row]], denominators=denominators).loss for row in range(3)]
-    torch.testing.assert_close(sum(parts), sft.sft_loss(logp, mask=mask).loss)
-
-
-def test_label_smoothing_asks_for_what_it_needs():
-    with pytest.raises(ConfigError, match="needs mean_vocab_logp"):
-        sft.sft_loss(torch.zeros(1, 2), mask=torch.ones(1, 2), label_smoothing=0.1)
-    with pytest.raises(ConfigError, match="label_smoothing < 1"):
-        sft.sft_loss(torch.zeros(1, 2), mask=torch.ones(1, 2), label_smoothing=1.0)
+    parts = [sft_loss(logp[[row]], mask=mask[[row]], denominators=denominators).loss for row in range(3)]
+    torch.testing.assert_close(sum(parts), sft_loss(logp, mask=mask).loss)

@@ -57,7 +57,7 @@ def checkpoint(folder):
 
 def rl(folder, **changes):
     critic = {"dtype": "float64", "device": "cpu", "adam_eps": 1e-3, "lr": 1e-3}
-    changes = {"objective__preset": "ppo", "objective__overrides": {"kl_coef": 0.1}, "critic": critic, **changes}
+    changes = {"objective__preset": "ppo", "objective__kl": {"coef": 0.1}, "critic": critic, **changes}
     changes |= checkpoint(folder.parent / "start")
     return rl_runs.tiny(folder, **NUMBERS, **changes)
 

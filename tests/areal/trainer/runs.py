@@ -43,7 +43,7 @@ BASE: dict[str, Any] = {
     "engine.max_seq_len": 64,
     "actor.lr": 1e-3,
     "objective.preset": "dapo",
-    "objective.overrides": {"entropy_coef": 0.01},
+    "objective.entropy_coef": 0.01,
     "metrics.progress": False,
 }
 

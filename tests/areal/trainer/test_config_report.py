@@ -37,9 +37,12 @@ def good(tokenizer):
 
 
 def refusal(overrides):
-    resolved = load_config(None, overrides)
-    with pytest.raises(ConfigError) as caught:
+    def load_and_validate():
+        resolved = load_config(None, overrides)
         validate_run(resolved.config, resolved.provenance)
+
+    with pytest.raises(ConfigError) as caught:
+        load_and_validate()
     return str(caught.value)
 
 
@@ -71,8 +74,8 @@ def test_everything_required_is_named_at_once():
         ("train_dataset.max_length=80", "is less than train_dataset.max_length 80 + gconfig.max_new_tokens 32 = 112"),
         ("eval_gconfig.max_new_tokens=500", "eval_gconfig.max_new_tokens"),
         ("objective.preset=grp", "did you mean 'grpo'"),
-        ("objective.overrides.clip_hi=1", "did you mean 'clip_high'"),
-        ("objective.overrides.clip_high=-1", "expected > 0"),
+        ("objective.surrogate.clip_hi=1", "did you mean 'clip_high'"),
+        ("objective.surrogate.clip_high=-1", "expected > 0"),
         ("objective.preset=ppo", "critic: required"),
         ("critic.lr=1e-4", "uses no values; remove the section"),
         ("model.path=/no/such/folder", "no such folder '/no/such/folder'"),
@@ -177,7 +180,7 @@ def test_memory_follows_dtypes_and_what_the_run_keeps(good):
     assert plain["logits"].num_bytes == 2 * 1024 * 96 * 4
     assert "reference weights" not in plain
 
-    half = memory([*good, "actor.dtype=bfloat16", "objective.overrides.kl_coef=0.1"])
+    half = memory([*good, "actor.dtype=bfloat16", "objective.kl.coef=0.1"])
     assert half["actor weights"].num_bytes == half["engine weights"].num_bytes == 2 * count
     assert half["actor optimizer"].num_bytes == 12 * count
     assert half["reference weights"].num_bytes == 2 * count

@@ -64,9 +64,9 @@ def test_scalars_follow_yaml_1_2(write):
 
 def test_overrides_reach_into_free_form_mappings_and_merge_with_the_file(write):
     path = write("model: {init: {model_type: qwen3, hidden_size: 32}}\n")
-    config = load_config(path, ["model.init.hidden_size=64", "objective.overrides.clip_high=0.28"]).config
+    config = load_config(path, ["model.init.hidden_size=64", "objective.surrogate.clip_high=0.28"]).config
     assert config.model.init == {"model_type": "qwen3", "hidden_size": 64}
-    assert config.objective.overrides == {"clip_high": 0.28}
+    assert config.objective.surrogate == {"clip_high": 0.28}
 
 
 def test_an_override_of_a_whole_mapping_replaces_it_and_null_removes_a_section(write):

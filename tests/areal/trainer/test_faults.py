@@ -137,8 +137,6 @@ def test_a_failed_run_keeps_its_checkpoint_and_goes_on_when_the_reward_is_mended
         ({"train_dataset__name": "arithmetik"}, RegistryError, "did you mean"),
         ({"train_dataset__options": {"demonstration": 3}}, ConfigError, "demonstrations"),
         ({"train_dataset__max_length": 1}, DataError, "max_length"),
-        ({"objective__preset": "grop"}, ConfigError, "grpo"),
-        ({"objective__overrides": {"clip_hihg": 1}}, ConfigError, "clip_high"),
         ({"objective__preset": "ppo"}, ConfigError, "critic"),
         ({"critic": {"lr": 1e-3}}, ConfigError, "critic"),
         ({"model__tokenizer_path": "bytes:"}, ConfigError, "embeddings"),

@@ -221,7 +221,7 @@ def test_servers_get_whole_weights_of_a_model_that_no_process_has(launch, tmp_pa
     servers = {
         "rollout__engine": "vllm", "vllm__python": str(double.write_python(tmp_path / "environment" / "python")),
         "servers__dtype": "float32", "servers__num_servers": 1, "servers__max_seq_len": 64, "actor__lr": 3e-2,
-        "objective__preset": "grpo", "objective__overrides": {"entropy_coef": 0.5}, "critic": None,
+        "objective__preset": "grpo", "objective__entropy_coef": 0.5, "objective__kl": None, "critic": None,
         "objective__prox_logp": "recompute",
     }  # fmt: skip
     found = launch("served", 2, make=runs.rl, **servers)

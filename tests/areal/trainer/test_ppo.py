@@ -39,7 +39,7 @@ def plain_synchronous_loop(config) -> dict[str, torch.Tensor]:
     tokenizer = tokenizer_of(config.model)
     rows = load_rows(config.train_dataset, tokenizer, kind="rl", seed=config.seed)
     actor = TrainingEngine(load_model(config, tokenizer), config=config.actor, total_steps=config.total_train_steps)
-    objective = get_objective(config.objective.preset, **config.objective.overrides)
+    objective = config.objective.build()
     learner = PolicyLearner(config=config, objective=objective, actor=actor)
     engine = EmbeddedEngine(actor.model, config=config.engine, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer)
 
@@ -109,7 +109,7 @@ def test_every_preset_trains(tmp_path, preset):
     needs_critic = get_objective(preset).needs_critic
     changes = {"critic": {"lr": 1e-3}} if needs_critic else {}
     config = runs.tiny(
-        tmp_path / "run", objective__preset=preset, objective__overrides={}, total_train_steps=2, **changes
+        tmp_path / "run", objective__preset=preset, objective__entropy_coef=None, total_train_steps=2, **changes
     )
     start = load_model(config, tokenizer_of(config.model)).state_dict()
     summary, weights = runs.train(config, transform_rewards=alternate_rewards)
@@ -130,7 +130,7 @@ def test_a_reference_model_keeps_the_policy_near_its_start(tmp_path):
     for coef in (1e-9, 10.0):
         config = runs.tiny(
             tmp_path / str(coef),
-            objective__overrides={"kl_coef": coef, "kl": "k2"},
+            objective__kl={"coef": coef, "estimator": "k2"},
             objective__num_minibatches=2,
             actor__lr=1e-2,
             total_train_steps=8,
@@ -143,7 +143,8 @@ def test_a_reference_model_keeps_the_policy_near_its_start(tmp_path):
 def test_decoupled_objectives_recompute_the_proximal_policy_and_agree_with_the_sampler(tmp_path):
     config = runs.tiny(
         tmp_path / "run",
-        objective__overrides={"decoupled": True, "correction": "tis"},
+        objective__decoupled=True,
+        objective__correction="tis",
         rollout__max_head_offpolicyness=0,
     )
     runs.train(config)
@@ -245,8 +246,8 @@ def test_filtered_sampling_is_trained_with_recomputed_ratios(tmp_path):
     ("changes", "message"),
     [
         ({"gconfig__top_p": 0.9, "objective__prox_logp": "behave"}, "filtered distribution"),
-        ({"gconfig__top_k": 4, "objective__preset": "dppo", "objective__overrides": {}}, "filtered distribution"),
-        ({"objective__prox_logp": "behave", "objective__overrides": {"decoupled": True}}, "makes 0 everywhere"),
+        ({"gconfig__top_k": 4, "objective__preset": "dppo"}, "filtered distribution"),
+        ({"objective__prox_logp": "behave", "objective__decoupled": True}, "makes 0 everywhere"),
     ],
 )
 def test_ratios_that_would_be_wrong_are_refused(tmp_path, changes, message):

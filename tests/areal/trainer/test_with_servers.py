@@ -75,7 +75,7 @@ def settings(tmp_path, monkeypatch):
         "servers__stream_interval": 2,
         "supervisor__poll_seconds": 0.2,
         "actor__lr": 3e-3,
-        "objective__overrides": {"entropy_coef": 0.0},
+        "objective__entropy_coef": 0.0,
         "objective__prox_logp": "recompute",
     }
 

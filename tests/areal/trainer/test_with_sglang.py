@@ -68,7 +68,7 @@ def test_grpo_learns_over_a_real_sglang_server(tmp_path, monkeypatch):
         servers__max_concurrent=64,
         servers__stream_interval=2,
         actor__lr=3e-3,
-        objective__overrides={"entropy_coef": 0.0},
+        objective__entropy_coef=0.0,
         objective__prox_logp="recompute",
     )
     observer = Observer()
