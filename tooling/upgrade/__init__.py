@@ -8,7 +8,7 @@ Nothing here imports or runs what it looks at. A run goes, each package standing
     usage       what this repository does with a package, file by file               -> uses.Use
     upstream    a release as symbols, found on demand, never loaded whole             -> symbols.Upstream
     verdicts    one use judged against the old and the new release                    -> findings.Finding
-    surfaces    flags, routes and environment variables, both sides
+    interfaces  flags, routes and environment variables, both sides
     manifests   the declarations edited; locks and conflicts
     fixes, checklists, report, cli
 """

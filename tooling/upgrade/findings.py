@@ -1,4 +1,4 @@
-"""What an audit says about one place: the contract between `verdicts`, `surfaces`, `fixes`, `checklists` and `report`.
+"""What an audit says about one place: the contract of `verdicts`, `interfaces`, `fixes`, `checklists` and `report`.
 
 The severity policy. BREAKING: on the new version this line raises, or silently does something else, whenever it is
 reached, and both sides' evidence is shown. WARNING: works today but announced to go, or another default, or masked by a

@@ -10,7 +10,7 @@ from tooling.cli.errors import UsageError
 from tooling.upgrade.checklists.document import parse, parts_of, render
 
 if TYPE_CHECKING:
-    from tooling.upgrade.checklists.records import Checklist
+    from tooling.upgrade.checklists.contents import Checklist
 
 
 @dataclass(frozen=True, slots=True)

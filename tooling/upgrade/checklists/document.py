@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import UsageError
-from tooling.upgrade.report.markdown import code, escaped
+from tooling.upgrade.report.text import code, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.upgrade.checklists.records import AffectedFile, Checklist, Entry, GuardedPlace
+    from tooling.upgrade.checklists.contents import AffectedFile, Checklist, Entry, GuardedPlace
 
 _BEGIN: Final = re.compile(r"^<!-- areal-audit:begin (?P<key>[\w .:-]+) -->$")
 _END: Final = "<!-- areal-audit:end -->"

@@ -11,7 +11,7 @@ from tooling.upgrade.report.document import document, finding_object
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.upgrade.locks.records import LockResult, Proposal
+    from tooling.upgrade.locks.result import LockResult, Proposal
     from tooling.upgrade.manifests.bump import Edit
     from tooling.upgrade.operations.upgrading import Upgrade
     from tooling.upgrade.releases import Origin

@@ -149,8 +149,7 @@ def _status(upgrade: Upgrade) -> int:
 def _report(upgrade: Upgrade, arguments: argparse.Namespace) -> Report:
     from tooling.cli.report import Report
     from tooling.upgrade.cli.fields import fields
-    from tooling.upgrade.report.markdown import markdown
-    from tooling.upgrade.report.text import text
+    from tooling.upgrade.report.text import markdown, text
 
     if arguments.markdown:
         shown = markdown(upgrade.audits) + "\n"

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.declarations.build import required, versioned
-from tooling.upgrade.declarations.records import Declaration, Kind, Style
+from tooling.upgrade.declarations.declaration import Declaration, Kind, Style, required, versioned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ import subprocess
 import tomllib
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.declarations import commands, pyproject, requirements, setup_files
-from tooling.upgrade.declarations.records import Declaration, Declarations
+from tooling.upgrade.declarations import commands, python_projects, requirements
+from tooling.upgrade.declarations.declaration import Declaration, Declarations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,10 +36,10 @@ _DOCKER = re.compile(r"[^/]*(Dockerfile|Containerfile)(?!.*\.(md|rst|txt|html)$)
 @functools.cache
 def _pairs() -> list[tuple[re.Pattern[str], Callable[[str, str], list[Declaration]]]]:
     return [
-        (re.compile(r"pyproject([.-][\w-]+)?\.toml$"), pyproject.read_pyproject),
+        (re.compile(r"pyproject([.-][\w-]+)?\.toml$"), python_projects.read_pyproject),
         (re.compile(r"[^/]*(requirements|constraints)[^/]*\.(txt|in)$|requirements/[^/]+\.(txt|in)$"), _pip),
-        (re.compile(r"setup\.cfg$"), setup_files.read_setup_cfg),
-        (re.compile(r"setup\.py$"), setup_files.read_setup_py),
+        (re.compile(r"setup\.cfg$"), python_projects.read_setup_cfg),
+        (re.compile(r"setup\.py$"), python_projects.read_setup_py),
         (re.compile(r"(conda[-_.]?)?env(ironment)?[^/]*\.ya?ml$"), commands.read_environment),
         (re.compile(r"\.pre-commit-config\.ya?ml$"), commands.read_pre_commit),
         (_DOCKER, commands.read_commands),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tooling.cli.toml import TOMLError, parse_toml
-from tooling.upgrade.declarations.requirement_text import normalised
+from tooling.upgrade.declarations.declaration import normalised
 from tooling.upgrade.declarations.requirements import read_requirements
 from tooling.upgrade.errors import ResolutionError
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.declarations.build import required
-from tooling.upgrade.declarations.records import Declaration, Kind
+from tooling.upgrade.declarations.declaration import Declaration, Kind, required
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

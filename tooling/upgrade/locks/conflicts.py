@@ -1,24 +1,28 @@
-"""A resolver's complaint, read into who-requires-what records.
-
-Two layouts are known: `cause:` lines, and the older tree that is drawn with boxes. Verdicts never depend on this:
-whether a resolution failed is the exit code's to say, and the raw words stay beside the records.
-"""
+"""Read the resolver's conflicts, find the requirement whose relaxation resolves one, and overrides that hide one."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from packaging.markers import UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 
-from tooling.upgrade.declarations.records import Kind
-from tooling.upgrade.declarations.requirement_text import normalised
-from tooling.upgrade.locks.records import Cause, Conflict
+from tooling.upgrade.declarations.declaration import Declaration, Declarations, Kind, normalised
+from tooling.upgrade.declarations.find import read_declarations
+from tooling.upgrade.locks.result import Cause, Conflict, Proposal, versions
+from tooling.upgrade.manifests.specifiers import changed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from tooling.upgrade.declarations.records import Declaration, Declarations
+    from tooling.kit.change.plan import Plan
+    from tooling.upgrade.declarations.lockfiles import Lock
+    from tooling.upgrade.manifests.requests import Request
+
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _BOUNDS = r"(?:==|>=|<=|<|>|!=|~=)[^\s,|]+"
@@ -110,3 +114,142 @@ def _set(specifier: str) -> SpecifierSet | None:
         return SpecifierSet(specifier)
     except InvalidSpecifier:
         return None
+
+
+_NEGOTIABLE = frozenset({Kind.REQUIREMENT, Kind.CONSTRAINT, Kind.OVERRIDE})
+
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """One run of the resolver: a lock or a conflict."""
+
+    lock: Lock | None = None
+    conflict: Conflict | None = None
+    content: bytes | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A proposal with the text that carries it out."""
+
+    record: Proposal
+    content: bytes
+
+    def written(self, plan: Plan) -> Found:
+        """Puts it into the plan."""
+        declaration = self.record.declaration
+        plan.write(declaration.path, self.content, reason=f"{declaration.distribution} {self.record.version}")
+        return replace(self, record=replace(self.record, applied=True))
+
+
+def propose(
+    plan: Plan,
+    conflict: Conflict,
+    declarations: Declarations,
+    requests: Sequence[Request],
+    attempt: Callable[[Mapping[str, bytes]], Attempted],
+) -> Found | None:
+    """A proposal, if exactly one own requirement (of a package that was not asked for) is among the causes, and without
+    it everything resolves. attempt: resolves with some files' contents replaced."""
+    asked = {each.distribution for each in requests}
+    obstacles = {
+        (each.distribution, each.specifier)
+        for each in conflict.causes
+        if each.own and each.specifier and each.distribution not in asked
+    }
+    if len(obstacles) != 1:
+        return None
+    declared = declaration_of(*next(iter(obstacles)), declarations)
+    if declared is None or declared.kind not in _NEGOTIABLE:
+        return None
+    placed = _placed(plan, declared)
+    if placed is None:
+        return None
+    text, now = placed
+    relaxed = attempt({now.path: _replaced(text, now, "")})
+    if relaxed.lock is None:
+        return None
+    version = versions(relaxed.lock).get(now.distribution, "")
+    if not version or "," in version:
+        return None
+    outcome = changed(now.specifier, now.style, version.split(" ")[0])
+    if outcome.problem or outcome.specifier == now.specifier:
+        return None
+    wanted = next((str(each) for each in conflict.causes if not each.own and each.distribution == now.distribution), "")
+    why = f"it is the only requirement of the project in the way{': ' + wanted if wanted else ''}; {outcome.why}"
+    proposal = Proposal(declared, outcome.specifier, version, why)
+    return Found(proposal, _replaced(text, now, outcome.specifier))
+
+
+def _placed(plan: Plan, declaration: Declaration) -> tuple[str, Declaration] | None:
+    """The declaration as it stands after the plan, whose edits may have moved it."""
+    content = plan.read(declaration.path)
+    if content is None:
+        return None
+    text = content.decode("utf-8")
+    for each in read_declarations(declaration.path, text):
+        if replace(each, start=declaration.start, end=declaration.end, line=declaration.line) == declaration:
+            return text, each
+    return None
+
+
+def _replaced(text: str, declaration: Declaration, specifier: str) -> bytes:
+    return (text[: declaration.start] + specifier + text[declaration.end :]).encode("utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """An override that gives a release what it says it cannot work with."""
+
+    declaration: Declaration
+    version: str
+    """What the override makes of it; "" where a range meets a range."""
+    requirer: str
+    requirer_version: str
+    requirement: str
+    """As its metadata has it."""
+
+
+def contradicted_overrides(
+    declarations: Declarations,
+    metadata: Mapping[tuple[str, str], Sequence[str]],
+    locked: Mapping[str, str],
+) -> tuple[Contradiction, ...]:
+    """metadata: (distribution, version) to its Requires-Dist; locked: name to resolved version (`LockResult.versions`).
+
+    Requirements of extras are left out: whether they are used is not known here."""
+    overrides = {each.distribution: each for each in declarations.found if each.kind is Kind.OVERRIDE}
+    found = []
+    for (requirer, requirer_version), requirements in metadata.items():
+        for requirement in _applicable(requirements):
+            override = overrides.get(normalised(requirement.name))
+            if override is None:
+                continue
+            version = _version(override, locked)
+            if version and not requirement.specifier.contains(version, prereleases=True):
+                text = f"{requirement.name}{requirement.specifier}"
+                found.append(Contradiction(override, version, requirer, requirer_version, text))
+    return tuple(found)
+
+
+def _applicable(requirements: Iterable[str]) -> Iterable[Requirement]:
+    for text in requirements:
+        try:
+            requirement = Requirement(text)
+            if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+                continue
+        except (InvalidRequirement, UndefinedEnvironmentName):
+            continue
+        yield requirement
+
+
+def _version(override: Declaration, locked: Mapping[str, str]) -> str:
+    if override.is_pinned:
+        return override.specifier.strip().lstrip("= ")
+    try:
+        inside = SpecifierSet(override.specifier)
+        resolved = Version(locked.get(override.distribution, ""))
+    except (InvalidSpecifier, InvalidVersion):
+        return ""
+    return str(resolved) if inside.contains(resolved, prereleases=True) else ""

@@ -20,22 +20,19 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.toml import TOMLError, parse_toml
 from tooling.upgrade.declarations.lockfiles import Lock, read_lock
-from tooling.upgrade.locks.compare import compare_locks, versions
-from tooling.upgrade.locks.conflicts import parse_conflict
-from tooling.upgrade.locks.records import Conflict, LockResult, Made
-from tooling.upgrade.locks.relax import Attempted, propose
-from tooling.upgrade.locks.runner import run_uv
-from tooling.upgrade.locks.workspace import stated_requirements, workspace
-from tooling.upgrade.manifests.variants import variants_of
+from tooling.upgrade.locks.conflicts import Attempted, parse_conflict, propose
+from tooling.upgrade.locks.result import Conflict, LockResult, Made, compare_locks, versions
+from tooling.upgrade.locks.uv import run_uv, stated_requirements, workspace
+from tooling.upgrade.manifests.baseline import variants_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tooling.kit.change.plan import Plan
-    from tooling.upgrade.declarations.records import Declarations
+    from tooling.upgrade.declarations.declaration import Declarations
     from tooling.upgrade.manifests.requests import Request
-    from tooling.upgrade.policy.records import Policy, Variant
+    from tooling.upgrade.policy.watched import Policy, Variant
 
 _PINS = re.compile(r"\.(txt|in)$")
 _UV_LOCK = re.compile(r"(^|/)uv(\.[\w-]+)?\.lock$")

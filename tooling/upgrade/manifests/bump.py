@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.change.plan import Plan
-from tooling.upgrade.declarations.records import Declaration, Kind, Style
+from tooling.upgrade.declarations.declaration import Declaration, Kind, Style
 from tooling.upgrade.declarations.requirements import is_compiled
-from tooling.upgrade.manifests.baseline import baseline
+from tooling.upgrade.manifests.baseline import baseline, is_claimed, is_excluded, variants_of
 from tooling.upgrade.manifests.requests import Request, check_requests
 from tooling.upgrade.manifests.specifiers import allows, changed, parse_version
-from tooling.upgrade.manifests.variants import is_claimed, is_excluded, variants_of
-from tooling.upgrade.policy.records import RangeRule
+from tooling.upgrade.policy.watched import RangeRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from tooling.upgrade.declarations.records import Declarations
-    from tooling.upgrade.policy.records import Follower, Policy
+    from tooling.upgrade.declarations.declaration import Declarations
+    from tooling.upgrade.policy.watched import Follower, Policy
 
     Hashes = Callable[[str, str], Sequence[str]]
     """(distribution, version) to "sha256:..." of its files."""

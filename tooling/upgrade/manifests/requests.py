@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
-from tooling.upgrade.declarations.requirement_text import normalised
+from tooling.upgrade.declarations.declaration import normalised
 from tooling.upgrade.manifests.specifiers import parse_version
-from tooling.upgrade.policy.records import Policy, Scope
+from tooling.upgrade.policy.watched import Policy, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

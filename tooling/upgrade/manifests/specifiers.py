@@ -15,8 +15,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from tooling.cli.errors import UsageError
-from tooling.upgrade.declarations.records import Style
-from tooling.upgrade.policy.records import RangeRule
+from tooling.upgrade.declarations.declaration import Style
+from tooling.upgrade.policy.watched import RangeRule
 
 CLAUSE = re.compile(r"(?P<operator>===|==|~=|!=|<=|>=|<|>)(?P<blank>\s*)(?P<version>[^\s,]+)")
 _POETRY = re.compile(r"(?P<operator>\^|~(?!=)|)(?P<version>\d[\w.+!-]*)$")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.symbols import Absent, Upstream
     from tooling.upgrade.upstream import UpstreamRelease
     from tooling.upgrade.uses import Use
-    from tooling.upgrade.verdicts.records import Comparison, Explanation
+    from tooling.upgrade.verdicts.comparison import Comparison, Explanation
 
 MOST_NAMED: Final = 3
 """Excluded files that a message names."""
@@ -67,7 +67,7 @@ def audit_moves(
     shared = {"sources": opened - started, "usage": indexed - opened}
     unread, files = context.unread(), context.looked_at()
     return tuple(
-        _with_surfaces(
+        _with_interfaces(
             context,
             replace(
                 each,
@@ -106,24 +106,24 @@ def check_looked_at(context: Context, audits: Sequence[Audit]) -> None:
         )
 
 
-def _with_surfaces(context: Context, audit: Audit, pair: Comparison) -> Audit:
+def _with_interfaces(context: Context, audit: Audit, pair: Comparison) -> Audit:
     """The audit with what became of flags, routes and environment variables."""
-    from tooling.upgrade.surfaces.judge import judge_surfaces
+    from tooling.upgrade.interfaces.judge import judge_interfaces
 
     started = time.perf_counter()
     context.report(f"{pair.distribution}: flags, routes and variables")
     found: dict[tuple[object, ...], Finding] = {}
-    cache = context.cache / "surfaces"
+    cache = context.cache / "interfaces"
     for name in context.package(pair.distribution).imports:
         exclude = context.policy.exclude
-        for each in judge_surfaces(
+        for each in judge_interfaces(
             context.root, pair.old.release, pair.new.release, name, exclude=exclude, cache=cache
         ):
             found.setdefault((each.path, each.line, each.kind, each.symbol), each)
     findings = sorted(
         (*audit.findings, *found.values()), key=lambda each: (each.path, each.line, each.column, each.kind)
     )
-    seconds = {**audit.seconds, "surfaces": time.perf_counter() - started}
+    seconds = {**audit.seconds, "interfaces": time.perf_counter() - started}
     return replace(audit, findings=tuple(findings), seconds=seconds)
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tooling.upgrade.checklists.check import Drift, drift
-from tooling.upgrade.checklists.collect import collect
+from tooling.upgrade.checklists.contents import Subject, collect
 from tooling.upgrade.checklists.document import render
-from tooling.upgrade.checklists.records import Subject
 from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.manifests.baseline import baseline
 
@@ -16,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tooling.kit.change.plan import Plan
-    from tooling.upgrade.checklists.records import Checklist
+    from tooling.upgrade.checklists.contents import Checklist
     from tooling.upgrade.operations.context import Context
-    from tooling.upgrade.policy.records import FocusedPackage
+    from tooling.upgrade.policy.watched import FocusedPackage
     from tooling.upgrade.usage.index import UsageIndex
 
 FOLDER: Final = "skills/upgrade-deps/checklists"

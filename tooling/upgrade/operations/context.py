@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.upgrade.declarations.find import find_declarations
-from tooling.upgrade.policy.import_names import import_names
+from tooling.upgrade.policy.infer import import_names
 from tooling.upgrade.policy.read import read_policy
-from tooling.upgrade.policy.records import FocusedPackage
+from tooling.upgrade.policy.watched import FocusedPackage
 from tooling.upgrade.sources.cache import default_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from tooling.upgrade.declarations.records import Declarations
-    from tooling.upgrade.policy.records import Policy
+    from tooling.upgrade.declarations.declaration import Declarations
+    from tooling.upgrade.policy.watched import Policy
     from tooling.upgrade.releases import Origin, Release
     from tooling.upgrade.sources.indexed import Catalogue
     from tooling.upgrade.upstream import UpstreamRelease
@@ -79,7 +79,7 @@ class Context:
 
     def usage(self, imports: Sequence[str]) -> UsageIndex:
         """Return what the repository's own code does with packages; files that the policy excludes are kept apart."""
-        from tooling.upgrade.manifests.variants import is_excluded
+        from tooling.upgrade.manifests.baseline import is_excluded
         from tooling.upgrade.usage.index import index_repository
 
         self.report("reading the repository")
@@ -93,8 +93,8 @@ class Context:
     def looked_at(self) -> int:
         """Count the repository's files that an audit reads: of a kind that it understands, and not excluded."""
         from tooling.upgrade.declarations.find import repository_files
-        from tooling.upgrade.manifests.variants import is_excluded
-        from tooling.upgrade.surfaces.repository import file_kind
+        from tooling.upgrade.interfaces.repository import file_kind
+        from tooling.upgrade.manifests.baseline import is_excluded
 
         return sum(
             file_kind(path) is not None and not is_excluded(path, self.policy) for path in repository_files(self.root)
@@ -102,7 +102,7 @@ class Context:
 
     def unread(self) -> tuple[str, ...]:
         """Python files of the repository that an index leaves out because they cannot be read, each with the reason."""
-        from tooling.upgrade.manifests.variants import is_excluded
+        from tooling.upgrade.manifests.baseline import is_excluded
         from tooling.upgrade.usage.checkout import MAX_BYTES, Checkout
 
         found = []

@@ -1,21 +1,21 @@
-"""`--fix`: edits what is certain, and proves it by auditing the edited files again.
-
-A file whose edits did not make their findings go, or brought new ones, comes back as it was.
-"""
+"""Fix findings in a copy of the tree, audit again, and keep only what the second audit confirms."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import tempfile
 from collections import Counter
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Severity
 from tooling.upgrade.operations.auditing import audit_moves
-from tooling.upgrade.operations.edited import edited_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
     from packaging.specifiers import SpecifierSet
 
@@ -25,7 +25,41 @@ if TYPE_CHECKING:
     from tooling.upgrade.operations.auditing import Move
     from tooling.upgrade.operations.context import Context
 
-    Key = tuple[str, str, str, str]
+
+@contextmanager
+def edited_tree(context: Context, contents: Mapping[str, bytes]) -> Iterator[Context]:
+    """A context whose root is the copy; releases that were opened before are not opened again.
+
+    contents: of files that differ or are new, by path; others keep theirs."""
+    with tempfile.TemporaryDirectory(prefix="areal-audit-") as folder:
+        copy = Path(folder)
+        if (context.root / ".git").exists():  # so that the copy's files are listed in the same way
+            subprocess.run(["git", "init", "-q", "--template=", folder], check=False, capture_output=True)
+        # Python files, those that flags, routes and variables are looked for in, and those that name versions
+        from tooling.upgrade.interfaces.repository import source_files
+        from tooling.upgrade.usage.checkout import Checkout
+
+        root, locks = context.root, [variant.lock for variant in context.policy.variants if variant.lock]
+        paths = {
+            *Checkout(root).paths,
+            *(file.path for file in source_files(root)),
+            *context.declarations.files,
+            *locks,
+        }
+        for path in sorted(
+            {
+                *tuple(sorted(path for path in paths if (root / path).is_file() and not (root / path).is_symlink())),
+                *contents,
+            }
+        ):
+            target = copy / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path in contents:
+                target.write_bytes(contents[path])
+            else:
+                with suppress(PermissionError):  # audits cannot read it either, and say so
+                    shutil.copyfile(context.root / path, target)
+        yield replace(context, root=copy, home=context.home or context.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +140,7 @@ def _worse(before: Sequence[Audit], after: Sequence[Audit], edited: Mapping[str,
     return failed
 
 
-def _key(finding: Finding) -> Key:
+def _key(finding: Finding) -> tuple[str, str, str, str]:
     """What a finding is, wherever edits have shifted its line. Information does not count."""
     severity = "" if finding.severity is Severity.INFO else str(finding.kind)
     return finding.path, severity, finding.symbol if severity else "", finding.parameter if severity else ""

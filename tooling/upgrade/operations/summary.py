@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tooling.upgrade.report.markdown import code, escaped, markdown
+from tooling.upgrade.report.text import code, escaped, markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

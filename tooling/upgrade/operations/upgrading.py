@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from tooling.cli.errors import ToolError
     from tooling.kit.change.plan import Plan
-    from tooling.upgrade.declarations.records import Declarations
+    from tooling.upgrade.declarations.declaration import Declarations
     from tooling.upgrade.findings import Audit
-    from tooling.upgrade.locks.records import LockResult
+    from tooling.upgrade.locks.result import LockResult
     from tooling.upgrade.manifests.requests import Request
     from tooling.upgrade.operations.context import Context
     from tooling.upgrade.releases import Origin
@@ -116,7 +116,7 @@ def _yanked(context: Context) -> Iterator[str]:
 
 def _contradicted(context: Context, upgrade: Upgrade) -> Iterator[str]:
     """Overrides of the project that give a new release what it says it cannot work with."""
-    from tooling.upgrade.locks.overrides import contradicted_overrides
+    from tooling.upgrade.locks.conflicts import contradicted_overrides
 
     metadata = {
         (move.distribution, move.new): context.upstream(move.distribution, move.new).release.requires()
@@ -241,7 +241,7 @@ def _checklists(context: Context, upgrade: Upgrade) -> None:
     """Raises UsageError for a damaged checklist."""
     from tooling.upgrade.declarations.find import find_declarations
     from tooling.upgrade.operations.checking import check, write
-    from tooling.upgrade.operations.edited import edited_tree
+    from tooling.upgrade.operations.fixing import edited_tree
 
     names = [move.distribution for move in upgrade.moves if context.policy.package(move.distribution)]
     if not names or context.policy.inferred:

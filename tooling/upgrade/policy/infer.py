@@ -1,22 +1,89 @@
-"""What to watch in a repository that does not say: what it declares and imports."""
+"""Infer what to watch in a repository that does not say: what it declares and imports."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from tooling.cli.toml import TOMLError, parse_toml
+from tooling.upgrade.declarations.declaration import Kind, normalised
 from tooling.upgrade.declarations.find import repository_files
-from tooling.upgrade.declarations.records import Kind
-from tooling.upgrade.declarations.requirement_text import normalised
-from tooling.upgrade.policy.import_names import import_names
-from tooling.upgrade.policy.records import FocusedPackage, Scope, Tier, Variant
+from tooling.upgrade.policy.watched import FocusedPackage, Scope, Tier, Variant
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-    from tooling.upgrade.declarations.records import Declarations
+    from tooling.upgrade.declarations.declaration import Declarations
+
+
+_KNOWN: dict[str, tuple[str, ...]] = {
+    "attrs": ("attr", "attrs"),
+    "beautifulsoup4": ("bs4",),
+    "faiss-cpu": ("faiss",),
+    "flash-linear-attention": ("fla",),
+    "gitpython": ("git",),
+    "hydra-core": ("hydra",),
+    "megatron-bridge": ("megatron.bridge",),
+    "megatron-core": ("megatron.core",),
+    "nvidia-ml-py": ("pynvml",),
+    "opencv-python": ("cv2",),
+    "opencv-python-headless": ("cv2",),
+    "openai-agents": ("agents",),
+    "pillow": ("PIL",),
+    "protobuf": ("google.protobuf",),
+    "pyjwt": ("jwt",),
+    "python-dateutil": ("dateutil",),
+    "python-dotenv": ("dotenv",),
+    "pyyaml": ("yaml",),
+    "pyzmq": ("zmq",),
+    "sglang-router": ("sglang_router",),
+    "scikit-learn": ("sklearn",),
+    "tensorboardx": ("tensorboardX",),
+}
+_TOP = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:/|\.py$|\.[\w-]+\.(?:so|pyd)$)")
+
+
+def import_names(distribution: str, root: Path | None = None) -> tuple[str, ...]:
+    """Import names of a distribution. root: a repository whose `.venv` is asked first."""
+    if distribution in _KNOWN:
+        return _KNOWN[distribution]
+    for folders in _environments(root):
+        found = _installed(distribution, folders)
+        if found:
+            return found
+    return (distribution.replace("-", "_").replace(".", "_"),)
+
+
+def _environments(root: Path | None) -> Iterable[list[str] | None]:
+    if root is not None:
+        libraries = [*root.glob(".venv/lib/python*/site-packages"), *root.glob(".venv/Lib/site-packages")]
+        yield [str(folder) for folder in libraries if folder.is_dir()]
+    yield None
+
+
+def _installed(distribution: str, folders: list[str] | None) -> tuple[str, ...]:
+    if folders == []:
+        return ()
+    try:
+        context = {"name": distribution} if folders is None else {"name": distribution, "path": folders}
+        found = next(iter(metadata.distributions(**context)), None)
+        if found is None:
+            return ()
+        listed = (found.read_text("top_level.txt") or "").split()
+        names = listed or [
+            hit["name"] for file in found.files or () if (hit := _TOP.match(str(file).replace("\\", "/")))
+        ]
+    except (OSError, ValueError):  # a damaged installation says nothing
+        return ()
+    return tuple(sorted({name for name in names if name.isidentifier() and not _is_strange(name)}))
+
+
+def _is_strange(name: str) -> bool:
+    return name in {"test", "tests", "docs", "examples", "benchmarks"} or name.startswith("__editable__")
+
 
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+([A-Za-z_][\w.]*)[ \t]+import|import[ \t]+([A-Za-z_][\w., \t]*))", re.MULTILINE

@@ -36,18 +36,17 @@ from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.cli.toml import TOMLError, parse_toml
 from tooling.kit.change.plan import safe_path
+from tooling.upgrade.declarations.declaration import normalised
 from tooling.upgrade.declarations.find import find_declarations
-from tooling.upgrade.declarations.requirement_text import normalised
 from tooling.upgrade.declarations.toml_text import scan_toml
-from tooling.upgrade.policy.import_names import import_names
-from tooling.upgrade.policy.infer import infer_packages, infer_variants
-from tooling.upgrade.policy.records import Family, FocusedPackage, Follower, Policy, RangeRule, Scope, Tier, Variant
+from tooling.upgrade.policy.infer import import_names, infer_packages, infer_variants
+from tooling.upgrade.policy.watched import Family, FocusedPackage, Follower, Policy, RangeRule, Scope, Tier, Variant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tooling.upgrade.declarations.records import Declarations
+    from tooling.upgrade.declarations.declaration import Declarations
 
 _TABLE = ("tool", "areal", "upgrade")
 _TOP = {"exclude": list, "packages": dict, "variants": dict, "families": list, "places": list}

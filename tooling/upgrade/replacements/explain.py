@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Replacement, Verdict
-from tooling.upgrade.replacements.candidate import Candidate, Reason
-from tooling.upgrade.replacements.fitting import fits
+from tooling.upgrade.replacements.candidates import Candidate, Reason, Subject, callable_of, subject_of
 from tooling.upgrade.replacements.homes import Homes
-from tooling.upgrade.replacements.members import best_member
-from tooling.upgrade.replacements.modules import new_module
+from tooling.upgrade.replacements.members import best_member, new_module
 from tooling.upgrade.replacements.parameters import announcements, best_parameter
-from tooling.upgrade.replacements.subject import Subject, callable_of, subject_of
+from tooling.upgrade.replacements.similarity import fits
 from tooling.upgrade.symbols import Found, SymbolKind
 
 if TYPE_CHECKING:

@@ -11,17 +11,17 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.replacements import advice, bodies, shims
-from tooling.upgrade.replacements.candidate import Candidate, Reason, best
-from tooling.upgrade.replacements.fitting import is_compatible
-from tooling.upgrade.replacements.imports import Keyed, import_index, votes
+from tooling.upgrade.replacements import evidence, similarity
+from tooling.upgrade.replacements.candidates import Candidate, Reason, best
+from tooling.upgrade.replacements.evidence import Keyed, import_index, votes
+from tooling.upgrade.replacements.similarity import is_compatible
 from tooling.upgrade.symbols import Found, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tooling.upgrade.releases import Definition
-    from tooling.upgrade.replacements.subject import Subject
+    from tooling.upgrade.replacements.candidates import Subject
     from tooling.upgrade.symbols import Symbol, Upstream
 
 LEAST = Reason.SIMILAR_BODY.weight
@@ -43,8 +43,8 @@ class Homes:
         self._subject = subject
         self._old = old
         self._new = new
-        self._source = bodies.source_of(old, subject.symbol)
-        own = advice.texts_about(self._source, subject.name)
+        self._source = similarity.source_of(old, subject.symbol)
+        own = evidence.texts_about(self._source, subject.name)
         self._texts = [text for text in (*texts, *own) if text]
         self._found: dict[str, Candidate] = {}
         self._symbols: dict[str, Symbol] = {}
@@ -79,7 +79,7 @@ class Homes:
     def _by_advice(self) -> None:
         package = self._subject.path.partition(".")[0]
         for text in self._texts:
-            paths = [path for name in advice.advised(text) if (path := self._advised_path(name, package))]
+            paths = [path for name in evidence.advised(text) if (path := self._advised_path(name, package))]
             if paths:
                 dotted = self._add(paths[0], Reason.ADVICE)
                 if dotted and len(set(paths)) > 1:
@@ -96,7 +96,7 @@ class Homes:
 
     def _by_standing_for(self) -> None:
         symbol = self._subject.symbol
-        name = shims.stands_for(symbol.value if symbol.kind is SymbolKind.VALUE else self._source)
+        name = evidence.stands_for(symbol.value if symbol.kind is SymbolKind.VALUE else self._source)
         found = self._old.resolve(f"{self._subject.module}.{name}") if name else None
         if isinstance(found, Found) and found.symbol.kind in (SymbolKind.CLASS, SymbolKind.FUNCTION):
             dotted = self._add(found.symbol.dotted, Reason.STOOD_FOR)
@@ -112,9 +112,11 @@ class Homes:
         if resolution.symbol.kind is not self._subject.symbol.kind:
             return False
         letters = SequenceMatcher(None, name.lower(), self._subject.name.lower()).ratio()
-        own = bodies.tokens(self._source, self._subject.name)
-        other = bodies.tokens(bodies.source_of(self._new, resolution.symbol), name)
-        return letters >= _ALIKE or bodies.similarity(own, other) >= _ALIKE or self._has_same_body(resolution.symbol)
+        own = similarity.tokens(self._source, self._subject.name)
+        other = similarity.tokens(similarity.source_of(self._new, resolution.symbol), name)
+        return (
+            letters >= _ALIKE or similarity.similarity(own, other) >= _ALIKE or self._has_same_body(resolution.symbol)
+        )
 
     def _by_name(self) -> None:
         name = self._subject.name
@@ -138,18 +140,18 @@ class Homes:
 
     def _by_body(self) -> None:
         """Definitions under new names, those near the old place first."""
-        own = bodies.tokens(self._source, self._subject.name)
+        own = similarity.tokens(self._source, self._subject.name)
         for row, name in self._new_names():
             dotted = self._add(f"{row.module}.{name}")
             if not dotted:
                 continue
             symbol = self._symbols[dotted]
-            text = bodies.source_of(self._new, symbol)
+            text = similarity.source_of(self._new, symbol)
             if self._has_same_body(symbol):
                 self._found[dotted].reasons.add(Reason.SAME_BODY)
             elif (
                 row.module == self._subject.module
-                and bodies.similarity(own, bodies.tokens(text, name)) >= bodies.SIMILAR
+                and similarity.similarity(own, similarity.tokens(text, name)) >= similarity.SIMILAR
             ):
                 self._found[dotted].reasons.add(Reason.SIMILAR_BODY)
             elif not self._has_same_value(symbol):

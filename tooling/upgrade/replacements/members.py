@@ -1,19 +1,55 @@
-"""New names of methods, properties, attributes, fields and enum members: among what the class has now and had not."""
+"""Find where the members of a class and the content of a module went."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.replacements import advice, bodies
-from tooling.upgrade.replacements.candidate import Candidate, Reason, best
-from tooling.upgrade.replacements.fitting import is_compatible
+from tooling.upgrade.replacements import evidence, similarity
+from tooling.upgrade.replacements.candidates import Candidate, Reason, best
+from tooling.upgrade.replacements.evidence import import_index, votes
+from tooling.upgrade.replacements.similarity import is_compatible
 from tooling.upgrade.symbols import Found, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tooling.upgrade.symbols import Symbol, Upstream
+
+
+_MOST = 0.6
+"""Share of a module's names that another one must define now to be its new home."""
+
+
+def new_module(dotted: str, old: Upstream, new: Upstream, texts: Iterable[str]) -> Candidate | None:
+    """The module that took the place of one that is gone."""
+    for text in texts:
+        for word in evidence.advised(text):
+            if _is_module(word, new):
+                return Candidate(word, {Reason.ADVICE})
+    container, _, name = dotted.rpartition(".")
+    voted = votes(import_index(old), import_index(new), name, frozenset({container}))
+    for (module, other), _ in voted.most_common(1):
+        if _is_module(f"{module}.{other}", new):
+            return Candidate(f"{module}.{other}", {Reason.IMPORTERS})
+    table, before = new.names().by_name, old.names().by_name
+    own = [name for name, rows in before.items() if any(row.module == dotted and row.kind != "value" for row in rows)]
+    counted: Counter[str] = Counter()
+    for name in own:
+        was = {row.module for row in before[name]}
+        counted.update({row.module for row in table.get(name, ()) if row.module not in was})
+    ranked = counted.most_common(2)
+    if not ranked or ranked[0][1] < max(1, _MOST * len(own)) or (len(ranked) > 1 and ranked[1][1] == ranked[0][1]):
+        return None
+    reasons = {Reason.SAME_NAME} | ({Reason.SIMILAR_BODY} if ranked[0][1] > 1 else set())
+    return Candidate(ranked[0][0], reasons)
+
+
+def _is_module(dotted: str, upstream: Upstream) -> bool:
+    found = upstream.resolve(dotted) if "." in dotted else None
+    return isinstance(found, Found) and found.symbol.kind is SymbolKind.MODULE
+
 
 LEAST = Reason.SIMILAR_BODY.weight
 _MOST_CLASSES = 12
@@ -30,7 +66,7 @@ def best_member(
     before = old.resolve(gone.owner)
     if not isinstance(before, Found):
         return None
-    told = [word.rpartition(".")[2] for text in texts for word in advice.advised(text)]
+    told = [word.rpartition(".")[2] for text in texts for word in evidence.advised(text)]
     had, has = _names(before.symbol, old), _names(owner, new)
     found: dict[str, tuple[Candidate, Symbol]] = {}
     fresh = [each for each in has if each not in had]
@@ -42,12 +78,14 @@ def best_member(
             if other in told:
                 candidate.reasons.add(Reason.ADVICE)
     lost = [each for each in had if each not in has]
-    places = bodies.took_places(bodies.source_of(old, before.symbol), bodies.source_of(new, owner), lost, fresh)
+    places = similarity.took_places(
+        similarity.source_of(old, before.symbol), similarity.source_of(new, owner), lost, fresh
+    )
     for other, (candidate, symbol) in found.items():
         candidate.reasons.update(_reasons(gone, symbol, old, new))
         if places.get(name) == other:
             candidate.reasons.add(Reason.SUBSTITUTED)
-        if gone.kind is symbol.kind and other in fresh and bodies.is_similar_name(name, other):
+        if gone.kind is symbol.kind and other in fresh and similarity.is_similar_name(name, other):
             candidate.reasons.add(Reason.SIMILAR_NAME)
     chosen = best((candidate for candidate, _ in found.values()), LEAST)
     return next((pair for pair in found.values() if pair[0] is chosen), None)
@@ -63,9 +101,9 @@ def _reasons(gone: Symbol, symbol: Symbol, old: Upstream, new: Upstream) -> Iter
     if gone.digest and gone.digest == symbol.digest:
         yield Reason.SAME_BODY
     else:
-        left = bodies.tokens(bodies.source_of(old, gone), gone.dotted.rpartition(".")[2])
-        right = bodies.tokens(bodies.source_of(new, symbol), symbol.dotted.rpartition(".")[2])
-        if bodies.similarity(left, right) >= bodies.SIMILAR:
+        left = similarity.tokens(similarity.source_of(old, gone), gone.dotted.rpartition(".")[2])
+        right = similarity.tokens(similarity.source_of(new, symbol), symbol.dotted.rpartition(".")[2])
+        if similarity.similarity(left, right) >= similarity.SIMILAR:
             yield Reason.SIMILAR_BODY
     if gone.binding == symbol.binding and is_compatible(old, gone, new, symbol):
         yield Reason.COMPATIBLE
@@ -96,5 +134,5 @@ def _names(symbol: Symbol, upstream: Upstream) -> list[str]:
     found: list[str] = []
     for each in classes[:_MOST_CLASSES]:
         found += upstream.body_names(each)
-        found += _ON_SELF.findall(bodies.source_of(upstream, each))
+        found += _ON_SELF.findall(similarity.source_of(upstream, each))
     return list(dict.fromkeys(found))

@@ -7,8 +7,8 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.replacements import advice, bodies
-from tooling.upgrade.replacements.candidate import Candidate, Reason, best
+from tooling.upgrade.replacements import evidence, similarity
+from tooling.upgrade.replacements.candidates import Candidate, Reason, best
 from tooling.upgrade.symbols import Found, Open, SymbolKind
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def best_parameter(
     lost = [each for each in left.parameters if each.name not in has and each.kind not in _STARRED]
     bodies_of = _body(old, before), _body(new, after)
     told = set(_told(name, gone, bodies_of[0], texts))
-    places = bodies.took_places(*bodies_of, [each.name for each in lost], [each.name for each in fresh])
+    places = similarity.took_places(*bodies_of, [each.name for each in lost], [each.name for each in fresh])
     found = {each.name: Candidate(each.name) for each in right.parameters if each in fresh or each.name in told}
     for each in right.parameters:
         if each.name not in found or each.name == name:
@@ -53,7 +53,7 @@ def best_parameter(
             reasons.update(_likeness(gone, left, each, right, only=only))
             # One that became several, or went with others, is seldom just renamed; and that one went where another
             # came says nothing about what they are for.
-            is_carried = only and bodies.carries_on(*bodies_of, name, each.name)
+            is_carried = only and similarity.carries_on(*bodies_of, name, each.name)
             found[each.name].is_doubtful = not _is_proven(gone, each, reasons, is_carried=is_carried, only=only)
     found.pop(name, None)
     return best(found.values(), LEAST)
@@ -61,7 +61,7 @@ def best_parameter(
 
 def announcements(upstream: Upstream, symbol: Symbol, name: str) -> list[str]:
     """What the body of a function or constructor says about the end of a parameter."""
-    return list(advice.texts_about(textwrap.dedent(_body(upstream, symbol)), name))
+    return list(evidence.texts_about(textwrap.dedent(_body(upstream, symbol)), name))
 
 
 def _is_proven(gone: Parameter, other: Parameter, reasons: set[Reason], *, is_carried: bool, only: bool) -> bool:
@@ -97,10 +97,10 @@ def _told(name: str, gone: Parameter | None, body: str, texts: Iterable[str]) ->
     """Names that the old release tells to use instead, of texts about this parameter."""
     word = re.compile(rf"\b{re.escape(name)}\b")
     about = [text for text in texts if word.search(text)]
-    about += advice.texts_about(textwrap.dedent(body), name)
+    about += evidence.texts_about(textwrap.dedent(body), name)
     if gone is not None and gone.deprecated:
         about.append(gone.deprecated)
-    return [word.rpartition(".")[2] for text in about for word in advice.advised(text)]
+    return [word.rpartition(".")[2] for text in about for word in evidence.advised(text)]
 
 
 def _likeness(gone: Parameter, left: Signature, other: Parameter, right: Signature, *, only: bool) -> list[Reason]:
@@ -114,7 +114,7 @@ def _likeness(gone: Parameter, left: Signature, other: Parameter, right: Signatu
         found += [Reason.SAME_PLACE] if same_type or only or gone.default not in (None, "None") else []
     if only and same_default:
         found.append(Reason.ONLY_ONE)
-    if bodies.is_similar_name(gone.name, other.name):
+    if similarity.is_similar_name(gone.name, other.name):
         found += [Reason.SIMILAR_NAME, Reason.COMPATIBLE] if same_default else [Reason.SIMILAR_NAME]
     if _words(gone.name) & _words(other.name):
         found.append(Reason.SHARED_WORDS)
@@ -127,8 +127,8 @@ def _body(upstream: Upstream, symbol: Symbol) -> str:
     if symbol.kind is SymbolKind.CLASS:
         constructor = upstream.member(symbol, "__init__")
         if isinstance(constructor, Found) and constructor.symbol.file:
-            return bodies.source_of(upstream, constructor.symbol)
-    return bodies.source_of(upstream, symbol)
+            return similarity.source_of(upstream, constructor.symbol)
+    return similarity.source_of(upstream, symbol)
 
 
 def _flat(annotation: str) -> str:

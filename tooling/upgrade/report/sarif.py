@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from tooling.upgrade.findings import Severity, Verdict
-from tooling.upgrade.report.wording import MEANING
+from tooling.upgrade.report.document import MEANING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

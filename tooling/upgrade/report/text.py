@@ -1,17 +1,68 @@
-"""Audits for people at a terminal: the worst first, grouped by file, what to write instead, and how much was seen."""
+"""Write audits for people: as text for a terminal, as Markdown for a summary or a pull request."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
+from tooling.cli.report import printable
 from tooling.upgrade.findings import Severity
-from tooling.upgrade.report.document import count, open_share
-from tooling.upgrade.report.wording import by_path, counted
+from tooling.upgrade.report.document import by_path, count, counted, open_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tooling.upgrade.findings import Audit, Evidence, Finding
+
+
+_ACTIVE: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~@&-])")
+TITLES: Final = {Severity.BREAKING: "Breaking", Severity.WARNING: "Warnings"}
+
+
+def markdown(audits: Sequence[Audit]) -> str:
+    """A section per distribution; information-only findings are counted, not listed."""
+    return "\n".join(line for audit in audits for line in _audit(audit))
+
+
+def escaped(text: str) -> str:
+    """The text so that Markdown shows it as it is, on one line."""
+    return _ACTIVE.sub(r"\\\1", " ".join(printable(text).split()))
+
+
+def code(text: str) -> str:
+    """Inline code, whatever backticks and bars the text holds."""
+    flat = " ".join(printable(text).split()).replace("|", "\\|")
+    ticks = "`" * (1 + max((len(run) for run in re.findall(r"`+", flat)), default=0))
+    pad = " " if flat.startswith("`") or flat.endswith("`") else ""
+    return f"{ticks}{pad}{flat}{pad}{ticks}" if flat else ""
+
+
+def _audit(audit: Audit) -> Iterator[str]:
+    yield f"### {escaped(audit.distribution)} {escaped(audit.old_version)} → {escaped(audit.new_version)}"
+    yield ""
+    found = "nothing was looked at" if audit.looked_at_nothing else counted(count(audit.findings))
+    yield (
+        f"{found.capitalize()}. {audit.files} files looked at: {audit.uses} uses of {audit.symbols} symbols, "
+        f"{audit.judged} judged, {open_share(audit):.0%} not seen."
+    )
+    yield ""
+    for level, title in TITLES.items():
+        findings = [finding for finding in audit.findings if finding.severity == level]
+        if findings:
+            yield f"#### {title}"
+            yield ""
+            yield "| place | kind | what | write instead |"
+            yield "| --- | --- | --- | --- |"
+            yield from map(_row, findings)
+            yield ""
+
+
+def _row(finding: Finding) -> str:
+    replacement = ""
+    if finding.replacement:
+        replacement = code(finding.replacement.text) + ("" if finding.fixable else " (to be checked)")
+    return f"| {code(f'{finding.path}:{finding.line}')} | {finding.kind} | {escaped(finding.message)} | {replacement} |"
+
 
 SEEN_OPEN = 5
 """Reasons why uses were not judged that are shown; --json has all."""
@@ -19,10 +70,10 @@ SEEN_OPEN = 5
 
 def text(audits: Sequence[Audit], *, show_info: bool = False) -> str:
     """The report without colour. show_info: findings of severity info too."""
-    return "\n\n".join("\n".join(_audit(audit, show_info)) for audit in audits) + "\n" if audits else ""
+    return "\n\n".join("\n".join(_lines(audit, show_info)) for audit in audits) + "\n" if audits else ""
 
 
-def _audit(audit: Audit, show_info: bool) -> Iterator[str]:
+def _lines(audit: Audit, show_info: bool) -> Iterator[str]:
     found = "nothing was looked at" if audit.looked_at_nothing else counted(count(audit.findings))
     yield f"{audit.distribution} {audit.old_version} -> {audit.new_version}: {found}"
     levels = list(Severity) if show_info else [Severity.BREAKING, Severity.WARNING]

@@ -31,14 +31,13 @@ from typing import TYPE_CHECKING, Any
 from tooling.cli.errors import WriteError
 from tooling.upgrade.errors import ArchiveError
 from tooling.upgrade.releases import Origin
-from tooling.upgrade.sources.metadata import console_scripts, requirements
-from tooling.upgrade.sources.tree import Tree, content_digest
+from tooling.upgrade.sources.installation import Tree, console_scripts, content_digest, requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tooling.upgrade.releases import Release
-    from tooling.upgrade.sources.archive.contents import Contents
+    from tooling.upgrade.sources.archive.reading import Contents
 
 MAX_BYTES = 2 << 30
 UNFINISHED = ".fetch-"

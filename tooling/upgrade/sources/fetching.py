@@ -14,14 +14,14 @@ from tooling.upgrade.sources.archive.reading import FileReader
 from tooling.upgrade.sources.archive.sdist import read_sdist
 from tooling.upgrade.sources.archive.wheel import read_wheel
 from tooling.upgrade.sources.cache import UNFINISHED, Entry
-from tooling.upgrade.sources.index.pages import local_path
+from tooling.upgrade.sources.pages import local_path
 from tooling.upgrade.sources.remote import RANGE_FROM, NoRangesError, RangeReader, check_hashes, download
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tooling.upgrade.releases import Release
-    from tooling.upgrade.sources.archive.contents import Contents
+    from tooling.upgrade.sources.archive.reading import Contents
     from tooling.upgrade.sources.cache import Cache
     from tooling.upgrade.sources.links import FileLink
     from tooling.upgrade.sources.transport import Answer, Transport

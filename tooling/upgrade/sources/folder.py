@@ -15,8 +15,8 @@ from packaging.utils import canonicalize_name
 
 from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.releases import Origin
-from tooling.upgrade.sources import layout, metadata
-from tooling.upgrade.sources.tree import Tree
+from tooling.upgrade.sources import installation
+from tooling.upgrade.sources.installation import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ def folder_release(path: Path, distribution: str, version: str) -> Release:
         root = root.parent
     else:
         found = list(_walk(root))
-    paths = [name for name in found if layout.is_source(name) or layout.is_native(name)]
+    paths = [name for name in found if installation.is_source(name) or installation.is_native(name)]
     if not paths:
         raise UpstreamError(f"no Python source of {distribution} in {path}", fix="name a folder that holds packages")
     origin = _origin(distribution, version, path.name)
@@ -54,8 +54,8 @@ def folder_release(path: Path, distribution: str, version: str) -> Release:
     def read(name: str) -> bytes:
         return (root / name).read_bytes()
 
-    requires = metadata.requirements(_content(information, "METADATA"))
-    scripts = metadata.console_scripts(_content(information, "entry_points.txt"))
+    requires = installation.requirements(_content(information, "METADATA"))
+    scripts = installation.console_scripts(_content(information, "entry_points.txt"))
     return Tree(origin, paths, read, requires=requires, scripts=scripts)
 
 
@@ -95,7 +95,7 @@ def _packages_beside(root: Path, information: Path) -> list[str]:
             continue
         if (root / name).is_dir():
             found.extend(f"{name}/{path}" for path in _walk(root / name))
-        found.extend(f"{name}{ending}" for ending in layout.SOURCES if (root / f"{name}{ending}").is_file())
+        found.extend(f"{name}{ending}" for ending in installation.SOURCES if (root / f"{name}{ending}").is_file())
     return found
 
 

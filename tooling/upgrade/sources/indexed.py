@@ -17,15 +17,13 @@ from packaging.version import InvalidVersion, Version
 
 from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import OfflineError, UpstreamError
-from tooling.upgrade.sources import problems
 from tooling.upgrade.sources.cache import Cache, Entry
-from tooling.upgrade.sources.choice import choose
-from tooling.upgrade.sources.config.settings import read_settings
 from tooling.upgrade.sources.fetching import Fetcher
-from tooling.upgrade.sources.index.listing import Listing, grouped, list_files
-from tooling.upgrade.sources.index.pages import Pages
-from tooling.upgrade.sources.links import FileLink, VersionInfo
-from tooling.upgrade.sources.metadata import requirements
+from tooling.upgrade.sources.index_config import read_settings
+from tooling.upgrade.sources.installation import requirements
+from tooling.upgrade.sources.links import FileLink, VersionInfo, choose
+from tooling.upgrade.sources.listing import Listing, grouped, list_files, not_cached, unknown_package, unknown_version
+from tooling.upgrade.sources.pages import Pages
 from tooling.upgrade.sources.transport import Transport
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.upgrade.releases import Release
-    from tooling.upgrade.sources.config.settings import IndexSettings
+    from tooling.upgrade.sources.index_config import IndexSettings
 
 
 def _silent(_line: str) -> None:
@@ -120,7 +118,7 @@ class Catalogue:
             matching = _matching(listing.links, version)
         link = choose(matching, self._python)
         if link is None:
-            raise problems.unknown_version(distribution, str(version), listing)
+            raise unknown_version(distribution, str(version), listing)
         return link
 
     def _listed(self, distribution: str, *, fresh: bool = False, widely: bool = False) -> Listing:
@@ -141,7 +139,7 @@ class Catalogue:
             links = [_link(entry) for entry in self._cache.entries(distribution)]
             if links:
                 return Listing(tuple(links), listing.asked, listing.failed)
-        raise problems.unknown_package(
+        raise unknown_package(
             distribution, listing, sorted(self._known | set(self._cache.distributions())), offline=self._offline
         )
 
@@ -169,7 +167,7 @@ class Catalogue:
                 return release, 0
             self._report(f"{link.filename}: what the cache had of it is gone or damaged")
         if self._offline and not is_local:
-            raise problems.not_cached(link)
+            raise not_cached(link)
         return self._fetcher.fetch(link, distribution, stamp)
 
 

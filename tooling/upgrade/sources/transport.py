@@ -22,14 +22,14 @@ from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tooling.upgrade.errors import OfflineError, UpstreamError
-from tooling.upgrade.sources.config.settings import host_of
+from tooling.upgrade.sources.index_config import host_of
 from tooling.upgrade.sources.links import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from tooling.upgrade.sources.config.settings import IndexSettings
+    from tooling.upgrade.sources.index_config import IndexSettings
 
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 _MISSING = frozenset({404, 410})

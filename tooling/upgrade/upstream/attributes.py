@@ -1,16 +1,142 @@
-"""What a class' methods say of its instances: attributes set on `self`, and whether there may be others."""
+"""Find the attributes that methods set on `self`, also under computed names."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.upstream.computed_names import computed_names
 from tooling.upgrade.upstream.parsing import FunctionNode, Lines, dotted_name
 from tooling.upgrade.upstream.tables import ClassFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+
+MOST_NAMES = 64
+_SOMETIMES = (
+    *(ast.BoolOp, ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+    *(ast.FunctionDef, ast.AsyncFunctionDef),
+)
+"""Expressions whose parts may not be evaluated."""
+
+
+def computed_names(method: FunctionNode, receiver: str) -> tuple[list[tuple[str, int]], bool]:
+    """(name, line) of what is set so, and whether that is all. Names that must be there already are none of them:
+    `getattr(self, name)` before it has failed for all others."""
+    found: list[tuple[str, int]] = []
+    complete = True
+    loops = _constant_loops(method)
+    for block in _blocks(method):
+        for index, statement in enumerate(block):
+            for call in _own_calls(statement):
+                if not _sets(call, receiver):
+                    continue
+                names = _possible(call.args[1], loops)
+                if names is not None:
+                    found.extend((name, call.lineno) for name in names)
+                elif not _is_there(method, call, block[:index], receiver):
+                    complete = False
+    return found, complete
+
+
+def _sets(call: ast.Call, receiver: str) -> bool:
+    name = dotted_name(call.func)
+    if name not in ("setattr", "object.__setattr__") or len(call.args) != 3:
+        return False
+    return dotted_name(call.args[0]) == receiver and not isinstance(call.args[1], ast.Constant)
+
+
+def _blocks(method: FunctionNode) -> Iterator[list[ast.stmt]]:
+    """All lists of statements in a method."""
+    for node in ast.walk(method):
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(node, field, None)
+            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                yield block
+
+
+def _own_calls(statement: ast.stmt, *, always: bool = False) -> Iterator[ast.Call]:
+    """Calls of a statement, without those of statements inside. always: only those that run whenever it does."""
+    stack: list[ast.AST] = [statement]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Call):
+            yield node
+        if not (always and isinstance(node, _SOMETIMES)):
+            stack.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt))
+
+
+def _constant_loops(method: FunctionNode) -> dict[str, list[str]]:
+    """`for kind in ("a", "b")`: what a name runs through, if it is bound nowhere else."""
+    found: dict[str, list[str]] = {}
+    bound: list[str] = [argument.arg for argument in ast.walk(method) if isinstance(argument, ast.arg)]
+    for node in ast.walk(method):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.append(node.id)
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+            values = node.iter.elts if isinstance(node.iter, ast.Tuple | ast.List | ast.Set) else []
+            texts = [each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            if texts and len(texts) == len(values):
+                found[node.target.id] = texts
+    return {name: texts for name, texts in found.items() if bound.count(name) == 1}
+
+
+def _possible(name: ast.expr, loops: dict[str, list[str]]) -> list[str] | None:
+    """All values of a name; None where they are not known."""
+    if isinstance(name, ast.Name):
+        return loops.get(name.id)
+    if not isinstance(name, ast.JoinedStr):
+        return None
+    parts: list[Sequence[str]] = []
+    for part in name.values:
+        if isinstance(part, ast.Constant):
+            parts.append([str(part.value)])
+        elif isinstance(part, ast.FormattedValue) and isinstance(part.value, ast.Name) and part.conversion < 0:
+            parts.append(loops.get(part.value.id, []))
+    if len(parts) != len(name.values) or not all(parts):
+        return None
+    made = ["".join(texts) for texts in itertools.islice(itertools.product(*parts), MOST_NAMES + 1)]
+    return made if len(made) <= MOST_NAMES else None
+
+
+def _is_there(method: FunctionNode, call: ast.Call, before: list[ast.stmt], receiver: str) -> bool:
+    """Whether the name was read from `self` on the way here, or asked for: it is none that nothing else gives."""
+    wanted = ast.dump(call.args[1])
+
+    def read_in(block: list[ast.stmt]) -> bool:
+        calls = (part for each in block for part in _own_calls(each, always=True))
+        return any(_reads(part, "getattr", wanted, receiver) for part in calls)
+
+    if read_in(before):
+        return True
+    for node in ast.walk(method):
+        if isinstance(node, ast.If | ast.For) and any(_holds(each, call) for each in node.body):
+            tests = (
+                (
+                    node.test.values
+                    if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
+                    else [node.test]
+                )
+                if isinstance(node, ast.If)
+                else []
+            )
+            if any(isinstance(test, ast.Call) and _reads(test, "hasattr", wanted, receiver) for test in tests):
+                return True
+            if read_in(list(itertools.takewhile(lambda each: not _holds(each, call), node.body))):
+                return True
+    return False
+
+
+def _holds(statement: ast.stmt, call: ast.Call) -> bool:
+    return any(part is call for part in ast.walk(statement))
+
+
+def _reads(call: ast.Call, function: str, wanted: str, receiver: str) -> bool:
+    """`getattr(self, name)` without a default, `hasattr(self, name)`."""
+    if dotted_name(call.func) != function or len(call.args) != 2 or call.keywords:
+        return False
+    return dotted_name(call.args[0]) == receiver and ast.dump(call.args[1]) == wanted
 
 
 def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassFacts:

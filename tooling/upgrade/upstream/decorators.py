@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.symbols import Found, SymbolKind
-from tooling.upgrade.upstream.deprecations import of_decorator, renamed_parameter
+from tooling.upgrade.upstream.functions import of_decorator, renamed_parameter
 from tooling.upgrade.upstream.model import Where, external
 from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
 

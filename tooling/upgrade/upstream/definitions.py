@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.symbols import Symbol, SymbolKind
-from tooling.upgrade.upstream.deprecations import of_decorator, removed_in
+from tooling.upgrade.upstream.functions import of_decorator, removed_in
 from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
 from tooling.upgrade.upstream.tables import DEFINITIONS, Binding
 

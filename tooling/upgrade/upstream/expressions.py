@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from tooling.upgrade.symbols import Builtin, Definite, Found, Instance, SymbolKind, Values
-from tooling.upgrade.upstream.annotations import OPEN, Reader, container, union
-from tooling.upgrade.upstream.containers import awaited, container_method, iterated
+from tooling.upgrade.upstream.annotations import OPEN, Reader, awaited, container, container_method, iterated, union
 from tooling.upgrade.upstream.model import Where
 from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
 

@@ -17,8 +17,7 @@ from tooling.upgrade.symbols import (
     SymbolKind,
     Values,
 )
-from tooling.upgrade.upstream.annotations import OPEN, Reader, of_python, union
-from tooling.upgrade.upstream.containers import awaited, container_method
+from tooling.upgrade.upstream.annotations import OPEN, Reader, awaited, container_method, of_python, union
 from tooling.upgrade.upstream.model import Where, external
 from tooling.upgrade.uses import (
     Attribute,

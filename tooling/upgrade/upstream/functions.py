@@ -1,19 +1,295 @@
-"""What a function's own text says: parameters, returned expressions, local names, **kwargs, refusals, deprecations."""
+"""Read functions: parameters, returns, announced deprecations, and where `**kwargs` flows."""
 
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.upstream.deprecations import warned
 from tooling.upgrade.upstream.execute import absolute, text_of
-from tooling.upgrade.upstream.keyword_flow import KeywordFlow, keyword_flow
 from tooling.upgrade.upstream.parsing import FunctionNode, Lines, dotted_name
 from tooling.upgrade.upstream.tables import FunctionFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+
+_READS = ("pop", "get", "setdefault")
+_COPIES = ("dict", "copy.copy", "copy.deepcopy", "deepcopy", "copy")
+_BRANCHES = (
+    ast.If,
+    ast.IfExp,
+    ast.BoolOp,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.ExceptHandler,
+    ast.Match,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.Lambda,
+    ast.comprehension,
+)
+_HARMLESS = ("len", "bool", "str", "repr")
+
+
+@dataclass
+class KeywordFlow:
+    """Where the keywords go."""
+
+    reads: set[str] = field(default_factory=set)
+    forwards: list[tuple[str, list[str], bool]] = field(default_factory=list)
+    """Callee, its other keywords, and whether every call of the function comes there."""
+    open: str = ""
+    checked: bool = False
+    """What is left over raises."""
+
+
+def keyword_flow(node: ast.AST, name: str, source: Callable[[ast.AST], str]) -> KeywordFlow:
+    """Follows the mapping called `name` through a function and the functions inside it."""
+    tracer = _Tracer(name, source)
+    tracer.branched = _branched(node)
+    for part in ast.walk(node):
+        tracer.alias(part)
+    for part in ast.walk(node):
+        method = getattr(tracer, f"on_{type(part).__name__.lower()}", None)
+        if method is not None:
+            method(part)
+    tracer.finish(node)
+    return tracer.flow
+
+
+class _Tracer:
+    def __init__(self, name: str, source: Callable[[ast.AST], str]) -> None:
+        self.names = {name}
+        self.source = source
+        self.flow = KeywordFlow()
+        self.branched: set[int] = set()
+        """Calls that only some calls of the function come to."""
+        self.seen: set[int] = set()
+        """Mentions of the mapping that are understood."""
+
+    def ours(self, node: ast.AST | None) -> bool:
+        return isinstance(node, ast.Name) and node.id in self.names
+
+    def understood(self, node: ast.AST) -> None:
+        self.seen.add(id(node))
+
+    def alias(self, node: ast.AST) -> None:
+        """`other = kwargs`, `other = dict(kwargs)`, `other = kwargs.copy()`, `other = {**kwargs}`."""
+        if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)):
+            return
+        origin = self._copied(node.value)
+        if origin is not None:
+            self.understood(origin)
+            self.names.add(node.targets[0].id)
+
+    def _copied(self, value: ast.expr) -> ast.expr | None:
+        if self.ours(value):
+            return value
+        if isinstance(value, ast.Call):
+            if isinstance(value.func, ast.Attribute) and value.func.attr == "copy" and self.ours(value.func.value):
+                return value.func.value
+            if dotted_name(value.func) in _COPIES and len(value.args) == 1 and self.ours(value.args[0]):
+                return value.args[0]
+        if isinstance(value, ast.Dict):
+            return next(
+                (item for key, item in zip(value.keys, value.values, strict=True) if not key and self.ours(item)), None
+            )
+        return None
+
+    def on_call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Attribute) and self.ours(node.func.value):
+            self._method(node, node.func)
+        for word in node.keywords:
+            if word.arg is None and self._spread(word.value):
+                callee = node.func
+                if dotted_name(callee).rpartition(".")[2] == "partial" and node.args:
+                    callee = node.args[0]
+                explicit = [other.arg for other in node.keywords if other.arg]
+                self.flow.forwards.append((self.source(callee), explicit, id(node) not in self.branched))
+        if dotted_name(node.func) in _HARMLESS:
+            for argument in node.args:
+                if self.ours(argument):
+                    self.understood(argument)
+
+    def _spread(self, value: ast.expr) -> bool:
+        if isinstance(value, ast.Dict):
+            value = self._copied(value) or value
+        if self.ours(value):
+            self.understood(value)
+            return True
+        return False
+
+    def _method(self, node: ast.Call, function: ast.Attribute) -> None:
+        key = node.args[0] if node.args else None
+        if function.attr in _READS and isinstance(key, ast.Constant) and isinstance(key.value, str):
+            self.flow.reads.add(key.value)
+            self.understood(function.value)
+        elif function.attr in ("update", "clear", "copy"):
+            self.understood(function.value)
+
+    def on_subscript(self, node: ast.Subscript) -> None:
+        if not self.ours(node.value):
+            return
+        if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            self.understood(node.value)
+            if not isinstance(node.ctx, ast.Store):
+                self.flow.reads.add(node.slice.value)
+        elif isinstance(node.ctx, ast.Store):
+            self.understood(node.value)
+
+    def on_compare(self, node: ast.Compare) -> None:
+        if len(node.ops) != 1 or not isinstance(node.ops[0], ast.In | ast.NotIn):
+            return
+        if self.ours(node.comparators[0]) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str):
+            self.flow.reads.add(node.left.value)
+            self.understood(node.comparators[0])
+
+    def on_if(self, node: ast.If) -> None:
+        """`if kwargs: raise TypeError(...)`."""
+        mentions = [part for part in ast.walk(node.test) if self.ours(part)]
+        if not mentions or any(
+            isinstance(part, ast.Constant) and isinstance(part.value, str) for part in ast.walk(node.test)
+        ):
+            return
+        raises = bool(node.body) and isinstance(node.body[-1], ast.Raise)
+        self.flow.checked = self.flow.checked or raises
+        if raises or not any(isinstance(part, ast.Call) for part in ast.walk(node.test)):
+            for part in mentions:
+                self.understood(part)
+
+    def on_raise(self, node: ast.Raise) -> None:
+        for part in ast.walk(node):
+            if self.ours(part):
+                self.understood(part)
+
+    def on_delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            self.understood(target)
+
+    def finish(self, node: ast.AST) -> None:
+        """Any other mention: the mapping goes where it is not followed."""
+        for part in ast.walk(node):
+            if self.ours(part) and id(part) not in self.seen and isinstance(getattr(part, "ctx", None), ast.Load):
+                self.flow.open = f"{self.source(part)} is used as a whole"
+                return
+
+
+def _branched(function: ast.AST) -> set[int]:
+    """Calls under a condition, in a loop, in a handler, or in a function inside."""
+    found: set[int] = set()
+    stack = [(child, False) for child in ast.iter_child_nodes(function)]
+    while stack:
+        node, under = stack.pop()
+        if under and isinstance(node, ast.Call):
+            found.add(id(node))
+        under = under or isinstance(node, _BRANCHES)
+        stack.extend((child, under) for child in ast.iter_child_nodes(node))
+    return found
+
+
+CATEGORIES = ("DeprecationWarning", "FutureWarning", "PendingDeprecationWarning", "VisibleDeprecationWarning")
+_CALLS = ("warn", "warning", "warning_once", "warn_once", "warning_advice", "rank_zero_warn", "rank_zero_deprecation")
+_WORDS = re.compile(r"deprecat|will be removed|is going away|no longer be supported", re.IGNORECASE)
+_VERSION = r"(?:v|version\s*|transformers\s*|vllm\s*|torch\s*)?\s*(\d+\.\d+(?:\.\d+)*)"
+_REMOVED = re.compile(
+    rf"(?:remov|delet|drop|unsupported|error|disappear|gone|disallow)\w*[^.]{{0,80}}?\b{_VERSION}"
+    rf"|(?:until|before|by)\s+{_VERSION}"
+    rf"|\bin\s+{_VERSION}[^.]{{0,40}}(?:remov|delet|drop|error)",
+    re.IGNORECASE,
+)
+
+
+def removed_in(text: str) -> str:
+    """The version in which a text says that something goes; "" if it names none."""
+    match = _REMOVED.search(text)
+    return next(filter(None, match.groups()), "") if match else ""
+
+
+def warned(body: Sequence[ast.stmt], texts: dict[str, str]) -> Iterator[tuple[str, list[ast.expr]]]:
+    """Deprecation warnings of a function body: the text, and the conditions it stands under.
+
+    texts: messages that local names hold.
+    """
+    yield from _visit(body, [], texts)
+
+
+def _visit(
+    body: Sequence[ast.stmt], tests: list[ast.expr], texts: dict[str, str]
+) -> Iterator[tuple[str, list[ast.expr]]]:
+    for statement in body:
+        if isinstance(statement, ast.If):
+            yield from _visit(statement.body, [*tests, statement.test], texts)
+            yield from _visit(statement.orelse, [*tests, statement.test], texts)
+        elif isinstance(statement, ast.With | ast.AsyncWith | ast.Try):
+            yield from _visit(statement.body, tests, texts)
+        elif isinstance(statement, ast.For):
+            yield from _visit(statement.body, [*tests, statement.iter], texts)
+        elif isinstance(statement, ast.Assign):
+            _remember(statement, texts)
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            text = warning_text(statement.value, texts)
+            if text:
+                yield text, tests
+
+
+def _remember(statement: ast.Assign, texts: dict[str, str]) -> None:
+    text = text_of(statement.value)
+    for target in statement.targets:
+        if text and isinstance(target, ast.Name):
+            texts[target.id] = text
+
+
+def warning_text(call: ast.Call, texts: dict[str, str]) -> str:
+    """Text of a call that warns of a deprecation; "" for any other call."""
+    name = dotted_name(call.func) or (call.func.attr if isinstance(call.func, ast.Attribute) else "")
+    last = name.rpartition(".")[2]
+    if last not in _CALLS and not last.startswith("deprecat") and not last.startswith("_deprecat"):
+        return ""
+    message = call.args[0] if call.args else next((word.value for word in call.keywords if word.arg == "message"), None)
+    text = texts.get(message.id, "") if isinstance(message, ast.Name) else text_of(message)
+    category = any(
+        dotted_name(value).rpartition(".")[2] in CATEGORIES
+        for value in [*call.args[1:], *(word.value for word in call.keywords if word.arg == "category")]
+    )
+    if category or last not in _CALLS or _WORDS.search(text):
+        return " ".join(text.split()) or "deprecated"
+    return ""
+
+
+def of_decorator(source: ast.expr) -> str | None:
+    """Text of a decorator that deprecates what it stands on; None if it does not.
+
+    Decorators for single parameters (`deprecate_kwarg`) are not among them.
+    """
+    if not isinstance(source, ast.Call):
+        return "deprecated" if dotted_name(source).rpartition(".")[2] == "deprecated" else None
+    name = dotted_name(source.func).rpartition(".")[2].lower().lstrip("_")
+    if not name.startswith("deprecat") or re.search(r"arg|param|kw", name):
+        return None
+    parts = [text_of(value) for value in [*source.args, *(word.value for word in source.keywords)]]
+    return " ".join(" ".join(part for part in parts if part).split()) or "deprecated"
+
+
+def renamed_parameter(source: ast.expr) -> tuple[str, str, str] | None:
+    """(old name, new name or "", text) of a decorator such as `deprecate_kwarg("old", new_name="new")`."""
+    if not isinstance(source, ast.Call):
+        return None
+    name = dotted_name(source.func).rpartition(".")[2].lower()
+    if not ("deprecat" in name and re.search(r"arg|param|kw", name)):
+        return None
+    words = {word.arg: word.value for word in source.keywords if word.arg}
+    texts = [text_of(value) for value in source.args]
+    old = texts[0] if texts else text_of(next((words[key] for key in words if key.startswith("old")), None))
+    new = next((text_of(words[key]) for key in words if key.startswith("new")), "")
+    if not old.isidentifier():
+        return None
+    version = next((text_of(words[key]) for key in words if "version" in key), "") or "".join(texts[1:2])
+    text = f"{old} is deprecated" + (f", use {new}" if new else "")
+    return old, new, text + (f"; removed in {version}" if version[:1].isdigit() else "")
+
 
 Parameters = list[tuple[str, str, str | None, str]]
 MAX_LOCAL = 200

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
 
 from tooling.upgrade.symbols import Absent, Builtin, Container, Definite, Found, Instance, SymbolKind, Type, Values
-from tooling.upgrade.upstream.annotations import NONE, OPEN, Reader, container, union
-from tooling.upgrade.upstream.containers import after, awaited, item_of, iterated
+from tooling.upgrade.upstream.annotations import NONE, OPEN, Reader, after, awaited, container, item_of, iterated, union
 from tooling.upgrade.upstream.expressions import PROPERTIES, Body, Expressions
 from tooling.upgrade.upstream.model import Where
 

@@ -6,10 +6,15 @@ import ast
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.symbols import Found, Keyword, Open, Symbol, SymbolKind
-from tooling.upgrade.upstream.deprecations import renamed_parameter
+from tooling.upgrade.upstream.functions import renamed_parameter
 from tooling.upgrade.upstream.model import Where
-from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
-from tooling.upgrade.upstream.python_names import WITHOUT_CONSTRUCTOR, has_member, python_class
+from tooling.upgrade.upstream.parsing import (
+    WITHOUT_CONSTRUCTOR,
+    dotted_name,
+    has_member,
+    parse_expression,
+    python_class,
+)
 
 if TYPE_CHECKING:
     from tooling.upgrade.upstream.decorators import Decorators

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from tooling.upgrade.symbols import Absent, Found, Open, Symbol, SymbolKind
 from tooling.upgrade.upstream.model import Where, external
-from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
-from tooling.upgrade.upstream.python_names import has_member, python_class, tells_all
+from tooling.upgrade.upstream.parsing import dotted_name, has_member, parse_expression, python_class, tells_all
 from tooling.upgrade.upstream.tables import Binding, Scope
 
 if TYPE_CHECKING:

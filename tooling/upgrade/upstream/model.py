@@ -1,11 +1,13 @@
-"""What the parts of this package may ask of each other: they see only this, and `release` puts them together."""
+"""Follow names through one release: imports, tables of modules, expressions."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tooling.upgrade.symbols import Found, SymbolKind
+from tooling.upgrade.upstream.scan import module_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +16,38 @@ if TYPE_CHECKING:
     from tooling.upgrade.upstream.definitions import Definitions
     from tooling.upgrade.upstream.store import Store
     from tooling.upgrade.upstream.tables import Table
+
+
+_FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|(?:\\\n|[^\n#;])+)", re.MULTILINE)
+_NAME = re.compile(rb"([A-Za-z_]\w*)(?:[ \t]+as[ \t]+\w+)?")
+_COMMENT = re.compile(rb"#[^\n]*|\\\n")
+
+
+def imports_of(store: Store) -> dict[str, dict[str, list[str]]]:
+    """Importing module -> module -> names, of each `from a import b`."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for path in store.release.files():
+        importer, is_package = module_name(path)
+        package = importer if is_package else importer.rpartition(".")[0]
+        for match in _FROM.finditer(store.release.read(path)):
+            module = _absolute(match[1].decode(), package)
+            if module:
+                names = _COMMENT.sub(b" ", match[2]).strip(b"() \t\n")
+                taken = found.setdefault(importer, {}).setdefault(module, [])
+                taken.extend(name.decode() for name in _NAME.findall(names))
+    return found
+
+
+def _absolute(module: str, package: str) -> str:
+    level = len(module) - len(module.lstrip("."))
+    if not level:
+        return module
+    parts = package.split(".")
+    if level > len(parts):
+        return ""
+    base = ".".join(parts[: len(parts) - level + 1])
+    rest = module[level:]
+    return f"{base}.{rest}" if rest else base
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.symbols import Definite, Found, Open, SymbolKind, Values
-from tooling.upgrade.upstream import texts
+from tooling.upgrade.upstream import store
 from tooling.upgrade.upstream.decorators import Decorators
 from tooling.upgrade.upstream.definitions import Definitions
 from tooling.upgrade.upstream.fields import Fields
 from tooling.upgrade.upstream.follow import Follower
-from tooling.upgrade.upstream.imported import imports_of
 from tooling.upgrade.upstream.inference import Inference
 from tooling.upgrade.upstream.keywords import Keywords
 from tooling.upgrade.upstream.members import Members
-from tooling.upgrade.upstream.model import Where
+from tooling.upgrade.upstream.model import Where, imports_of
 from tooling.upgrade.upstream.modules import Modules
-from tooling.upgrade.upstream.python_names import is_builtin
+from tooling.upgrade.upstream.parsing import is_builtin
 from tooling.upgrade.upstream.signatures import Signatures
 from tooling.upgrade.upstream.store import Store
 from tooling.upgrade.upstream.values import ConstantReader
@@ -128,7 +127,7 @@ class UpstreamRelease:
 
     def calls_of(self, name: str) -> Sequence[tuple[str, int, str]]:
         """(file, line, source) of calls `<anything>.name(...)` in the release."""
-        found = self.store.answer(("calls", name), lambda: texts.calls_of(self.store, name))
+        found = self.store.answer(("calls", name), lambda: store.calls_of(self.store, name))
         return [(path, line, source) for path, line, source in found]
 
     def imports(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
@@ -144,7 +143,7 @@ class UpstreamRelease:
 
     @cached_property
     def _names(self) -> NameTable:
-        return texts.name_table(self.store)
+        return store.name_table(self.store)
 
     # model.Model
 

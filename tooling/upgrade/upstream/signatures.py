@@ -7,11 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.symbols import Found, Open, Parameter, Signature, Symbol, SymbolKind
-from tooling.upgrade.upstream.deprecations import renamed_parameter
-from tooling.upgrade.upstream.functions import read_parameters
+from tooling.upgrade.upstream.functions import read_parameters, renamed_parameter
 from tooling.upgrade.upstream.model import Where
-from tooling.upgrade.upstream.parsing import Lines, dotted_name, parse_expression
-from tooling.upgrade.upstream.python_names import WITHOUT_CONSTRUCTOR, is_exception
+from tooling.upgrade.upstream.parsing import WITHOUT_CONSTRUCTOR, Lines, dotted_name, is_exception, parse_expression
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

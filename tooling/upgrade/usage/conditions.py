@@ -12,11 +12,11 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.usage.guards import versions
-from tooling.upgrade.usage.guards.functions import FunctionBody
-from tooling.upgrade.usage.guards.values import (
+from tooling.upgrade.usage import guards
+from tooling.upgrade.usage.guards import (
     NOTHING,
     Definition,
+    FunctionBody,
     Literal,
     Names,
     Scope,
@@ -27,7 +27,6 @@ from tooling.upgrade.usage.guards.values import (
     all_of,
     any_of,
     is_decidable,
-    is_decided,
     negated,
     undecided,
 )
@@ -36,7 +35,7 @@ from tooling.upgrade.uses import Attribute, Condition, Constant, HasName, HasPar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["condition_of", "is_decidable", "is_decided", "negated"]
+__all__ = ["condition_of", "is_decidable", "negated"]
 
 MAX_DEPTH = 3
 """How many functions and names deep a condition is followed."""
@@ -116,7 +115,7 @@ class _Evaluator:
                 return NOTHING
             return _Evaluator(self._depth + 1).value(found.node, found.scope)
         if isinstance(found, Symbol):
-            version = versions.version_of_symbol(found.dotted)
+            version = guards.version_of_symbol(found.dotted)
             if version is not None:
                 return version
             return Truth(Constant(False)) if found.dotted == "typing.TYPE_CHECKING" else found
@@ -133,7 +132,7 @@ class _Evaluator:
             derivation = None if base.derivation is None else Attribute(base.derivation, node.attr)
             return self._followed(Symbol(dotted, derivation))
         if isinstance(base, VersionText):
-            return versions.attribute(base, node.attr)
+            return guards.attribute(base, node.attr)
         if isinstance(base, Names):
             return base if node.attr in ("parameters", "args", "kwonlyargs") else NOTHING
         return NOTHING
@@ -142,7 +141,7 @@ class _Evaluator:
         """`version[:2]`; `{">": operator.gt}[operation]`."""
         base = self.value(node.value, scope)
         if isinstance(base, VersionText):
-            return versions.item(base, node.slice)
+            return guards.item(base, node.slice)
         table = self._dict(node.value, scope)
         key = self.value(node.slice, scope)
         if table is not None and isinstance(key, Literal):
@@ -188,14 +187,14 @@ class _Evaluator:
             if isinstance(inside, Truth) and isinstance(operator, ast.NotIn):
                 return Truth(negated(inside.condition))
             return inside
-        return versions.compared(first, versions.compare_operator(operator), second)
+        return guards.compared(first, guards.compare_operator(operator), second)
 
     def _inside(self, member: Value, container: Value) -> Value:
         if isinstance(container, Names) and isinstance(member, Literal) and isinstance(member.value, str):
             kind = HasParameter if container.parameters else HasName
             return Truth(kind(container.of, member.value))
         if isinstance(member, VersionText) and isinstance(container, Literal):
-            return versions.within(member, container)
+            return guards.within(member, container)
         if isinstance(member, Literal) and isinstance(container, Literal):
             if isinstance(container.value, tuple):
                 return Literal(member.value in container.value)
@@ -222,7 +221,7 @@ class _Evaluator:
         if isinstance(function, ast.Attribute):
             base = self.value(function.value, scope)
             if isinstance(base, VersionText):
-                return versions.method(base, function.attr, self._arguments(node, scope))
+                return guards.method(base, function.attr, self._arguments(node, scope))
             if isinstance(base, Names):
                 return base if function.attr in ("keys", "union") else NOTHING
             if isinstance(base, Symbol):
@@ -247,10 +246,10 @@ class _Evaluator:
         """A call whose name may say what its body does not, or is not at hand to say."""
         arguments = self._arguments(node, scope)
         named = {one.arg: self.value(one.value, scope) for one in node.keywords if one.arg is not None}
-        found = versions.availability(name, arguments, named)
+        found = guards.availability(name, arguments, named)
         if found is None:
             minimum = next((named[each] for each in named if "version" in each), next(iter(named.values()), None))
-            found = versions.helper(name, arguments, minimum)
+            found = guards.helper(name, arguments, minimum)
         return NOTHING if found is None else found
 
     def _builtin(self, name: str, node: ast.Call, scope: Scope) -> Value:
@@ -261,7 +260,7 @@ class _Evaluator:
         if name == "map" and len(node.args) == 2:
             return self.value(node.args[1], scope)
         if name == "__version__":  # how `importorskip(minversion=)` is noted
-            return versions.version_of_symbol(f"{getattr(node.args[0], 'value', '')}.__version__") or NOTHING
+            return guards.version_of_symbol(f"{getattr(node.args[0], 'value', '')}.__version__") or NOTHING
         if name in _CONVERSIONS and len(node.args) == 1:
             inner = self.value(node.args[0], scope)
             return inner if isinstance(inner, VersionText | Names | Truth) else NOTHING
@@ -272,7 +271,7 @@ class _Evaluator:
         if not (isinstance(base, Symbol) and isinstance(member, Literal) and isinstance(member.value, str)):
             return NOTHING
         if name == "getattr" and member.value == "__version__":
-            return versions.version_of_symbol(f"{base.dotted}.__version__") or NOTHING
+            return guards.version_of_symbol(f"{base.dotted}.__version__") or NOTHING
         if base.derivation is None or (
             name == "getattr"
             and not (len(node.args) == 3 and isinstance(node.args[2], ast.Constant) and not node.args[2].value)
@@ -293,7 +292,7 @@ class _Evaluator:
         return Names(of.derivation, parameters) if isinstance(of, Symbol) and of.derivation is not None else NOTHING
 
     def _library(self, function: Value, node: ast.Call, scope: Scope) -> Value:
-        dotted = versions.library_symbol(function)
+        dotted = guards.library_symbol(function)
         if not dotted:
             return NOTHING
         last = dotted.rpartition(".")[2]
@@ -302,7 +301,7 @@ class _Evaluator:
         arguments = self._arguments(node, scope)
         if last in ("find_spec", "find_loader") and arguments and isinstance(arguments[0], Literal):
             return Truth(ModuleExists(str(arguments[0].value)))
-        value = versions.called(dotted, arguments)
+        value = guards.called(dotted, arguments)
         if value is not None:
             return value
         return self._by_name(last, node, scope)

@@ -1,31 +1,18 @@
-"""What one file says, by itself: plain tuples that `marshal` can keep, meant for `link` and nobody else.
-
-Nothing here depends on any version, on other files, on the file's own path, or on which packages are asked for, so that
-facts are cached by content alone. Values of expressions are rows of a table (`Facts.nodes`) that name each other by
-number; row 0 is "not known" and row 1 is None:
-
-    ("import", "a.b")            what `import a.b as x` binds; attribute chains on it stay one dotted path
-    ("name", "a.b.C")            what `from a.b import C` binds
-    ("relative", 1, "b.C")       likewise, relative to the file's package
-    ("global", "x")              the module's own name x, whatever binds it
-    ("own", "C.f")               a class or function of this file, by qualified name
-    ("star", "x")                x, which only a star import can have supplied
-    ("attr", n, "x")  ("call", n)  ("await", n)  ("iter", n, asynchronous)  ("item", n, key)  ("enter", n, asynchronous)
-    ("instance", n)              a value whose type is n
-    ("super", "C")               `super()` in class C
-    ("param", "list", (n, ...))  a type with arguments
-    ("list", n)  ("tuple", (n, ...))  ("dict", n)    displays, by what they hold
-    ("remote", n)                what `n.remote(...)` gives: a call that somebody else makes
-    ("partial", n)               n with some arguments given already
-    ("either", (n, ...))
-    ("guarded", n, context)      n, where it is bound under the conditions and attempts of that context
-"""
+"""Hold what one file says about imports, values and uses; cached by the file's content."""
 
 from __future__ import annotations
 
+import contextlib
 import marshal
+import os
+import sys
+import tempfile
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 SCHEMA = 6
 """Part of the cache's key; raised with each change of what facts are."""
@@ -130,3 +117,38 @@ def unpack(data: bytes) -> Facts | None:
     except (ValueError, EOFError, TypeError, AttributeError):
         return None
     return facts
+
+
+_MARK = f"areal usage {SCHEMA} {sys.version_info.major}.{sys.version_info.minor}\n".encode()
+
+
+class FactsCache:
+    """A folder of facts. Without one nothing is kept. A damaged entry is as good as none."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = None if folder is None else folder / f"usage-{SCHEMA}"
+        self.hits = 0
+
+    def load(self, digest: str) -> Facts | None:
+        """Facts of a content."""
+        if self._folder is None:
+            return None
+        try:
+            data = (self._folder / digest[:2] / digest[2:]).read_bytes()
+        except OSError:
+            return None
+        facts = unpack(data[len(_MARK) :]) if data.startswith(_MARK) else None
+        self.hits += facts is not None
+        return facts
+
+    def store(self, digest: str, facts: Facts) -> None:
+        """Keep facts. A cache that cannot be written is no reason to fail."""
+        if self._folder is None:
+            return
+        target = self._folder / digest[:2] / digest[2:]
+        with contextlib.suppress(OSError):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MARK + pack(facts))
+            os.replace(name, target)

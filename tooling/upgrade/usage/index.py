@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.usage.cache import FactsCache
 from tooling.upgrade.usage.checkout import Checkout, names_pattern
+from tooling.upgrade.usage.facts import FactsCache
 from tooling.upgrade.usage.link.emit import Emitter
 from tooling.upgrade.usage.link.reach import affected_files
 from tooling.upgrade.usage.link.resolve import Resolver

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from tooling.upgrade.findings import Audit, Finding, Severity, Unseen, Verdict
 from tooling.upgrade.uses import Action, Name
-from tooling.upgrade.verdicts.case import Case
-from tooling.upgrade.verdicts.dead_guards import dead
+from tooling.upgrade.verdicts.case import Case, Outlook, seen
+from tooling.upgrade.verdicts.comparison import Comparison, JudgeContext
+from tooling.upgrade.verdicts.guards import dead
 from tooling.upgrade.verdicts.judge import imported_name, is_absence, judged
-from tooling.upgrade.verdicts.records import Comparison, JudgeContext
-from tooling.upgrade.verdicts.sight import Outlook, seen
 from tooling.upgrade.verdicts.surroundings import Surroundings
 from tooling.upgrade.verdicts.targets import roots_of
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from tooling.upgrade.uses import FileUses, Use
-    from tooling.upgrade.verdicts.records import Explainer
+    from tooling.upgrade.verdicts.comparison import Explainer
 
 _RANK = {Severity.BREAKING: 0, Severity.WARNING: 1, Severity.INFO: 2}
 

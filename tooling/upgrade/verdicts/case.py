@@ -1,16 +1,30 @@
-"""One use with both sides in view: what every verdict family is given."""
+"""Follow one use through both releases, and tell how much of it is known."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Severity, Verdict
 from tooling.upgrade.symbols import Absent, Found
-from tooling.upgrade.uses import Action, Name
-from tooling.upgrade.verdicts.callables import reach
-from tooling.upgrade.verdicts.moves import translated
+from tooling.upgrade.uses import (
+    Action,
+    Attribute,
+    Awaited,
+    Called,
+    ClientClass,
+    Either,
+    Entered,
+    InstanceOf,
+    Item,
+    Iterated,
+    Name,
+    Parametrised,
+    SuperOf,
+)
+from tooling.upgrade.verdicts.binding import reach
 from tooling.upgrade.verdicts.targets import Sight, locate, spelled
 
 if TYPE_CHECKING:
@@ -18,9 +32,33 @@ if TYPE_CHECKING:
 
     from tooling.upgrade.symbols import Symbol, Upstream
     from tooling.upgrade.uses import Derivation, Use
-    from tooling.upgrade.verdicts.callables import Reach
-    from tooling.upgrade.verdicts.records import Explanation, JudgeContext
+    from tooling.upgrade.verdicts.binding import Reach
+    from tooling.upgrade.verdicts.comparison import Explanation, JudgeContext
     from tooling.upgrade.verdicts.targets import Met
+
+
+Renaming = Callable[[str], str]
+
+
+def translated(derivation: Derivation, rename: Renaming) -> Derivation:
+    """rename: the new dotted path of a name, or the same."""
+    match derivation:
+        case Name(dotted):
+            return Name(rename(dotted))
+        case Attribute() | Called() | InstanceOf() | Awaited() | Iterated() | Item() | Entered():
+            return replace(derivation, base=translated(derivation.base, rename))
+        case SuperOf(bases) | ClientClass(bases=bases):
+            return replace(derivation, bases=_all(bases, rename))
+        case Either(members):
+            return Either(_all(members, rename))
+        case Parametrised(name, arguments):
+            return Parametrised(name, _all(arguments, rename))
+    return derivation
+
+
+def _all(derivations: tuple[Derivation, ...], rename: Renaming) -> tuple[Derivation, ...]:
+    return tuple(translated(each, rename) for each in derivations)
+
 
 _SURE = 0.95
 _INFERRED = 0.7
@@ -129,3 +167,28 @@ def sure(severity: Severity, *, all_members: bool) -> Severity:
     if all_members or severity is not Severity.BREAKING:
         return severity
     return Severity.WARNING
+
+
+_OF_VALUES = frozenset({Action.UNPACK, Action.SUBSCRIPT, Action.ITERATE, Action.AWAIT, Action.ENTER})
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """How much is known of one use."""
+
+    symbol: str
+    why: str = ""
+    """Why it is open on either side; "" if it is known."""
+    unresolved: bool = False
+    """The old version does not have it."""
+
+
+def seen(case: Case) -> Outlook:
+    """How much is known of a use on both sides."""
+    use, before, after = case.use, case.before, case.after
+    symbol = spelled(use.target, before.found[0].symbol.dotted if before.found else use.symbol_text)
+    if use.action in _OF_VALUES:
+        return Outlook(symbol)
+    if before.absent and not before.found:
+        return Outlook(symbol, unresolved=bool(after.absent) and not after.found)
+    return Outlook(symbol, why="" if before.found and (after.found or after.absent) else before.open or after.open)

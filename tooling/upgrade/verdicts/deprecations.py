@@ -11,8 +11,7 @@ from tooling.upgrade.symbols import SymbolKind
 from tooling.upgrade.uses import Action, Attribute, Name
 from tooling.upgrade.verdicts.binding import bind, named
 from tooling.upgrade.verdicts.calls import arguments_of
-from tooling.upgrade.verdicts.records import Problem
-from tooling.upgrade.verdicts.wording import evidence, shorten
+from tooling.upgrade.verdicts.comparison import Problem, evidence, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

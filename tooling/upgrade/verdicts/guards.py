@@ -1,14 +1,18 @@
-"""Conditions around a use, evaluated for one side of an upgrade: True, False, or None where nobody knows."""
+"""Judge conditions: whether a guard or a fallback answers a problem, and guards that no allowed version needs."""
 
 from __future__ import annotations
 
+import builtins
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from tooling.upgrade.findings import Finding, Severity, Verdict
 from tooling.upgrade.symbols import Absent, Open, SymbolKind
 from tooling.upgrade.uses import (
+    Action,
     AllOf,
     AnyOf,
     Attribute,
@@ -21,14 +25,198 @@ from tooling.upgrade.uses import (
     Undecided,
     VersionSource,
 )
-from tooling.upgrade.verdicts.targets import locate, root_of
+from tooling.upgrade.verdicts.targets import locate, root_of, spelled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from packaging.specifiers import SpecifierSet
 
     from tooling.upgrade.symbols import Upstream
-    from tooling.upgrade.uses import Condition
-    from tooling.upgrade.verdicts.records import Comparison
+    from tooling.upgrade.uses import Attempt, Condition, DeadGuard, Use
+    from tooling.upgrade.verdicts.comparison import Alternatives, Comparison, JudgeContext, Problem
+
+
+def describe(condition: Condition) -> str:
+    """A condition as a reader would write it."""
+    match condition:
+        case Not(inner):
+            return f"not ({describe(inner)})"
+        case AllOf(conditions):
+            return " and ".join(describe(each) for each in conditions)
+        case AnyOf(conditions):
+            return " or ".join(describe(each) for each in conditions)
+    return _simple(condition)
+
+
+def _simple(condition: CompareVersion | HasName | HasParameter | ModuleExists | Constant | Undecided) -> str:
+    match condition:
+        case CompareVersion(_, subject, operator, literal):
+            return f"{subject} {operator} {literal}"
+        case HasName(base, name):
+            return f"{spelled(base) or 'a value'} has {name}"
+        case HasParameter(base, name):
+            return f"{spelled(base) or 'a callable'} takes {name}"
+        case ModuleExists(dotted):
+            return f"{dotted} exists"
+        case Constant(value):
+            return str(value)
+        case Undecided(text):
+            return text
+
+
+_BROAD = frozenset({"*", "Exception", "BaseException"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What fallbacks make of a problem."""
+
+    problem: Problem | None
+    guard: str = ""
+
+
+def catches(caught: Iterable[str], raised: str) -> bool:
+    """Whether handlers of these exceptions catch one of that name."""
+    names = set(caught)
+    if "*" in names:
+        return True
+    kind = getattr(builtins, raised, None)
+    if not isinstance(kind, type):
+        return raised in names
+    return any(base.__name__ in names for base in kind.__mro__)
+
+
+def rule(problem: Problem, use: Use, context: JudgeContext) -> Ruling:
+    """Innermost statement first. A use in a handler counts only if the body can fail on the new version."""
+    guard = ""
+    for attempt in reversed(use.attempts):
+        alternatives = context.alternatives(use.place.path, attempt.number)
+        if attempt.part == "handler":
+            if not _handler_reached(attempt, alternatives):
+                return Ruling(None)
+            guard = guard or f"except {_names(attempt)}"
+            continue
+        if not problem.raises or attempt.reraises or not catches(attempt.catches, problem.raises):
+            continue
+        guard = guard or f"try ... except {_names(attempt)}"
+        if not _is_fallback(attempt, use, alternatives):
+            continue
+        return Ruling(_masked(problem, use, alternatives), guard)
+    return Ruling(problem, guard)
+
+
+def _handler_reached(attempt: Attempt, alternatives: Alternatives) -> bool:
+    """Whether the body may raise what this handler catches; a body that does nothing of ours may always."""
+    if alternatives.body_open or not alternatives.body_uses:
+        return True
+    return any(catches(attempt.catches, raised) for raised in alternatives.body_raises)
+
+
+def _is_fallback(attempt: Attempt, use: Use, alternatives: Alternatives) -> bool:
+    """A handler of everything that does nothing of ours is there to report errors, unless an import is tried."""
+    if use.action in (Action.IMPORT, Action.STAR_IMPORT) or use.switches or alternatives.handler_uses:
+        return True
+    return not attempt.catches & _BROAD
+
+
+def _masked(problem: Problem, use: Use, alternatives: Alternatives) -> Problem | None:
+    if alternatives.handler_uses:
+        return None
+    if problem.severity is Severity.INFO:
+        return problem
+    off = ", ".join(name.dotted for name in use.switches)
+    effect = f"{off} is switched off" if off else "the fallback hides it"
+    return replace(problem, severity=Severity.WARNING, message=f"{problem.message}; {effect}")
+
+
+def _names(attempt: Attempt) -> str:
+    names = sorted(attempt.catches - {"*"})
+    return " | ".join(names) if names else "everything"
+
+
+def dead(path: str, guard: DeadGuard, pair: Comparison, allowed: SpecifierSet) -> Finding | None:
+    """allowed: versions that the new manifest admits. A condition that asks for anything else is not judged."""
+    compares = list(_compares(guard.condition))
+    if not compares or None in compares or not all(_is_about(each, pair) for each in compares if each is not None):
+        return None
+    points = [point for point in _points(compares, allowed, pair) if allowed.contains(point, prereleases=True)]
+    answers = {_value(guard.condition, str(point)) for point in points}
+    if len(answers) != 1 or None in answers:
+        return None
+    answer = next(iter(answers))
+    return Finding(
+        path=path,
+        line=guard.place.line,
+        column=guard.place.column,
+        end_line=guard.place.end_line,
+        kind=Verdict.GUARD_DEAD,
+        severity=Severity.WARNING,
+        confidence=0.95,
+        distribution=pair.distribution,
+        symbol=pair.distribution,
+        message=f"`{describe(guard.condition)}` is {answer} for every version that is allowed ({allowed or 'any'})",
+    )
+
+
+def _compares(condition: Condition) -> Iterator[CompareVersion | None]:
+    """All version checks in a condition; None for anything else."""
+    match condition:
+        case CompareVersion():
+            yield condition
+        case Not(inner):
+            yield from _compares(inner)
+        case AllOf(conditions) | AnyOf(conditions):
+            for each in conditions:
+                yield from _compares(each)
+        case _:
+            yield None
+
+
+def _is_about(condition: CompareVersion, pair: Comparison) -> bool:
+    if condition.source is VersionSource.MODULE:
+        return pair.owns(condition.subject)
+    return canonicalize_name(condition.subject) == canonicalize_name(pair.distribution)
+
+
+def _points(compares: list[CompareVersion | None], allowed: SpecifierSet, pair: Comparison) -> Iterator[Version]:
+    """Versions around each boundary: between two of them every answer is constant."""
+    texts = [each.literal.rstrip(".") for each in compares if each is not None]
+    texts += [specifier.version.removesuffix(".*") for specifier in allowed]
+    texts += [pair.new.release.origin.version, "0", "99999"]
+    for text in texts:
+        try:
+            version = Version(text)
+        except InvalidVersion:
+            continue
+        yield version
+        # Just below, just above, and the next of each release part
+        base = version.base_version
+        yield Version(f"{base}.post1")
+        yield Version(f"{base}.1")
+        release = version.release
+        for index in range(len(release)):
+            raised = [*release[:index], release[index] + 1]
+            yield Version(".".join(map(str, raised)))
+            if release[index] > 0:
+                lowered = [*release[:index], release[index] - 1, 99999]
+                yield Version(".".join(map(str, lowered)))
+
+
+def _value(condition: Condition, version: str) -> bool | None:
+    match condition:
+        case CompareVersion():
+            return compare(version, condition)
+        case Not(inner):
+            value = _value(inner, version)
+            return None if value is None else not value
+        case AllOf(conditions):
+            values = [_value(each, version) for each in conditions]
+            return False if False in values else None if None in values else True
+        case AnyOf(conditions):
+            values = [_value(each, version) for each in conditions]
+            return True if True in values else None if None in values else False
+    return None
 
 
 class Side:

@@ -7,36 +7,24 @@ from typing import TYPE_CHECKING
 
 from tooling.upgrade.findings import Finding, Severity, Verdict
 from tooling.upgrade.uses import Action, Name
-from tooling.upgrade.verdicts import (
-    calls,
-    defaults,
-    deprecations,
-    kinds,
-    overrides,
-    patches,
-    presence,
-    returns,
-)
-from tooling.upgrade.verdicts.attempts import rule
+from tooling.upgrade.verdicts import calls, deprecations, kinds, overrides, presence, returns
 from tooling.upgrade.verdicts.case import Case
-from tooling.upgrade.verdicts.conditions import describe
-from tooling.upgrade.verdicts.guards import new_side, old_side, reachable
-from tooling.upgrade.verdicts.records import Comparison, Problem
+from tooling.upgrade.verdicts.comparison import Comparison, Problem, evidence_of_absence
+from tooling.upgrade.verdicts.guards import describe, new_side, old_side, reachable, rule
 from tooling.upgrade.verdicts.targets import spelled
-from tooling.upgrade.verdicts.wording import evidence_of_absence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tooling.upgrade.symbols import Upstream
     from tooling.upgrade.uses import Use
-    from tooling.upgrade.verdicts.records import JudgeContext
+    from tooling.upgrade.verdicts.comparison import JudgeContext
 
 _FAMILIES = (
     presence.star_losses,
     presence.refusals,
     calls.mismatches,
-    defaults.changed,
+    calls.changed,
     returns.contradictions,
     kinds.kind_changes,
     kinds.async_changes,
@@ -76,8 +64,8 @@ def judged(case: Case) -> list[Finding]:
 def problems(case: Case) -> Iterator[Problem]:
     """What differs for a use between the two sides, whatever guards and fallbacks make of it."""
     if case.use.action in (Action.ASSIGN, Action.DELETE):
-        yield from patches.lost_patches(case)
-        yield from patches.misfitting_patches(case)
+        yield from presence.lost_patches(case)
+        yield from presence.misfitting_patches(case)
         yield from deprecations.touched_privately(case)
         return
     gone = list(presence.absences(case))

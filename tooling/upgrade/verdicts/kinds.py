@@ -9,8 +9,7 @@ from tooling.upgrade.findings import Replacement, Severity, Verdict
 from tooling.upgrade.symbols import Container, Instance, Open, SymbolKind, Values
 from tooling.upgrade.uses import Action, Called
 from tooling.upgrade.verdicts.case import sure
-from tooling.upgrade.verdicts.records import Problem
-from tooling.upgrade.verdicts.wording import definition, evidence
+from tooling.upgrade.verdicts.comparison import Problem, definition, evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

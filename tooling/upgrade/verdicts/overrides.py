@@ -11,9 +11,8 @@ from tooling.upgrade.findings import Evidence, Severity, Verdict
 from tooling.upgrade.symbols import Absent, Found, Open, Signature, SymbolKind
 from tooling.upgrade.uses import Action, Attribute
 from tooling.upgrade.verdicts.case import sure
-from tooling.upgrade.verdicts.records import Problem
-from tooling.upgrade.verdicts.shapes import call_arguments, fits, misfit, receiver_is_self, signature_of
-from tooling.upgrade.verdicts.wording import evidence, mentions, shorten
+from tooling.upgrade.verdicts.comparison import Problem, evidence, mentions, shorten
+from tooling.upgrade.verdicts.returns import call_arguments, fits, misfit, receiver_is_self, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from tooling.upgrade.uses import Action, Attribute, Name
 from tooling.upgrade.verdicts.case import Case
+from tooling.upgrade.verdicts.comparison import Alternatives, JudgeContext
 from tooling.upgrade.verdicts.guards import new_side, reachable
 from tooling.upgrade.verdicts.judge import imported_name, problems
 from tooling.upgrade.verdicts.presence import exception_of
-from tooling.upgrade.verdicts.records import Alternatives, JudgeContext
 from tooling.upgrade.verdicts.targets import locate, roots_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tooling.upgrade.uses import ClientMethod, Derivation, FileUses, Use
-    from tooling.upgrade.verdicts.records import Comparison
+    from tooling.upgrade.verdicts.comparison import Comparison
 
 _LAST = 1 << 30
 

@@ -6,8 +6,8 @@ import pytest
 
 from tooling.cli.errors import UsageError
 from tooling.upgrade.checklists.check import drift
+from tooling.upgrade.checklists.contents import AffectedFile, Checklist, Entry, GuardedPlace, Subject
 from tooling.upgrade.checklists.document import parse, render
-from tooling.upgrade.checklists.records import AffectedFile, Checklist, Entry, GuardedPlace, Subject
 
 PATH = "skills/upgrade-deps/checklists/vllm.md"
 GENERATE = Entry(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tooling.upgrade.declarations.find import repository_files
-from tooling.upgrade.manifests.variants import is_excluded
+from tooling.upgrade.manifests.baseline import is_excluded
 from tooling.upgrade.policy.read import read_policy
 
 

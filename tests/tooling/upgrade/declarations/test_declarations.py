@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tooling.upgrade.declarations.declaration import Kind, Style, read_requirement
 from tooling.upgrade.declarations.find import find_declarations
-from tooling.upgrade.declarations.records import Kind, Style
-from tooling.upgrade.declarations.requirement_text import read_requirement
 from tooling.upgrade.declarations.toml_text import scan_toml
 
 PYPROJECT = """\

@@ -7,10 +7,8 @@ import pytest
 
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.declarations.lockfiles import read_lock
-from tooling.upgrade.locks.compare import compare_locks, versions
-from tooling.upgrade.locks.conflicts import parse_conflict
-from tooling.upgrade.locks.overrides import contradicted_overrides
-from tooling.upgrade.locks.records import VersionChange
+from tooling.upgrade.locks.conflicts import contradicted_overrides, parse_conflict
+from tooling.upgrade.locks.result import VersionChange, compare_locks, versions
 
 LINES = """\
 error: No solution found when resolving dependencies for split (markers: python_full_version >= '3.12')

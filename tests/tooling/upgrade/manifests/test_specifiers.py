@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tooling.cli.errors import UsageError
-from tooling.upgrade.declarations.records import Style
+from tooling.upgrade.declarations.declaration import Style
 from tooling.upgrade.manifests.specifiers import allows, changed
-from tooling.upgrade.policy.records import RangeRule
+from tooling.upgrade.policy.watched import RangeRule
 
 
 @pytest.mark.parametrize(

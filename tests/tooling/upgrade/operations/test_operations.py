@@ -10,8 +10,8 @@ import pytest
 from tooling.cli.errors import UsageError
 from tooling.upgrade.operations.auditing import MOST_BETWEEN, Move, between
 from tooling.upgrade.operations.context import open_context, unknown_now
-from tooling.upgrade.operations.edited import edited_tree
-from tooling.upgrade.sources.config.settings import IndexSettings
+from tooling.upgrade.operations.fixing import edited_tree
+from tooling.upgrade.sources.index_config import IndexSettings
 from tooling.upgrade.sources.indexed import Catalogue
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.upgrade.policy.import_names import import_names
+from tooling.upgrade.policy.infer import import_names
 from tooling.upgrade.policy.read import read_policy
-from tooling.upgrade.policy.records import RangeRule, Scope, Tier
+from tooling.upgrade.policy.watched import RangeRule, Scope, Tier
 
 TABLE = """\
 [project]

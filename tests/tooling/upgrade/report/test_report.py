@@ -6,11 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tooling.upgrade.findings import Audit, Evidence, Finding, Replacement, Severity, Unseen, Verdict
-from tooling.upgrade.report.document import document, open_share
-from tooling.upgrade.report.markdown import code, escaped, markdown
+from tooling.upgrade.report.document import MEANING, document, open_share
 from tooling.upgrade.report.sarif import sarif
-from tooling.upgrade.report.text import text
-from tooling.upgrade.report.wording import MEANING
+from tooling.upgrade.report.text import code, escaped, markdown, text
 
 MOVED = Finding(
     path="train/serve.py",

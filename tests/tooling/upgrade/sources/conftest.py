@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tooling.upgrade.sources.config.settings import Index, IndexSettings
+from tooling.upgrade.sources.index_config import Index, IndexSettings
 from tooling.upgrade.sources.indexed import Catalogue
 
 

@@ -321,7 +321,7 @@ def test_a_file_that_is_there_twice_is_refused(read_tar, tar):
 def test_tar_bombs_are_refused(read_tar, tar, monkeypatch):
     with pytest.raises(ArchiveError, match="more than 16 MB"):
         read_tar(tar([*PLAIN, ("pkg-1.0/pkg/big.py", b"#" * (17 << 20))]))
-    monkeypatch.setattr("tooling.upgrade.sources.archive.tar._MAX_STREAM", 1 << 20)
+    monkeypatch.setattr("tooling.upgrade.sources.archive.sdist._MAX_STREAM", 1 << 20)
     with pytest.raises(ArchiveError, match="more than 1 MB"):
         read_tar(tar([*PLAIN, ("pkg-1.0/data.bin", bytes(3 << 20))]))
 

@@ -10,7 +10,7 @@ import pytest
 from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import ArchiveError, OfflineError, UpstreamError
 from tooling.upgrade.sources import remote
-from tooling.upgrade.sources.config.settings import Index, IndexSettings
+from tooling.upgrade.sources.index_config import Index, IndexSettings
 from tooling.upgrade.sources.indexed import Catalogue, open_release, versions
 
 WHEEL = "pkg-1.0-py3-none-any.whl"
@@ -93,7 +93,7 @@ def test_a_file_with_another_hash_than_the_index_says_leaves_nothing_behind(serv
 def test_a_page_is_asked_for_again_only_whether_it_changed(server, wheel, catalogue, monkeypatch):
     server.files[WHEEL] = wheel(SOURCES)
     catalogue().versions("pkg")
-    monkeypatch.setattr("tooling.upgrade.sources.index.pages.FRESH_SECONDS", 0)
+    monkeypatch.setattr("tooling.upgrade.sources.pages.FRESH_SECONDS", 0)
     assert [version.text for version in catalogue().versions("pkg")] == ["1.0"]
     assert [request[2].get("If-None-Match") is not None for request in server.asked("/simple/")] == [False, True]
 

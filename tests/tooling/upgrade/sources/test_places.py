@@ -8,10 +8,9 @@ import pytest
 
 from tooling.upgrade.errors import ArchiveError, UpstreamError
 from tooling.upgrade.sources.cache import Cache, default_folder
-from tooling.upgrade.sources.choice import choose
-from tooling.upgrade.sources.config.settings import Index
-from tooling.upgrade.sources.index.simple_api import read_page
-from tooling.upgrade.sources.links import FileLink
+from tooling.upgrade.sources.index_config import Index
+from tooling.upgrade.sources.links import FileLink, choose
+from tooling.upgrade.sources.pages import read_page
 
 WHEEL = "pkg-1.0-py3-none-any.whl"
 SOURCES = {"pkg/__init__.py": "A = 1\n"}

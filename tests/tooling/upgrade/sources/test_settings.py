@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.upgrade.sources.config.settings import PUBLIC_INDEX, read_settings
+from tooling.upgrade.sources.index_config import PUBLIC_INDEX, read_settings
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from tooling.upgrade.symbols import Keyword, Parameter, Signature
 from tooling.upgrade.uses import Argument, Arguments, Place
 from tooling.upgrade.verdicts.binding import STAR, STARS, bind
-from tooling.upgrade.verdicts.renames import renamed_parameter
-from tooling.upgrade.verdicts.shapes import call_arguments, fits
+from tooling.upgrade.verdicts.presence import renamed_parameter
+from tooling.upgrade.verdicts.returns import call_arguments, fits
 
 HERE = Place("client.py", 1, 0, 1, 1)
 

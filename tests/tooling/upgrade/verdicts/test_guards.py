@@ -17,11 +17,8 @@ from tooling.upgrade.uses import (
     Undecided,
     VersionSource,
 )
-from tooling.upgrade.verdicts.attempts import catches
-from tooling.upgrade.verdicts.conditions import describe
-from tooling.upgrade.verdicts.dead_guards import dead
-from tooling.upgrade.verdicts.guards import Side, compare, evaluate, reachable
-from tooling.upgrade.verdicts.records import Comparison
+from tooling.upgrade.verdicts.comparison import Comparison
+from tooling.upgrade.verdicts.guards import Side, catches, compare, dead, describe, evaluate, reachable
 
 
 class Held:

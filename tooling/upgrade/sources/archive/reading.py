@@ -1,15 +1,32 @@
-"""Archives as bytes at offsets, whether they lie on the disk or behind a server that answers ranges."""
+"""Read members of archives with limits and hashes checked."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from tooling.upgrade.errors import ArchiveError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """An archive, read."""
+
+    files: Mapping[str, bytes]
+    """.py and .pyi files by their path in an installation."""
+    native: tuple[str, ...] = ()
+    """Paths of compiled modules, likewise."""
+    metadata: bytes = b""
+    """METADATA or PKG-INFO."""
+    entry_points: bytes = b""
+    record: bytes = b""
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    """Console scripts that the metadata of an sdist's build system declares."""
+
 
 MAX_MEMBER = 16 << 20
 """Most bytes of one member that is read, inflated."""

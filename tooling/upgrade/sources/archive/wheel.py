@@ -12,8 +12,8 @@ from packaging.version import InvalidVersion, Version
 
 from tooling.upgrade.errors import ArchiveError
 from tooling.upgrade.sources.archive import zip as zip_archive
-from tooling.upgrade.sources.archive.contents import Contents
-from tooling.upgrade.sources.layout import is_native, is_source
+from tooling.upgrade.sources.archive.reading import Contents
+from tooling.upgrade.sources.installation import is_native, is_source
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

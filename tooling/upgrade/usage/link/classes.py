@@ -1,28 +1,126 @@
-"""Classes of the repository: their bases across files, their members, and what they inherit from packages."""
+"""Resolve values of one file: what classes inherit, what functions return."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.usage.facts import NONE
-from tooling.upgrade.usage.link.values import (
-    UNKNOWN,
-    Alternative,
-    Alternatives,
-    Ours,
-    OwnClass,
-    OwnFunction,
-    OwnInstance,
-    Super,
-    joined,
-    one,
-)
 from tooling.upgrade.uses import Attribute, ClientClass, InstanceOf, SuperOf
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tooling.upgrade.usage.link.store import Store
     from tooling.upgrade.uses import Derivation
+
+
+MAX_ALTERNATIVES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """Something of a package that is asked for."""
+
+    derivation: Derivation
+
+
+@dataclass(frozen=True, slots=True)
+class OwnClass:
+    """A class of the repository."""
+
+    path: str
+    qualname: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnInstance:
+    """An instance of one."""
+
+    path: str
+    qualname: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFunction:
+    """A function or method of the repository."""
+
+    path: str
+    qualname: str
+
+
+@dataclass(frozen=True, slots=True)
+class Super:
+    """`super()` in a class."""
+
+    path: str
+    qualname: str
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module of the repository."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Values inside something. how: "await", "iter", "enter" or "dict": what gets them out."""
+
+    how: str
+    inside: Alternatives
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A tuple."""
+
+    members: tuple[Alternatives, ...]
+
+
+Value = Ours | OwnClass | OwnInstance | OwnFunction | Super | Module | Held | Row
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One thing a value may be. guards: (file, context) of the bindings that it came through."""
+
+    value: Value | None
+    """None if not known."""
+    guards: tuple[tuple[str, int], ...] = ()
+
+
+Alternatives = tuple[Alternative, ...]
+UNKNOWN: Alternatives = (Alternative(None),)
+
+
+def one(value: Value | None) -> Alternatives:
+    """A single alternative."""
+    return (Alternative(value),)
+
+
+def joined(parts: Iterable[Alternatives]) -> Alternatives:
+    """One of several."""
+    found = tuple(dict.fromkeys(entry for part in parts for entry in part))
+    if len(found) > MAX_ALTERNATIVES:
+        found = tuple(dict.fromkeys(Alternative(entry.value) for entry in found))
+    return found if 0 < len(found) <= MAX_ALTERNATIVES else UNKNOWN
+
+
+def has_ours(alternatives: Alternatives, depth: int = 3) -> bool:
+    """Whether any of it is, or holds, something of a package."""
+    for entry in alternatives:
+        value = entry.value
+        if isinstance(value, Ours):
+            return True
+        if depth and isinstance(value, Held) and has_ours(value.inside, depth - 1):
+            return True
+        if depth and isinstance(value, Row) and any(has_ours(member, depth - 1) for member in value.members):
+            return True
+    return False
+
 
 _MAX_CLASSES = 40
 

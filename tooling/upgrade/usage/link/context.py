@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.conditions import is_decidable, negated
+from tooling.upgrade.usage.link.classes import Ours
 from tooling.upgrade.usage.link.scopes import linked_condition
-from tooling.upgrade.usage.link.values import Ours
 from tooling.upgrade.uses import Attempt, Condition, Constant, Name
 
 if TYPE_CHECKING:

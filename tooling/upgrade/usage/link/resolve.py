@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.facts import NONE, Facts
-from tooling.upgrade.usage.link.classes import Classes
-from tooling.upgrade.usage.link.values import (
+from tooling.upgrade.usage.link.classes import (
     UNKNOWN,
     Alternative,
     Alternatives,
+    Classes,
     Held,
     Module,
     Ours,

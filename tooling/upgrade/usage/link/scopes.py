@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.conditions import condition_of
 from tooling.upgrade.usage.facts import NONE, Facts, Span
-from tooling.upgrade.usage.guards.values import NOTHING, Definition, Symbol, Truth, Value, all_of, undecided
-from tooling.upgrade.usage.link.values import Module, Ours
+from tooling.upgrade.usage.guards import NOTHING, Definition, Symbol, Truth, Value, all_of, undecided
+from tooling.upgrade.usage.link.classes import Module, Ours
 from tooling.upgrade.uses import Condition, HasName, ModuleExists, Name, Not
 
 if TYPE_CHECKING:
-    from tooling.upgrade.usage.guards.values import Scope
+    from tooling.upgrade.usage.guards import Scope
     from tooling.upgrade.usage.link.resolve import Resolver
     from tooling.upgrade.usage.link.store import Store
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from tooling.upgrade.usage.scan import scan
 
 if TYPE_CHECKING:
-    from tooling.upgrade.usage.cache import FactsCache
     from tooling.upgrade.usage.checkout import Checkout
-    from tooling.upgrade.usage.facts import Facts
+    from tooling.upgrade.usage.facts import Facts, FactsCache
 
 
 class Store:

@@ -1,0 +1,235 @@
+"""Describe places that name a version, and build them from text with its span."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_CLAUSE = r"(?:===|==|~=|!=|<=|>=|<|>)\s*[^\s,;()<>=!~]+"
+_REQUIREMENT = re.compile(
+    rf"\s*(?P<name>{_NAME})(?P<extras>\s*\[[^\]]*\])?\s*"
+    rf"(?:@\s*(?P<url>\S+)|\(?\s*(?P<specifier>(?:{_CLAUSE})(?:\s*,\s*{_CLAUSE})*\s*,?)?\s*\)?)"
+    r"\s*(?:;(?P<marker>.*))?$",
+    re.DOTALL,
+)
+_AFTER_NAME = re.compile(rf"\s*{_NAME}(?:\s*\[[^\]]*\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class RequirementText:
+    """The parts of "vllm[audio]>=0.11; marker"."""
+
+    name: str
+    """Normalised."""
+    extras: tuple[str, ...]
+    specifier: str
+    start: int
+    """Span of the specifier; where one would go if there is none."""
+    end: int
+    marker: str
+    url: str
+
+
+def normalised(name: str) -> str:
+    """A distribution's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_requirement(text: str) -> RequirementText | None:
+    """The parts of a requirement; None for text that is none."""
+    matched = _REQUIREMENT.match(text)
+    if matched is None:
+        return None
+    extras = tuple(part.strip() for part in (matched["extras"] or "").strip(" []\t").split(",") if part.strip())
+    after = _AFTER_NAME.match(text)
+    start = end = after.end() if after else len(matched["name"])
+    if matched["specifier"]:
+        start, end = matched.span("specifier")
+        end = start + len(text[start:end].rstrip(" \t,"))
+    return RequirementText(
+        normalised(matched["name"]),
+        extras,
+        text[start:end],
+        start,
+        end,
+        (matched["marker"] or "").strip(),
+        matched["url"] or "",
+    )
+
+
+class Kind(StrEnum):
+    """What a declaration is for."""
+
+    REQUIREMENT = "requirement"
+    """project.dependencies, extras, dependency groups, requirements files, setup.cfg, setup.py, environment.yml."""
+    CONSTRAINT = "constraint"
+    """Limits a version without asking for the package: constraints files, constraint-dependencies."""
+    OVERRIDE = "override"
+    """override-dependencies: replaces what other packages ask for."""
+    BUILD = "build"
+    """build-system.requires."""
+    HOOK = "hook"
+    """additional_dependencies of pre-commit."""
+    COMMAND = "command"
+    """`pip install x==1` in CI, scripts and Dockerfiles."""
+    IMAGE = "image"
+    """The tag of a container image."""
+    VARIABLE = "variable"
+    """X_VERSION=1.2 in a Dockerfile, a script or CI."""
+    SOURCE = "source"
+    """A git tag or revision, or the URL of an archive."""
+
+
+class Style(StrEnum):
+    """How the version is written."""
+
+    PEP508 = "pep508"
+    """">=1,<2", or "" for any."""
+    PLAIN = "plain"
+    """The bare version: "0.18.0"."""
+    CONDA = "conda"
+    """"=0.18" is a prefix."""
+    POETRY = "poetry"
+    """"^1.2", "~1.2" and "1.2" too."""
+    OPAQUE = "opaque"
+    """A commit, a branch or a URL: no version can be read or written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Declaration:
+    """One place."""
+
+    path: str
+    """Relative to the repository, with forward slashes."""
+    line: int
+    start: int
+    """Span of `specifier` in the file's text; empty (where one would go) if there is none."""
+    end: int
+    distribution: str
+    """Normalised name; of an image its last part ("vllm-openai")."""
+    specifier: str
+    """As written: ">=4.0", "0.5.10.post1"."""
+    kind: Kind
+    style: Style = Style.PEP508
+    section: str = ""
+    """The table or statement: "project.optional-dependencies", "RUN", "FROM"."""
+    group: str = ""
+    """Extra or dependency group."""
+    extras: tuple[str, ...] = ()
+    marker: str = ""
+    text: str = ""
+    """The whole entry as written: "vllm[audio]>=0.11; platform_system == 'Linux'"."""
+    hashes: tuple[tuple[int, int], ...] = ()
+    """Spans of `--hash=...` options that belong to it."""
+
+    @property
+    def where(self) -> str:
+        """ "path:line"."""
+        return f"{self.path}:{self.line}"
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it names exactly one version."""
+        if self.style in (Style.PLAIN,):
+            return True
+        clause = self.specifier.strip()
+        return clause.startswith("==") and "," not in clause and "*" not in clause
+
+
+@dataclass(frozen=True, slots=True)
+class Declarations:
+    """All of a repository."""
+
+    found: tuple[Declaration, ...]
+    files: tuple[str, ...]
+    """The files that declare something."""
+    problems: tuple[str, ...] = ()
+    """Files that could not be read, and why."""
+    referred: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Requirements files to those they name by -r or -c."""
+
+    def of(self, distribution: str) -> tuple[Declaration, ...]:
+        """Those of one distribution (normalised name); of an image, those whose name begins with it."""
+        return tuple(each for each in self.found if concerns(each, distribution))
+
+
+_IMAGE_NAMES = {"pytorch": "torch"}
+
+
+def concerns(declaration: Declaration, distribution: str) -> bool:
+    """Whether a declaration is about a distribution."""
+    if declaration.distribution == distribution:
+        return True
+    if declaration.kind is not Kind.IMAGE:
+        return False
+    name = _IMAGE_NAMES.get(declaration.distribution, declaration.distribution)
+    return name == distribution or name.startswith(f"{distribution}-")
+
+
+_TAG = re.compile(r"@v?(?P<version>\d+(?:\.\d+)+(?:[a-z.+-]*\d+)*)(?=$|[#\s&])")
+
+
+def required(
+    path: str,
+    line: int,
+    offset: int,
+    text: str,
+    kind: Kind,
+    *,
+    section: str = "",
+    group: str = "",
+    hashes: Iterable[tuple[int, int]] = (),
+) -> Declaration | None:
+    """The declaration of a requirement string that begins at `offset` of the file; None where it is none."""
+    parts = read_requirement(text)
+    if parts is None:
+        return None
+    style, start, end, specifier = Style.PEP508, parts.start, parts.end, parts.specifier
+    if parts.url:
+        kind, style = Kind.SOURCE, Style.OPAQUE
+        tag = _TAG.search(text)
+        start, end = text.index(parts.url), text.index(parts.url) + len(parts.url)
+        if tag is not None and parts.url.startswith("git+"):
+            style, (start, end) = Style.PLAIN, tag.span("version")
+        specifier = text[start:end]
+    return Declaration(
+        path=path,
+        line=line,
+        start=offset + start,
+        end=offset + end,
+        distribution=parts.name,
+        specifier=specifier,
+        kind=kind,
+        style=style,
+        section=section,
+        group=group,
+        extras=parts.extras,
+        marker=parts.marker,
+        text=text.strip(),
+        hashes=tuple(hashes),
+    )
+
+
+def versioned(
+    path: str, line: int, start: int, version: str, name: str, kind: Kind, *, style: Style, section: str, text: str
+) -> Declaration:
+    """The declaration of a bare version that begins at `start` of the file."""
+    return Declaration(
+        path=path,
+        line=line,
+        start=start,
+        end=start + len(version),
+        distribution=normalised(name),
+        specifier=version,
+        kind=kind,
+        style=style,
+        section=section,
+        text=text.strip(),
+    )

@@ -1,0 +1,207 @@
+"""Read the declarations of pyproject.toml, setup.cfg and setup.py; nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.declarations.declaration import Declaration, Kind, Style, required, versioned
+from tooling.upgrade.declarations.toml_text import TomlString, scan_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.upgrade.declarations.toml_text import Path
+
+
+_VERSION_TAG = re.compile(r"v?(?P<version>\d+(?:\.\d+)+\S*)$")
+_LISTS: dict[tuple[str, ...], Kind] = {
+    ("project", "dependencies"): Kind.REQUIREMENT,
+    ("build-system", "requires"): Kind.BUILD,
+    ("tool", "uv", "override-dependencies"): Kind.OVERRIDE,
+    ("tool", "uv", "constraint-dependencies"): Kind.CONSTRAINT,
+    ("tool", "uv", "build-constraint-dependencies"): Kind.BUILD,
+    ("tool", "uv", "dev-dependencies"): Kind.REQUIREMENT,
+    ("tool", "pdm", "resolution", "overrides"): Kind.OVERRIDE,
+}
+_GROUPS: tuple[tuple[str, ...], ...] = (
+    ("project", "optional-dependencies"),
+    ("dependency-groups",),
+    ("tool", "pdm", "dev-dependencies"),
+)
+
+
+def read_pyproject(path: str, text: str) -> list[Declaration]:
+    """All declarations. Raises tomllib.TOMLDecodeError for what is no TOML."""
+    found = [_declaration(path, string) for string in scan_toml(text).strings]
+    return [each for each in found if each is not None]
+
+
+def _declaration(path: str, string: TomlString) -> Declaration | None:
+    if not string.literal:
+        return None
+    keys = string.path
+    listed = _listed(keys)
+    if listed is not None:
+        kind, section, group = listed
+        return required(path, string.line, string.start, string.value, kind, section=section, group=group)
+    if keys[:3] == ("tool", "uv", "sources"):
+        return _source(path, string)
+    return _poetry(path, string)
+
+
+def _listed(keys: Path) -> tuple[Kind, str, str] | None:
+    """Kind, section and group of an item of a list of requirements."""
+    names = tuple(key for key in keys[:-1] if isinstance(key, str))
+    if names in _LISTS and isinstance(keys[-1], int):
+        return _LISTS[names], ".".join(names), ""
+    for section in _GROUPS:
+        if names[:-1] == section and len(keys) == len(section) + 2 and isinstance(keys[-1], int):
+            return Kind.REQUIREMENT, ".".join(section), names[-1]
+    return None
+
+
+def _source(path: str, string: TomlString) -> Declaration | None:
+    """`[tool.uv.sources] x = {git = ..., tag = ...}`; also a list of such tables with markers."""
+    key = string.path[-1]
+    if key not in {"tag", "rev", "branch", "url"}:
+        return None
+    tag = _VERSION_TAG.match(string.value) if key == "tag" else None
+    start, version, style = string.start, string.value, Style.OPAQUE
+    if tag is not None:
+        start, version, style = string.start + tag.start("version"), tag["version"], Style.PLAIN
+    name = str(string.path[3])
+    text = f"{name} = {{{key} = {string.value!r}}}"
+    return versioned(
+        path, string.line, start, version, name, Kind.SOURCE, style=style, section="tool.uv.sources", text=text
+    )
+
+
+def _poetry(path: str, string: TomlString) -> Declaration | None:
+    """`[tool.poetry.dependencies] x = "^1.2"`, or x.version, or x = {version = ...}; groups likewise."""
+    keys = tuple(key for key in string.path if isinstance(key, str))
+    if keys[:2] != ("tool", "poetry") or string.path[-1] in {"python", "git", "path", "url", "markers"}:
+        return None
+    keys = keys[:-1] if keys[-1] == "version" else keys
+    group = keys[3] if len(keys) > 4 and keys[2] == "group" else ""
+    section = keys[:-1]
+    if section not in {("tool", "poetry", "dependencies"), ("tool", "poetry", "group", group, "dependencies")}:
+        return None
+    text = f'{keys[-1]} = "{string.value}"'
+    return Declaration(
+        path=path,
+        line=string.line,
+        start=string.start,
+        end=string.end,
+        distribution=str(keys[-1]).lower().replace("_", "-"),
+        specifier=string.value,
+        kind=Kind.REQUIREMENT,
+        style=Style.POETRY,
+        section=".".join(section),
+        group=group,
+        text=text,
+    )
+
+
+_SECTION = re.compile(r"\[(?P<name>[^\]]+)\]\s*$")
+_OPTION = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)\s*[=:]\s*(?P<value>.*)$")
+_NAMED = re.compile(r"require|depend|extras|deps|install", re.IGNORECASE)
+
+
+def read_setup_cfg(path: str, text: str) -> list[Declaration]:
+    """[options] install_requires, setup_requires; [options.extras_require]."""
+    found: list[Declaration] = []
+    section = option = ""
+    offset = 0
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        stripped = line.strip()
+        start = offset
+        offset += len(line)
+        if not stripped or stripped[0] in "#;":
+            continue
+        if matched := _SECTION.match(line):
+            section, option = matched["name"].strip(), ""
+            continue
+        value, begins = line.rstrip("\r\n"), 0
+        if not line[0].isspace():
+            matched = _OPTION.match(value)
+            if matched is None:
+                continue
+            option, begins, value = matched["name"], matched.start("value"), matched["value"]
+        entry = _cfg_entry(path, number, start + begins, value, section, option)
+        found += [entry] if entry is not None else []
+    return found
+
+
+def _cfg_entry(path: str, line: int, offset: int, value: str, section: str, option: str) -> Declaration | None:
+    value = re.sub(r"\s#.*$", "", value)
+    if not value.strip():
+        return None
+    if section == "options" and option in {"install_requires", "setup_requires", "tests_require"}:
+        kind = Kind.BUILD if option == "setup_requires" else Kind.REQUIREMENT
+        return required(path, line, offset, value, kind, section=f"options.{option}")
+    if section == "options.extras_require":
+        return required(path, line, offset, value, Kind.REQUIREMENT, section=section, group=option)
+    return None
+
+
+def read_setup_py(path: str, text: str) -> list[Declaration]:
+    """Literal strings in what is called install_requires, extras_require and the like. Raises SyntaxError."""
+    tree = ast.parse(text)
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    lines = text.splitlines()
+    found: list[Declaration] = []
+    seen: set[tuple[int, int]] = set()
+    for name, string in _named_strings(tree):
+        place = (string.lineno, string.col_offset)
+        if place in seen or string.end_lineno != string.lineno:
+            continue
+        seen.add(place)
+        source = ast.get_source_segment(text, string) or ""
+        if source[1:-1] != string.value or source[:1] not in {"'", '"'}:
+            continue
+        column = len(lines[string.lineno - 1].encode()[: string.col_offset].decode(errors="replace"))
+        offset = starts[string.lineno - 1] + column + 1
+        entry = required(path, string.lineno, offset, str(string.value), Kind.REQUIREMENT, section=name)
+        found += [entry] if entry is not None else []
+    return found
+
+
+def _named_strings(tree: ast.Module) -> Iterator[tuple[str, ast.Constant]]:
+    """(name, string) of the string items of lists and dicts that are assigned or passed under a telling name."""
+    bound = [pair for node in ast.walk(tree) for pair in _bound(node)]
+    telling = [value for name, value in bound if _NAMED.search(name)]
+    used = {node.id for value in telling for node in ast.walk(value) if isinstance(node, ast.Name)}
+    for name, value in bound:
+        listed = isinstance(value, ast.List | ast.Tuple | ast.Set | ast.Dict | ast.BinOp)
+        if listed and (name in used or _NAMED.search(name)):
+            yield from ((name, each) for each in _items(value))
+
+
+def _bound(node: ast.AST) -> list[tuple[str, ast.expr]]:
+    """Names and keywords with their values."""
+    if isinstance(node, ast.Assign):
+        return [(ast.unparse(target), node.value) for target in node.targets]
+    if isinstance(node, ast.AnnAssign | ast.AugAssign) and node.value is not None:
+        return [(ast.unparse(node.target), node.value)]
+    if isinstance(node, ast.keyword) and node.arg:
+        return [(node.arg, node.value)]
+    return []
+
+
+def _items(value: ast.AST) -> Iterator[ast.Constant]:
+    parts: list[ast.expr] = []
+    if isinstance(value, ast.List | ast.Tuple | ast.Set):
+        parts = value.elts
+    elif isinstance(value, ast.Dict):
+        parts = value.values
+    elif isinstance(value, ast.BinOp):
+        parts = [value.left, value.right]
+    for part in parts:
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part
+        else:
+            yield from _items(part)

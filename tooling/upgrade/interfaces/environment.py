@@ -1,0 +1,148 @@
+"""Find environment variables that a release and a repository use, and judge those that nobody reads any more."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import Evidence, Finding, Severity, Verdict
+from tooling.upgrade.interfaces.pair import What
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tooling.upgrade.interfaces.modules import Modules
+    from tooling.upgrade.interfaces.pair import Pair
+    from tooling.upgrade.interfaces.repository import SourceFile
+
+
+_NAME = re.compile(rb"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
+_STRING = re.compile(r"(?P<name>[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?:=.*)?$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Where a release reads a variable."""
+
+    file: str
+    line: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """Where a repository sets or reads one."""
+
+    name: str
+    line: int
+    column: int = 0
+
+
+def belongs(name: str, roots: Iterable[str]) -> bool:
+    """Whether a variable is named after a package: others (HOME, NCCL_DEBUG) are read by many."""
+    parts = name.split("_")
+    for root in roots:
+        word = root.split(".")[-1 if root.startswith("megatron") else 0].upper().replace("_", "")
+        if any(part == word or (len(part) >= 3 and word.startswith(part) and part == parts[0]) for part in parts[:2]):
+            return True
+        if parts[0].endswith(word):  # PYTORCH_
+            return True
+    return False
+
+
+def find_read(modules: Modules, name: str) -> Read | None:
+    """Where the release reads a variable: os.environ, os.getenv, a table of variables, or a descriptor with "Env" in
+    its name. None if it only sets it, or has it nowhere."""
+    word = name.encode()
+    read = re.compile(
+        rb"(?:environ\s*(?:\.\s*(?:get|pop|setdefault)\s*\(|\[)|getenv\s*\(|\w*[Ee][Nn][Vv]\w*\s*\()\s*(?:\w+\s*=\s*)?[\"']"
+        + word
+        + rb"[\"'](?!\s*\]\s*=[^=])|[\"']"
+        + word
+        + rb"[\"']\s*(?:not\s+)?(?:in\s+(?:os\.)?environ|:)"
+    )
+    for path in modules.holding(word):
+        content = modules.content(path)
+        hit = read.search(content)
+        if hit is not None:
+            line = content.count(b"\n", 0, hit.start()) + 1
+            return Read(path, line, content.splitlines()[line - 1].decode(errors="replace").strip()[:160])
+    return None
+
+
+def mentions_it(modules: Modules, name: str) -> bool:
+    """Whether the name stands anywhere in the release as a string, or could be put together there."""
+    quoted = re.compile(rb"[\"']" + name.encode() + rb"[\"'=]")
+    if any(quoted.search(modules.content(path)) for path in modules.holding(name.encode())):
+        return True
+    prefix = name.partition("_")[0].encode()
+    made = re.compile(rb"f[\"']" + prefix + rb"_\{|[\"']" + prefix + rb"_[\"']\s*\+")
+    return any(made.search(modules.content(path)) for path in modules.holding(prefix + b"_"))
+
+
+def python_mentions(tree: ast.Module) -> list[Mention]:
+    """Strings that are the name of a variable, or set it ("X=1")."""
+    found = []
+    documentation = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            hit = _STRING.match(node.value)
+            if hit is not None:
+                found.append(Mention(hit["name"], node.lineno, node.col_offset))
+        elif isinstance(node, ast.keyword) and node.arg and _STRING.fullmatch(node.arg):
+            found.append(Mention(node.arg, node.value.lineno, node.col_offset))
+    return found
+
+
+def text_mentions(content: bytes) -> list[Mention]:
+    """Names in shell, YAML and Dockerfiles, outside comments."""
+    found = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        code = re.split(rb"(?:^|\s)#", line, maxsplit=1)[0]
+        for hit in _NAME.finditer(code):
+            if not code[hit.end() : hit.end() + 1].isalnum():
+                found.append(Mention(hit[0].decode(), number, hit.start()))
+    return found
+
+
+_NAME_AGAIN = re.compile(rb"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
+
+
+def judge_environment(files: Sequence[SourceFile], pair: Pair) -> Iterator[Finding]:
+    """Warnings for variables that the old release reads and the new one does not know."""
+    gone = _gone(files, pair)
+    if not gone:
+        return
+    for file in files:
+        if not any(name.encode() in file.content for name in gone):
+            continue
+        for mention in _mentions(file):
+            read = gone.get(mention.name)
+            if read is not None and pair.is_reached(file, mention.line):
+                version = pair.new.release.origin.version
+                message = f"{pair.distribution} {version} does not read {mention.name}: it has no effect"
+                what = What(Verdict.ENV_VAR, Severity.WARNING, mention.name, message)
+                old = Evidence(read.file, read.line, read.source)
+                yield pair.finding(file, (mention.line, mention.column, mention.line), what, old=old)
+
+
+def _mentions(file: SourceFile) -> list[Mention]:
+    if file.kind != "python":
+        return text_mentions(file.content)
+    return python_mentions(file.tree) if file.tree is not None else []
+
+
+def _gone(files: Sequence[SourceFile], pair: Pair) -> dict[str, Read]:
+    names = {hit.decode() for file in files for hit in set(_NAME_AGAIN.findall(file.content))}
+    found = {}
+    for name in sorted(name for name in names if belongs(name, pair.roots)):
+        if mentions_it(pair.new, name):
+            continue
+        read = find_read(pair.old, name)
+        if read is not None:
+            found[name] = read
+    return found

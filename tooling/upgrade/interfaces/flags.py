@@ -1,0 +1,298 @@
+"""Judge the flags and console scripts that commands of a repository use."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.findings import Evidence, Finding, Replacement, Severity, Verdict
+from tooling.upgrade.interfaces.commands import docker_commands, shell_commands, yaml_commands
+from tooling.upgrade.interfaces.commands_python import PythonCommands
+from tooling.upgrade.interfaces.modules import Definition, Module, Modules, dotted_name
+from tooling.upgrade.interfaces.pair import What
+from tooling.upgrade.interfaces.programs import Programs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tooling.upgrade.interfaces.commands import Use, Word
+    from tooling.upgrade.interfaces.pair import Pair
+    from tooling.upgrade.interfaces.parsers import Flag
+    from tooling.upgrade.interfaces.programs import Command
+    from tooling.upgrade.interfaces.repository import SourceFile
+
+
+_NAMED = re.compile(
+    r"(?:use|prefer|renamed to|replaced by|in favou?r of)\W+(?:the\W+)?[`'\"]?(?P<name>--[a-z][\w-]*)", re.IGNORECASE
+)
+
+
+def judge_flags(files: Sequence[SourceFile], pair: Pair) -> Iterator[Finding]:
+    """Findings about flags, sub-commands and programs."""
+    old, new = Programs(pair.old, pair.store(pair.old)), Programs(pair.new, pair.store(pair.new))
+    words = [name.encode() for name in pair.old.release.scripts()]
+    words += [root.encode() + b"." for root in pair.old.release.roots()]
+    for file in files:
+        if not any(word in file.content for word in words):
+            continue
+        for use in _commands(file, old):
+            if pair.is_reached(file, use.head.line):
+                yield from _judge(file, use, old, new, pair)
+
+
+def _commands(file: SourceFile, programs: Programs) -> list[Use]:
+    if file.kind == "python":
+        return PythonCommands(file.tree, programs).found if file.tree is not None else []
+    readers = {"shell": shell_commands, "docker": docker_commands, "yaml": yaml_commands}
+    return readers[file.kind](file.text, programs)
+
+
+def _judge(file: SourceFile, use: Use, old: Programs, new: Programs, pair: Pair) -> Iterator[Finding]:
+    before, after = old.command(use.program, use.words), new.command(use.program, use.words)
+    if not use.flags and old.is_script(use.program) and (before is None or len(before.nodes) < 2):
+        return  # a name alone is mostly no command: ["vllm", "sglang"]
+    if not (new.is_script(use.program) or new.is_module(use.program)):
+        yield _gone_program(file, use, pair)
+        return
+    if before is None or after is None:
+        return
+    if before.known and not after.known and len(before.nodes) > 1:
+        yield _gone_subcommand(file, use, before, pair)
+        return
+    for word in use.flags:
+        finding = _judge_flag(file, use, word, before, after, pair)
+        if finding is not None and pair.is_reached(file, word.line):
+            yield finding
+
+
+def _judge_flag(file: SourceFile, use: Use, word: Word, before: Command, after: Command, pair: Pair) -> Finding | None:
+    known = before.accepts(word.text)
+    if known is None or not known.flag.file:
+        return None
+    taken = after.accepts(word.text)
+    symbol = f"{_shown(use, before)} {word.text}"
+    old = Evidence(known.flag.file, known.flag.line, known.flag.source)
+    place = (word.line, word.column, word.end_line)
+    if taken is None:
+        # Whether the new program takes its arguments apart in another way, which was not followed: a sub-command
+        # that is
+        # not seen any more, or a first parser that leaves the rest to a second one.
+        lost = len(after.nodes) < len(before.nodes) and bool(after.unknown)
+        if lost or (after.lenient and not before.lenient):
+            return None
+        severity, why, confidence = _refusal(after)
+        message = f"`{_shown(use, before)}` has no {word.text} any more{why}"
+        what = What(Verdict.CLI_FLAG, severity, symbol, message, confidence)
+        return pair.finding(file, place, what, old=old, replacement=_replacement(known.flag, after))
+    new = Evidence(taken.flag.file, taken.flag.line, taken.flag.source)
+    if taken.abbreviated and not known.abbreviated:
+        message = f"{word.text} is gone, and passes as an abbreviation of {taken.flag.name} now"
+        what = What(Verdict.CLI_FLAG, Severity.WARNING, symbol, message)
+        replacement = Replacement(taken.flag.name, "the only flag that begins like it", certain=False)
+        return pair.finding(file, place, what, old=old, new=new, replacement=replacement)
+    if taken.flag.deprecated and not known.flag.deprecated:
+        message = f"{word.text} is deprecated: {taken.flag.deprecated}"
+        what = What(Verdict.DEPRECATED, Severity.WARNING, symbol, message)
+        return pair.finding(file, place, what, old=old, new=new, replacement=_replacement(taken.flag, after))
+    return None
+
+
+def _refusal(after: Command) -> tuple[Severity, str, float]:
+    if after.lenient:
+        return Severity.WARNING, "; unknown flags are ignored there, so it has no effect", 0.8
+    if after.unknown:
+        place = after.unknown[0]
+        return Severity.WARNING, f", as far as its parser can be read ({place} makes flags while running)", 0.6
+    return Severity.BREAKING, ": the program refuses to start", 0.9
+
+
+def _replacement(flag: Flag, after: Command) -> Replacement | None:
+    """By what the flag's own deprecation said, or by an option that fills the same variable."""
+    hit = _NAMED.search(flag.deprecated)
+    if hit is not None and after.accepts(hit["name"]):
+        return Replacement(hit["name"], "the old version's own advice", certain=False)
+    same = [
+        each for each in after.flags().values() if flag.dest and each.dest == flag.dest and each.name.startswith("--")
+    ]
+    if len({each.line for each in same}) == 1:
+        return Replacement(same[0].name, "it fills the same variable", certain=True)
+    return None
+
+
+def _gone_program(file: SourceFile, use: Use, pair: Pair) -> Finding:
+    release = pair.old.release
+    is_script = use.program in release.scripts()
+    where = "" if is_script else pair.old.paths.get(use.program, "")
+    what = f"the program {use.program}" if is_script else f"the module {use.program}"
+    old = Evidence(where, 1 if where else 0, release.scripts().get(use.program, f"python -m {use.program}"))
+    place = (use.head.line, use.head.column, use.head.end_line)
+    message = f"{what} is not part of {pair.distribution} {pair.new.release.origin.version}"
+    return pair.finding(file, place, What(Verdict.REMOVED, Severity.BREAKING, use.program, message), old=old)
+
+
+def _gone_subcommand(file: SourceFile, use: Use, before: Command, pair: Pair) -> Finding:
+    name = _shown(use, before)
+    place = (use.head.line, use.head.column, use.head.end_line)
+    old = Evidence(pair.old.release.scripts().get(use.program, use.program), 0, name)
+    message = f"`{name}` is not a command any more"
+    return pair.finding(file, place, What(Verdict.CLI_FLAG, Severity.BREAKING, name, message), old=old)
+
+
+def _shown(use: Use, command: Command) -> str:
+    return " ".join([use.program, *use.words[: len(command.nodes) - 1]])
+
+
+_PARSERS = ("HfArgumentParser", "TrlParser")
+Fields = dict[str, tuple[str, int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script with the fields that it has from old and new, and those of its own classes."""
+
+    path: str
+    old: Fields
+    new: Fields
+    own: frozenset[str]
+    whole: bool
+    """Whether all bases of the new classes are in sight."""
+    lenient: bool
+    """Whether it goes on with flags that it does not know."""
+
+
+class Scripts:
+    """Those of a repository, as programs of commands: by file name, or by module."""
+
+    def __init__(self, files: Sequence[SourceFile], pair: Pair) -> None:
+        found = [script for file in files if (script := _script(file, pair)) is not None]
+        self.by_name: dict[str, list[Script]] = {}
+        for script in found:
+            self.by_name.setdefault(script.path.rpartition("/")[2], []).append(script)
+        self.by_module = {script.path.removesuffix(".py").replace("/", "."): script for script in found}
+
+    def is_script(self, name: str) -> bool:
+        """Whether one of them has that file name."""
+        return name in self.by_name
+
+    def is_module(self, dotted: str) -> bool:
+        """Whether `python -m dotted` runs one of them."""
+        return dotted in self.by_module
+
+    def of(self, use: Use, text: str) -> Script | None:
+        """The one that a command runs; None if several could be meant."""
+        if use.program in self.by_module:
+            return self.by_module[use.program]
+        parts = [part for part in text.split("/") if part not in {"", ".", ".."} and "$" not in part]
+        same = self.by_name.get(use.program, [])
+        best = [script for script in same if script.path.split("/")[-len(parts) :] == parts] or same
+        return best[0] if len(best) == 1 else None
+
+
+def judge_scripts(files: Sequence[SourceFile], pair: Pair) -> Iterator[Finding]:
+    """Findings about flags in commands that run such scripts."""
+    scripts = Scripts(files, pair)
+    names = [name.encode() for name in (*scripts.by_name, *scripts.by_module)]
+    for file in files if names else ():
+        if any(name in file.content for name in names):
+            for use in _script_commands(file, scripts):
+                script = scripts.of(use, use.head.text)
+                for word in use.flags if script is not None else ():
+                    finding = _judge_option(file, word, script, pair) if script is not None else None
+                    if finding is not None and pair.is_reached(file, word.line):
+                        yield finding
+
+
+def _script_commands(file: SourceFile, scripts: Scripts) -> list[Use]:
+    if file.kind == "python":
+        return PythonCommands(file.tree, scripts).found if file.tree is not None else []
+    readers = {"shell": shell_commands, "docker": docker_commands, "yaml": yaml_commands}
+    return readers[file.kind](file.text, scripts)
+
+
+def _judge_option(file: SourceFile, word: Word, script: Script, pair: Pair) -> Finding | None:
+    name = word.text.lstrip("-").replace("-", "_")
+    if name not in script.old:
+        name = name.removeprefix("no_")
+    if name not in script.old or name in script.new or name in script.own:
+        return None
+    where, line, annotation = script.old[name]
+    longer = [other for other in (*script.new, *script.own) if other.startswith(name)]
+    if script.lenient or not script.whole or len(longer) == 1:
+        severity, confidence = Severity.WARNING, 0.6
+        fate = f"it passes as an abbreviation of --{longer[0]}" if len(longer) == 1 else "as far as can be seen"
+    else:
+        severity, confidence, fate = Severity.BREAKING, 0.85, "the script refuses it"
+    message = (
+        f"{script.path} takes its flags from classes of {pair.distribution}, and none has {name!r} any more: {fate}"
+    )
+    what = What(Verdict.CLI_FLAG, severity, f"{script.path} {word.text}", message, confidence)
+    old = Evidence(where, line, f"{name}: {annotation}")
+    return pair.finding(file, (word.line, word.column, word.end_line), what, old=old)
+
+
+# ------------------------------------------------------------------------------------------------------------- scripts
+
+
+def _script(file: SourceFile, pair: Pair) -> Script | None:
+    if file.kind != "python" or not any(name.encode() in file.content for name in _PARSERS) or file.tree is None:
+        return None
+    module = Module(file.path.removesuffix(".py").replace("/", "."), file.path, file.tree)
+    calls = [node for node in ast.walk(file.tree) if isinstance(node, ast.Call)]
+    made = [call for call in calls if (dotted_name(call.func) or "").rpartition(".")[2] in _PARSERS]
+    classes = [each for call in made for each in _given(call)]
+    if not classes:
+        return None
+    old, new, own, whole = _fields(classes, module, pair)
+    if not old:
+        return None
+    texts = [ast.unparse(call) for call in calls if isinstance(call.func, ast.Attribute) and "parse" in call.func.attr]
+    lenient = any("return_remaining_strings=True" in text or "parse_known_args" in text for text in texts)
+    return Script(file.path, old, new, frozenset(own), whole, lenient)
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    values = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "dataclass_types")]
+    return [part for value in values for part in (value.elts if isinstance(value, ast.Tuple | ast.List) else [value])]
+
+
+def _fields(classes: list[ast.expr], module: Module, pair: Pair) -> tuple[Fields, Fields, set[str], bool]:
+    """Fields from the old and the new release, own ones, and whether nothing of the new is out of sight."""
+    old: Fields = {}
+    new: Fields = {}
+    own: set[str] = set()
+    whole = True
+    waiting = list(classes)
+    seen: set[str] = set()
+    while waiting:
+        name = dotted_name(waiting.pop()) or ""
+        local = module.definitions.get(name)
+        if name in seen:
+            continue
+        seen.add(name)
+        if isinstance(local, ast.ClassDef):
+            targets = [each.target for each in local.body if isinstance(each, ast.AnnAssign)]
+            own |= {target.id for target in targets if isinstance(target, ast.Name)}
+            waiting += local.bases
+            continue
+        head, _, rest = name.partition(".")
+        dotted = ".".join([module.imports.get(head, ""), *([rest] if rest else [])])
+        before, after = pair.old.find(dotted), pair.new.find(dotted)
+        if before is None:
+            # Of another package, or of another file: what it has is not known.
+            whole = whole and name in {"object", "ABC"}
+            continue
+        old.update(pair.old.fields(before))
+        if after is not None:
+            new.update(pair.new.fields(after))
+            whole = whole and _in_sight(pair.new, after)
+    return old, new, own, whole
+
+
+def _in_sight(modules: Modules, definition: Definition) -> bool:
+    for each in modules.bases(definition):
+        for base in getattr(each.node, "bases", []):
+            if modules.named(base, each.module) is None and dotted_name(base) not in {"object", "ABC"}:
+                return False
+    return True

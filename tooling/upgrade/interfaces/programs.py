@@ -1,0 +1,169 @@
+"""Which flags a program of a release takes.
+
+A program is a console script, or a module that is run with `python -m`.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.interfaces.modules import Definition, Module, Modules
+from tooling.upgrade.interfaces.pair import Store
+from tooling.upgrade.interfaces.parsers import Flag, Interpreter, ParserNode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """How a parser takes a flag."""
+
+    flag: Flag
+    abbreviated: bool = False
+    """It is the beginning of a flag, and of one only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program and, where it has some, its sub-command: what its flags are checked against."""
+
+    nodes: tuple[ParserNode, ...]
+    """The parsers on the way, outermost first."""
+    known: bool = True
+    """False if a sub-command was named that does not exist."""
+
+    def flags(self) -> dict[str, Flag]:
+        """All of them, the innermost parser's first."""
+        found: dict[str, Flag] = {}
+        for node in self.nodes:
+            found.update(node.merged())
+        return found
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Places that make flags nobody could read off."""
+        return tuple(place for node in self.nodes for place in node.unknown)
+
+    @property
+    def lenient(self) -> bool:
+        """Whether unknown flags are ignored."""
+        return any(node.lenient for node in self.nodes)
+
+    def accepts(self, name: str) -> Accepted | None:
+        """A flag as it is written ("--x", "--no-x", "--config.key", "-tp")."""
+        flags = self.flags()
+        dashes = any(node.dashes for node in self.nodes)
+        for spelling in _spellings(name, dashes):
+            if spelling in flags:
+                return Accepted(flags[spelling])
+            if spelling.startswith("--no-"):
+                base = flags.get("--" + spelling.removeprefix("--no-"))
+                if base is not None and base.negatable is not False:
+                    return Accepted(base)
+        for node in self.nodes:
+            handled = next(
+                (
+                    each
+                    for each in node.handled
+                    if name == each or (len(each) == 2 and not name.startswith("--") and name.startswith(each))
+                ),
+                None,
+            )
+            if handled is not None:
+                return Accepted(Flag(handled, "", 0, ""))
+        if not name.startswith("--"):
+            return None
+        longer: dict[int, Flag] = {}
+        for each in _spellings(name, dashes):
+            longer.update({id(flag): flag for key, flag in flags.items() if key.startswith(each)})
+        return Accepted(next(iter(longer.values())), abbreviated=True) if len(longer) == 1 else None
+
+
+def _spellings(name: str, dashes: bool) -> list[str]:
+    found = [name]
+    if "." in name:
+        found.append(name.partition(".")[0])
+    if dashes:
+        found += [each.replace("_", "-") for each in found if "_" in each]
+    return found
+
+
+class Programs:
+    """The programs of one release, each interpreted when asked for."""
+
+    def __init__(self, modules: Modules, store: Store | None = None) -> None:
+        self.modules = modules
+        self._store = store or Store(None, modules.release)
+        self._made: dict[str, ParserNode | None] = {}
+
+    def is_script(self, name: str) -> bool:
+        """Whether a console script has that name."""
+        return name in self.modules.release.scripts()
+
+    def is_module(self, dotted: str) -> bool:
+        """Whether `python -m dotted` runs something of the release."""
+        return dotted in self.modules.paths
+
+    def command(self, program: str, words: Sequence[str]) -> Command | None:
+        """program: script, or dotted module. words: the positional ones after it, None if nothing is known of it."""
+        root = self.parser(program)
+        if root is None:
+            return None
+        nodes = [root]
+        for word in words:
+            node = nodes[-1]
+            if word in node.children:
+                nodes.append(node.children[word])
+            elif node.children and len(nodes) == 1:
+                return Command(tuple(nodes), known=bool(node.unknown) or not word.isidentifier())
+            else:
+                break
+        return Command(tuple(nodes))
+
+    def parser(self, program: str) -> ParserNode | None:
+        """All parsers that the program makes, as one; None if it makes none that is seen."""
+        if program not in self._made:
+            known, kept = self._store.parser(program)
+            if not known:
+                kept = self._interpreted(program)
+                self._store.keep_parser(program, kept)
+            self._made[program] = kept
+        return self._made[program]
+
+    def _interpreted(self, program: str) -> ParserNode | None:
+        interpreter = Interpreter(self.modules)
+        entry = self.modules.release.scripts().get(program)
+        if entry is not None:
+            dotted, _, attribute = entry.split("[")[0].strip().partition(":")
+            definition = self._entry(dotted, attribute)
+            if definition is None:
+                return None
+            interpreter.call(definition, {}, None, 0)
+        else:
+            module = self.modules.module(f"{program}.__main__") or self.modules.module(program)
+            if module is None:
+                return None
+            interpreter.run(module.tree.body, module, {})
+        if not interpreter.made:
+            return None
+        joined = ParserNode()
+        for parser in interpreter.made:
+            joined.flags = {**parser.merged(), **joined.flags}
+            joined.children = {**parser.children, **joined.children}
+            joined.unknown += parser.unknown
+            joined.lenient = joined.lenient or parser.lenient
+            joined.dashes = joined.dashes or parser.dashes
+            joined.handled |= parser.handled
+        return joined
+
+    def _entry(self, dotted: str, attribute: str) -> Definition | None:
+        found = self.modules.find(f"{dotted}.{attribute}")
+        if found is not None and isinstance(found.node, ast.ClassDef):
+            return self.modules.method(found, "__call__")
+        return found
+
+
+__all__ = ["Accepted", "Command", "Module", "Programs"]

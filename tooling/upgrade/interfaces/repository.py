@@ -1,0 +1,183 @@
+"""List a repository's files that name interfaces, with the version guards of Python ones."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tooling.upgrade.declarations.find import repository_files
+from tooling.upgrade.interfaces.modules import parse
+from tooling.upgrade.usage.conditions import condition_of
+from tooling.upgrade.usage.guards import Definition, Symbol, Value
+from tooling.upgrade.uses import AllOf, AnyOf, CompareVersion, Condition, Constant, Not
+from tooling.upgrade.verdicts.guards import compare, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+
+Spans = list[tuple[int, int, Condition]]
+
+
+class _Scope:
+    """Names of a module: imports, and what is assigned at its top level."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.bound: dict[str, Value | Definition] = {}
+        for node in ast.walk(tree):
+            self._import(node)
+        for node in tree.body:
+            if isinstance(node, ast.Assign):
+                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+                self.bound.update({name: Definition(node.value, self) for name in names})
+            elif isinstance(node, ast.FunctionDef):
+                self.bound[node.name] = Definition(node, self)
+
+    def _import(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.asname or alias.name.split(".")[0]
+                self.bound[first] = Symbol(alias.name if alias.asname else first)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                self.bound[alias.asname or alias.name] = Symbol(f"{node.module}.{alias.name}")
+
+    def find(self, name: str) -> Value | Definition | None:
+        """See `usage.guards.values.Scope`."""
+        return self.bound.get(name)
+
+    def symbol(self, dotted: str) -> Value | Definition | None:
+        """See `usage.guards.values.Scope`."""
+        return None
+
+
+class Guards:
+    """The guarded lines of one file."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._scope = _Scope(tree)
+        self._spans: Spans = []
+        for node in ast.walk(tree):
+            self._spans += self._of(node)
+
+    def _of(self, node: ast.AST) -> Iterator[tuple[int, int, Condition]]:
+        if isinstance(node, ast.If | ast.IfExp):
+            test = condition_of(node.test, self._scope)
+            body = node.body if isinstance(node.body, list) else [node.body]
+            other = node.orelse if isinstance(node.orelse, list) else [node.orelse]
+            for part, condition in ((body, test), (other, Not(test))):
+                if part:
+                    yield part[0].lineno, part[-1].end_lineno or part[-1].lineno, condition
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            if isinstance(block, list):
+                yield from self._early(block)
+
+    def _early(self, block: list[ast.stmt]) -> Iterator[tuple[int, int, Condition]]:
+        """`if old: return` keeps the rest of its block from the old version."""
+        for index, node in enumerate(block[:-1]):
+            ends = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return | ast.Raise | ast.Continue)
+            if ends and isinstance(node, ast.If):
+                last = block[-1]
+                condition = Not(condition_of(node.test, self._scope))
+                yield block[index + 1].lineno, last.end_lineno or last.lineno, condition
+
+    def reached(self, line: int, versions: dict[str, str]) -> bool | None:
+        """Whether a line is reached with these versions (import names and distributions to version): None if unknown,
+        or if nothing guards it."""
+        answers = [_evaluate(each, versions) for each in self.around(line)]
+        return False if False in answers else (True if answers and None not in answers else None)
+
+    def around(self, line: int) -> list[Condition]:
+        """The conditions that a line stands under."""
+        return [condition for first, last, condition in self._spans if first <= line <= last]
+
+    def words(self, line: int, versions: dict[str, str]) -> str:
+        """Those that have to do with the versions, for a report."""
+        return " and ".join(describe(each) for each in self.around(line) if _evaluate(each, versions) is not None)
+
+
+def _evaluate(condition: Condition, versions: dict[str, str]) -> bool | None:
+    match condition:
+        case Constant(value):
+            return value
+        case Not(inner):
+            answer = _evaluate(inner, versions)
+            return None if answer is None else not answer
+        case AllOf(conditions):
+            answers = [_evaluate(each, versions) for each in conditions]
+            return False if False in answers else (None if None in answers else True)
+        case AnyOf(conditions):
+            answers = [_evaluate(each, versions) for each in conditions]
+            return True if True in answers else (None if None in answers else False)
+        case CompareVersion(_, subject):
+            version = versions.get(subject)
+            return None if version is None else compare(version, condition)
+    return None
+
+
+_KINDS = (
+    (re.compile(r"\.py$"), "python"),
+    (re.compile(r"\.(sh|bash|zsh|slurm|sbatch)$|(^|/)(Makefile|justfile)$|\.mk$|(^|/)\.ci/[^/.]+$"), "shell"),
+    (
+        re.compile(r"(^|/)[^/]*(Dockerfile|Containerfile)(?![^/]*\.(md|rst|txt|py|html)$)[^/]*$|\.dockerfile$", re.I),
+        "docker",
+    ),
+    (re.compile(r"\.ya?ml$"), "yaml"),
+)
+_LIMIT = 2_000_000
+
+
+@dataclass(slots=True, eq=False)
+class _Slots:
+    path: str
+    kind: str
+    content: bytes
+
+
+class SourceFile(_Slots):
+    """One file."""
+
+    @cached_property
+    def tree(self) -> ast.Module | None:
+        """Of a Python file that can be parsed."""
+        return parse(self.content) if self.kind == "python" else None
+
+    @cached_property
+    def guards(self) -> Guards | None:
+        """Version guards of a Python file."""
+        return Guards(self.tree) if self.tree is not None else None
+
+    @cached_property
+    def text(self) -> str:
+        """Decoded; what is no UTF-8 is replaced."""
+        return self.content.decode("utf-8", errors="replace")
+
+
+def file_kind(path: str) -> str | None:
+    """Return what a file is read as: "python", "shell", "docker" or "yaml"; None for one that is not read."""
+    return next((kind for pattern, kind in _KINDS if pattern.search(path)), None)
+
+
+def source_files(root: Path, *, scope: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[SourceFile]:
+    """All of a repository, by path. scope: folders or files to look at; all when empty."""
+    found = []
+    for path in repository_files(root):
+        kind = file_kind(path)
+        if kind is None or _inside(path, exclude) or (scope and not _inside(path, scope)):
+            continue
+        file = root / path
+        try:
+            if file.is_symlink() or not file.is_file() or file.stat().st_size > _LIMIT:
+                continue
+            found.append(SourceFile(path, kind, file.read_bytes()))
+        except OSError:
+            continue
+    return found
+
+
+def _inside(path: str, folders: Sequence[str]) -> bool:
+    return any(path == each or path.startswith(f"{each.rstrip('/')}/") for each in folders)

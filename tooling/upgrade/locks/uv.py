@@ -1,0 +1,206 @@
+"""Run uv in a throw-away folder that holds what a resolution needs."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tooling.cli.errors import ToolError, UsageError
+from tooling.upgrade.declarations.declaration import Kind
+from tooling.upgrade.declarations.find import repository_files
+from tooling.upgrade.errors import OfflineError, ResolutionError, UpstreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tooling.kit.change.plan import Plan
+    from tooling.upgrade.declarations.declaration import Declarations
+    from tooling.upgrade.policy.watched import Variant
+
+
+_NAMES = frozenset({"pyproject.toml", "uv.toml", ".python-version", "setup.cfg"})
+_LIMIT = 4_000_000
+
+
+@contextmanager
+def workspace(
+    root: Path, plan: Plan | None, variant: Variant, declarations: Declarations, overlay: Mapping[str, bytes]
+) -> Iterator[Path]:
+    """The folder. plan: its outcome is what is copied; None for the tree as it is. overlay: contents on top of it.
+
+    A variant's manifest and lock stand in it under the names the resolver looks for."""
+    with tempfile.TemporaryDirectory(prefix="areal-lock-") as name:
+        folder = Path(name)
+        for path in _paths(root, variant, declarations):
+            content = overlay.get(path) if path in overlay else _content(root, plan, path)
+            if content is not None and len(content) <= _LIMIT:
+                _put(folder / path, content)
+        manifest = variant.manifests[0]
+        if manifest != "pyproject.toml" and manifest.endswith(".toml"):
+            _put(folder / "pyproject.toml", (folder / manifest).read_bytes())
+        if variant.lock.endswith(".lock") and (folder / variant.lock).is_file():
+            _put(folder / "uv.lock", (folder / variant.lock).read_bytes())
+        elif (folder / "uv.lock").is_file():
+            (folder / "uv.lock").unlink()  # another variant's
+        yield folder
+
+
+def _paths(root: Path, variant: Variant, declarations: Declarations) -> list[str]:
+    wanted = {*variant.manifests, *declarations.files}
+    if variant.lock:
+        wanted.add(variant.lock)
+    for path in repository_files(root):
+        name = path.rpartition("/")[2]
+        if name in _NAMES or ("/" not in path and name.upper().startswith(("README", "LICENSE"))):
+            wanted.add(path)
+    return sorted(wanted)
+
+
+def _content(root: Path, plan: Plan | None, path: str) -> bytes | None:
+    try:
+        if plan is not None:
+            return plan.read(path)
+        file = root / path
+        return file.read_bytes() if file.is_file() and not file.is_symlink() else None
+    except (OSError, ToolError):
+        return None
+
+
+def _put(file: Path, content: bytes) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+
+
+def stated_requirements(declarations: Declarations, variant: Variant) -> str:
+    """The requirements of a manifest that only running would reveal (setup.py), as far as they are written out."""
+    lines = []
+    for each in declarations.found:
+        if each.path not in variant.manifests or each.kind not in {Kind.REQUIREMENT, Kind.SOURCE}:
+            continue
+        if each.group and variant.extras and each.group not in {*variant.extras, *variant.groups}:
+            continue
+        lines.append(each.text)
+    return "\n".join([*lines, ""])
+
+
+_PIP_NAMES: Final = {
+    "find-links": "UV_FIND_LINKS",
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "cert": "SSL_CERT_FILE",
+}
+_SECTIONS: Final = ("global", "install", ":env:")
+_OFFLINE = re.compile(r"network (?:was|is) disabled|not found in the cache", re.IGNORECASE)
+_NETWORK = re.compile(r"error sending request|dns error|failed to (?:fetch|download|connect)|timed out", re.IGNORECASE)
+_CONFLICT = re.compile(r"No solution found|requirements are unsatisfiable|cannot be used together", re.IGNORECASE)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_CREDENTIALS = re.compile(r"(https?://)[^/\s@]+@")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What uv said. `solved` is False for a conflict; any other failure raises."""
+
+    solved: bool
+    output: str
+    complaint: str
+
+
+def find_uv() -> str:
+    """Path of the program. Raises UsageError when there is none."""
+    beside = Path(sys.executable).parent / "uv"
+    found = str(beside) if beside.is_file() else shutil.which("uv")
+    if found is None:
+        raise UsageError("the `uv` program was not found", fix="`pip install uv`, or leave locks alone with --no-lock")
+    return found
+
+
+def pip_environment() -> dict[str, str]:
+    """pip's index settings as uv's variables. Not those that the environment sets for uv already."""
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    found: dict[str, tuple[int, str]] = {}
+    for line in listed.splitlines():
+        key, _, value = line.partition("=")
+        section, _, name = key.rpartition(".")
+        if name in _PIP_NAMES and section in _SECTIONS:
+            rank = _SECTIONS.index(section)
+            if rank >= found.get(name, (-1, ""))[0]:
+                found[name] = (rank, _literal(value))
+    variables = {
+        _PIP_NAMES[name]: ("," if name == "find-links" else " ").join(value.split())
+        for name, (_, value) in found.items()
+    }
+    if "UV_INDEX" in variables:
+        variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # pip's rule: the best version from any index
+    return {name: value for name, value in variables.items() if value and name not in os.environ}
+
+
+def _literal(text: str) -> str:
+    try:
+        return str(ast.literal_eval(text))
+    except (SyntaxError, ValueError):
+        return ""
+
+
+def run_uv(
+    arguments: Sequence[str],
+    folder: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    offline: bool = False,
+    seconds: float = 600,
+) -> Outcome:
+    """uv in a folder. Raises ResolutionError for failures that are no conflict, UpstreamError (OfflineError) when the
+    index could not be reached, UsageError when there is no uv."""
+    variables = {
+        **os.environ,
+        **(pip_environment() if environment is None else environment),
+        "NO_COLOR": "1",
+        "UV_NO_PROGRESS": "1",
+        "UV_PYTHON_DOWNLOADS": "never",
+    }
+    variables.pop("VIRTUAL_ENV", None)  # uv would warn that it is not the project's
+    if offline:
+        variables["UV_OFFLINE"] = "1"
+    command = [find_uv(), *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=seconds
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ResolutionError(f"uv did not finish within {seconds:.0f} s", fix="try again, or use --no-lock") from error
+    complaint = _clean(done.stderr)
+    if done.returncode == 0:
+        return Outcome(True, done.stdout, complaint)
+    if offline and _OFFLINE.search(complaint):
+        message = "the resolver's cache lacks something, and the network may not be used"
+        raise OfflineError(message, fix="run once without --offline, or use --no-lock")
+    if _CONFLICT.search(complaint):
+        return Outcome(False, "", complaint)
+    if _NETWORK.search(complaint):
+        raise UpstreamError(f"the index cannot be reached: {_first(complaint)}", fix="try again, or use --no-lock")
+    message = f"uv failed: {_first(complaint)}"
+    raise ResolutionError(message, fix="see `raw`, or use --no-lock", details={"raw": complaint})
+
+
+def _first(complaint: str) -> str:
+    marks = ("error", "  cause", "  \u00d7", "  \u2570")
+    lines = [line for line in complaint.splitlines() if line.startswith(marks)]
+    return " ".join(line.strip() for line in lines[:3])[:500] or complaint.strip()[:500] or "it said nothing"
+
+
+def _clean(text: str) -> str:
+    return _CREDENTIALS.sub(r"\1", _COLOUR.sub("", text))

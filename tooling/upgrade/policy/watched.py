@@ -1,0 +1,120 @@
+"""Hold what a repository watches: packages, variants, families, places that follow a version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Tier(StrEnum):
+    """How closely a package is watched."""
+
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+
+
+class Scope(StrEnum):
+    """Whether variants agree on a package's version."""
+
+    SHARED = "shared"
+    """All variants have one version."""
+    VARIANT_ONLY = "variant-only"
+    """Only some variants have the package."""
+    DIVERGENT = "divergent"
+    """Variants have versions of their own: a request must name the variant."""
+
+
+class RangeRule(StrEnum):
+    """What happens to a range that allows the new version already."""
+
+    KEEP = "keep"
+    RAISE = "raise"
+    """Its lower bound becomes the new version: for packages whose range is the only record of what was audited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FocusedPackage:
+    """A package that is watched."""
+
+    distribution: str
+    imports: tuple[str, ...]
+    """Import names, dotted where a namespace is shared: ("megatron.core",)."""
+    tier: Tier = Tier.PRIMARY
+    repository: str = ""
+    """ "vllm-project/vllm"."""
+    tag: str = "v{version}"
+    """Of a version in that repository."""
+    upstream_paths: tuple[str, ...] = ()
+    scope: Scope = Scope.SHARED
+    variants: tuple[str, ...] = ()
+    """Of a variant-only package: which have it."""
+    ranges: RangeRule = RangeRule.KEEP
+    declared: bool = True
+    """False if it is watched, and no manifest names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One way to install the project, resolved on its own."""
+
+    name: str
+    manifests: tuple[str, ...]
+    """The first is the project's manifest; others are what is declared for this variant only."""
+    lock: str = ""
+    """uv.lock, or a file of pins (constraints.txt); "" if nothing is locked."""
+    extras: tuple[str, ...] = ()
+    """Extras that are installed; () for all of them where the lock is uv's."""
+    groups: tuple[str, ...] = ()
+    python: str = ""
+    """Python version to resolve for; "" for the project's lowest."""
+    platform: str = ""
+    """As uv names it ("linux"); "" for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Packages whose versions move together."""
+
+    packages: tuple[str, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A place that follows a version and is found by text."""
+
+    package: str
+    file: str
+    pattern: str
+    """Text with {version} in it: "lmsysorg/sglang:v{version}-runtime"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """All of it."""
+
+    packages: tuple[FocusedPackage, ...]
+    variants: tuple[Variant, ...]
+    families: tuple[Family, ...] = ()
+    followers: tuple[Follower, ...] = ()
+    exclude: tuple[str, ...] = ()
+    """Folders and files whose declarations are not the project's."""
+    inferred: bool = False
+    """Whether the repository has no table of its own."""
+
+    def package(self, distribution: str) -> FocusedPackage | None:
+        """A watched package by its normalised name."""
+        return next((each for each in self.packages if each.distribution == distribution), None)
+
+    def variant(self, name: str) -> Variant | None:
+        """A variant by name."""
+        return next((each for each in self.variants if each.name == name), None)
+
+    def family(self, distribution: str) -> tuple[Family, ...]:
+        """The families a package belongs to."""
+        return tuple(each for each in self.families if distribution in each.packages)
+
+    def variants_of(self, path: str) -> tuple[str, ...]:
+        """Names of the variants that a manifest belongs to: all of them for a file that none claims."""
+        owners = tuple(each.name for each in self.variants if path in each.manifests or path == each.lock)
+        return owners or tuple(each.name for each in self.variants)

@@ -1,0 +1,224 @@
+"""Find evidence where a gone name went: advice in texts, the package's importers, stand-ins."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections import Counter
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tooling.upgrade.symbols import Upstream
+
+
+_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_QUOTE = r"[`'\"]{0,3}"
+_ADVICE = re.compile(
+    r"\b(?:use|using|prefer|switch(?:ing)? to|migrate to|renamed(?: to| as)?|moved (?:to|into)|in favou?r of|"
+    r"(?:been )?replaced (?:by|with)|available (?:as|in|from|under)|import(?:ed)?(?: it)? from|pass|set|call)\s+"
+    r"(?:(?:it|them)\s+(?:to|as|from|by|with)\s+)?(?:the\s+)?(?:new\s+|following\s+)?"
+    r"(?:(?:class|function|method|module|attribute|argument|parameter|keyword|field|property|option)\s+)?"
+    rf"(?P<quote>{_QUOTE})(?P<name>{_NAME})(?:\([^)]*\))?(?P=quote)"
+    rf"(?:(?:,|,? or|/)\s+{_QUOTE}(?P<other>{_NAME}))?",
+    re.IGNORECASE,
+)
+_IMPORT = re.compile(rf"\bfrom\s+(?P<module>{_NAME})\s+import\s+(?P<name>[A-Za-z_]\w*)")
+_ENDS = re.compile(
+    r"deprecat|obsolete|no longer|legacy|instead|(?:re)?moved|renamed|replaced|favou?r|will be|superseded",
+    re.IGNORECASE,
+)
+_LONGEST = 4000
+
+
+def advised(text: str) -> Iterator[str]:
+    """Names that a text tells to use, in order, as it writes them: "use `model.dtype` instead" gives "model.dtype".
+
+    Any word after "use" is one: whoever asks checks that it exists."""
+    text = " ".join(text[:_LONGEST].split())
+    for match in _IMPORT.finditer(text):
+        yield f"{match['module']}.{match['name']}"
+    for match in _ADVICE.finditer(text):
+        yield match["name"]
+        if match["other"]:
+            yield match["other"]
+
+
+def texts_about(source: str, name: str) -> Iterator[str]:
+    """Texts in a piece of code that mention a name and speak of its end; adjacent strings are one, of f-strings only
+    the constant parts count. Nothing for code that cannot be parsed."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                text = constant_text(argument)
+                if word.search(text) and _ENDS.search(text) and _ADVICE.search(" ".join(text.split())):
+                    yield text
+
+
+def constant_text(node: ast.expr) -> str:
+    """The text of a string expression, as far as it is constant; "" for anything else."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(constant_text(value) if isinstance(value, ast.Constant) else " " for value in values)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return constant_text(left) + constant_text(right)
+    return ""
+
+
+Imported = tuple[str, str]
+"""(absolute module, name)."""
+
+
+class ImportIndex:
+    """`from a import b` of all modules of a release."""
+
+    def __init__(self, of: Mapping[str, frozenset[Imported]]) -> None:
+        """of: what each module imports."""
+        self.of = of
+        self._by_name: dict[str, list[tuple[str, str]]] = {}
+        for importer, imported in of.items():
+            for module, name in imported:
+                self._by_name.setdefault(name, []).append((importer, module))
+
+    def importers(self, name: str) -> list[tuple[str, str]]:
+        """(importing module, module it is imported from) of a name."""
+        return sorted(self._by_name.get(name, ()))
+
+    def sources(self, name: str) -> Counter[str]:
+        """How often a name is imported from each module; a package that passes on what is in it does not count."""
+        return Counter(module for importer, module in self.importers(name) if not module.startswith(f"{importer}."))
+
+
+def import_index(upstream: Upstream) -> ImportIndex:
+    """The index of a release; made once per process and content."""
+    return _made(Keyed(upstream))
+
+
+class Keyed:
+    """A release that equals others of the same content: a key for what is made once per process."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.upstream = upstream
+        self._key = upstream.release.digest()
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keyed) and other._key == self._key
+
+
+@lru_cache(maxsize=8)
+def _made(keyed: Keyed) -> ImportIndex:
+    return ImportIndex(
+        {
+            importer: frozenset((module, name) for module, names in imported.items() for name in names)
+            for importer, imported in keyed.upstream.imports().items()
+        }
+    )
+
+
+def votes(old: ImportIndex, new: ImportIndex, name: str, modules: frozenset[str]) -> Counter[Imported]:
+    """What the importers of a name from these modules import instead in the new release: the same name from elsewhere,
+    or, where one import of a module went and one came, another name."""
+    found: Counter[Imported] = Counter()
+    for importer, module in old.importers(name):
+        if module not in modules or importer not in new.of:
+            continue
+        gone = old.of[importer] - new.of[importer]
+        came = new.of[importer] - old.of[importer]
+        if (module, name) not in gone:
+            continue
+        same = [each for each in came if each[1] == name]
+        if same:
+            found.update(same)
+        elif len([each for each in gone if each[0] == module]) == 1:
+            renamed = [each for each in came if each[0] == module]
+            found.update(renamed if len(renamed) == 1 else [])
+    return found
+
+
+_LONGEST_SHIM = 20_000
+_OLD_TIMES = re.compile(r"deprecat|warn|alias|backward|legacy|compat|renamed", re.IGNORECASE)
+
+
+def stands_for(source: str) -> str:
+    """The dotted name that a piece of code passes on to, as it writes it; "" if it does something of its own.
+
+    old = deprecated("old", New)       New, the only name among the arguments
+    class Old(New): only warnings      New
+    def old(*args, **kw): only warnings; return new(*args, **kw)          new
+    """
+    if len(source) > _LONGEST_SHIM or not _OLD_TIMES.search(source):
+        return ""
+    try:
+        tree = ast.parse(textwrap.dedent(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    match tree.body:
+        case [ast.ClassDef() as node]:
+            if len(node.bases) != 1 or not all(_is_idle_member(statement) for statement in node.body):
+                return ""
+            return _dotted(node.bases[0])
+        case [ast.FunctionDef() | ast.AsyncFunctionDef() as node]:
+            return _callee(node.body)
+        case [ast.Expr(value=ast.Call() as call)]:
+            names = [name for argument in call.args if (name := _dotted(argument))]
+            return names[0] if len(names) == 1 else ""
+    return ""
+
+
+def _is_idle_member(statement: ast.stmt) -> bool:
+    """A docstring, `pass`, or a method that warns and hands everything to the base."""
+    if not isinstance(statement, ast.FunctionDef):
+        return _is_idle(statement)
+    *before, last = statement.body
+    return all(_is_idle(each) for each in before) and (_is_idle(last) or _is_super_call(last))
+
+
+def _is_super_call(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Call(func=function)) | ast.Return(value=ast.Call(func=function)):
+            return ast.unparse(function).startswith("super(")
+    return False
+
+
+def _callee(body: list[ast.stmt]) -> str:
+    *before, last = body
+    if not all(_is_idle(statement) for statement in before):
+        return ""
+    match last:
+        case ast.Return(value=ast.Call(func=function)) | ast.Return(value=ast.Await(value=ast.Call(func=function))):
+            return _dotted(function)
+    return ""
+
+
+def _is_idle(statement: ast.stmt) -> bool:
+    """A docstring, `pass`, an import, or a call whose value nobody takes and that speaks of deprecation."""
+    match statement:
+        case ast.Pass() | ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Expr(value=ast.Call(func=function)):
+            return any(word in ast.unparse(function).lower() for word in ("warn", "deprecat"))
+    return False
+
+
+def _dotted(node: ast.expr) -> str:
+    """The dotted name that an expression is; "" for others."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name):
+            inner = _dotted(value)
+            return f"{inner}.{name}" if inner else ""
+    return ""

@@ -1,1 +1,0 @@
-"""Where this user looks for packages, as pip and uv are told."""

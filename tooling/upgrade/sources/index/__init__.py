@@ -1,1 +1,0 @@
-"""What indexes answer about a distribution: pages read, cached, and brought together."""

@@ -1,0 +1,316 @@
+"""Fetch and parse index pages (PEP 503 and PEP 691), and keep them in the cache."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+import time
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import url2pathname
+
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import InvalidVersion
+
+from tooling.upgrade.errors import OfflineError, UpstreamError
+from tooling.upgrade.sources.links import FileLink, without_credentials
+from tooling.upgrade.sources.transport import NetworkError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tooling.upgrade.sources.cache import Cache
+    from tooling.upgrade.sources.index_config import Index
+    from tooling.upgrade.sources.transport import Answer, Transport
+
+
+ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+_HEXADECIMAL = re.compile(r"[0-9a-f]{32,128}\Z")
+_ALGORITHMS = frozenset({"sha256", "sha384", "sha512", "sha3_256", "sha3_512", "blake2b", "sha224", "sha1", "md5"})
+
+
+def read_page(body: bytes, content_type: str, url: str, distribution: str) -> list[FileLink]:
+    """The files of one distribution that a page lists; those of others are left out.
+
+    url: where the page came from, for its relative links."""
+    if "json" in content_type:
+        try:
+            page = json.loads(body)
+        except (ValueError, RecursionError):
+            return []
+        entries = page.get("files") if isinstance(page, dict) else None
+        found = []
+        for entry in entries if isinstance(entries, list) else []:
+            link = _entry_link(entry, url, distribution) if isinstance(entry, dict) else None
+            if link is not None:
+                found.append(link)
+        return found
+    parser = _Anchors(url)
+    parser.feed(body.decode("utf-8", "replace"))
+    parser.close()
+    return [link for anchor in parser.anchors if (link := _anchor_link(anchor, distribution, url)) is not None]
+
+
+def file_link(filename: str, url: str, distribution: str, **facts: Any) -> FileLink | None:
+    """A link as a record; None when the name is neither a wheel nor an sdist of the distribution."""
+    named = parse_filename(filename)
+    if named is None or named[0] != distribution or urlsplit(url).scheme not in {"http", "https", "file"}:
+        return None
+    return FileLink(filename=filename, url=without_credentials(url), version=named[1], is_wheel=named[2], **facts)
+
+
+def parse_filename(filename: str) -> tuple[str, str, bool] | None:
+    """(normalised distribution, version, whether it is a wheel); None for other files."""
+    try:
+        if filename.endswith(".whl"):
+            name, version, _, _ = parse_wheel_filename(filename)
+            return name, str(version), True
+        name, version = parse_sdist_filename(filename)
+    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+        return None
+    return name, str(version), False
+
+
+class _Anchors(HTMLParser):
+    """Collects the attributes of `<a>`, with `href` made absolute."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._base = url
+        self.anchors: list[dict[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        if tag == "base" and "href" in found:
+            self._base = _joined(self._base, found["href"])
+        elif tag == "a" and "href" in found:
+            self.anchors.append({**found, "href": _joined(self._base, found["href"])})
+
+
+def _joined(base: str, address: str) -> str:
+    try:
+        return urljoin(base, address.strip())
+    except ValueError:
+        return ""
+
+
+def _anchor_link(anchor: Mapping[str, str], distribution: str, source: str) -> FileLink | None:
+    url, _, fragment = anchor["href"].partition("#")
+    filename = unquote(url.partition("?")[0].rpartition("/")[2])
+    metadata = anchor.get("data-core-metadata", anchor.get("data-dist-info-metadata"))
+    yanked = anchor.get("data-yanked")
+    return file_link(
+        filename,
+        url,
+        distribution,
+        hashes=_hashes([fragment.partition("=")[::2]]),
+        requires_python=anchor.get("data-requires-python", ""),
+        yanked=None if yanked is None else yanked or "no reason given",
+        metadata=metadata is not None and metadata.lower() != "false",
+        metadata_sha256=dict(_hashes([(metadata or "").partition("=")[::2]])).get("sha256", ""),
+        source=without_credentials(source),
+    )
+
+
+def _entry_link(entry: Mapping[str, Any], base: str, distribution: str) -> FileLink | None:
+    filename, url = entry.get("filename"), entry.get("url")
+    if not isinstance(filename, str) or not isinstance(url, str):
+        return None
+    metadata = entry.get("core-metadata", entry.get("dist-info-metadata"))
+    metadata_hashes = _hashes(list(metadata.items())) if isinstance(metadata, dict) else ()
+    hashes = entry.get("hashes")
+    yanked = entry.get("yanked")
+    size = entry.get("size")
+    return file_link(
+        filename,
+        _joined(base, url).partition("#")[0],
+        distribution,
+        hashes=_hashes(list(hashes.items())) if isinstance(hashes, dict) else (),
+        requires_python=_text(entry.get("requires-python")),
+        yanked=(_text(yanked) or "no reason given") if yanked else None,
+        size=size if isinstance(size, int) and size >= 0 else None,
+        uploaded=_text(entry.get("upload-time")),
+        metadata=bool(metadata),
+        metadata_sha256=dict(metadata_hashes).get("sha256", ""),
+        source=without_credentials(base),
+    )
+
+
+def _hashes(pairs: list[Any]) -> tuple[tuple[str, str], ...]:
+    """Pairs that are an algorithm hashlib has and a digest, the algorithm in lower case."""
+    found = []
+    for algorithm, digest in pairs:
+        name, value = _text(algorithm).lower(), _text(digest).lower()
+        if name in _ALGORITHMS and _HEXADECIMAL.match(value):
+            found.append((name, value))
+    return tuple(found)
+
+
+def _text(value: object) -> str:
+    return value.strip() if isinstance(value, str) else ""
+
+
+FRESH_SECONDS = 600
+_MAX_PAGE = 64 << 20
+_MAX_FOLDER = 200_000
+_ENDINGS = (".whl", ".tar.gz", ".zip")
+
+
+class Pages:
+    """Answers "which files are there" for one place at a time."""
+
+    def __init__(
+        self, transport: Transport, cache: Cache, report: Callable[[str], None], *, offline: bool, fresh: bool = False
+    ) -> None:
+        """fresh: whether to ask even for pages that are fresh enough."""
+        self._transport = transport
+        self._cache = cache
+        self._report = report
+        self._offline = offline
+        self._fresh = fresh
+
+    def of_index(self, index: Index, distribution: str) -> list[FileLink]:
+        """Files of a distribution at an index; none if it does not know it. Raises OfflineError, UpstreamError."""
+        if index.url.startswith("file:"):
+            folder = local_path(index.url)
+            return self.of_folder(folder if index.flat else folder / distribution, distribution)
+        if "://" not in index.url:
+            return self.of_folder(Path(index.url) if index.flat else Path(index.url) / distribution, distribution)
+        return self.of_page(index.url if index.flat else f"{index.url}/{distribution}/", distribution)
+
+    def of_folder(self, folder: Path, distribution: str) -> list[FileLink]:
+        """Files in a folder, or on the page `index.html` in it."""
+        page = folder / "index.html"
+        try:
+            if page.is_file() and page.stat().st_size <= _MAX_PAGE:
+                return read_page(page.read_bytes(), "text/html", page.as_uri(), distribution)
+            names = sorted(path.name for path in folder.iterdir())[:_MAX_FOLDER] if folder.is_dir() else []
+        except OSError as error:
+            raise UpstreamError(f"unreadable folder: {error.strerror}", where=str(folder)) from error
+        links = [_local_link(folder / name, distribution) for name in names if name.endswith(_ENDINGS)]
+        return [link for link in links if link is not None]
+
+    def of_place(self, place: str, distribution: str) -> list[FileLink]:
+        """Files at a find-links place: a folder, an archive, or the address or path of a page."""
+        if "://" in place and not place.startswith("file:"):
+            if urlsplit(place).path.endswith(_ENDINGS):
+                name = urlsplit(place).path.rpartition("/")[2]
+                found = file_link(name, place.partition("#")[0], distribution, source=without_credentials(place))
+                return [found] if found is not None else []
+            return self.of_page(place, distribution)
+        path = local_path(place) if place.startswith("file:") else Path(place).expanduser()
+        if path.is_file() and path.suffix in {".html", ".htm"}:
+            return read_page(path.read_bytes(), "text/html", path.resolve().as_uri(), distribution)
+        if path.is_file():
+            link = _local_link(path, distribution)
+            return [link] if link is not None else []
+        return self.of_folder(path, distribution)
+
+    def of_page(self, url: str, distribution: str) -> list[FileLink]:
+        """Files that a page lists, from the cache where that is new enough."""
+        name = f"pages/{hashlib.sha256(without_credentials(url).encode()).hexdigest()[:32]}.json"
+        kept = self._cache.read(name)
+        if self._offline:
+            if not kept:
+                raise OfflineError("this page was never fetched", where=without_credentials(url))
+            return _links(kept, distribution)
+        age = time.time() - kept["fetched"] if isinstance(kept.get("fetched"), float) else FRESH_SECONDS
+        if kept and 0 <= age < FRESH_SECONDS and not self._fresh:
+            return _links(kept, distribution)
+        try:
+            kept = self._asked(url, kept)
+        except NetworkError as error:
+            if not kept:
+                raise
+            self._report(f"{error.where or without_credentials(url)} does not answer; what it said before is used")
+            return _links(kept, distribution)
+        import json
+
+        self._cache.write(name, json.dumps(kept, sort_keys=True).encode())
+        return _links(kept, distribution)
+
+    def _asked(self, url: str, kept: dict[str, Any]) -> dict[str, Any]:
+        headers = {"Accept": ACCEPT}
+        for header, key in (("If-None-Match", "etag"), ("If-Modified-Since", "modified")):
+            if isinstance(kept.get(key), str) and kept[key]:
+                headers[header] = kept[key]
+        try:
+            answer = self._transport.get(url, headers)
+        except RefusedError as error:
+            if error.status in {404, 410}:
+                return {"url": without_credentials(url), "fetched": time.time(), "type": "text/html", "body": ""}
+            raise
+        with answer:
+            if answer.status == 304:
+                return {**kept, "fetched": time.time()}
+            body = _unpacked(_whole(answer), answer)
+        return {
+            "url": without_credentials(answer.url),
+            "fetched": time.time(),
+            "etag": answer.headers.get("etag", ""),
+            "modified": answer.headers.get("last-modified", ""),
+            "type": answer.headers.get("content-type", ""),
+            "body": base64.b64encode(zlib.compress(body, 3)).decode(),
+        }
+
+
+def local_path(url: str) -> Path:
+    """The path of a file: address."""
+    return Path(url2pathname(urlsplit(url).path))
+
+
+def _whole(answer: Answer) -> bytes:
+    blocks: list[bytes] = []
+    total = 0
+    while block := answer.read(1 << 16):
+        blocks.append(block)
+        total += len(block)
+        if total > _MAX_PAGE:
+            raise UpstreamError(f"the page is larger than {_MAX_PAGE >> 20} MB", where=without_credentials(answer.url))
+    expected = answer.headers.get("content-length", "")
+    if expected.isdecimal() and total != int(expected):
+        raise NetworkError("the connection broke", where=without_credentials(answer.url))
+    return b"".join(blocks)
+
+
+def _unpacked(body: bytes, answer: Answer) -> bytes:
+    """The page itself: some servers compress what was asked for as it is."""
+    encoding = answer.headers.get("content-encoding", "identity").lower()
+    if encoding not in {"gzip", "x-gzip", "deflate"}:
+        return body
+    try:
+        machine = zlib.decompressobj(47)  # gzip or zlib, as the header of the data says
+        page = machine.decompress(body, _MAX_PAGE + 1)
+    except zlib.error as error:
+        raise UpstreamError(f"unreadable page: {error}", where=without_credentials(answer.url)) from None
+    if len(page) > _MAX_PAGE:
+        raise UpstreamError(f"the page is larger than {_MAX_PAGE >> 20} MB", where=without_credentials(answer.url))
+    return page
+
+
+def _links(kept: dict[str, Any], distribution: str) -> list[FileLink]:
+    try:
+        body = zlib.decompressobj().decompress(base64.b64decode(kept["body"]), _MAX_PAGE) if kept["body"] else b""
+        return read_page(body, str(kept["type"]), str(kept["url"]), distribution)
+    except (KeyError, TypeError, ValueError, binascii.Error, zlib.error):
+        return []
+
+
+def _local_link(path: Path, distribution: str) -> FileLink | None:
+    try:
+        resolved = path.resolve(strict=True)
+        size = resolved.stat().st_size
+    except OSError:
+        return None
+    return file_link(path.name, resolved.as_uri(), distribution, size=size, source=str(path.parent))
