@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Severity(StrEnum):
+class AuditSeverity(StrEnum):
     """How bad a finding is."""
 
     BREAKING = "breaking"
@@ -20,7 +20,7 @@ class Severity(StrEnum):
     INFO = "info"
 
 
-class Verdict(StrEnum):
+class FindingKind(StrEnum):
     """Kind of a finding; docs/upgrade.md has an entry with an example for each."""
 
     REMOVED = "removed"
@@ -71,7 +71,7 @@ class Replacement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class AuditFinding:
     """One place of the audited repository that the new version breaks, or may."""
 
     path: str
@@ -81,8 +81,8 @@ class Finding:
     column: int = 0
     """0-based, in UTF-8 bytes as `ast` counts."""
     end_line: int
-    kind: Verdict
-    severity: Severity
+    kind: FindingKind
+    severity: AuditSeverity
     confidence: float
     """0 to 1: how sure the inference is that this place touches that symbol, and that the two sides differ so."""
     distribution: str
@@ -115,7 +115,7 @@ class Audit:
     distribution: str
     old_version: str
     new_version: str
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     """By path, line and column; one cause at one place is one finding."""
     files: int = 0
     """Files of the repository that were looked at."""
@@ -142,7 +142,7 @@ class Audit:
         """Whether no file was in scope, or only excluded files use the package: "0 findings" would be misleading."""
         return not self.files or bool(self.excluded and not self.uses and not self.findings)
 
-    def worst(self) -> Severity | None:
+    def worst(self) -> AuditSeverity | None:
         """The highest severity among the findings, INFO left out."""
         found = {finding.severity for finding in self.findings}
-        return next((level for level in (Severity.BREAKING, Severity.WARNING) if level in found), None)
+        return next((level for level in (AuditSeverity.BREAKING, AuditSeverity.WARNING) if level in found), None)

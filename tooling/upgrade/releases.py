@@ -76,7 +76,7 @@ class Release(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class TopLevelName:
     """A row of the table of top-level names."""
 
     module: str
@@ -89,4 +89,4 @@ class Definition:
 class NameTable:
     """Where each top-level name of a release is defined, by pattern and without parsing."""
 
-    by_name: Mapping[str, Sequence[Definition]] = field(default_factory=dict)
+    by_name: Mapping[str, Sequence[TopLevelName]] = field(default_factory=dict)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tooling.upgrade.releases import NameTable, Release
-    from tooling.upgrade.uses import Derivation
+    from tooling.upgrade.uses import AccessPath
 
 
 class SymbolKind(StrEnum):
@@ -205,7 +205,7 @@ class Values:
 class Gone:
     """Following a derivation failed: at `step`, because of `absent`; `partly` if some members of a union go on."""
 
-    step: Derivation
+    step: AccessPath
     absent: Absent
     partly: bool = False
 
@@ -266,11 +266,11 @@ class Upstream(Protocol):
         """Whether a function or class takes the keyword, followed through **kwargs."""
         ...
 
-    def follow(self, derivation: Derivation) -> Outcome:
+    def follow(self, derivation: AccessPath) -> Outcome:
         """The value of an expression of a client, on this release."""
         ...
 
-    def unpacked(self, derivation: Derivation) -> int | None:
+    def unpacked(self, derivation: AccessPath) -> int | None:
         """How many values it unpacks into, where that is sure."""
         ...
 

@@ -30,7 +30,7 @@ class Name:
 class Attribute:
     """`base.name`."""
 
-    base: Derivation
+    base: AccessPath
     name: str
 
 
@@ -38,43 +38,43 @@ class Attribute:
 class Called:
     """The value of calling `base` (an instance, if it is a class)."""
 
-    base: Derivation
+    base: AccessPath
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceOf:
     """A value annotated with the type expression `base`: `x: LLM`, `self` of a subclass, an `isinstance` branch."""
 
-    base: Derivation
+    base: AccessPath
 
 
 @dataclass(frozen=True, slots=True)
 class SuperOf:
     """`super()` in a class whose bases are these, in order."""
 
-    bases: tuple[Derivation, ...]
+    bases: tuple[AccessPath, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
     """`await base`."""
 
-    base: Derivation
+    base: AccessPath
 
 
 @dataclass(frozen=True, slots=True)
 class Iterated:
     """An element of `base` as a loop or comprehension gives it."""
 
-    base: Derivation
+    base: AccessPath
     asynchronous: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ItemOf:
     """`base[key]`; `key` where it is a constant, else None. Unpacking `a, b = base` gives items 0 and 1."""
 
-    base: Derivation
+    base: AccessPath
     key: str | int | None
 
 
@@ -82,7 +82,7 @@ class Item:
 class Entered:
     """The target of `with base as x`."""
 
-    base: Derivation
+    base: AccessPath
     asynchronous: bool = False
 
 
@@ -91,7 +91,7 @@ class Parametrised:
     """A type expression with arguments: list[LLM], AsyncIterator[X]. `name` is the origin's last part."""
 
     name: str
-    arguments: tuple[Derivation, ...]
+    arguments: tuple[AccessPath, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +99,14 @@ class ClientClass:
     """A class of the repository with bases among ours. Instances have its own members (not here) and the bases'."""
 
     dotted: str
-    bases: tuple[Derivation, ...]
+    bases: tuple[AccessPath, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
     """One of several, by branches or assignments."""
 
-    members: tuple[Derivation, ...]
+    members: tuple[AccessPath, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Unknown:
     """Not ours, or beyond inference."""
 
 
-Derivation = (
+AccessPath = (
     Name
     | Attribute
     | Called
@@ -122,7 +122,7 @@ Derivation = (
     | SuperOf
     | Awaited
     | Iterated
-    | Item
+    | ItemOf
     | Entered
     | Parametrised
     | ClientClass
@@ -134,7 +134,7 @@ Derivation = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class SourcePlace:
     """A range of a file of the repository. Lines are 1-based, columns 0-based UTF-8 bytes, as in `ast`."""
 
     path: str
@@ -174,7 +174,7 @@ class CompareVersion:
 class HasName:
     """`hasattr(base, "name")`, `"name" in dir(base)`, or `getattr(base, "name", None)` used as a condition."""
 
-    base: Derivation
+    base: AccessPath
     name: str
 
 
@@ -182,7 +182,7 @@ class HasName:
 class HasParameter:
     """`"name" in inspect.signature(base).parameters`, or of dataclasses.fields(base)."""
 
-    base: Derivation
+    base: AccessPath
     name: str
 
 
@@ -232,7 +232,7 @@ Condition = CompareVersion | HasName | HasParameter | ModuleExists | Constant | 
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class TryPart:
     """One `try` statement around a use. Uses of one `number` in one file belong to one statement."""
 
     number: int
@@ -254,21 +254,21 @@ class Attempt:
 class Argument:
     """One argument of a call."""
 
-    place: Place
+    place: SourcePlace
     name: str | None
     """Keyword; None for a positional one."""
     position: int
     """Of a positional one; -1 for keywords."""
     literal: str | None = None
     """Source of a literal value."""
-    target: Derivation | None = None
+    target: AccessPath | None = None
     """What is passed, where it is ours."""
     from_mapping: bool = False
     """A keyword known from a literal dict that was unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class PassedArguments:
     """How something is called. `self` and `cls` are not among them."""
 
     given: tuple[Argument, ...] = ()
@@ -289,7 +289,7 @@ class ClientParameter:
     """"positional-only", "positional", "star", "keyword-only" or "double-star"."""
     has_default: bool
     default: str = ""
-    annotation: Derivation | None = None
+    annotation: AccessPath | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,7 @@ class Action(StrEnum):
     READ = "read"
     """A name or attribute is read and nothing below applies. Chains give one use for each link that is ours."""
     CALL = "call"
-    """Also partial, Thread(target=...), .remote(...), to_thread: see `Arguments.partial`."""
+    """Also partial, Thread(target=...), .remote(...), to_thread: see `PassedArguments.partial`."""
     SUBCLASS = "subclass"
     """Named as a base. Keywords of the class statement are in `arguments`."""
     OVERRIDE = "override"
@@ -347,11 +347,11 @@ class Use:
     """One thing that one place does with a package."""
 
     action: Action
-    place: Place
-    target: Derivation
+    place: SourcePlace
+    target: AccessPath
     package: str
     """Import name it belongs to: the first part(s) of the dotted path, as policy names it."""
-    arguments: Arguments | None = None
+    arguments: PassedArguments | None = None
     method: ClientMethod | None = None
     awaited: bool | None = None
     """Of a call: True if awaited on the spot, False if a bare statement or used as a value at once, None if it is
@@ -362,7 +362,7 @@ class Use:
     never run."""
     conditions: tuple[Condition, ...] = ()
     """All must hold for the place to be reached, outermost first. Negated for `else` branches and after early exits."""
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[TryPart, ...] = ()
     """Outermost first."""
     switches: tuple[Name, ...] = ()
     """For a fallback that sets a name to None instead: what is switched off when this fails."""
@@ -378,7 +378,7 @@ class Use:
 class DeadGuard:
     """A condition that is worth watching: `guard-dead` is judged against the new manifest's range."""
 
-    place: Place
+    place: SourcePlace
     condition: Condition
 
 
@@ -391,7 +391,7 @@ class FileUses:
     """Of the content."""
     uses: tuple[Use, ...]
     guards: tuple[DeadGuard, ...] = ()
-    extensions: tuple[tuple[Derivation, frozenset[str]], ...] = ()
+    extensions: tuple[tuple[AccessPath, frozenset[str]], ...] = ()
     """Bases among ours of the repository's classes, and what these have beside: an annotated value may be of them."""
     problem: str = ""
     """Why the file could not be read (syntax of another Python, not text); the audit says so and goes on."""

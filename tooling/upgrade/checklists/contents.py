@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ChecklistPackage:
     """The head of a checklist, from the policy."""
 
     distribution: str
@@ -41,7 +41,7 @@ class AffectedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ChecklistEntry:
     """A symbol of the package, and everything this repository does with it."""
 
     symbol: str
@@ -72,15 +72,15 @@ class GuardedPlace:
 class Checklist:
     """All of it, sorted."""
 
-    subject: Subject
+    subject: ChecklistPackage
     files: tuple[AffectedFile, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[ChecklistEntry, ...]
     guarded: tuple[GuardedPlace, ...]
     upstream_paths: tuple[str, ...]
     """Files of the package that define what is used."""
 
 
-def guards_of(use: Use, subject: Subject) -> set[GuardedPlace]:
+def guards_of(use: Use, subject: ChecklistPackage) -> set[GuardedPlace]:
     """The conditions about the package that a use stands under."""
     return {
         GuardedPlace(use.place.path, use.function, text)
@@ -89,7 +89,7 @@ def guards_of(use: Use, subject: Subject) -> set[GuardedPlace]:
     }
 
 
-def spelled(condition: Condition, subject: Subject) -> str:
+def spelled(condition: Condition, subject: ChecklistPackage) -> str:
     """A condition in words if it speaks of the package's version or shape; else ""."""
     match condition:
         case Not(inner):
@@ -116,7 +116,7 @@ def spelled(condition: Condition, subject: Subject) -> str:
     return ""
 
 
-def _joined(word: str, conditions: Iterable[Condition], subject: Subject) -> str:
+def _joined(word: str, conditions: Iterable[Condition], subject: ChecklistPackage) -> str:
     return word.join(filter(None, (spelled(part, subject) for part in conditions)))
 
 
@@ -134,7 +134,7 @@ _HOLDS: Final = {
 }
 
 
-def collect(subject: Subject, files: Iterable[FileUses], upstream: Upstream | None) -> Checklist:
+def collect(subject: ChecklistPackage, files: Iterable[FileUses], upstream: Upstream | None) -> Checklist:
     """upstream: the release in use; None when it could not be had (then there are no entries)."""
     affected, guarded = [], set[GuardedPlace]()
     uses_of: dict[str, list[Use]] = defaultdict(list)
@@ -179,7 +179,7 @@ def _symbols(use: Use, upstream: Upstream | None) -> list[Symbol]:
     return [symbol for symbol in symbols if symbol.kind is not SymbolKind.MODULE and upstream.owns(symbol.dotted)]
 
 
-def _entry(symbol: Symbol, uses: Sequence[Use], upstream: Upstream | None) -> Entry:
+def _entry(symbol: Symbol, uses: Sequence[Use], upstream: Upstream | None) -> ChecklistEntry:
     assert upstream is not None, "entries need a release"
     ordered = sorted(uses, key=lambda use: (use.action in (Action.IMPORT, Action.STRING), use.place))
     signature = None
@@ -197,7 +197,7 @@ def _entry(symbol: Symbol, uses: Sequence[Use], upstream: Upstream | None) -> En
         lines.append(f"gives {' or '.join(map(str, counts))} values")
     if symbol.dotted.rpartition(".")[2].startswith("_") or any(use.private for use in uses):
         lines.append("still exists: it is private")
-    return Entry(
+    return ChecklistEntry(
         symbol=symbol.dotted,
         source=symbol.file,
         signature=_shown(symbol, signature),

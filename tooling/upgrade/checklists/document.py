@@ -21,7 +21,7 @@ from tooling.upgrade.report.text import code, escaped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.upgrade.checklists.contents import AffectedFile, Checklist, Entry, GuardedPlace
+    from tooling.upgrade.checklists.contents import AffectedFile, Checklist, ChecklistEntry, GuardedPlace
 
 _BEGIN: Final = re.compile(r"^<!-- areal-audit:begin (?P<key>[\w .:-]+) -->$")
 _END: Final = "<!-- areal-audit:end -->"
@@ -149,7 +149,7 @@ def _files(files: Sequence[AffectedFile]) -> str:
     return "\n".join(lines[:-1]) + "\n"
 
 
-def _entry(entry: Entry) -> str:
+def _entry(entry: ChecklistEntry) -> str:
     # How many more is left out: every new call would make the list untrue.
     sites = ", ".join(map(code, entry.sites[:MOST_SITES])) + (", ..." if len(entry.sites) > MOST_SITES else "")
     lines = [f"### {escaped(entry.symbol)}", "", f"- Source: {code(entry.source)}", f"- Called in: {sites}"]

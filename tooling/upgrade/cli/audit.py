@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tooling.kit.change.plan import Plan
-    from tooling.upgrade.operations.checking import Checked
-    from tooling.upgrade.operations.context import Context
+    from tooling.upgrade.operations.checking import CheckedPackage
+    from tooling.upgrade.operations.context import UpgradeContext
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> Report:
     return _report(checked, arguments, plan, [])
 
 
-def _planned(context: Context, arguments: argparse.Namespace) -> tuple[tuple[Checked, ...], Plan]:
+def _planned(context: UpgradeContext, arguments: argparse.Namespace) -> tuple[tuple[CheckedPackage, ...], Plan]:
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.operations.checking import write
 
@@ -58,7 +58,7 @@ def _planned(context: Context, arguments: argparse.Namespace) -> tuple[tuple[Che
     return checked, plan
 
 
-def _known(context: Context, names: Sequence[str]) -> tuple[str, ...]:
+def _known(context: UpgradeContext, names: Sequence[str]) -> tuple[str, ...]:
     from packaging.utils import canonicalize_name
 
     wanted = tuple(canonicalize_name(name) for name in names)
@@ -71,7 +71,7 @@ def _known(context: Context, names: Sequence[str]) -> tuple[str, ...]:
     return wanted
 
 
-def _check(context: Context, names: Sequence[str], plan: Plan | None) -> tuple[Checked, ...]:
+def _check(context: UpgradeContext, names: Sequence[str], plan: Plan | None) -> tuple[CheckedPackage, ...]:
     from tooling.upgrade.operations.checking import check
 
     checked = check(context, only=names, plan=plan)
@@ -80,7 +80,7 @@ def _check(context: Context, names: Sequence[str], plan: Plan | None) -> tuple[C
 
 
 def _report(
-    checked: Sequence[Checked], arguments: argparse.Namespace, plan: Plan | None, warnings: Sequence[str]
+    checked: Sequence[CheckedPackage], arguments: argparse.Namespace, plan: Plan | None, warnings: Sequence[str]
 ) -> Report:
     untrue = [one for one in checked if one.drifts]
     # What was written is true now; damaged files are left, and so are those whose release could not be had.
@@ -113,7 +113,7 @@ def _report(
     )
 
 
-def _lines(checked: Sequence[Checked], untrue: str) -> Iterator[str]:
+def _lines(checked: Sequence[CheckedPackage], untrue: str) -> Iterator[str]:
     if not checked:
         yield "no package is watched here: no manifest names one, and there is no [tool.areal.upgrade]"
     for one in checked:

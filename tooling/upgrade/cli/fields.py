@@ -11,8 +11,8 @@ from tooling.upgrade.report.document import document, finding_object
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.upgrade.locks.result import LockResult, Proposal
-    from tooling.upgrade.manifests.bump import Edit
+    from tooling.upgrade.locks.result import LockResult, RelaxProposal
+    from tooling.upgrade.manifests.bump import VersionEdit
     from tooling.upgrade.operations.upgrading import Upgrade
     from tooling.upgrade.releases import Origin
 
@@ -36,7 +36,7 @@ def sources(origins: Sequence[Origin]) -> list[dict[str, Any]]:
     return [asdict(origin) for origin in origins]
 
 
-def _edit(edit: Edit) -> dict[str, Any]:
+def _edit(edit: VersionEdit) -> dict[str, Any]:
     return {"path": edit.path, "line": edit.line, "before": edit.before, "after": edit.after, "why": edit.why}
 
 
@@ -53,7 +53,7 @@ def _lock(result: LockResult) -> dict[str, Any]:
     }
 
 
-def _proposal(proposal: Proposal) -> dict[str, Any]:
+def _proposal(proposal: RelaxProposal) -> dict[str, Any]:
     declaration = proposal.declaration
     return {
         "path": declaration.path,

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from tooling.cli.git import Repository
     from tooling.kit.change.plan import Plan
-    from tooling.upgrade.operations.context import Context
+    from tooling.upgrade.operations.context import UpgradeContext
 
 
-def context_of(arguments: argparse.Namespace) -> Context:
+def context_of(arguments: argparse.Namespace) -> UpgradeContext:
     """The context that the shared options describe."""
     from tooling.upgrade.operations.context import open_context
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tooling.cli.report import Report
-    from tooling.upgrade.operations.context import Context
-    from tooling.upgrade.operations.upgrading import Upgrade, Wishes
+    from tooling.upgrade.operations.context import UpgradeContext
+    from tooling.upgrade.operations.upgrading import Upgrade, UpgradeOptions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,12 +69,12 @@ def _sarif(upgrade: Upgrade, stream: TextIO) -> Report:
     )
 
 
-def _wishes(arguments: argparse.Namespace) -> Wishes:
+def _wishes(arguments: argparse.Namespace) -> UpgradeOptions:
     from tooling.upgrade.manifests.requests import parse_request
-    from tooling.upgrade.operations.upgrading import Wishes
+    from tooling.upgrade.operations.upgrading import UpgradeOptions
 
     requests = tuple(parse_request(text) for text in arguments.requests)
-    return Wishes(
+    return UpgradeOptions(
         requests=requests,
         old=_old_versions(arguments.old, {request.distribution for request in requests}),
         bump=not arguments.audit_only,
@@ -114,7 +114,7 @@ def _old_versions(texts: Sequence[str], asked: set[str]) -> dict[str, str]:
     return old
 
 
-def _planned(context: Context, wishes: Wishes, arguments: argparse.Namespace) -> Upgrade:
+def _planned(context: UpgradeContext, wishes: UpgradeOptions, arguments: argparse.Namespace) -> Upgrade:
     """The plan; when it fails, one that holds the summary only, with the problem."""
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.cli.frame import check_summary
@@ -138,12 +138,12 @@ def _planned(context: Context, wishes: Wishes, arguments: argparse.Namespace) ->
 
 
 def _status(upgrade: Upgrade) -> int:
-    from tooling.upgrade.findings import Severity
+    from tooling.upgrade.findings import AuditSeverity
 
     if upgrade.problem is not None:
         return upgrade.problem.exit_code
     worst = {audit.worst() for audit in upgrade.audits}
-    return 10 if Severity.BREAKING in worst else 11 if Severity.WARNING in worst else 0
+    return 10 if AuditSeverity.BREAKING in worst else 11 if AuditSeverity.WARNING in worst else 0
 
 
 def _report(upgrade: Upgrade, arguments: argparse.Namespace) -> Report:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.declarations.declaration import Declaration, Kind, Style, required, versioned
+from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, SpecifierStyle, required, versioned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ def _installs(path: str, text: str) -> Iterator[Declaration]:
         end = stop.start() if stop else len(text)
         for hit in _words(text, command.end(), end):
             line = text.count("\n", 0, hit.start()) + 1
-            entry = required(path, line, hit.start("word"), hit["word"], Kind.COMMAND, section=command[0])
+            entry = required(path, line, hit.start("word"), hit["word"], DeclarationKind.COMMAND, section=command[0])
             if entry is not None:
                 yield entry
 
@@ -62,7 +62,7 @@ def _assigned(path: str, text: str) -> Iterator[Declaration]:
     """`WANT="trl==1.16.0"`: installed somewhere below, through the variable."""
     for hit in _ASSIGNED.finditer(text):
         line = text.count("\n", 0, hit.start("word")) + 1
-        entry = required(path, line, hit.start("word"), hit["word"], Kind.COMMAND, section="variable")
+        entry = required(path, line, hit.start("word"), hit["word"], DeclarationKind.COMMAND, section="variable")
         if entry is not None:
             yield entry
 
@@ -82,20 +82,28 @@ def _images(path: str, text: str) -> Iterator[Declaration]:
     for hit in _IMAGE.finditer(text):
         if not _commented(text, hit.start("image")):
             name = hit["image"].rpartition("/")[2]
-            yield _bare(path, text, hit, name, Kind.IMAGE, "image")
+            yield _bare(path, text, hit, name, DeclarationKind.IMAGE, "image")
 
 
 def _variables(path: str, text: str) -> Iterator[Declaration]:
     for hit in _VARIABLE.finditer(text):
         if not _commented(text, hit.start()):
-            yield _bare(path, text, hit, hit["name"].replace("_", "-"), Kind.VARIABLE, "variable")
+            yield _bare(path, text, hit, hit["name"].replace("_", "-"), DeclarationKind.VARIABLE, "variable")
 
 
-def _bare(path: str, text: str, hit: re.Match[str], name: str, kind: Kind, section: str) -> Declaration:
+def _bare(path: str, text: str, hit: re.Match[str], name: str, kind: DeclarationKind, section: str) -> Declaration:
     line = text.count("\n", 0, hit.start("version")) + 1
     shown = text[hit.start() : hit.end()].strip()
     return versioned(
-        path, line, hit.start("version"), hit["version"], name, kind, style=Style.PLAIN, section=section, text=shown
+        path,
+        line,
+        hit.start("version"),
+        hit["version"],
+        name,
+        kind,
+        style=SpecifierStyle.PLAIN,
+        section=section,
+        text=shown,
     )
 
 
@@ -124,7 +132,9 @@ def _pip_item(path: str, line: int, offset: int, text: str) -> Declaration | Non
     hit = _ITEM.match(text)
     if hit is None:
         return None
-    return required(path, line, offset + hit.start("text"), hit["text"].rstrip(), Kind.REQUIREMENT, section="pip")
+    return required(
+        path, line, offset + hit.start("text"), hit["text"].rstrip(), DeclarationKind.REQUIREMENT, section="pip"
+    )
 
 
 def _conda_item(path: str, line: int, offset: int, text: str) -> Declaration | None:
@@ -140,8 +150,8 @@ def _conda_item(path: str, line: int, offset: int, text: str) -> Declaration | N
         offset + hit.start("specifier"),
         specifier,
         hit["name"],
-        Kind.REQUIREMENT,
-        style=Style.CONDA,
+        DeclarationKind.REQUIREMENT,
+        style=SpecifierStyle.CONDA,
         section="dependencies",
         text=hit[0].strip(" -"),
     )
@@ -159,7 +169,9 @@ def read_pre_commit(path: str, text: str) -> list[Declaration]:
         for hit in hits:
             line = text.count("\n", 0, hit.start("text")) + 1
             content = hit["text"].rstrip()
-            entry = required(path, line, hit.start("text"), content, Kind.HOOK, section="additional_dependencies")
+            entry = required(
+                path, line, hit.start("text"), content, DeclarationKind.HOOK, section="additional_dependencies"
+            )
             found += [entry] if entry is not None else []
     return found
 

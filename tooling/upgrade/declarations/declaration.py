@@ -64,7 +64,7 @@ def read_requirement(text: str) -> RequirementText | None:
     )
 
 
-class Kind(StrEnum):
+class DeclarationKind(StrEnum):
     """What a declaration is for."""
 
     REQUIREMENT = "requirement"
@@ -87,7 +87,7 @@ class Kind(StrEnum):
     """A git tag or revision, or the URL of an archive."""
 
 
-class Style(StrEnum):
+class SpecifierStyle(StrEnum):
     """How the version is written."""
 
     PEP508 = "pep508"
@@ -116,8 +116,8 @@ class Declaration:
     """Normalised name; of an image its last part ("vllm-openai")."""
     specifier: str
     """As written: ">=4.0", "0.5.10.post1"."""
-    kind: Kind
-    style: Style = Style.PEP508
+    kind: DeclarationKind
+    style: SpecifierStyle = SpecifierStyle.PEP508
     section: str = ""
     """The table or statement: "project.optional-dependencies", "RUN", "FROM"."""
     group: str = ""
@@ -137,7 +137,7 @@ class Declaration:
     @property
     def is_pinned(self) -> bool:
         """Whether it names exactly one version."""
-        if self.style in (Style.PLAIN,):
+        if self.style in (SpecifierStyle.PLAIN,):
             return True
         clause = self.specifier.strip()
         return clause.startswith("==") and "," not in clause and "*" not in clause
@@ -167,7 +167,7 @@ def concerns(declaration: Declaration, distribution: str) -> bool:
     """Whether a declaration is about a distribution."""
     if declaration.distribution == distribution:
         return True
-    if declaration.kind is not Kind.IMAGE:
+    if declaration.kind is not DeclarationKind.IMAGE:
         return False
     name = _IMAGE_NAMES.get(declaration.distribution, declaration.distribution)
     return name == distribution or name.startswith(f"{distribution}-")
@@ -181,7 +181,7 @@ def required(
     line: int,
     offset: int,
     text: str,
-    kind: Kind,
+    kind: DeclarationKind,
     *,
     section: str = "",
     group: str = "",
@@ -191,13 +191,13 @@ def required(
     parts = read_requirement(text)
     if parts is None:
         return None
-    style, start, end, specifier = Style.PEP508, parts.start, parts.end, parts.specifier
+    style, start, end, specifier = SpecifierStyle.PEP508, parts.start, parts.end, parts.specifier
     if parts.url:
-        kind, style = Kind.SOURCE, Style.OPAQUE
+        kind, style = DeclarationKind.SOURCE, SpecifierStyle.OPAQUE
         tag = _TAG.search(text)
         start, end = text.index(parts.url), text.index(parts.url) + len(parts.url)
         if tag is not None and parts.url.startswith("git+"):
-            style, (start, end) = Style.PLAIN, tag.span("version")
+            style, (start, end) = SpecifierStyle.PLAIN, tag.span("version")
         specifier = text[start:end]
     return Declaration(
         path=path,
@@ -218,7 +218,16 @@ def required(
 
 
 def versioned(
-    path: str, line: int, start: int, version: str, name: str, kind: Kind, *, style: Style, section: str, text: str
+    path: str,
+    line: int,
+    start: int,
+    version: str,
+    name: str,
+    kind: DeclarationKind,
+    *,
+    style: SpecifierStyle,
+    section: str,
+    text: str,
 ) -> Declaration:
     """The declaration of a bare version that begins at `start` of the file."""
     return Declaration(

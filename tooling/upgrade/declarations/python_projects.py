@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.declarations.declaration import Declaration, Kind, Style, required, versioned
+from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, SpecifierStyle, required, versioned
 from tooling.upgrade.declarations.toml_text import TomlString, scan_toml
 
 if TYPE_CHECKING:
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 _VERSION_TAG = re.compile(r"v?(?P<version>\d+(?:\.\d+)+\S*)$")
-_LISTS: dict[tuple[str, ...], Kind] = {
-    ("project", "dependencies"): Kind.REQUIREMENT,
-    ("build-system", "requires"): Kind.BUILD,
-    ("tool", "uv", "override-dependencies"): Kind.OVERRIDE,
-    ("tool", "uv", "constraint-dependencies"): Kind.CONSTRAINT,
-    ("tool", "uv", "build-constraint-dependencies"): Kind.BUILD,
-    ("tool", "uv", "dev-dependencies"): Kind.REQUIREMENT,
-    ("tool", "pdm", "resolution", "overrides"): Kind.OVERRIDE,
+_LISTS: dict[tuple[str, ...], DeclarationKind] = {
+    ("project", "dependencies"): DeclarationKind.REQUIREMENT,
+    ("build-system", "requires"): DeclarationKind.BUILD,
+    ("tool", "uv", "override-dependencies"): DeclarationKind.OVERRIDE,
+    ("tool", "uv", "constraint-dependencies"): DeclarationKind.CONSTRAINT,
+    ("tool", "uv", "build-constraint-dependencies"): DeclarationKind.BUILD,
+    ("tool", "uv", "dev-dependencies"): DeclarationKind.REQUIREMENT,
+    ("tool", "pdm", "resolution", "overrides"): DeclarationKind.OVERRIDE,
 }
 _GROUPS: tuple[tuple[str, ...], ...] = (
     ("project", "optional-dependencies"),
@@ -51,14 +51,14 @@ def _declaration(path: str, string: TomlString) -> Declaration | None:
     return _poetry(path, string)
 
 
-def _listed(keys: Path) -> tuple[Kind, str, str] | None:
+def _listed(keys: Path) -> tuple[DeclarationKind, str, str] | None:
     """Kind, section and group of an item of a list of requirements."""
     names = tuple(key for key in keys[:-1] if isinstance(key, str))
     if names in _LISTS and isinstance(keys[-1], int):
         return _LISTS[names], ".".join(names), ""
     for section in _GROUPS:
         if names[:-1] == section and len(keys) == len(section) + 2 and isinstance(keys[-1], int):
-            return Kind.REQUIREMENT, ".".join(section), names[-1]
+            return DeclarationKind.REQUIREMENT, ".".join(section), names[-1]
     return None
 
 
@@ -68,13 +68,21 @@ def _source(path: str, string: TomlString) -> Declaration | None:
     if key not in {"tag", "rev", "branch", "url"}:
         return None
     tag = _VERSION_TAG.match(string.value) if key == "tag" else None
-    start, version, style = string.start, string.value, Style.OPAQUE
+    start, version, style = string.start, string.value, SpecifierStyle.OPAQUE
     if tag is not None:
-        start, version, style = string.start + tag.start("version"), tag["version"], Style.PLAIN
+        start, version, style = string.start + tag.start("version"), tag["version"], SpecifierStyle.PLAIN
     name = str(string.path[3])
     text = f"{name} = {{{key} = {string.value!r}}}"
     return versioned(
-        path, string.line, start, version, name, Kind.SOURCE, style=style, section="tool.uv.sources", text=text
+        path,
+        string.line,
+        start,
+        version,
+        name,
+        DeclarationKind.SOURCE,
+        style=style,
+        section="tool.uv.sources",
+        text=text,
     )
 
 
@@ -96,8 +104,8 @@ def _poetry(path: str, string: TomlString) -> Declaration | None:
         end=string.end,
         distribution=str(keys[-1]).lower().replace("_", "-"),
         specifier=string.value,
-        kind=Kind.REQUIREMENT,
-        style=Style.POETRY,
+        kind=DeclarationKind.REQUIREMENT,
+        style=SpecifierStyle.POETRY,
         section=".".join(section),
         group=group,
         text=text,
@@ -139,10 +147,10 @@ def _cfg_entry(path: str, line: int, offset: int, value: str, section: str, opti
     if not value.strip():
         return None
     if section == "options" and option in {"install_requires", "setup_requires", "tests_require"}:
-        kind = Kind.BUILD if option == "setup_requires" else Kind.REQUIREMENT
+        kind = DeclarationKind.BUILD if option == "setup_requires" else DeclarationKind.REQUIREMENT
         return required(path, line, offset, value, kind, section=f"options.{option}")
     if section == "options.extras_require":
-        return required(path, line, offset, value, Kind.REQUIREMENT, section=section, group=option)
+        return required(path, line, offset, value, DeclarationKind.REQUIREMENT, section=section, group=option)
     return None
 
 
@@ -165,7 +173,7 @@ def read_setup_py(path: str, text: str) -> list[Declaration]:
             continue
         column = len(lines[string.lineno - 1].encode()[: string.col_offset].decode(errors="replace"))
         offset = starts[string.lineno - 1] + column + 1
-        entry = required(path, string.lineno, offset, str(string.value), Kind.REQUIREMENT, section=name)
+        entry = required(path, string.lineno, offset, str(string.value), DeclarationKind.REQUIREMENT, section=name)
         found += [entry] if entry is not None else []
     return found
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.findings import Verdict
+from tooling.upgrade.findings import FindingKind
 from tooling.upgrade.fixes.source import LeftAloneError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.upgrade.findings import Finding
-    from tooling.upgrade.fixes.source import SourceFile
+    from tooling.upgrade.findings import AuditFinding
+    from tooling.upgrade.fixes.source import EditableSource
 
 
-def fix_expression(source: SourceFile, finding: Finding) -> None:
+def fix_expression(source: EditableSource, finding: AuditFinding) -> None:
     """Collects the splice for one finding. Raises LeftAloneError with the reason."""
     match finding.kind:
-        case Verdict.PARAM_RENAMED:
+        case FindingKind.PARAM_RENAMED:
             _rename_keyword(source, finding)
-        case Verdict.PARAM_KWONLY | Verdict.PARAM_REORDERED:
+        case FindingKind.PARAM_KWONLY | FindingKind.PARAM_REORDERED:
             _name_argument(source, finding)
-        case Verdict.RENAMED | Verdict.MOVED | Verdict.REMOVED:
+        case FindingKind.RENAMED | FindingKind.MOVED | FindingKind.REMOVED:
             # `engine.old` -> `engine.new`, for a member whose container stayed
             container, _, name = finding.symbol.rpartition(".")
             assert finding.replacement is not None, "only findings with a replacement come here"
@@ -34,7 +34,7 @@ def fix_expression(source: SourceFile, finding: Finding) -> None:
             if not new.isidentifier():
                 raise LeftAloneError(f"{finding.replacement.text!r} is not a name")
             source.put(*source.span(_attribute(source, finding, name).attr), new)
-        case Verdict.KIND_CHANGED:
+        case FindingKind.KIND_CHANGED:
             # `x.size` -> `x.size()`, or back
             import libcst
 
@@ -52,7 +52,7 @@ def fix_expression(source: SourceFile, finding: Finding) -> None:
             raise LeftAloneError(f"there is no safe edit for {finding.kind}")
 
 
-def _rename_keyword(source: SourceFile, finding: Finding) -> None:
+def _rename_keyword(source: EditableSource, finding: AuditFinding) -> None:
     import libcst
 
     assert finding.replacement is not None, "only findings with a replacement come here"
@@ -71,7 +71,7 @@ def _rename_keyword(source: SourceFile, finding: Finding) -> None:
     raise LeftAloneError(f"the keyword {finding.parameter} is not written at this place")
 
 
-def _name_argument(source: SourceFile, finding: Finding) -> None:
+def _name_argument(source: EditableSource, finding: AuditFinding) -> None:
     """`f(1, 2)` -> `f(1, b=2)`."""
     import libcst
 
@@ -85,7 +85,7 @@ def _name_argument(source: SourceFile, finding: Finding) -> None:
     raise LeftAloneError("no positional argument is written at this place")
 
 
-def _attribute(source: SourceFile, finding: Finding, name: str) -> Any:
+def _attribute(source: EditableSource, finding: AuditFinding, name: str) -> Any:
     import libcst
 
     found = [
@@ -98,11 +98,13 @@ def _attribute(source: SourceFile, finding: Finding, name: str) -> Any:
     return found[0]
 
 
-def _place(finding: Finding) -> tuple[int, int]:
+def _place(finding: AuditFinding) -> tuple[int, int]:
     return finding.line, finding.column
 
 
-def covered_by_imports(source: SourceFile, findings: Sequence[Finding], mended: Sequence[Any]) -> set[Finding]:
+def covered_by_imports(
+    source: EditableSource, findings: Sequence[AuditFinding], mended: Sequence[Any]
+) -> set[AuditFinding]:
     """Findings on names that an import binds which is right now: nothing is left to do for them."""
     import libcst
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Verdict
+from tooling.upgrade.findings import FindingKind
 from tooling.upgrade.fixes.expressions import covered_by_imports, fix_expression
 from tooling.upgrade.fixes.imports import fix_imports
-from tooling.upgrade.fixes.source import LeftAloneError, SourceFile
+from tooling.upgrade.fixes.source import EditableSource, LeftAloneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tooling.upgrade.findings import Finding
+    from tooling.upgrade.findings import AuditFinding
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Fixed:
     """A file after its fixes."""
 
     data: bytes
-    done: tuple[Finding, ...]
-    left: tuple[tuple[Finding, str], ...]
+    done: tuple[AuditFinding, ...]
+    left: tuple[tuple[AuditFinding, str], ...]
     """Fixable findings that were not fixed, and why."""
 
 
 def fix_file(
-    path: str, data: bytes, findings: Sequence[Finding], *, exported: Callable[[str], bool] = lambda _: False
+    path: str, data: bytes, findings: Sequence[AuditFinding], *, exported: Callable[[str], bool] = lambda _: False
 ) -> Fixed:
     """Fix what is `fixable` among the findings of one file. exported: whether other files import a name from it.
 
@@ -35,7 +35,7 @@ def fix_file(
     """
     wanted = [finding for finding in findings if finding.fixable and finding.replacement is not None]
     try:
-        source = SourceFile(path, data)
+        source = EditableSource(path, data)
     except LeftAloneError as error:
         return Fixed(data, (), tuple((finding, str(error)) for finding in wanted))
     public = _listed_in_all(data)
@@ -64,7 +64,7 @@ def fix_file(
     )
 
 
-def _refuse_half_named_calls(source: SourceFile, outcome: dict[Finding, str]) -> None:
+def _refuse_half_named_calls(source: EditableSource, outcome: dict[AuditFinding, str]) -> None:
     """A positional argument may not follow a named one: where one got its keyword, all behind it must have."""
     import libcst
 
@@ -77,7 +77,7 @@ def _refuse_half_named_calls(source: SourceFile, outcome: dict[Finding, str]) ->
             ]
             places = {source.start(argument.value) for argument in call.args}
             for finding in outcome:
-                naming = finding.kind in (Verdict.PARAM_KWONLY, Verdict.PARAM_REORDERED)
+                naming = finding.kind in (FindingKind.PARAM_KWONLY, FindingKind.PARAM_REORDERED)
                 if naming and (finding.line, finding.column) in places:
                     outcome[finding] = "a positional argument behind it cannot be named for sure"
 

@@ -17,8 +17,8 @@ from tooling.upgrade.fixes.source import LeftAloneError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tooling.upgrade.findings import Finding
-    from tooling.upgrade.fixes.source import SourceFile
+    from tooling.upgrade.findings import AuditFinding
+    from tooling.upgrade.fixes.source import EditableSource
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class _Change:
     """One name of an import statement, and what it becomes."""
 
     alias: Any
-    finding: Finding
+    finding: AuditFinding
     module: str
     name: str
 
@@ -44,8 +44,8 @@ def bound_name(alias: Any) -> str:
 
 
 def fix_imports(
-    source: SourceFile, findings: Sequence[Finding], exported: Callable[[str], bool]
-) -> tuple[dict[Finding, str], list[Any]]:
+    source: EditableSource, findings: Sequence[AuditFinding], exported: Callable[[str], bool]
+) -> tuple[dict[AuditFinding, str], list[Any]]:
     """Collects splices for all findings that lie on a name of an import.
 
     exported: whether other files import a name from this one. Returns for each finding on an import "" or why it was
@@ -53,7 +53,7 @@ def fix_imports(
     """
     import libcst
 
-    outcome: dict[Finding, str] = {}
+    outcome: dict[AuditFinding, str] = {}
     mended: list[Any] = []
     for statement in source.nodes(libcst.ImportFrom, libcst.Import):
         if isinstance(statement.names, libcst.ImportStar):
@@ -79,14 +79,14 @@ def fix_imports(
     return outcome, mended
 
 
-def _on(source: SourceFile, alias: Any, finding: Finding) -> bool:
+def _on(source: EditableSource, alias: Any, finding: AuditFinding) -> bool:
     if source.start(alias) == (finding.line, finding.column):
         return True
     # Some tools give the statement's start: then the line and the name must agree.
     return source.start(alias)[0] == finding.line and alias.evaluated_name == finding.symbol.rpartition(".")[2]
 
 
-def _change(statement: Any, alias: Any, finding: Finding) -> _Change:
+def _change(statement: Any, alias: Any, finding: AuditFinding) -> _Change:
     if statement.relative:
         raise LeftAloneError("it is imported from a module of this repository")
     assert finding.replacement is not None, "only findings with a replacement come here"
@@ -96,7 +96,9 @@ def _change(statement: Any, alias: Any, finding: Finding) -> _Change:
     return _Change(alias, finding, module, name)
 
 
-def _rewrite(source: SourceFile, statement: Any, changes: Sequence[_Change], exported: Callable[[str], bool]) -> None:
+def _rewrite(
+    source: EditableSource, statement: Any, changes: Sequence[_Change], exported: Callable[[str], bool]
+) -> None:
     texts = {change: _alias_text(source, change, exported) for change in changes}
     old_module = _dotted(statement.module)
     staying = [change for change in changes if change.module == old_module]
@@ -111,7 +113,7 @@ def _rewrite(source: SourceFile, statement: Any, changes: Sequence[_Change], exp
         _split(source, statement, leaving, texts)
 
 
-def _split(source: SourceFile, statement: Any, leaving: Sequence[_Change], texts: dict[_Change, str]) -> None:
+def _split(source: EditableSource, statement: Any, leaving: Sequence[_Change], texts: dict[_Change, str]) -> None:
     """New statements below for the names that leave; the rest of the old one stays."""
     place = source.ranges[statement]
     if source.start(statement)[1] != len(source.indentation(place.start.line).encode()):
@@ -136,7 +138,7 @@ def _split(source: SourceFile, statement: Any, leaving: Sequence[_Change], texts
     source.put(at, at, joint + joint.join(lines))
 
 
-def _cut(source: SourceFile, statement: Any, alias: Any) -> None:
+def _cut(source: EditableSource, statement: Any, alias: Any) -> None:
     """Take one name and its comma out of a list of names."""
     index = next(number for number, other in enumerate(statement.names) if other is alias)
     start, end = source.span(alias)
@@ -154,7 +156,7 @@ def _cut(source: SourceFile, statement: Any, alias: Any) -> None:
     source.put(start, stop, "")
 
 
-def _alias_text(source: SourceFile, change: _Change, exported: Callable[[str], bool]) -> str:
+def _alias_text(source: EditableSource, change: _Change, exported: Callable[[str], bool]) -> str:
     """The name as the new statement has it; renames its uses where that is safe."""
     if change.alias.asname is not None:
         return change.name if change.local == change.name else f"{change.name} as {change.local}"
@@ -168,7 +170,7 @@ def _alias_text(source: SourceFile, change: _Change, exported: Callable[[str], b
     return change.name
 
 
-def references(source: SourceFile, alias: Any) -> list[Any] | None:
+def references(source: EditableSource, alias: Any) -> list[Any] | None:
     """The places that use what an import binds; None when another binding of that name may be meant."""
     import libcst
 
@@ -186,13 +188,13 @@ def references(source: SourceFile, alias: Any) -> list[Any] | None:
     return found
 
 
-def _parent_statement(source: SourceFile, alias: Any) -> Any:
+def _parent_statement(source: EditableSource, alias: Any) -> Any:
     import libcst
 
     return next(node for node in source.nodes(libcst.ImportFrom, libcst.Import) if alias in node.names)
 
 
-def _taken(source: SourceFile, alias: Any, name: str) -> bool:
+def _taken(source: EditableSource, alias: Any, name: str) -> bool:
     """Whether the file uses the new name already, for anything."""
     import libcst
 

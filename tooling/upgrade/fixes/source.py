@@ -18,7 +18,7 @@ class LeftAloneError(Exception):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Splice:
+class TextReplacement:
     """`text` in place of the bytes from `start` to `end`."""
 
     start: int
@@ -27,12 +27,12 @@ class Splice:
 
 
 @dataclass
-class SourceFile:
+class EditableSource:
     """A parsed file. Raises LeftAloneError when it cannot be parsed, or is not UTF-8."""
 
     path: str
     data: bytes
-    splices: list[Splice] = field(default_factory=list)
+    splices: list[TextReplacement] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         import libcst
@@ -111,7 +111,7 @@ class SourceFile:
 
     def put(self, start: int, end: int, text: str) -> None:
         """Remember a splice. The same splice twice is one. Raises LeftAloneError if it overlaps another."""
-        new = Splice(start, end, text.encode())
+        new = TextReplacement(start, end, text.encode())
         if new in self.splices:
             return
         for other in self.splices:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 
-class Programs(Protocol):
+class KnownPrograms(Protocol):
     """What a command may run."""
 
     def is_script(self, name: str) -> bool:
@@ -36,7 +36,7 @@ _FLAG = re.compile(r"(?P<name>--?[A-Za-z][\w.+-]*)(?:=.*)?$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class CommandWord:
     """One word of a command, with its place."""
 
     text: str
@@ -46,20 +46,20 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class CommandUse:
     """A program of the release with the flags it is given."""
 
     program: str
     """Script, or dotted module."""
-    head: Word
+    head: CommandWord
     words: tuple[str, ...]
     """Positional words right after the program."""
-    flags: tuple[Word, ...]
+    flags: tuple[CommandWord, ...]
     """Text is the flag alone, without "=value"."""
     conditional: bool = False
 
 
-def recognise(words: Sequence[Word], programs: Programs) -> Use | None:
+def recognise(words: Sequence[CommandWord], programs: KnownPrograms) -> CommandUse | None:
     """The command as a use; None if its program is none of the release's."""
     for index, word in enumerate(words):
         name = _program(words, index, programs)
@@ -70,7 +70,7 @@ def recognise(words: Sequence[Word], programs: Programs) -> Use | None:
     return None
 
 
-def _program(words: Sequence[Word], index: int, programs: Programs) -> str | None:
+def _program(words: Sequence[CommandWord], index: int, programs: KnownPrograms) -> str | None:
     text = words[index].text
     if index and words[index - 1].text in {"-m", "--module"} and programs.is_module(text):
         return text
@@ -78,7 +78,7 @@ def _program(words: Sequence[Word], index: int, programs: Programs) -> str | Non
     return script if programs.is_script(script) and HOLE not in text else None
 
 
-def _passes(text: str, index: int, words: Sequence[Word]) -> bool:
+def _passes(text: str, index: int, words: Sequence[CommandWord]) -> bool:
     """Whether the program may still come after this word."""
     if _runs_others(text):
         return True
@@ -93,16 +93,16 @@ def _runs_others(text: str) -> bool:
     return name in _WRAPPERS | _LAUNCHERS or bool(_ASSIGNMENT.match(text) or _PYTHON.match(text))
 
 
-def _use(program: str, head: Word, rest: Sequence[Word]) -> Use:
+def _use(program: str, head: CommandWord, rest: Sequence[CommandWord]) -> CommandUse:
     words: list[str] = []
-    flags: list[Word] = []
+    flags: list[CommandWord] = []
     for word in rest:
         hit = _FLAG.match(word.text)
         if hit is not None and HOLE not in hit["name"]:
-            flags.append(Word(hit["name"], word.line, word.column, word.end_line))
+            flags.append(CommandWord(hit["name"], word.line, word.column, word.end_line))
         elif not flags:
             words.append(word.text)
-    return Use(program, head, tuple(words), tuple(flags))
+    return CommandUse(program, head, tuple(words), tuple(flags))
 
 
 _TOKEN = re.compile(r"(?:[^\s\"']|\"(?:[^\"\\]|\\.)*\"|'[^']*')+")
@@ -110,18 +110,18 @@ _SEPARATOR = re.compile(r"&&|\|\||[;|]|(?<![>&])&(?![>&\d])|(?<!\\)\n")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 
 
-def split_shell(text: str, line: int) -> Iterable[list[Word]]:
+def split_shell(text: str, line: int) -> Iterable[list[CommandWord]]:
     """The commands of a shell text, in order. Lines continued by a backslash are one; places are kept."""
     flat = _COMMENT.sub(lambda hit: " " * len(hit[0]), text)
     flat = re.sub(r"\\\r?\n", lambda hit: " " * len(hit[0]), flat)
     start = 0
     for end in [*(hit.start() for hit in _SEPARATOR.finditer(flat)), len(flat)]:
         row = [
-            Word(_unquoted(hit[0]), line + text.count("\n", 0, hit.start()))
+            CommandWord(_unquoted(hit[0]), line + text.count("\n", 0, hit.start()))
             for hit in _TOKEN.finditer(flat, start, end)
         ]
         if row:
-            row[0] = Word(row[0].text.lstrip("&|;("), row[0].line)
+            row[0] = CommandWord(row[0].text.lstrip("&|;("), row[0].line)
             yield [word for word in row if word.text]
         start = end
 
@@ -139,7 +139,7 @@ _INSTRUCTION = re.compile(r"^[ \t]*(?P<name>CMD|ENTRYPOINT|RUN)[ \t]+(?!\[)", re
 _MOST_NODES = 50_000
 
 
-def shell_commands(text: str, programs: Programs) -> list[Use]:
+def shell_commands(text: str, programs: KnownPrograms) -> list[CommandUse]:
     """Of a script. Variables that hold flags count where a command mentions them."""
     held = _held(text)
     found = []
@@ -150,8 +150,8 @@ def shell_commands(text: str, programs: Programs) -> list[Use]:
     return found
 
 
-def _held(text: str) -> dict[str, list[Word]]:
-    found: dict[str, list[Word]] = {}
+def _held(text: str) -> dict[str, list[CommandWord]]:
+    found: dict[str, list[CommandWord]] = {}
     hits = [*_ARRAY.finditer(text), *_TEXT.finditer(text)]
     for hit in sorted(hits, key=lambda each: each.start()):
         line = text.count("\n", 0, hit.start("body")) + 1
@@ -161,12 +161,12 @@ def _held(text: str) -> dict[str, list[Word]]:
     return found
 
 
-def _expanded(word: Word, held: dict[str, list[Word]]) -> list[Word]:
+def _expanded(word: CommandWord, held: dict[str, list[CommandWord]]) -> list[CommandWord]:
     hit = _VARIABLE.match(word.text)
     return held.get(hit["name"], [word]) if hit else [word]
 
 
-def docker_commands(text: str, programs: Programs) -> list[Use]:
+def docker_commands(text: str, programs: KnownPrograms) -> list[CommandUse]:
     """Of a Dockerfile: CMD and ENTRYPOINT as rows (one after the other, if both), and shell forms."""
     found = []
     rows = [words for hit in _EXEC.finditer(text) if (words := _json_row(text, hit))]
@@ -181,7 +181,7 @@ def docker_commands(text: str, programs: Programs) -> list[Use]:
     return [*found, *shell_commands(blanked, programs)]
 
 
-def _json_row(text: str, hit: re.Match[str]) -> list[Word]:
+def _json_row(text: str, hit: re.Match[str]) -> list[CommandWord]:
     try:
         words = json.loads(hit["row"].replace("\\\n", " "))
     except ValueError:
@@ -192,15 +192,15 @@ def _json_row(text: str, hit: re.Match[str]) -> list[Word]:
     for word in words:
         at = text.find(json.dumps(word), position)
         position = max(position, at)
-        found.append(Word(str(word), line + text.count("\n", hit.start(), position)))
+        found.append(CommandWord(str(word), line + text.count("\n", hit.start(), position)))
     return found
 
 
-def yaml_commands(text: str, programs: Programs) -> list[Use]:
+def yaml_commands(text: str, programs: KnownPrograms) -> list[CommandUse]:
     """Of a YAML file: rows of words, `command` with `args` beside it, and shell texts."""
     import yaml
 
-    found: list[Use] = []
+    found: list[CommandUse] = []
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was compiled
     try:
         for document in yaml.compose_all(text, Loader=loader):
@@ -212,12 +212,12 @@ def yaml_commands(text: str, programs: Programs) -> list[Use]:
 
 
 class _Yaml:
-    def __init__(self, programs: Programs, text: str) -> None:
+    def __init__(self, programs: KnownPrograms, text: str) -> None:
         self.programs = programs
         self.text = text
         self.seen: set[int] = set()
 
-    def walk(self, node: Any) -> Iterator[Use]:
+    def walk(self, node: Any) -> Iterator[CommandUse]:
         if id(node) in self.seen or len(self.seen) > _MOST_NODES:
             return
         self.seen.add(id(node))
@@ -228,7 +228,7 @@ class _Yaml:
         else:
             yield from self.mapping(node)
 
-    def scalar(self, node: Any) -> Iterator[Use]:
+    def scalar(self, node: Any) -> Iterator[CommandUse]:
         if " " not in node.value:
             return
         first = node.start_mark.line + (2 if node.style in {"|", ">"} else 1)
@@ -238,7 +238,7 @@ class _Yaml:
             if use is not None:
                 yield use
 
-    def sequence(self, node: Any) -> Iterator[Use]:
+    def sequence(self, node: Any) -> Iterator[CommandUse]:
         use = recognise(_row(node), self.programs)
         if use is not None:
             yield use
@@ -246,7 +246,7 @@ class _Yaml:
         for each in node.value:
             yield from self.walk(each)
 
-    def mapping(self, node: Any) -> Iterator[Use]:
+    def mapping(self, node: Any) -> Iterator[CommandUse]:
         values = {key.value: value for key, value in node.value if key.id == "scalar"}
         command, arguments = (
             values.get("command") or values.get("entrypoint"),
@@ -270,9 +270,9 @@ def _unfolded(node: Any, text: str) -> str:
     return raw.partition("\n")[2].rstrip().replace("\n", " \\\n")
 
 
-def _row(node: Any) -> list[Word]:
+def _row(node: Any) -> list[CommandWord]:
     if node.id == "scalar":
         return [word for words in split_shell(node.value, node.start_mark.line + 1) for word in words]
     if node.id != "sequence":
         return []
-    return [Word(str(each.value), each.start_mark.line + 1) for each in node.value if each.id == "scalar"]
+    return [CommandWord(str(each.value), each.start_mark.line + 1) for each in node.value if each.id == "scalar"]

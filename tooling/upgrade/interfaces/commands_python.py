@@ -6,13 +6,13 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from tooling.upgrade.interfaces.commands import HOLE, Use, Word, recognise, split_shell
-from tooling.upgrade.interfaces.modules import Definition, Module, Modules, dotted_name
+from tooling.upgrade.interfaces.commands import HOLE, CommandUse, CommandWord, recognise, split_shell
+from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules, dotted_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tooling.upgrade.interfaces.commands import Programs
+    from tooling.upgrade.interfaces.commands import KnownPrograms
 
 
 Made = dict[str, tuple[str, int, bool]]
@@ -22,9 +22,9 @@ Made = dict[str, tuple[str, int, bool]]
 class FrameLike(Protocol):
     """What is needed of the function around the loop."""
 
-    modules: Modules
-    module: Module
-    owner: Definition | None
+    modules: ReleaseModules
+    module: ReleaseModule
+    owner: ModuleDefinition | None
     values: dict[str, ast.expr]
     loops: list[ast.For | ast.comprehension]
 
@@ -91,9 +91,9 @@ def _literal(frame: FrameLike, node: ast.expr) -> Sequence[str] | None:
     return names if names and len(names) == len(parts) else None
 
 
-def _classes(frame: FrameLike, node: ast.expr, depth: int) -> list[Definition]:
+def _classes(frame: FrameLike, node: ast.expr, depth: int) -> list[ModuleDefinition]:
     """Classes with fields that an expression mentions, local variables followed to what they were assigned."""
-    found: list[Definition] = []
+    found: list[ModuleDefinition] = []
     if depth > 4:
         return found
     for each in ast.walk(node):
@@ -131,56 +131,56 @@ _MOST_WORDS = 400
 
 
 @dataclass(slots=True)
-class _Row:
+class _CommandRow:
     """A list or string that is being built."""
 
-    words: list[Word]
+    words: list[CommandWord]
     block: tuple[int, ...]
     text: bool = False
     """It is one string, not a list."""
 
 
 @dataclass(slots=True)
-class _Scope:
-    rows: dict[str, list[_Row]] = field(default_factory=dict)
-    dicts: dict[str, list[Word]] = field(default_factory=dict)
+class _LoopScope:
+    rows: dict[str, list[_CommandRow]] = field(default_factory=dict)
+    dicts: dict[str, list[CommandWord]] = field(default_factory=dict)
     """Literal dicts: their keys."""
-    loops: dict[str, list[Word]] = field(default_factory=dict)
+    loops: dict[str, list[CommandWord]] = field(default_factory=dict)
     """Variables of loops over such dicts."""
 
 
 class PythonCommands:
     """The commands of one file."""
 
-    def __init__(self, tree: ast.Module, programs: Programs) -> None:
+    def __init__(self, tree: ast.Module, programs: KnownPrograms) -> None:
         self.programs = programs
-        self.found: list[Use] = []
-        self._module = _Scope()
+        self.found: list[CommandUse] = []
+        self._module = _LoopScope()
         self._seen: set[tuple[int, int]] = set()
         self._scope(tree.body, self._module, ())
 
-    def _scope(self, body: list[ast.stmt], scope: _Scope, block: tuple[int, ...]) -> None:
+    def _scope(self, body: list[ast.stmt], scope: _LoopScope, block: tuple[int, ...]) -> None:
         self._block(body, scope, block)
         for rows in scope.rows.values():
             for row in rows:
                 self._recognise(row)
 
-    def _recognise(self, row: _Row) -> None:
+    def _recognise(self, row: _CommandRow) -> None:
         use = recognise(row.words[:_MOST_WORDS], self.programs)
         if use is not None:
             self.found.append(use)
 
     # ------------------------------------------------------------------------------------------------- statements
 
-    def _block(self, body: list[ast.stmt], scope: _Scope, block: tuple[int, ...]) -> None:
+    def _block(self, body: list[ast.stmt], scope: _LoopScope, block: tuple[int, ...]) -> None:
         for node in body:
             self._statement(node, scope, block)
 
-    def _statement(self, node: ast.stmt, scope: _Scope, block: tuple[int, ...]) -> None:
+    def _statement(self, node: ast.stmt, scope: _LoopScope, block: tuple[int, ...]) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            self._scope(node.body, _Scope(), (id(node),))
+            self._scope(node.body, _LoopScope(), (id(node),))
         elif isinstance(node, ast.ClassDef):
-            self._block(node.body, _Scope(), (id(node),))
+            self._block(node.body, _LoopScope(), (id(node),))
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             self._assign([name for target in targets if (name := dotted_name(target))], node.value, scope, block)
@@ -193,20 +193,20 @@ class PythonCommands:
                 self._loop(node, scope)
             self._nested(node, scope, block)
 
-    def _loop(self, node: ast.For, scope: _Scope) -> None:
+    def _loop(self, node: ast.For, scope: _LoopScope) -> None:
         """`for key, value in options.items()`: the keys of a literal dict."""
         keys = self._keys(node.iter, scope)
         target = node.target.elts[0] if isinstance(node.target, ast.Tuple) else node.target
         if keys and isinstance(target, ast.Name):
             scope.loops[target.id] = keys
 
-    def _keys(self, node: ast.expr, scope: _Scope) -> list[Word]:
+    def _keys(self, node: ast.expr, scope: _LoopScope) -> list[CommandWord]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"items", "keys"}:
             node = node.func.value
         name = dotted_name(node) or ""
         return _dict_keys(node) or scope.dicts.get(name) or self._module.dicts.get(name) or []
 
-    def _nested(self, node: ast.stmt, scope: _Scope, block: tuple[int, ...]) -> None:
+    def _nested(self, node: ast.stmt, scope: _LoopScope, block: tuple[int, ...]) -> None:
         if isinstance(node, ast.Raise | ast.Assert):
             return
         for name, part in ast.iter_fields(node):
@@ -219,7 +219,7 @@ class PythonCommands:
                     elif isinstance(each, ast.ExceptHandler | ast.match_case):
                         self._block(each.body, scope, (*block, id(each)))
 
-    def _assign(self, names: list[str], value: ast.expr, scope: _Scope, block: tuple[int, ...]) -> None:
+    def _assign(self, names: list[str], value: ast.expr, scope: _LoopScope, block: tuple[int, ...]) -> None:
         keys = _dict_keys(value)
         for name in names:
             if keys is not None:
@@ -235,13 +235,13 @@ class PythonCommands:
         if keys is None and self._row(value, scope, block) is None:
             self._expression(value, scope, block)
 
-    def _grow(self, name: str, words: list[Word] | None, scope: _Scope, block: tuple[int, ...]) -> None:
+    def _grow(self, name: str, words: list[CommandWord] | None, scope: _LoopScope, block: tuple[int, ...]) -> None:
         for row in scope.rows.get(name, []):
             row.words += words or []
 
     # ------------------------------------------------------------------------------------------------ expressions
 
-    def _expression(self, node: ast.expr, scope: _Scope, block: tuple[int, ...]) -> None:
+    def _expression(self, node: ast.expr, scope: _LoopScope, block: tuple[int, ...]) -> None:
         """Lists and strings that are used where they stand, and methods that make lists longer."""
         if isinstance(node, ast.Constant):
             return  # a docstring, or nothing
@@ -256,7 +256,7 @@ class PythonCommands:
             if isinstance(child, ast.expr):
                 self._expression(child, scope, block)
 
-    def _call(self, node: ast.Call, scope: _Scope, block: tuple[int, ...]) -> None:
+    def _call(self, node: ast.Call, scope: _LoopScope, block: tuple[int, ...]) -> None:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted_name(node.func) or ""
         if name in _TALK:
             return
@@ -277,25 +277,25 @@ class PythonCommands:
         modules = [each for each in texts if "." in str(each.value) and self.programs.is_module(str(each.value))]
         if len(modules) != 1:
             return
-        keys: list[Word] = []
+        keys: list[CommandWord] = []
         for each in [*node.args, *(keyword.value for keyword in node.keywords)]:
             keys += _dict_keys(each) or scope.dicts.get(dotted_name(each) or "", [])
-        flags = [Word(f"--{key.text.replace('_', '-')}", key.line, key.column, key.end_line) for key in keys]
+        flags = [CommandWord(f"--{key.text.replace('_', '-')}", key.line, key.column, key.end_line) for key in keys]
         if flags:
-            self.found.append(Use(str(modules[0].value), _word("", modules[0]), (), tuple(flags)))
+            self.found.append(CommandUse(str(modules[0].value), _word("", modules[0]), (), tuple(flags)))
 
-    def _argument(self, node: ast.expr, scope: _Scope, block: tuple[int, ...]) -> None:
+    def _argument(self, node: ast.expr, scope: _LoopScope, block: tuple[int, ...]) -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             for words in split_shell(node.value, node.lineno):
-                self._recognise(_Row(words, block))
+                self._recognise(_CommandRow(words, block))
             return
         self._expression(node, scope, block)
 
-    def _row(self, node: ast.expr, scope: _Scope, block: tuple[int, ...]) -> _Row | None:
+    def _row(self, node: ast.expr, scope: _LoopScope, block: tuple[int, ...]) -> _CommandRow | None:
         words = self._words(node, scope)
-        return None if words is None else _Row(list(words), block)
+        return None if words is None else _CommandRow(list(words), block)
 
-    def _words(self, node: ast.expr, scope: _Scope) -> list[Word] | None:
+    def _words(self, node: ast.expr, scope: _LoopScope) -> list[CommandWord] | None:
         """The words of a list or string expression; None for anything else."""
         if isinstance(node, ast.List | ast.Tuple):
             return [word for each in node.elts for word in self._element(each, scope)]
@@ -316,13 +316,13 @@ class PythonCommands:
         first = next((index for index, words in enumerate(commands) if recognise(words, self.programs)), None)
         return [word for words in commands[first:] for word in words] if first is not None else (commands or [[]])[-1]
 
-    def _sum(self, node: ast.BinOp, scope: _Scope) -> list[Word] | None:
+    def _sum(self, node: ast.BinOp, scope: _LoopScope) -> list[CommandWord] | None:
         left, right = self._words(node.left, scope), self._words(node.right, scope)
         if left is None and right is None:
             return None
         return [*(left or []), *(right or [])]
 
-    def _element(self, node: ast.expr, scope: _Scope) -> Iterator[Word]:
+    def _element(self, node: ast.expr, scope: _LoopScope) -> Iterator[CommandWord]:
         if isinstance(node, ast.Starred):
             yield from self._words(node.value, scope) or []
             return
@@ -337,13 +337,13 @@ class PythonCommands:
                 for words in split_shell(text, node.lineno):
                     yield from words
             else:
-                yield Word(text, node.lineno, node.col_offset, node.end_lineno or node.lineno)
+                yield CommandWord(text, node.lineno, node.col_offset, node.end_lineno or node.lineno)
         elif dotted_name(node) == "sys.executable":
             yield _word("python", node)
         else:
             yield _word(HOLE, node)
 
-    def _comprehended(self, node: ast.ListComp, scope: _Scope) -> list[Word] | None:
+    def _comprehended(self, node: ast.ListComp, scope: _LoopScope) -> list[CommandWord] | None:
         """[f"--{key}" for key, value in options.items()]: the keys of a literal dict."""
         for generator in node.generators:
             keys = self._keys(generator.iter, scope)
@@ -353,7 +353,7 @@ class PythonCommands:
         return None
 
 
-def _made_of(node: ast.expr, scope: _Scope) -> list[Word]:
+def _made_of(node: ast.expr, scope: _LoopScope) -> list[CommandWord]:
     """f"--{key}" in a loop over a literal dict."""
     if not isinstance(node, ast.JoinedStr) or len(node.values) < 2:
         return []
@@ -365,21 +365,21 @@ def _made_of(node: ast.expr, scope: _Scope) -> list[Word]:
     return [_flag_of(key, dashes="replace" in ast.unparse(second.value)) for key in keys]
 
 
-def _flag_of(key: Word, *, dashes: bool) -> Word:
+def _flag_of(key: CommandWord, *, dashes: bool) -> CommandWord:
     text = key.text.replace("_", "-") if dashes else key.text
-    return Word(f"--{text}", key.line, key.column, key.end_line)
+    return CommandWord(f"--{text}", key.line, key.column, key.end_line)
 
 
-def _word(text: str, node: ast.expr) -> Word:
-    return Word(text, node.lineno, node.col_offset, node.end_lineno or node.lineno)
+def _word(text: str, node: ast.expr) -> CommandWord:
+    return CommandWord(text, node.lineno, node.col_offset, node.end_lineno or node.lineno)
 
 
-def _dict_keys(node: ast.expr) -> list[Word] | None:
+def _dict_keys(node: ast.expr) -> list[CommandWord] | None:
     if isinstance(node, ast.Dict):
         keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
         return [_word(str(key.value), key) for key in keys]
     if isinstance(node, ast.Call) and dotted_name(node.func) == "dict" and not node.args:
-        return [Word(each.arg, each.value.lineno, each.col_offset) for each in node.keywords if each.arg]
+        return [CommandWord(each.arg, each.value.lineno, each.col_offset) for each in node.keywords if each.arg]
     return None
 
 

@@ -7,15 +7,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Evidence, Finding, Severity, Verdict
+from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind
 from tooling.upgrade.interfaces.pair import What
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tooling.upgrade.interfaces.modules import Modules
-    from tooling.upgrade.interfaces.pair import Pair
-    from tooling.upgrade.interfaces.repository import SourceFile
+    from tooling.upgrade.interfaces.modules import ReleaseModules
+    from tooling.upgrade.interfaces.pair import InterfacePair
+    from tooling.upgrade.interfaces.repository import RepositoryFile
 
 
 _NAME = re.compile(rb"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
@@ -32,7 +32,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Mention:
+class VariableMention:
     """Where a repository sets or reads one."""
 
     name: str
@@ -52,7 +52,7 @@ def belongs(name: str, roots: Iterable[str]) -> bool:
     return False
 
 
-def find_read(modules: Modules, name: str) -> Read | None:
+def find_read(modules: ReleaseModules, name: str) -> Read | None:
     """Where the release reads a variable: os.environ, os.getenv, a table of variables, or a descriptor with "Env" in
     its name. None if it only sets it, or has it nowhere."""
     word = name.encode()
@@ -72,7 +72,7 @@ def find_read(modules: Modules, name: str) -> Read | None:
     return None
 
 
-def mentions_it(modules: Modules, name: str) -> bool:
+def mentions_it(modules: ReleaseModules, name: str) -> bool:
     """Whether the name stands anywhere in the release as a string, or could be put together there."""
     quoted = re.compile(rb"[\"']" + name.encode() + rb"[\"'=]")
     if any(quoted.search(modules.content(path)) for path in modules.holding(name.encode())):
@@ -82,7 +82,7 @@ def mentions_it(modules: Modules, name: str) -> bool:
     return any(made.search(modules.content(path)) for path in modules.holding(prefix + b"_"))
 
 
-def python_mentions(tree: ast.Module) -> list[Mention]:
+def python_mentions(tree: ast.Module) -> list[VariableMention]:
     """Strings that are the name of a variable, or set it ("X=1")."""
     found = []
     documentation = {
@@ -92,27 +92,27 @@ def python_mentions(tree: ast.Module) -> list[Mention]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
             hit = _STRING.match(node.value)
             if hit is not None:
-                found.append(Mention(hit["name"], node.lineno, node.col_offset))
+                found.append(VariableMention(hit["name"], node.lineno, node.col_offset))
         elif isinstance(node, ast.keyword) and node.arg and _STRING.fullmatch(node.arg):
-            found.append(Mention(node.arg, node.value.lineno, node.col_offset))
+            found.append(VariableMention(node.arg, node.value.lineno, node.col_offset))
     return found
 
 
-def text_mentions(content: bytes) -> list[Mention]:
+def text_mentions(content: bytes) -> list[VariableMention]:
     """Names in shell, YAML and Dockerfiles, outside comments."""
     found = []
     for number, line in enumerate(content.splitlines(), start=1):
         code = re.split(rb"(?:^|\s)#", line, maxsplit=1)[0]
         for hit in _NAME.finditer(code):
             if not code[hit.end() : hit.end() + 1].isalnum():
-                found.append(Mention(hit[0].decode(), number, hit.start()))
+                found.append(VariableMention(hit[0].decode(), number, hit.start()))
     return found
 
 
 _NAME_AGAIN = re.compile(rb"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 
 
-def judge_environment(files: Sequence[SourceFile], pair: Pair) -> Iterator[Finding]:
+def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterator[AuditFinding]:
     """Warnings for variables that the old release reads and the new one does not know."""
     gone = _gone(files, pair)
     if not gone:
@@ -125,18 +125,18 @@ def judge_environment(files: Sequence[SourceFile], pair: Pair) -> Iterator[Findi
             if read is not None and pair.is_reached(file, mention.line):
                 version = pair.new.release.origin.version
                 message = f"{pair.distribution} {version} does not read {mention.name}: it has no effect"
-                what = What(Verdict.ENV_VAR, Severity.WARNING, mention.name, message)
+                what = What(FindingKind.ENV_VAR, AuditSeverity.WARNING, mention.name, message)
                 old = Evidence(read.file, read.line, read.source)
                 yield pair.finding(file, (mention.line, mention.column, mention.line), what, old=old)
 
 
-def _mentions(file: SourceFile) -> list[Mention]:
+def _mentions(file: RepositoryFile) -> list[VariableMention]:
     if file.kind != "python":
         return text_mentions(file.content)
     return python_mentions(file.tree) if file.tree is not None else []
 
 
-def _gone(files: Sequence[SourceFile], pair: Pair) -> dict[str, Read]:
+def _gone(files: Sequence[RepositoryFile], pair: InterfacePair) -> dict[str, Read]:
     names = {hit.decode() for file in files for hit in set(_NAME_AGAIN.findall(file.content))}
     found = {}
     for name in sorted(name for name in names if belongs(name, pair.roots)):

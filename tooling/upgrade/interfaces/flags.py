@@ -7,21 +7,21 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Evidence, Finding, Replacement, Severity, Verdict
+from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.interfaces.commands import docker_commands, shell_commands, yaml_commands
 from tooling.upgrade.interfaces.commands_python import PythonCommands
-from tooling.upgrade.interfaces.modules import Definition, Module, Modules, dotted_name
+from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules, dotted_name
 from tooling.upgrade.interfaces.pair import What
-from tooling.upgrade.interfaces.programs import Programs
+from tooling.upgrade.interfaces.programs import ReleasePrograms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.upgrade.interfaces.commands import Use, Word
-    from tooling.upgrade.interfaces.pair import Pair
+    from tooling.upgrade.interfaces.commands import CommandUse, CommandWord
+    from tooling.upgrade.interfaces.pair import InterfacePair
     from tooling.upgrade.interfaces.parsers import Flag
-    from tooling.upgrade.interfaces.programs import Command
-    from tooling.upgrade.interfaces.repository import SourceFile
+    from tooling.upgrade.interfaces.programs import CheckedCommand
+    from tooling.upgrade.interfaces.repository import RepositoryFile
 
 
 _NAMED = re.compile(
@@ -29,9 +29,9 @@ _NAMED = re.compile(
 )
 
 
-def judge_flags(files: Sequence[SourceFile], pair: Pair) -> Iterator[Finding]:
+def judge_flags(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterator[AuditFinding]:
     """Findings about flags, sub-commands and programs."""
-    old, new = Programs(pair.old, pair.store(pair.old)), Programs(pair.new, pair.store(pair.new))
+    old, new = ReleasePrograms(pair.old, pair.store(pair.old)), ReleasePrograms(pair.new, pair.store(pair.new))
     words = [name.encode() for name in pair.old.release.scripts()]
     words += [root.encode() + b"." for root in pair.old.release.roots()]
     for file in files:
@@ -42,14 +42,16 @@ def judge_flags(files: Sequence[SourceFile], pair: Pair) -> Iterator[Finding]:
                 yield from _judge(file, use, old, new, pair)
 
 
-def _commands(file: SourceFile, programs: Programs) -> list[Use]:
+def _commands(file: RepositoryFile, programs: ReleasePrograms) -> list[CommandUse]:
     if file.kind == "python":
         return PythonCommands(file.tree, programs).found if file.tree is not None else []
     readers = {"shell": shell_commands, "docker": docker_commands, "yaml": yaml_commands}
     return readers[file.kind](file.text, programs)
 
 
-def _judge(file: SourceFile, use: Use, old: Programs, new: Programs, pair: Pair) -> Iterator[Finding]:
+def _judge(
+    file: RepositoryFile, use: CommandUse, old: ReleasePrograms, new: ReleasePrograms, pair: InterfacePair
+) -> Iterator[AuditFinding]:
     before, after = old.command(use.program, use.words), new.command(use.program, use.words)
     if not use.flags and old.is_script(use.program) and (before is None or len(before.nodes) < 2):
         return  # a name alone is mostly no command: ["vllm", "sglang"]
@@ -67,7 +69,14 @@ def _judge(file: SourceFile, use: Use, old: Programs, new: Programs, pair: Pair)
             yield finding
 
 
-def _judge_flag(file: SourceFile, use: Use, word: Word, before: Command, after: Command, pair: Pair) -> Finding | None:
+def _judge_flag(
+    file: RepositoryFile,
+    use: CommandUse,
+    word: CommandWord,
+    before: CheckedCommand,
+    after: CheckedCommand,
+    pair: InterfacePair,
+) -> AuditFinding | None:
     known = before.accepts(word.text)
     if known is None or not known.flag.file:
         return None
@@ -84,31 +93,31 @@ def _judge_flag(file: SourceFile, use: Use, word: Word, before: Command, after: 
             return None
         severity, why, confidence = _refusal(after)
         message = f"`{_shown(use, before)}` has no {word.text} any more{why}"
-        what = What(Verdict.CLI_FLAG, severity, symbol, message, confidence)
+        what = What(FindingKind.CLI_FLAG, severity, symbol, message, confidence)
         return pair.finding(file, place, what, old=old, replacement=_replacement(known.flag, after))
     new = Evidence(taken.flag.file, taken.flag.line, taken.flag.source)
     if taken.abbreviated and not known.abbreviated:
         message = f"{word.text} is gone, and passes as an abbreviation of {taken.flag.name} now"
-        what = What(Verdict.CLI_FLAG, Severity.WARNING, symbol, message)
+        what = What(FindingKind.CLI_FLAG, AuditSeverity.WARNING, symbol, message)
         replacement = Replacement(taken.flag.name, "the only flag that begins like it", certain=False)
         return pair.finding(file, place, what, old=old, new=new, replacement=replacement)
     if taken.flag.deprecated and not known.flag.deprecated:
         message = f"{word.text} is deprecated: {taken.flag.deprecated}"
-        what = What(Verdict.DEPRECATED, Severity.WARNING, symbol, message)
+        what = What(FindingKind.DEPRECATED, AuditSeverity.WARNING, symbol, message)
         return pair.finding(file, place, what, old=old, new=new, replacement=_replacement(taken.flag, after))
     return None
 
 
-def _refusal(after: Command) -> tuple[Severity, str, float]:
+def _refusal(after: CheckedCommand) -> tuple[AuditSeverity, str, float]:
     if after.lenient:
-        return Severity.WARNING, "; unknown flags are ignored there, so it has no effect", 0.8
+        return AuditSeverity.WARNING, "; unknown flags are ignored there, so it has no effect", 0.8
     if after.unknown:
         place = after.unknown[0]
-        return Severity.WARNING, f", as far as its parser can be read ({place} makes flags while running)", 0.6
-    return Severity.BREAKING, ": the program refuses to start", 0.9
+        return AuditSeverity.WARNING, f", as far as its parser can be read ({place} makes flags while running)", 0.6
+    return AuditSeverity.BREAKING, ": the program refuses to start", 0.9
 
 
-def _replacement(flag: Flag, after: Command) -> Replacement | None:
+def _replacement(flag: Flag, after: CheckedCommand) -> Replacement | None:
     """By what the flag's own deprecation said, or by an option that fills the same variable."""
     hit = _NAMED.search(flag.deprecated)
     if hit is not None and after.accepts(hit["name"]):
@@ -121,7 +130,7 @@ def _replacement(flag: Flag, after: Command) -> Replacement | None:
     return None
 
 
-def _gone_program(file: SourceFile, use: Use, pair: Pair) -> Finding:
+def _gone_program(file: RepositoryFile, use: CommandUse, pair: InterfacePair) -> AuditFinding:
     release = pair.old.release
     is_script = use.program in release.scripts()
     where = "" if is_script else pair.old.paths.get(use.program, "")
@@ -129,18 +138,20 @@ def _gone_program(file: SourceFile, use: Use, pair: Pair) -> Finding:
     old = Evidence(where, 1 if where else 0, release.scripts().get(use.program, f"python -m {use.program}"))
     place = (use.head.line, use.head.column, use.head.end_line)
     message = f"{what} is not part of {pair.distribution} {pair.new.release.origin.version}"
-    return pair.finding(file, place, What(Verdict.REMOVED, Severity.BREAKING, use.program, message), old=old)
+    return pair.finding(file, place, What(FindingKind.REMOVED, AuditSeverity.BREAKING, use.program, message), old=old)
 
 
-def _gone_subcommand(file: SourceFile, use: Use, before: Command, pair: Pair) -> Finding:
+def _gone_subcommand(
+    file: RepositoryFile, use: CommandUse, before: CheckedCommand, pair: InterfacePair
+) -> AuditFinding:
     name = _shown(use, before)
     place = (use.head.line, use.head.column, use.head.end_line)
     old = Evidence(pair.old.release.scripts().get(use.program, use.program), 0, name)
     message = f"`{name}` is not a command any more"
-    return pair.finding(file, place, What(Verdict.CLI_FLAG, Severity.BREAKING, name, message), old=old)
+    return pair.finding(file, place, What(FindingKind.CLI_FLAG, AuditSeverity.BREAKING, name, message), old=old)
 
 
-def _shown(use: Use, command: Command) -> str:
+def _shown(use: CommandUse, command: CheckedCommand) -> str:
     return " ".join([use.program, *use.words[: len(command.nodes) - 1]])
 
 
@@ -165,7 +176,7 @@ class Script:
 class Scripts:
     """Those of a repository, as programs of commands: by file name, or by module."""
 
-    def __init__(self, files: Sequence[SourceFile], pair: Pair) -> None:
+    def __init__(self, files: Sequence[RepositoryFile], pair: InterfacePair) -> None:
         found = [script for file in files if (script := _script(file, pair)) is not None]
         self.by_name: dict[str, list[Script]] = {}
         for script in found:
@@ -180,7 +191,7 @@ class Scripts:
         """Whether `python -m dotted` runs one of them."""
         return dotted in self.by_module
 
-    def of(self, use: Use, text: str) -> Script | None:
+    def of(self, use: CommandUse, text: str) -> Script | None:
         """The one that a command runs; None if several could be meant."""
         if use.program in self.by_module:
             return self.by_module[use.program]
@@ -190,7 +201,7 @@ class Scripts:
         return best[0] if len(best) == 1 else None
 
 
-def judge_scripts(files: Sequence[SourceFile], pair: Pair) -> Iterator[Finding]:
+def judge_scripts(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterator[AuditFinding]:
     """Findings about flags in commands that run such scripts."""
     scripts = Scripts(files, pair)
     names = [name.encode() for name in (*scripts.by_name, *scripts.by_module)]
@@ -204,14 +215,14 @@ def judge_scripts(files: Sequence[SourceFile], pair: Pair) -> Iterator[Finding]:
                         yield finding
 
 
-def _script_commands(file: SourceFile, scripts: Scripts) -> list[Use]:
+def _script_commands(file: RepositoryFile, scripts: Scripts) -> list[CommandUse]:
     if file.kind == "python":
         return PythonCommands(file.tree, scripts).found if file.tree is not None else []
     readers = {"shell": shell_commands, "docker": docker_commands, "yaml": yaml_commands}
     return readers[file.kind](file.text, scripts)
 
 
-def _judge_option(file: SourceFile, word: Word, script: Script, pair: Pair) -> Finding | None:
+def _judge_option(file: RepositoryFile, word: CommandWord, script: Script, pair: InterfacePair) -> AuditFinding | None:
     name = word.text.lstrip("-").replace("-", "_")
     if name not in script.old:
         name = name.removeprefix("no_")
@@ -220,14 +231,14 @@ def _judge_option(file: SourceFile, word: Word, script: Script, pair: Pair) -> F
     where, line, annotation = script.old[name]
     longer = [other for other in (*script.new, *script.own) if other.startswith(name)]
     if script.lenient or not script.whole or len(longer) == 1:
-        severity, confidence = Severity.WARNING, 0.6
+        severity, confidence = AuditSeverity.WARNING, 0.6
         fate = f"it passes as an abbreviation of --{longer[0]}" if len(longer) == 1 else "as far as can be seen"
     else:
-        severity, confidence, fate = Severity.BREAKING, 0.85, "the script refuses it"
+        severity, confidence, fate = AuditSeverity.BREAKING, 0.85, "the script refuses it"
     message = (
         f"{script.path} takes its flags from classes of {pair.distribution}, and none has {name!r} any more: {fate}"
     )
-    what = What(Verdict.CLI_FLAG, severity, f"{script.path} {word.text}", message, confidence)
+    what = What(FindingKind.CLI_FLAG, severity, f"{script.path} {word.text}", message, confidence)
     old = Evidence(where, line, f"{name}: {annotation}")
     return pair.finding(file, (word.line, word.column, word.end_line), what, old=old)
 
@@ -235,10 +246,10 @@ def _judge_option(file: SourceFile, word: Word, script: Script, pair: Pair) -> F
 # ------------------------------------------------------------------------------------------------------------- scripts
 
 
-def _script(file: SourceFile, pair: Pair) -> Script | None:
+def _script(file: RepositoryFile, pair: InterfacePair) -> Script | None:
     if file.kind != "python" or not any(name.encode() in file.content for name in _PARSERS) or file.tree is None:
         return None
-    module = Module(file.path.removesuffix(".py").replace("/", "."), file.path, file.tree)
+    module = ReleaseModule(file.path.removesuffix(".py").replace("/", "."), file.path, file.tree)
     calls = [node for node in ast.walk(file.tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if (dotted_name(call.func) or "").rpartition(".")[2] in _PARSERS]
     classes = [each for call in made for each in _given(call)]
@@ -257,7 +268,9 @@ def _given(call: ast.Call) -> list[ast.expr]:
     return [part for value in values for part in (value.elts if isinstance(value, ast.Tuple | ast.List) else [value])]
 
 
-def _fields(classes: list[ast.expr], module: Module, pair: Pair) -> tuple[Fields, Fields, set[str], bool]:
+def _fields(
+    classes: list[ast.expr], module: ReleaseModule, pair: InterfacePair
+) -> tuple[Fields, Fields, set[str], bool]:
     """Fields from the old and the new release, own ones, and whether nothing of the new is out of sight."""
     old: Fields = {}
     new: Fields = {}
@@ -290,7 +303,7 @@ def _fields(classes: list[ast.expr], module: Module, pair: Pair) -> tuple[Fields
     return old, new, own, whole
 
 
-def _in_sight(modules: Modules, definition: Definition) -> bool:
+def _in_sight(modules: ReleaseModules, definition: ModuleDefinition) -> bool:
     for each in modules.bases(definition):
         for base in getattr(each.node, "bases", []):
             if modules.named(base, each.module) is None and dotted_name(base) not in {"object", "ABC"}:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from tooling.upgrade.interfaces.environment import judge_environment
 from tooling.upgrade.interfaces.flags import judge_flags, judge_scripts
-from tooling.upgrade.interfaces.modules import Modules
-from tooling.upgrade.interfaces.pair import Pair
+from tooling.upgrade.interfaces.modules import ReleaseModules
+from tooling.upgrade.interfaces.pair import InterfacePair
 from tooling.upgrade.interfaces.repository import source_files
 from tooling.upgrade.interfaces.requests import judge_routes
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tooling.upgrade.findings import Finding
+    from tooling.upgrade.findings import AuditFinding
     from tooling.upgrade.releases import Release
 
 
@@ -36,12 +36,12 @@ def judge_interfaces(
     scope: Sequence[str] = (),
     exclude: Sequence[str] = (),
     cache: Path | None = None,
-) -> list[Finding]:
+) -> list[AuditFinding]:
     """Findings sorted by place, each cause once. package: import name, for words like "vllm" in names of variables and
     files. scope, exclude: folders or files to look at, and to leave out. cache: folder for what is found out about
     releases."""
     files = source_files(repository, scope=scope, exclude=exclude)
-    pair = Pair(Modules(old), Modules(new), package, cache)
+    pair = InterfacePair(ReleaseModules(old), ReleaseModules(new), package, cache)
     judges = (judge_flags, judge_scripts, judge_routes, judge_environment)
     findings = [finding for judge in judges for finding in judge(files, pair)]
     unique = {(each.path, each.line, each.kind, each.symbol): each for each in findings}

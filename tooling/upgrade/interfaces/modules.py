@@ -48,14 +48,14 @@ def parse(content: bytes) -> ast.Module | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class ModuleDefinition:
     """A function or class with the module it stands in."""
 
-    module: Module
+    module: ReleaseModule
     node: FunctionNode | ast.ClassDef
 
 
-class Module:
+class ReleaseModule:
     """One parsed file."""
 
     def __init__(self, dotted: str, path: str, tree: ast.Module) -> None:
@@ -119,12 +119,12 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
     return ".".join([*base, *([node.module] if node.module else [])])
 
 
-class Modules:
+class ReleaseModules:
     """All modules of a release."""
 
     def __init__(self, release: Release) -> None:
         self.release = release
-        self._parsed: dict[str, Module | None] = {}
+        self._parsed: dict[str, ReleaseModule | None] = {}
         self._bytes: dict[str, bytes] = {}
 
     @cached_property
@@ -153,28 +153,28 @@ class Modules:
     def _contents(self) -> list[tuple[str, bytes]]:
         return [(path, self.content(path)) for path in self.paths.values()]
 
-    def module(self, dotted: str) -> Module | None:
+    def module(self, dotted: str) -> ReleaseModule | None:
         """The module of that name; None if there is none, or it cannot be parsed."""
         path = self.paths.get(dotted)
         if path is None:
             return None
         if dotted not in self._parsed:
             tree = parse(self.content(path))
-            self._parsed[dotted] = None if tree is None else Module(dotted, path, tree)
+            self._parsed[dotted] = None if tree is None else ReleaseModule(dotted, path, tree)
         return self._parsed[dotted]
 
-    def at(self, path: str) -> Module | None:
+    def at(self, path: str) -> ReleaseModule | None:
         """The module in a file."""
         return self.module(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
 
-    def find(self, dotted: str, depth: int = 0) -> Definition | None:
+    def find(self, dotted: str, depth: int = 0) -> ModuleDefinition | None:
         """The function or class that a dotted path leads to."""
         parent, _, name = dotted.rpartition(".")
         module = self.module(parent) if parent else None
         if module is None or depth > _DEPTH:
             return None
         if name in module.definitions:
-            return Definition(module, module.definitions[name])
+            return ModuleDefinition(module, module.definitions[name])
         if name in module.imports and module.imports[name] != dotted:
             return self.find(module.imports[name], depth + 1)
         for star in self._stars(module):
@@ -182,26 +182,26 @@ class Modules:
                 return found
         return None
 
-    def _stars(self, module: Module) -> list[str]:
+    def _stars(self, module: ReleaseModule) -> list[str]:
         package = module.dotted if module.path.endswith("__init__.py") else module.dotted.rpartition(".")[0]
         nodes = [node for node in module.tree.body if isinstance(node, ast.ImportFrom)]
         return [_absolute(node, package) for node in nodes if node.names[0].name == "*"]
 
-    def named(self, expression: ast.expr, module: Module) -> Definition | None:
+    def named(self, expression: ast.expr, module: ReleaseModule) -> ModuleDefinition | None:
         """The definition that a name or dotted expression in a module means."""
         dotted = dotted_name(expression)
         if dotted is None:
             return None
         head, _, rest = dotted.partition(".")
         if not rest and head in module.definitions:
-            return Definition(module, module.definitions[head])
+            return ModuleDefinition(module, module.definitions[head])
         if head in module.imports:
             return self.find(".".join([module.imports[head], *([rest] if rest else [])]))
         return None
 
-    def bases(self, definition: Definition) -> list[Definition]:
+    def bases(self, definition: ModuleDefinition) -> list[ModuleDefinition]:
         """A class and its bases in this release, depth first, each once."""
-        found: list[Definition] = []
+        found: list[ModuleDefinition] = []
         waiting = [definition]
         while waiting:
             current = waiting.pop(0)
@@ -215,15 +215,15 @@ class Modules:
             waiting = [*(base for base in bases if base is not None), *waiting]
         return found
 
-    def method(self, definition: Definition, name: str) -> Definition | None:
+    def method(self, definition: ModuleDefinition, name: str) -> ModuleDefinition | None:
         """The method of a class or of its bases."""
         for each in self.bases(definition):
             for node in each.node.body:
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-                    return Definition(each.module, node)
+                    return ModuleDefinition(each.module, node)
         return None
 
-    def fields(self, definition: Definition) -> dict[str, tuple[str, int, str]]:
+    def fields(self, definition: ModuleDefinition) -> dict[str, tuple[str, int, str]]:
         """Annotated attributes of a class and its bases: name to (file, line, annotation). ClassVars are none."""
         found: dict[str, tuple[str, int, str]] = {}
         for each in self.bases(definition):

@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.findings import Evidence, Finding
+from tooling.upgrade.findings import AuditFinding, Evidence
 from tooling.upgrade.interfaces.parsers import Flag, ParserNode
 from tooling.upgrade.interfaces.routes import Route
 
 if TYPE_CHECKING:
-    from tooling.upgrade.findings import Replacement, Severity, Verdict
-    from tooling.upgrade.interfaces.modules import Modules
-    from tooling.upgrade.interfaces.repository import SourceFile
+    from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
+    from tooling.upgrade.interfaces.modules import ReleaseModules
+    from tooling.upgrade.interfaces.repository import RepositoryFile
     from tooling.upgrade.releases import Release
 
 
@@ -26,7 +26,7 @@ _SCHEMA = 2
 _MOST_BYTES = 16_000_000
 
 
-class Store:
+class InterfaceStore:
     """Entries of one release. Without a folder nothing is kept."""
 
     def __init__(self, folder: Path | None, release: Release) -> None:
@@ -119,8 +119,8 @@ def _node(row: dict[str, Any]) -> ParserNode:
 class What:
     """The gist of a finding."""
 
-    kind: Verdict
-    severity: Severity
+    kind: FindingKind
+    severity: AuditSeverity
     symbol: str
     message: str
     confidence: float = 0.9
@@ -128,17 +128,17 @@ class What:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class InterfacePair:
     """Old and new."""
 
-    old: Modules
-    new: Modules
+    old: ReleaseModules
+    new: ReleaseModules
     package: str
     cache: Path | None = None
 
-    def store(self, modules: Modules) -> Store:
+    def store(self, modules: ReleaseModules) -> InterfaceStore:
         """What is kept about one side."""
-        return Store(self.cache, modules.release)
+        return InterfaceStore(self.cache, modules.release)
 
     @property
     def distribution(self) -> str:
@@ -150,28 +150,28 @@ class Pair:
         """Import names of both."""
         return tuple(sorted({self.package, *self.old.release.roots(), *self.new.release.roots()}))
 
-    def versions(self, modules: Modules) -> dict[str, str]:
+    def versions(self, modules: ReleaseModules) -> dict[str, str]:
         """Import names and the distribution, to the version of one side: what guards compare."""
         version = modules.release.origin.version
         return dict.fromkeys((*self.roots, self.distribution), version)
 
-    def is_reached(self, file: SourceFile, line: int) -> bool:
+    def is_reached(self, file: RepositoryFile, line: int) -> bool:
         """Whether a line runs on the new version, as far as guards tell."""
         return file.guards is None or file.guards.reached(line, self.versions(self.new)) is not False
 
     def finding(
         self,
-        file: SourceFile,
+        file: RepositoryFile,
         place: tuple[int, int, int],
         what: What,
         *,
         old: Evidence,
         new: Evidence | None = None,
         replacement: Replacement | None = None,
-    ) -> Finding:
+    ) -> AuditFinding:
         """A finding at (line, column, end line)."""
         line, column, end_line = place
-        return Finding(
+        return AuditFinding(
             path=file.path,
             line=line,
             column=column,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.interfaces.commands_python import looped_flags
-from tooling.upgrade.interfaces.modules import Definition, Module, Modules, dotted_name
+from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules, dotted_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +99,7 @@ def _text(node: ast.expr) -> str:
     return " ".join(" ".join(parts).split())
 
 
-def class_constant(modules: Modules, owner: Definition, name: str) -> str | None:
+def class_constant(modules: ReleaseModules, owner: ModuleDefinition, name: str) -> str | None:
     """A class attribute that is a string."""
     for each in modules.bases(owner):
         for node in each.node.body:
@@ -157,7 +157,7 @@ _MARKS = (b"add_argument", b"ArgumentParser", b"add_parser", b"add_cli_args")
 class Interpreter:
     """Follows parsers from one entry point. Each function is looked at once for each set of parsers it is given."""
 
-    def __init__(self, modules: Modules) -> None:
+    def __init__(self, modules: ReleaseModules) -> None:
         self.modules = modules
         self.made: list[ParserNode] = []
         self._seen: dict[tuple[int, tuple[tuple[str, int], ...], int], Parsers | None] = {}
@@ -167,9 +167,9 @@ class Interpreter:
     def run(
         self,
         body: list[ast.stmt],
-        module: Module,
+        module: ReleaseModule,
         bound: dict[str, Parsers],
-        owner: Definition | None = None,
+        owner: ModuleDefinition | None = None,
         depth: int = 0,
     ) -> Parsers | None:
         """Statements of a function or module; the parser it returns."""
@@ -178,7 +178,7 @@ class Interpreter:
         return frame.returned
 
     def call(
-        self, definition: Definition, bound: dict[str, Parsers], owner: Definition | None, depth: int
+        self, definition: ModuleDefinition, bound: dict[str, Parsers], owner: ModuleDefinition | None, depth: int
     ) -> Parsers | None:
         """A function with parsers for some parameters."""
         node = definition.node
@@ -196,7 +196,7 @@ class Interpreter:
         self._seen[key] = result
         return result
 
-    def is_relevant(self, module: Module) -> bool:
+    def is_relevant(self, module: ReleaseModule) -> bool:
         """Whether a module has to do with parsers at all."""
         content = self.modules.content(module.path)
         return any(mark in content for mark in _MARKS)
@@ -206,7 +206,12 @@ class _Frame:
     """One function's variables."""
 
     def __init__(
-        self, interpreter: Interpreter, module: Module, bound: dict[str, Parsers], owner: Definition | None, depth: int
+        self,
+        interpreter: Interpreter,
+        module: ReleaseModule,
+        bound: dict[str, Parsers],
+        owner: ModuleDefinition | None,
+        depth: int,
     ) -> None:
         self.interpreter = interpreter
         self.modules = interpreter.modules
@@ -396,7 +401,7 @@ class _Frame:
             result = self.interpreter.call(definition, bound, owner, self.depth) or result
         return result
 
-    def targets(self, node: ast.Call, handed: bool) -> Iterator[tuple[Definition, Definition | None]]:
+    def targets(self, node: ast.Call, handed: bool) -> Iterator[tuple[ModuleDefinition, ModuleDefinition | None]]:
         """(function, class it is called through). A method of something unknown is any method of that name, if it is
         handed a parser."""
         function = node.func
@@ -419,7 +424,7 @@ class _Frame:
         elif handed or function.attr == "cmd_init":
             yield from self.anywhere(function.attr)
 
-    def owning(self, node: ast.expr) -> Definition | None:
+    def owning(self, node: ast.expr) -> ModuleDefinition | None:
         name = dotted_name(node)
         if name in {"self", "cls"}:
             return self.owner
@@ -433,17 +438,17 @@ class _Frame:
         found = self.modules.named(node, self.module)
         return found if found is not None and isinstance(found.node, ast.ClassDef) else None
 
-    def anywhere(self, name: str) -> Iterator[tuple[Definition, Definition | None]]:
+    def anywhere(self, name: str) -> Iterator[tuple[ModuleDefinition, ModuleDefinition | None]]:
         for path in self.modules.holding(f"def {name}(".encode()):
             module = self.modules.at(path)
             for node in module.definitions.values() if module else ():
                 if module is None:
                     continue
                 if isinstance(node, ast.ClassDef):
-                    owner = Definition(module, node)
+                    owner = ModuleDefinition(module, node)
                     for each in node.body:
                         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name:
-                            yield Definition(module, each), owner
+                            yield ModuleDefinition(module, each), owner
 
     # ---------------------------------------------------------------------------------------------------- arguments
 

@@ -9,8 +9,8 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.interfaces.modules import Definition, Module, Modules
-from tooling.upgrade.interfaces.pair import Store
+from tooling.upgrade.interfaces.modules import ModuleDefinition, ReleaseModule, ReleaseModules
+from tooling.upgrade.interfaces.pair import InterfaceStore
 from tooling.upgrade.interfaces.parsers import Flag, Interpreter, ParserNode
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CheckedCommand:
     """A program and, where it has some, its sub-command: what its flags are checked against."""
 
     nodes: tuple[ParserNode, ...]
@@ -91,12 +91,12 @@ def _spellings(name: str, dashes: bool) -> list[str]:
     return found
 
 
-class Programs:
+class ReleasePrograms:
     """The programs of one release, each interpreted when asked for."""
 
-    def __init__(self, modules: Modules, store: Store | None = None) -> None:
+    def __init__(self, modules: ReleaseModules, store: InterfaceStore | None = None) -> None:
         self.modules = modules
-        self._store = store or Store(None, modules.release)
+        self._store = store or InterfaceStore(None, modules.release)
         self._made: dict[str, ParserNode | None] = {}
 
     def is_script(self, name: str) -> bool:
@@ -107,7 +107,7 @@ class Programs:
         """Whether `python -m dotted` runs something of the release."""
         return dotted in self.modules.paths
 
-    def command(self, program: str, words: Sequence[str]) -> Command | None:
+    def command(self, program: str, words: Sequence[str]) -> CheckedCommand | None:
         """program: script, or dotted module. words: the positional ones after it, None if nothing is known of it."""
         root = self.parser(program)
         if root is None:
@@ -118,10 +118,10 @@ class Programs:
             if word in node.children:
                 nodes.append(node.children[word])
             elif node.children and len(nodes) == 1:
-                return Command(tuple(nodes), known=bool(node.unknown) or not word.isidentifier())
+                return CheckedCommand(tuple(nodes), known=bool(node.unknown) or not word.isidentifier())
             else:
                 break
-        return Command(tuple(nodes))
+        return CheckedCommand(tuple(nodes))
 
     def parser(self, program: str) -> ParserNode | None:
         """All parsers that the program makes, as one; None if it makes none that is seen."""
@@ -159,11 +159,11 @@ class Programs:
             joined.handled |= parser.handled
         return joined
 
-    def _entry(self, dotted: str, attribute: str) -> Definition | None:
+    def _entry(self, dotted: str, attribute: str) -> ModuleDefinition | None:
         found = self.modules.find(f"{dotted}.{attribute}")
         if found is not None and isinstance(found.node, ast.ClassDef):
             return self.modules.method(found, "__call__")
         return found
 
 
-__all__ = ["Accepted", "Command", "Module", "Programs"]
+__all__ = ["Accepted", "CheckedCommand", "ReleaseModule", "ReleasePrograms"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.interfaces.modules import parse
 from tooling.upgrade.usage.conditions import condition_of
-from tooling.upgrade.usage.guards import Definition, Symbol, Value
+from tooling.upgrade.usage.guards import GuardDefinition, GuardSymbol, Value
 from tooling.upgrade.uses import AllOf, AnyOf, CompareVersion, Condition, Constant, Not
 from tooling.upgrade.verdicts.guards import compare, describe
 
@@ -27,30 +27,30 @@ class _Scope:
     """Names of a module: imports, and what is assigned at its top level."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.bound: dict[str, Value | Definition] = {}
+        self.bound: dict[str, Value | GuardDefinition] = {}
         for node in ast.walk(tree):
             self._import(node)
         for node in tree.body:
             if isinstance(node, ast.Assign):
                 names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-                self.bound.update({name: Definition(node.value, self) for name in names})
+                self.bound.update({name: GuardDefinition(node.value, self) for name in names})
             elif isinstance(node, ast.FunctionDef):
-                self.bound[node.name] = Definition(node, self)
+                self.bound[node.name] = GuardDefinition(node, self)
 
     def _import(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 first = alias.asname or alias.name.split(".")[0]
-                self.bound[first] = Symbol(alias.name if alias.asname else first)
+                self.bound[first] = GuardSymbol(alias.name if alias.asname else first)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             for alias in node.names:
-                self.bound[alias.asname or alias.name] = Symbol(f"{node.module}.{alias.name}")
+                self.bound[alias.asname or alias.name] = GuardSymbol(f"{node.module}.{alias.name}")
 
-    def find(self, name: str) -> Value | Definition | None:
+    def find(self, name: str) -> Value | GuardDefinition | None:
         """See `usage.guards.values.Scope`."""
         return self.bound.get(name)
 
-    def symbol(self, dotted: str) -> Value | Definition | None:
+    def symbol(self, dotted: str) -> Value | GuardDefinition | None:
         """See `usage.guards.values.Scope`."""
         return None
 
@@ -138,7 +138,7 @@ class _Slots:
     content: bytes
 
 
-class SourceFile(_Slots):
+class RepositoryFile(_Slots):
     """One file."""
 
     @cached_property
@@ -162,7 +162,7 @@ def file_kind(path: str) -> str | None:
     return next((kind for pattern, kind in _KINDS if pattern.search(path)), None)
 
 
-def source_files(root: Path, *, scope: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[SourceFile]:
+def source_files(root: Path, *, scope: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[RepositoryFile]:
     """All of a repository, by path. scope: folders or files to look at; all when empty."""
     found = []
     for path in repository_files(root):
@@ -173,7 +173,7 @@ def source_files(root: Path, *, scope: Sequence[str] = (), exclude: Sequence[str
         try:
             if file.is_symlink() or not file.is_file() or file.stat().st_size > _LIMIT:
                 continue
-            found.append(SourceFile(path, kind, file.read_bytes()))
+            found.append(RepositoryFile(path, kind, file.read_bytes()))
         except OSError:
             continue
     return found

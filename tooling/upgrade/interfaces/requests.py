@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Evidence, Finding, Severity, Verdict
+from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind
 from tooling.upgrade.interfaces.modules import FunctionNode, dotted_name
 from tooling.upgrade.interfaces.pair import What
 from tooling.upgrade.interfaces.routes import VERBS, Route, route_paths, routes, shaped
@@ -15,13 +15,13 @@ from tooling.upgrade.interfaces.routes import VERBS, Route, route_paths, routes,
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.upgrade.interfaces.modules import Modules
-    from tooling.upgrade.interfaces.pair import Pair
-    from tooling.upgrade.interfaces.repository import SourceFile
+    from tooling.upgrade.interfaces.modules import ReleaseModules
+    from tooling.upgrade.interfaces.pair import InterfacePair
+    from tooling.upgrade.interfaces.repository import RepositoryFile
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """A URL in a repository's code, as far as its end is constant."""
 
     path: str
@@ -36,14 +36,14 @@ class Request:
 _URL = re.compile(r"^(?:https?://|\ufffc)[^/\s]*(?P<path>/[^\s?#]*)")
 
 
-def requests(tree: ast.Module) -> list[Request]:
+def requests(tree: ast.Module) -> list[HttpRequest]:
     """All of a file, each URL once."""
     return _Requests(tree).found
 
 
 class _Requests:
     def __init__(self, tree: ast.Module) -> None:
-        self.found: list[Request] = []
+        self.found: list[HttpRequest] = []
         self._taken: set[int] = set()
         scopes: list[ast.AST] = [tree]
         while scopes:
@@ -90,7 +90,7 @@ class _Requests:
         for each in ast.walk(source):
             self._taken.add(id(each))
         self.found = [each for each in self.found if (each.line, each.column) != (source.lineno, source.col_offset)]
-        self.found.append(Request(shaped(path), source.lineno, source.col_offset, method, fields))
+        self.found.append(HttpRequest(shaped(path), source.lineno, source.col_offset, method, fields))
         return True
 
 
@@ -149,7 +149,7 @@ _ASKING = re.compile(rb"https?://|\b(?:requests|httpx|aiohttp|urllib|urljoin|Tes
 Table = dict[str, list[Route]]
 
 
-def judge_routes(files: Sequence[SourceFile], pair: Pair) -> Iterator[Finding]:
+def judge_routes(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterator[AuditFinding]:
     """Findings about routes that are gone, and fields that request models lost."""
     if not any(_asks(file) for file in files):
         return
@@ -183,7 +183,7 @@ def judge_routes(files: Sequence[SourceFile], pair: Pair) -> Iterator[Finding]:
                 yield from _judge(file, request, before, after, pair, own)
 
 
-def _routes(pair: Pair, modules: Modules) -> Table:
+def _routes(pair: InterfacePair, modules: ReleaseModules) -> Table:
     store = pair.store(modules)
     table = store.routes()
     if table is None:
@@ -192,7 +192,7 @@ def _routes(pair: Pair, modules: Modules) -> Table:
     return table
 
 
-def _asks(file: SourceFile) -> bool:
+def _asks(file: RepositoryFile) -> bool:
     """Whether a file may send requests at all: it speaks of HTTP, or of a URL, or has a client."""
     return file.kind == "python" and _ASKING.search(file.content) is not None
 
@@ -206,8 +206,8 @@ def _field_names(rows: list[Route]) -> set[str]:
 
 
 def _judge(
-    file: SourceFile, request: Request, before: Table, after: Table, pair: Pair, own: set[str]
-) -> Iterator[Finding]:
+    file: RepositoryFile, request: HttpRequest, before: Table, after: Table, pair: InterfacePair, own: set[str]
+) -> Iterator[AuditFinding]:
     old, new = before[request.path], after.get(request.path, [])
     if request.method and request.method not in _methods(old):
         return
@@ -217,20 +217,20 @@ def _judge(
     if not new or (request.method and request.method not in _methods(new)):
         # Servers of other packages, and the repository's own, may have the path too.
         sure = request.path not in own and pair.package.split(".")[0].encode() in file.content.lower()
-        severity, confidence = (Severity.BREAKING, 0.85) if sure else (Severity.WARNING, 0.5)
+        severity, confidence = (AuditSeverity.BREAKING, 0.85) if sure else (AuditSeverity.WARNING, 0.5)
         left = f"; it answers {', '.join(sorted(_methods(new)))} only" if new else ""
         message = f"the server of {pair.distribution} has no {method} {request.path} any more{left}"
         place = (request.line, request.column, request.line)
         symbol = f"{method} {request.path}"
-        what = What(Verdict.HTTP_ROUTE, severity, symbol, message, confidence)
+        what = What(FindingKind.HTTP_ROUTE, severity, symbol, message, confidence)
         yield pair.finding(file, place, what, old=evidence)
         return
     yield from _judge_fields(file, request, method, old, new, pair)
 
 
 def _judge_fields(
-    file: SourceFile, request: Request, method: str, old: list[Route], new: list[Route], pair: Pair
-) -> Iterator[Finding]:
+    file: RepositoryFile, request: HttpRequest, method: str, old: list[Route], new: list[Route], pair: InterfacePair
+) -> Iterator[AuditFinding]:
     was = next((each for each in old if method in each.methods and each.body), None)
     now = next((each for each in new if method in each.methods), None)
     if was is None or now is None or not now.body or now.extra == "allow":
@@ -241,8 +241,8 @@ def _judge_fields(
         strict = now.extra == "forbid"
         fate = "refused" if strict else "silently ignored"
         what = What(
-            Verdict.HTTP_FIELD,
-            Severity.BREAKING if strict else Severity.WARNING,
+            FindingKind.HTTP_FIELD,
+            AuditSeverity.BREAKING if strict else AuditSeverity.WARNING,
             f"{method} {request.path}: {name}",
             f"{now.model} has no field {name!r} any more: it is {fate}",
             0.8,

@@ -7,7 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.interfaces.modules import Definition, FunctionNode, Module, Modules, dotted_name
+from tooling.upgrade.interfaces.modules import (
+    FunctionNode,
+    ModuleDefinition,
+    ReleaseModule,
+    ReleaseModules,
+    dotted_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,7 +47,7 @@ def shaped(path: str) -> str:
     return _PARAMETER.sub("{}", path.split("?", maxsplit=1)[0]).rstrip("/") or "/"
 
 
-def routes(modules: Modules) -> dict[str, list[Route]]:
+def routes(modules: ReleaseModules) -> dict[str, list[Route]]:
     """By path."""
     found: dict[str, list[Route]] = {}
     files = [module for path in modules.holding(*_MARKS) if (module := modules.at(path))]
@@ -65,7 +71,7 @@ def route_paths(trees: Iterable[ast.Module | None]) -> set[str]:
     return found
 
 
-def _included(files: list[Module]) -> dict[str, set[str]]:
+def _included(files: list[ReleaseModule]) -> dict[str, set[str]]:
     """`include_router(x, prefix="/v1")`: name of the router to prefixes."""
     found: dict[str, set[str]] = {}
     for module in files:
@@ -88,7 +94,7 @@ def _constant(node: ast.expr) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def _of_module(modules: Modules, module: Module, included: dict[str, set[str]]) -> Iterator[Route]:
+def _of_module(modules: ReleaseModules, module: ReleaseModule, included: dict[str, set[str]]) -> Iterator[Route]:
     own = {
         target.id: _keyword(node.value, "prefix")
         for node in ast.walk(module.tree)
@@ -109,7 +115,7 @@ def _of_module(modules: Modules, module: Module, included: dict[str, set[str]]) 
                 receiver = dotted_name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
                 endpoint = handler or functions.get(named)
                 name = (receiver or "").rpartition(".")[2]
-                body = _body(modules, module, endpoint) if endpoint is not None else _Body()
+                body = _body(modules, module, endpoint) if endpoint is not None else _RequestBody()
                 for prefix in sorted(included.get(name) or {""}):
                     whole = shaped(prefix + own.get(name, "") + path)
                     yield Route(
@@ -141,14 +147,14 @@ def _declared(call: ast.Call, *, decorating: bool) -> Iterator[tuple[str, frozen
 
 
 @dataclass(frozen=True, slots=True)
-class _Body:
+class _RequestBody:
     fields: tuple[str, ...] = ()
     model: str = ""
     extra: str = ""
     aliases: tuple[str, ...] = ()
 
 
-def _body(modules: Modules, module: Module, handler: FunctionNode) -> _Body:
+def _body(modules: ReleaseModules, module: ReleaseModule, handler: FunctionNode) -> _RequestBody:
     """Of the one parameter that is a model of the release."""
     for parameter in [*handler.args.posonlyargs, *handler.args.args, *handler.args.kwonlyargs]:
         if parameter.annotation is None or ast.unparse(parameter.annotation) in _SKIPPED_TYPES:
@@ -158,8 +164,8 @@ def _body(modules: Modules, module: Module, handler: FunctionNode) -> _Body:
             continue
         fields = tuple(modules.fields(found))
         if fields and _all_known(modules, found):
-            return _Body(fields, found.node.name, _extra(modules, found), _aliases(modules, found))
-    return _Body()
+            return _RequestBody(fields, found.node.name, _extra(modules, found), _aliases(modules, found))
+    return _RequestBody()
 
 
 def _inner(annotation: ast.expr) -> ast.expr:
@@ -181,7 +187,7 @@ def _inner(annotation: ast.expr) -> ast.expr:
 _KNOWN_BASES = frozenset({"BaseModel", "object", "Generic", "ABC", "Protocol", "TypedDict", "SQLModel"})
 
 
-def _all_known(modules: Modules, definition: Definition) -> bool:
+def _all_known(modules: ReleaseModules, definition: ModuleDefinition) -> bool:
     """Whether no base is from elsewhere: it could have more fields."""
     for each in modules.bases(definition):
         if not isinstance(each.node, ast.ClassDef):
@@ -194,7 +200,7 @@ def _all_known(modules: Modules, definition: Definition) -> bool:
     return True
 
 
-def _extra(modules: Modules, definition: Definition) -> str:
+def _extra(modules: ReleaseModules, definition: ModuleDefinition) -> str:
     for each in modules.bases(definition):
         for node in each.node.body:
             source = ast.unparse(node) if isinstance(node, ast.Assign | ast.AnnAssign | ast.ClassDef) else ""
@@ -205,7 +211,7 @@ def _extra(modules: Modules, definition: Definition) -> str:
     return "ignore"
 
 
-def _aliases(modules: Modules, definition: Definition) -> tuple[str, ...]:
+def _aliases(modules: ReleaseModules, definition: ModuleDefinition) -> tuple[str, ...]:
     found: list[str] = []
     for each in modules.bases(definition):
         for node in ast.walk(each.node):

@@ -11,9 +11,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from tooling.upgrade.declarations.declaration import Declaration, Declarations, Kind, normalised
+from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, Declarations, normalised
 from tooling.upgrade.declarations.find import read_declarations
-from tooling.upgrade.locks.result import Cause, Conflict, Proposal, versions
+from tooling.upgrade.locks.result import Cause, Conflict, RelaxProposal, versions
 from tooling.upgrade.manifests.specifiers import changed
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.declarations.lockfiles import Lock
-    from tooling.upgrade.manifests.requests import Request
+    from tooling.upgrade.manifests.requests import VersionRequest
 
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
@@ -77,7 +77,7 @@ def _pin(also: re.Match[str], project: str, declarations: Declarations) -> Cause
     """A clause without requirer is one of the project's own constraints, if it says the same."""
     distribution, specifier = normalised(_bare(also["what"])), also["specifier"].rstrip(".")
     declared = declaration_of(distribution, specifier, declarations)
-    if declared is None or declared.kind is not Kind.CONSTRAINT:
+    if declared is None or declared.kind is not DeclarationKind.CONSTRAINT:
         return None
     return Cause(project, "", distribution, specifier, own=True, where=declared.where)
 
@@ -116,7 +116,7 @@ def _set(specifier: str) -> SpecifierSet | None:
         return None
 
 
-_NEGOTIABLE = frozenset({Kind.REQUIREMENT, Kind.CONSTRAINT, Kind.OVERRIDE})
+_NEGOTIABLE = frozenset({DeclarationKind.REQUIREMENT, DeclarationKind.CONSTRAINT, DeclarationKind.OVERRIDE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +130,13 @@ class Attempted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRelaxation:
     """A proposal with the text that carries it out."""
 
-    record: Proposal
+    record: RelaxProposal
     content: bytes
 
-    def written(self, plan: Plan) -> Found:
+    def written(self, plan: Plan) -> FoundRelaxation:
         """Puts it into the plan."""
         declaration = self.record.declaration
         plan.write(declaration.path, self.content, reason=f"{declaration.distribution} {self.record.version}")
@@ -147,9 +147,9 @@ def propose(
     plan: Plan,
     conflict: Conflict,
     declarations: Declarations,
-    requests: Sequence[Request],
+    requests: Sequence[VersionRequest],
     attempt: Callable[[Mapping[str, bytes]], Attempted],
-) -> Found | None:
+) -> FoundRelaxation | None:
     """A proposal, if exactly one own requirement (of a package that was not asked for) is among the causes, and without
     it everything resolves. attempt: resolves with some files' contents replaced."""
     asked = {each.distribution for each in requests}
@@ -178,8 +178,8 @@ def propose(
         return None
     wanted = next((str(each) for each in conflict.causes if not each.own and each.distribution == now.distribution), "")
     why = f"it is the only requirement of the project in the way{': ' + wanted if wanted else ''}; {outcome.why}"
-    proposal = Proposal(declared, outcome.specifier, version, why)
-    return Found(proposal, _replaced(text, now, outcome.specifier))
+    proposal = RelaxProposal(declared, outcome.specifier, version, why)
+    return FoundRelaxation(proposal, _replaced(text, now, outcome.specifier))
 
 
 def _placed(plan: Plan, declaration: Declaration) -> tuple[str, Declaration] | None:
@@ -219,7 +219,7 @@ def contradicted_overrides(
     """metadata: (distribution, version) to its Requires-Dist; locked: name to resolved version (`LockResult.versions`).
 
     Requirements of extras are left out: whether they are used is not known here."""
-    overrides = {each.distribution: each for each in declarations.found if each.kind is Kind.OVERRIDE}
+    overrides = {each.distribution: each for each in declarations.found if each.kind is DeclarationKind.OVERRIDE}
     found = []
     for (requirer, requirer_version), requirements in metadata.items():
         for requirement in _applicable(requirements):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from tooling.cli.toml import TOMLError, parse_toml
 from tooling.upgrade.declarations.lockfiles import Lock, read_lock
 from tooling.upgrade.locks.conflicts import Attempted, parse_conflict, propose
-from tooling.upgrade.locks.result import Conflict, LockResult, Made, compare_locks, versions
+from tooling.upgrade.locks.result import Conflict, LockAction, LockResult, compare_locks, versions
 from tooling.upgrade.locks.uv import run_uv, stated_requirements, workspace
 from tooling.upgrade.manifests.baseline import variants_of
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.declarations.declaration import Declarations
-    from tooling.upgrade.manifests.requests import Request
-    from tooling.upgrade.policy.watched import Policy, Variant
+    from tooling.upgrade.manifests.requests import VersionRequest
+    from tooling.upgrade.policy.watched import UpgradePolicy, Variant
 
 _PINS = re.compile(r"\.(txt|in)$")
 _UV_LOCK = re.compile(r"(^|/)uv(\.[\w-]+)?\.lock$")
@@ -48,10 +48,10 @@ class Job:
 
     root: Path
     plan: Plan
-    policy: Policy
+    policy: UpgradePolicy
     declarations: Declarations
     variant: Variant
-    requests: tuple[Request, ...]
+    requests: tuple[VersionRequest, ...]
     offline: bool = False
     environment: Mapping[str, str] | None = None
     allow_builds: bool = False
@@ -61,9 +61,9 @@ class Job:
 def lock(
     root: Path,
     plan: Plan,
-    policy: Policy,
+    policy: UpgradePolicy,
     declarations: Declarations,
-    requests: Sequence[Request],
+    requests: Sequence[VersionRequest],
     *,
     fix: bool = False,
     offline: bool = False,
@@ -86,7 +86,7 @@ def lock(
     return tuple(results)
 
 
-def _concerns(request: Request, variant: Variant, declarations: Declarations, policy: Policy) -> bool:
+def _concerns(request: VersionRequest, variant: Variant, declarations: Declarations, policy: UpgradePolicy) -> bool:
     if request.variant:
         return request.variant == variant.name
     package = policy.package(request.distribution)
@@ -107,7 +107,7 @@ def _project(root: Path) -> str:
 
 
 def _skipped(variant: Variant, why: str) -> LockResult:
-    return LockResult(variant=variant.name, made=Made.SKIPPED, versions={}, notes=(why,))
+    return LockResult(variant=variant.name, made=LockAction.SKIPPED, versions={}, notes=(why,))
 
 
 def _resolved(job: Job, fix: bool) -> LockResult:
@@ -116,7 +116,7 @@ def _resolved(job: Job, fix: bool) -> LockResult:
         return _skipped(job.variant, f"{path} is made by another tool: run it after the manifests have changed")
     locks = path.endswith(".lock")
     attempt = _lock if locks else _check
-    result = LockResult(variant=job.variant.name, made=Made.LOCKED if locks else Made.CHECKED, versions={})
+    result = LockResult(variant=job.variant.name, made=LockAction.LOCKED if locks else LockAction.CHECKED, versions={})
     attempted = attempt(job, {})
     if attempted.conflict is not None:
         found = propose(job.plan, attempted.conflict, job.declarations, job.requests, functools.partial(attempt, job))
@@ -131,7 +131,7 @@ def _resolved(job: Job, fix: bool) -> LockResult:
 
 
 def _compared(job: Job, result: LockResult, attempted: Attempted, new: Lock) -> LockResult:
-    before = _before(job, result.made is Made.LOCKED)
+    before = _before(job, result.made is LockAction.LOCKED)
     if attempted.content is not None:
         reason = ", ".join(f"{each.distribution} {each.version}" for each in job.requests)
         job.plan.write(job.variant.lock, attempted.content, reason=reason)

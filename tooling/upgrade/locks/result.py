@@ -60,7 +60,7 @@ class VersionChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class RelaxProposal:
     """One of the project's own requirements stands in the way; relaxed like this, everything resolves."""
 
     declaration: Declaration
@@ -72,7 +72,7 @@ class Proposal:
     applied: bool = False
 
 
-class Made(StrEnum):
+class LockAction(StrEnum):
     """What was done for a variant."""
 
     LOCKED = "locked"
@@ -87,11 +87,11 @@ class LockResult:
     """One variant."""
 
     variant: str
-    made: Made
+    made: LockAction
     changes: tuple[VersionChange, ...] = ()
     """Against the lock or the resolution before."""
     conflict: Conflict | None = None
-    proposal: Proposal | None = None
+    proposal: RelaxProposal | None = None
     versions: dict[str, str]
     """What everything resolves to, where it did; several versions are joined by ", "."""
     notes: tuple[str, ...] = ()

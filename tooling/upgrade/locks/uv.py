@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import ToolError, UsageError
-from tooling.upgrade.declarations.declaration import Kind
+from tooling.upgrade.declarations.declaration import DeclarationKind
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.errors import OfflineError, ResolutionError, UpstreamError
 
@@ -84,7 +84,7 @@ def stated_requirements(declarations: Declarations, variant: Variant) -> str:
     """The requirements of a manifest that only running would reveal (setup.py), as far as they are written out."""
     lines = []
     for each in declarations.found:
-        if each.path not in variant.manifests or each.kind not in {Kind.REQUIREMENT, Kind.SOURCE}:
+        if each.path not in variant.manifests or each.kind not in {DeclarationKind.REQUIREMENT, DeclarationKind.SOURCE}:
             continue
         if each.group and variant.extras and each.group not in {*variant.extras, *variant.groups}:
             continue
@@ -107,7 +107,7 @@ _CREDENTIALS = re.compile(r"(https?://)[^/\s@]+@")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class UvRun:
     """What uv said. `solved` is False for a conflict; any other failure raises."""
 
     solved: bool
@@ -162,7 +162,7 @@ def run_uv(
     environment: Mapping[str, str] | None = None,
     offline: bool = False,
     seconds: float = 600,
-) -> Outcome:
+) -> UvRun:
     """uv in a folder. Raises ResolutionError for failures that are no conflict, UpstreamError (OfflineError) when the
     index could not be reached, UsageError when there is no uv."""
     variables = {
@@ -184,12 +184,12 @@ def run_uv(
         raise ResolutionError(f"uv did not finish within {seconds:.0f} s", fix="try again, or use --no-lock") from error
     complaint = _clean(done.stderr)
     if done.returncode == 0:
-        return Outcome(True, done.stdout, complaint)
+        return UvRun(True, done.stdout, complaint)
     if offline and _OFFLINE.search(complaint):
         message = "the resolver's cache lacks something, and the network may not be used"
         raise OfflineError(message, fix="run once without --offline, or use --no-lock")
     if _CONFLICT.search(complaint):
-        return Outcome(False, "", complaint)
+        return UvRun(False, "", complaint)
     if _NETWORK.search(complaint):
         raise UpstreamError(f"the index cannot be reached: {_first(complaint)}", fix="try again, or use --no-lock")
     message = f"uv failed: {_first(complaint)}"

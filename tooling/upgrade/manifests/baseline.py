@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from tooling.upgrade.declarations.declaration import Kind, Style
+from tooling.upgrade.declarations.declaration import DeclarationKind, SpecifierStyle
 from tooling.upgrade.declarations.lockfiles import Lock, read_lock
 from tooling.upgrade.manifests.specifiers import CLAUSE
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.upgrade.declarations.declaration import Declaration, Declarations
-    from tooling.upgrade.policy.watched import Policy, Variant
+    from tooling.upgrade.policy.watched import UpgradePolicy, Variant
 
 
-def variants_of(declaration: Declaration, declarations: Declarations, policy: Policy) -> tuple[str, ...]:
+def variants_of(declaration: Declaration, declarations: Declarations, policy: UpgradePolicy) -> tuple[str, ...]:
     """Names of the variants it counts for; all of them for a file that none claims."""
     owners = policy.variants_of(declaration.path)
     if len(owners) < 2 or not declaration.group:
@@ -33,12 +33,12 @@ def variants_of(declaration: Declaration, declarations: Declarations, policy: Po
     return holding or owners
 
 
-def is_claimed(path: str, policy: Policy) -> bool:
+def is_claimed(path: str, policy: UpgradePolicy) -> bool:
     """Whether some variant names the file."""
     return any(path in variant.manifests or path == variant.lock for variant in policy.variants)
 
 
-def is_excluded(path: str, policy: Policy) -> bool:
+def is_excluded(path: str, policy: UpgradePolicy) -> bool:
     """Whether the policy says that the file's declarations are not the project's."""
     return any(path == each or path.startswith(f"{each}/") for each in policy.exclude)
 
@@ -51,7 +51,12 @@ def _installs(variant: Variant, group: str, declarations: Sequence[Declaration],
     while waiting:
         current = waiting.pop()
         for each in declarations:
-            if each.path != path or each.group != current or each.kind is not Kind.REQUIREMENT or not each.extras:
+            if (
+                each.path != path
+                or each.group != current
+                or each.kind is not DeclarationKind.REQUIREMENT
+                or not each.extras
+            ):
                 continue
             # An extra may name others of the same project: "areal[train]". Extras of other packages have other names,
             # or do no harm here.
@@ -75,7 +80,7 @@ class Baseline:
     """Other versions that the same source holds, for other extras or platforms."""
 
 
-def baselines(distribution: str, declarations: Declarations, policy: Policy, root: Path) -> tuple[Baseline, ...]:
+def baselines(distribution: str, declarations: Declarations, policy: UpgradePolicy, root: Path) -> tuple[Baseline, ...]:
     """One for each variant that has the package; equal ones once."""
     found: dict[tuple[str, str], Baseline] = {}
     package = policy.package(distribution)
@@ -88,7 +93,7 @@ def baselines(distribution: str, declarations: Declarations, policy: Policy, roo
 
 
 def baseline(
-    distribution: str, declarations: Declarations, policy: Policy, root: Path, *, variant: str = ""
+    distribution: str, declarations: Declarations, policy: UpgradePolicy, root: Path, *, variant: str = ""
 ) -> Baseline | None:
     """The version that a variant has ("": the first that says something); None where nothing names one."""
     locked = _locked(distribution, policy, root, variant)
@@ -98,14 +103,14 @@ def baseline(
     return ranked[0][1] if ranked else None
 
 
-def locks(policy: Policy, root: Path, variant: str = "") -> Iterable[tuple[str, Lock]]:
+def locks(policy: UpgradePolicy, root: Path, variant: str = "") -> Iterable[tuple[str, Lock]]:
     """(variant, lock) of the lock files that exist. Raises ResolutionError for damaged ones."""
     for each in policy.variants:
         if variant in {"", each.name} and each.lock and (root / each.lock).is_file():
             yield each.name, read_lock(each.lock, (root / each.lock).read_bytes())
 
 
-def _locked(distribution: str, policy: Policy, root: Path, variant: str) -> Baseline | None:
+def _locked(distribution: str, policy: UpgradePolicy, root: Path, variant: str) -> Baseline | None:
     for name, lock in locks(policy, root, variant):
         versions = sorted({each.version for each in lock.of(distribution) if each.version}, key=_order)
         if versions:
@@ -114,16 +119,31 @@ def _locked(distribution: str, policy: Policy, root: Path, variant: str) -> Base
     return None
 
 
-_RANK = {Kind.CONSTRAINT: 1, Kind.OVERRIDE: 2, Kind.REQUIREMENT: 3, Kind.SOURCE: 3, Kind.COMMAND: 4}
-_ORIGIN = {Kind.CONSTRAINT: "constraint", Kind.OVERRIDE: "override", Kind.IMAGE: "image", Kind.VARIABLE: "variable"}
+_RANK = {
+    DeclarationKind.CONSTRAINT: 1,
+    DeclarationKind.OVERRIDE: 2,
+    DeclarationKind.REQUIREMENT: 3,
+    DeclarationKind.SOURCE: 3,
+    DeclarationKind.COMMAND: 4,
+}
+_ORIGIN = {
+    DeclarationKind.CONSTRAINT: "constraint",
+    DeclarationKind.OVERRIDE: "override",
+    DeclarationKind.IMAGE: "image",
+    DeclarationKind.VARIABLE: "variable",
+}
 Rank = tuple[int, int, int, str, int]
 
 
 def _candidates(
-    distribution: str, declarations: Declarations, policy: Policy, variant: str
+    distribution: str, declarations: Declarations, policy: UpgradePolicy, variant: str
 ) -> Iterable[tuple[Rank, Baseline]]:
     for each in declarations.of(distribution):
-        if is_excluded(each.path, policy) or each.kind in {Kind.BUILD, Kind.HOOK} or each.style is Style.OPAQUE:
+        if (
+            is_excluded(each.path, policy)
+            or each.kind in {DeclarationKind.BUILD, DeclarationKind.HOOK}
+            or each.style is SpecifierStyle.OPAQUE
+        ):
             continue
         if variant and variant not in variants_of(each, declarations, policy):
             continue
@@ -135,7 +155,7 @@ def _candidates(
         yield rank, Baseline(distribution, version, origin, each.where, variant)
 
 
-def _distance(declaration: Declaration, policy: Policy) -> int:
+def _distance(declaration: Declaration, policy: UpgradePolicy) -> int:
     """Files of a variant first, then by depth. A line for one platform only comes after one for all."""
     depth = 0 if is_claimed(declaration.path, policy) else 1 + declaration.path.count("/")
     return 2 * depth + bool("darwin" in declaration.marker or "win32" in declaration.marker)
@@ -147,7 +167,7 @@ def _version(declaration: Declaration) -> tuple[str, str, int] | None:
     if declaration.is_pinned:
         version = specifier.strip().lstrip("= ").split("+")[0]
         return (version, _ORIGIN.get(declaration.kind, "pin"), 0) if _is_version(version) else None
-    if declaration.style in {Style.POETRY, Style.CONDA} and specifier.lstrip("^~= ")[:1].isdigit():
+    if declaration.style in {SpecifierStyle.POETRY, SpecifierStyle.CONDA} and specifier.lstrip("^~= ")[:1].isdigit():
         version = specifier.lstrip("^~= ").split(",")[0].rstrip(".*")
         return (version, "range", 1) if _is_version(version) else None
     lows = []

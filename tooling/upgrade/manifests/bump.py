@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.change.plan import Plan
-from tooling.upgrade.declarations.declaration import Declaration, Kind, Style
+from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, SpecifierStyle
 from tooling.upgrade.declarations.requirements import is_compiled
 from tooling.upgrade.manifests.baseline import baseline, is_claimed, is_excluded, variants_of
-from tooling.upgrade.manifests.requests import Request, check_requests
+from tooling.upgrade.manifests.requests import VersionRequest, check_requests
 from tooling.upgrade.manifests.specifiers import allows, changed, parse_version
 from tooling.upgrade.policy.watched import RangeRule
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.upgrade.declarations.declaration import Declarations
-    from tooling.upgrade.policy.watched import Follower, Policy
+    from tooling.upgrade.policy.watched import FollowingPlace, UpgradePolicy
 
     Hashes = Callable[[str, str], Sequence[str]]
     """(distribution, version) to "sha256:..." of its files."""
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class VersionEdit:
     """One place that changes."""
 
     path: str
@@ -42,20 +42,20 @@ class Edit:
     before: str
     after: str
     why: str
-    request: Request
+    request: VersionRequest
     declaration: Declaration | None = None
     """None for places that the policy finds by pattern."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptDeclaration:
     """One place that stays, and why; `attention` if a person should look at it."""
 
     path: str
     line: int
     text: str
     why: str
-    request: Request
+    request: VersionRequest
     attention: bool = False
 
 
@@ -63,7 +63,7 @@ class Kept:
 class Companion:
     """A member of a family that was not asked for."""
 
-    request: Request
+    request: VersionRequest
     distribution: str
     version: str
     """It has now; "" if nothing names one."""
@@ -75,18 +75,18 @@ class Bump:
     """Everything that moving to the requests means for the manifests."""
 
     plan: Plan
-    edits: tuple[Edit, ...]
-    kept: tuple[Kept, ...]
+    edits: tuple[VersionEdit, ...]
+    kept: tuple[KeptDeclaration, ...]
     companions: tuple[Companion, ...]
-    undeclared: tuple[Request, ...]
+    undeclared: tuple[VersionRequest, ...]
     """Requests for packages that no place names."""
 
 
 def bump(
     root: Path,
-    policy: Policy,
+    policy: UpgradePolicy,
     declarations: Declarations,
-    requests: Sequence[Request],
+    requests: Sequence[VersionRequest],
     *,
     hashes: Hashes | None = None,
 ) -> Bump:
@@ -95,8 +95,8 @@ def bump(
     Raises UsageError for requests that make no sense here (`check_requests`), ConflictError when a file changed since
     `declarations` were read."""
     plan = Plan(root)
-    edits: list[Edit] = []
-    kept: list[Kept] = []
+    edits: list[VersionEdit] = []
+    kept: list[KeptDeclaration] = []
     companions: list[Companion] = []
     for request in check_requests(requests, policy):
         made, left = _declared(root, policy, declarations, request, hashes)
@@ -115,37 +115,37 @@ def bump(
 
 
 def _declared(
-    root: Path, policy: Policy, declarations: Declarations, request: Request, hashes: Hashes | None
-) -> tuple[list[Edit], list[Kept]]:
-    edits: list[Edit] = []
-    kept: list[Kept] = []
+    root: Path, policy: UpgradePolicy, declarations: Declarations, request: VersionRequest, hashes: Hashes | None
+) -> tuple[list[VersionEdit], list[KeptDeclaration]]:
+    edits: list[VersionEdit] = []
+    kept: list[KeptDeclaration] = []
     for each in declarations.of(request.distribution):
         why, attention = _left_alone(root, policy, declarations, request, each, hashes)
         if not why:
             package = policy.package(request.distribution)
-            asked = each.kind is Kind.REQUIREMENT and package is not None
+            asked = each.kind is DeclarationKind.REQUIREMENT and package is not None
             rule = package.ranges if asked and package is not None else RangeRule.KEEP
             outcome = changed(each.specifier, each.style, request.version, rule)
             if outcome.specifier != each.specifier:
-                note = "; whether the image exists is not checked" if each.kind is Kind.IMAGE else ""
+                note = "; whether the image exists is not checked" if each.kind is DeclarationKind.IMAGE else ""
                 edits.append(_edit(each, outcome.specifier, outcome.why + note, request))
                 edits += _hash_edits(each, request, hashes)
                 continue
             why, attention = outcome.why, outcome.problem
-        kept.append(Kept(each.path, each.line, each.text, why, request, attention))
+        kept.append(KeptDeclaration(each.path, each.line, each.text, why, request, attention))
     return edits, kept
 
 
-def _edit(declaration: Declaration, after: str, why: str, request: Request) -> Edit:
+def _edit(declaration: Declaration, after: str, why: str, request: VersionRequest) -> VersionEdit:
     before, start, end = declaration.specifier, declaration.start, declaration.end
-    return Edit(declaration.path, declaration.line, start, end, before, after, why, request, declaration)
+    return VersionEdit(declaration.path, declaration.line, start, end, before, after, why, request, declaration)
 
 
 def _left_alone(
     root: Path,
-    policy: Policy,
+    policy: UpgradePolicy,
     declarations: Declarations,
-    request: Request,
+    request: VersionRequest,
     declaration: Declaration,
     hashes: Hashes | None,
 ) -> tuple[str, bool]:
@@ -167,7 +167,7 @@ def _left_alone(
 
 
 def _is_of_another_version(
-    root: Path, policy: Policy, declarations: Declarations, request: Request, declaration: Declaration
+    root: Path, policy: UpgradePolicy, declarations: Declarations, request: VersionRequest, declaration: Declaration
 ) -> bool:
     """A pin of neither the old nor the new version: an extra for another backend, an image that only sounds alike."""
     if not declaration.is_pinned:
@@ -186,12 +186,12 @@ def _same_version(first: str, second: str) -> bool:
         return first == second
 
 
-def _in_variant(variant: str, declaration: Declaration, declarations: Declarations, policy: Policy) -> bool:
+def _in_variant(variant: str, declaration: Declaration, declarations: Declarations, policy: UpgradePolicy) -> bool:
     return variant in variants_of(declaration, declarations, policy)
 
 
 def _elsewhere(
-    root: Path, policy: Policy, declarations: Declarations, request: Request, declaration: Declaration
+    root: Path, policy: UpgradePolicy, declarations: Declarations, request: VersionRequest, declaration: Declaration
 ) -> str:
     """A line for another platform, beside one that holds the old version, stays: "torch<2.9.1; darwin"."""
     siblings = [
@@ -199,7 +199,7 @@ def _elsewhere(
         for each in declarations.of(request.distribution)
         if (each.path, each.section, each.group) == (declaration.path, declaration.section, declaration.group)
     ]
-    if len(siblings) < 2 or not declaration.marker or declaration.style is not Style.PEP508:
+    if len(siblings) < 2 or not declaration.marker or declaration.style is not SpecifierStyle.PEP508:
         return ""
     old = baseline(request.distribution, declarations, policy, root, variant=request.variant)
     if old is None or allows(declaration.specifier, parse_version(old.version)) is not False:
@@ -207,22 +207,26 @@ def _elsewhere(
     return f"for {declaration.marker}, where the old version was not allowed either"
 
 
-def _hash_edits(declaration: Declaration, request: Request, hashes: Hashes | None) -> list[Edit]:
+def _hash_edits(declaration: Declaration, request: VersionRequest, hashes: Hashes | None) -> list[VersionEdit]:
     """All options at once: they stand one after the other."""
     if not declaration.hashes or hashes is None:
         return []
     after = " \\\n    ".join(f"--hash={each}" for each in hashes(request.distribution, request.version))
     start, end = declaration.hashes[0][0], declaration.hashes[-1][1]
-    return [Edit(declaration.path, declaration.line, start, end, "", after, "hashes of the new version", request)]
+    return [
+        VersionEdit(declaration.path, declaration.line, start, end, "", after, "hashes of the new version", request)
+    ]
 
 
 # ---------------------------------------------------------------------------------------------- followers, companions
 
 
-def _followed(plan: Plan, policy: Policy, request: Request, made: list[Edit]) -> tuple[list[Edit], list[Kept]]:
+def _followed(
+    plan: Plan, policy: UpgradePolicy, request: VersionRequest, made: list[VersionEdit]
+) -> tuple[list[VersionEdit], list[KeptDeclaration]]:
     """Places that the policy finds by pattern, unless they are declarations that were edited already."""
-    edits: list[Edit] = []
-    kept: list[Kept] = []
+    edits: list[VersionEdit] = []
+    kept: list[KeptDeclaration] = []
     taken = {(each.path, each.start) for each in made}
     for follower in policy.followers:
         if follower.package != request.distribution:
@@ -231,25 +235,31 @@ def _followed(plan: Plan, policy: Policy, request: Request, made: list[Edit]) ->
         hits = list(_pattern(follower).finditer(content.decode(errors="replace"))) if content else []
         if not hits:
             why = f"`{follower.pattern}` does not stand there any more"
-            kept.append(Kept(follower.file, 0, follower.pattern, why, request, attention=True))
+            kept.append(KeptDeclaration(follower.file, 0, follower.pattern, why, request, attention=True))
         for hit in hits:
             start, end = hit.span("version")
             line = hit.string.count("\n", 0, start) + 1
             if hit["version"] == request.version:
-                kept.append(Kept(follower.file, line, hit[0], "names the version already", request))
+                kept.append(KeptDeclaration(follower.file, line, hit[0], "names the version already", request))
             elif (follower.file, start) not in taken:
                 why = "follows the version"
-                edits.append(Edit(follower.file, line, start, end, hit["version"], request.version, why, request))
+                edits.append(
+                    VersionEdit(follower.file, line, start, end, hit["version"], request.version, why, request)
+                )
     return edits, kept
 
 
-def _pattern(follower: Follower) -> re.Pattern[str]:
+def _pattern(follower: FollowingPlace) -> re.Pattern[str]:
     before, after = follower.pattern.split("{version}")
     return re.compile(rf"{re.escape(before)}(?P<version>\d[\w.+!]*?){re.escape(after)}(?![\w.+]*\d)")
 
 
 def _companions(
-    root: Path, policy: Policy, declarations: Declarations, request: Request, requests: Sequence[Request]
+    root: Path,
+    policy: UpgradePolicy,
+    declarations: Declarations,
+    request: VersionRequest,
+    requests: Sequence[VersionRequest],
 ) -> list[Companion]:
     asked = {each.distribution for each in requests}
     found = []
@@ -272,8 +282,8 @@ def _text(root: Path, path: str) -> str:
         return ""
 
 
-def _write(plan: Plan, edits: list[Edit]) -> None:
-    by_path: dict[str, list[Edit]] = {}
+def _write(plan: Plan, edits: list[VersionEdit]) -> None:
+    by_path: dict[str, list[VersionEdit]] = {}
     for edit in edits:
         by_path.setdefault(edit.path, []).append(edit)
     for path, mine in by_path.items():

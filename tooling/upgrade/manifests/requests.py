@@ -10,7 +10,7 @@ from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.upgrade.declarations.declaration import normalised
 from tooling.upgrade.manifests.specifiers import parse_version
-from tooling.upgrade.policy.watched import Policy, Scope
+from tooling.upgrade.policy.watched import UpgradePolicy, VersionScope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ _REQUEST = re.compile(
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Request:
+class VersionRequest:
     """One package and the version it is to have."""
 
     distribution: str
@@ -34,16 +34,16 @@ class Request:
         return f"{self.distribution}=={self.version}{variant}"
 
 
-def parse_request(text: str) -> Request:
+def parse_request(text: str) -> VersionRequest:
     """The request that a command line names. Raises UsageError for what is none."""
     hit = _REQUEST.match(text.strip())
     if hit is None:
         raise UsageError(f"{text!r} names no version", fix="write PACKAGE==VERSION, or PACKAGE==VERSION@VARIANT")
     parse_version(hit["version"])
-    return Request(normalised(hit["name"]), hit["version"], hit["variant"] or "")
+    return VersionRequest(normalised(hit["name"]), hit["version"], hit["variant"] or "")
 
 
-def check_requests(requests: Sequence[Request], policy: Policy) -> tuple[Request, ...]:
+def check_requests(requests: Sequence[VersionRequest], policy: UpgradePolicy) -> tuple[VersionRequest, ...]:
     """The requests, each once. Raises UsageError for unknown variants, variants that do not have the package, packages
     whose variants differ when none is named, and for two versions of one package."""
     for request in requests:
@@ -58,12 +58,12 @@ def check_requests(requests: Sequence[Request], policy: Policy) -> tuple[Request
     return unique
 
 
-def _check_variant(request: Request, policy: Policy) -> None:
+def _check_variant(request: VersionRequest, policy: UpgradePolicy) -> None:
     names = [each.name for each in policy.variants]
     package = policy.package(request.distribution)
     own = list(package.variants) if package and package.variants else names
     if not request.variant:
-        if package and package.scope is Scope.DIVERGENT and len(names) > 1:
+        if package and package.scope is VersionScope.DIVERGENT and len(names) > 1:
             forms = " or ".join(f"{request.distribution}=={request.version}@{name}" for name in own)
             message = f"{request.distribution} has a version of its own in each variant ({', '.join(own)})"
             raise UsageError(message, where=str(request), fix=f"say which one: {forms}")

@@ -15,7 +15,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from tooling.cli.errors import UsageError
-from tooling.upgrade.declarations.declaration import Style
+from tooling.upgrade.declarations.declaration import SpecifierStyle
 from tooling.upgrade.policy.watched import RangeRule
 
 CLAUSE = re.compile(r"(?P<operator>===|==|~=|!=|<=|>=|<|>)(?P<blank>\s*)(?P<version>[^\s,]+)")
@@ -24,7 +24,7 @@ _VARIABLE = re.compile(r"\$|\{|<[A-Za-z]|\bX\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChangedSpecifier:
     """The specifier to write, and why. Nothing changes if `specifier` is the old one."""
 
     specifier: str
@@ -41,24 +41,26 @@ def parse_version(text: str) -> Version:
         raise UsageError(f"{text!r} is no version", fix="write one as 0.18.0, 2.10.0rc1 or 0.5.10.post1") from error
 
 
-def changed(specifier: str, style: Style, version: str, rule: RangeRule = RangeRule.KEEP) -> Outcome:
+def changed(specifier: str, style: SpecifierStyle, version: str, rule: RangeRule = RangeRule.KEEP) -> ChangedSpecifier:
     """How `specifier` has to read. Raises UsageError if `version` is none."""
     wanted = parse_version(version)
-    if style is Style.OPAQUE:
-        return Outcome(specifier, "a commit or URL: which one holds the new version is not known", problem=True)
+    if style is SpecifierStyle.OPAQUE:
+        return ChangedSpecifier(
+            specifier, "a commit or URL: which one holds the new version is not known", problem=True
+        )
     if _VARIABLE.search(specifier):
-        return Outcome(specifier, "its version comes from a variable")
-    if style is Style.PLAIN:
+        return ChangedSpecifier(specifier, "its version comes from a variable")
+    if style is SpecifierStyle.PLAIN:
         return _plain(specifier, version)
-    if style is Style.CONDA and re.match(r"=[^=]", specifier):
+    if style is SpecifierStyle.CONDA and re.match(r"=[^=]", specifier):
         written = specifier.lstrip("= ").rstrip(".*")
         prefix = parse_version(written).release
         if (*wanted.release, 0, 0, 0)[: len(prefix)] == prefix:
-            return Outcome(specifier, "the prefix covers the version")
-        return Outcome(
+            return ChangedSpecifier(specifier, "the prefix covers the version")
+        return ChangedSpecifier(
             specifier.replace(written, _at_precision(wanted, written, version)), "a prefix of the new version"
         )
-    if style is Style.POETRY and (hit := _POETRY.match(specifier.strip())):
+    if style is SpecifierStyle.POETRY and (hit := _POETRY.match(specifier.strip())):
         return _poetry(specifier, hit, wanted, version)
     return _range(specifier, wanted, version, rule)
 
@@ -71,64 +73,68 @@ def allows(specifier: str, version: Version) -> bool | None:
         return None
 
 
-def _plain(specifier: str, version: str) -> Outcome:
+def _plain(specifier: str, version: str) -> ChangedSpecifier:
     local = f"+{specifier.partition('+')[2]}" if "+" in specifier and "+" not in version else ""
     if specifier == version + local:
-        return Outcome(specifier, "names the version already")
-    return Outcome(version + local, "names exactly one version")
+        return ChangedSpecifier(specifier, "names the version already")
+    return ChangedSpecifier(version + local, "names exactly one version")
 
 
-def _poetry(specifier: str, hit: re.Match[str], wanted: Version, version: str) -> Outcome:
+def _poetry(specifier: str, hit: re.Match[str], wanted: Version, version: str) -> ChangedSpecifier:
     written = hit["version"]
     if not hit["operator"]:
         new = specifier.replace(written, version)
-        return Outcome(new, "exact pin") if new != specifier else Outcome(specifier, "names the version already")
+        return (
+            ChangedSpecifier(new, "exact pin")
+            if new != specifier
+            else ChangedSpecifier(specifier, "names the version already")
+        )
     low = parse_version(written)
     parts = low.release
     significant = next((index for index, part in enumerate(parts) if part), len(parts) - 1)
     fixed = significant + 1 if hit["operator"] == "^" else min(2, len(parts))
     if wanted >= low and wanted.release[:fixed] == (*parts, 0, 0)[:fixed]:
-        return Outcome(specifier, "the range allows the version")
+        return ChangedSpecifier(specifier, "the range allows the version")
     moved = _at_precision(wanted, written, version)
-    return Outcome(specifier.replace(written, moved), f"{specifier.strip()} does not allow {version}")
+    return ChangedSpecifier(specifier.replace(written, moved), f"{specifier.strip()} does not allow {version}")
 
 
-def _range(specifier: str, wanted: Version, version: str, rule: RangeRule) -> Outcome:
+def _range(specifier: str, wanted: Version, version: str, rule: RangeRule) -> ChangedSpecifier:
     allowed = allows(specifier, wanted)
     if allowed is None:
-        return Outcome(specifier, f"{specifier!r} is no specifier that can be read", problem=True)
+        return ChangedSpecifier(specifier, f"{specifier!r} is no specifier that can be read", problem=True)
     if not specifier.strip():
-        return Outcome(specifier, "any version is allowed")
+        return ChangedSpecifier(specifier, "any version is allowed")
     clauses = list(CLAUSE.finditer(specifier))
     if len(clauses) == 1 and clauses[0]["operator"] in {"==", "==="} and not clauses[0]["version"].endswith(".*"):
         clause = clauses[0]
         old = clause["version"]
         new = _plain(old, version)
         if new.specifier == old:
-            return Outcome(specifier, "pinned to the version already")
+            return ChangedSpecifier(specifier, "pinned to the version already")
         start, end = clause.span("version")
         why = "exact pin"
         if "+" in new.specifier and "+" not in version:
             why = f"exact pin; whether a build +{new.specifier.partition('+')[2]} of {version} exists is not checked"
-        return Outcome(specifier[:start] + new.specifier + specifier[end:], why)
+        return ChangedSpecifier(specifier[:start] + new.specifier + specifier[end:], why)
     if allowed:
         raised = _raised(specifier, clauses, wanted, version) if rule is RangeRule.RAISE else None
-        return raised or Outcome(specifier, f"the range allows {version}")
+        return raised or ChangedSpecifier(specifier, f"the range allows {version}")
     return _moved(specifier, clauses, wanted, version)
 
 
-def _raised(specifier: str, clauses: list[re.Match[str]], wanted: Version, version: str) -> Outcome | None:
+def _raised(specifier: str, clauses: list[re.Match[str]], wanted: Version, version: str) -> ChangedSpecifier | None:
     for clause in clauses:
         if clause["operator"] in {">=", ">"} and parse_version(clause["version"]) < wanted:
             start, end = clause.start(), clause.end()
             text = f">={clause['blank']}{version}"
-            return Outcome(
+            return ChangedSpecifier(
                 specifier[:start] + text + specifier[end:], "policy raises the lower bound to what was audited"
             )
     return None
 
 
-def _moved(specifier: str, clauses: list[re.Match[str]], wanted: Version, version: str) -> Outcome:
+def _moved(specifier: str, clauses: list[re.Match[str]], wanted: Version, version: str) -> ChangedSpecifier:
     """Changes the clauses that forbid the version, from the last to the first so that spans stay right."""
     new, reasons = specifier, []
     for clause in reversed(clauses):
@@ -141,8 +147,8 @@ def _moved(specifier: str, clauses: list[re.Match[str]], wanted: Version, versio
         else:
             new = _without(new, clause)
     if not allows(new, wanted):
-        return Outcome(specifier, f"no small change of {specifier!r} allows {version}", problem=True)
-    return Outcome(new, "; ".join(reversed(reasons)))
+        return ChangedSpecifier(specifier, f"no small change of {specifier!r} allows {version}", problem=True)
+    return ChangedSpecifier(new, "; ".join(reversed(reasons)))
 
 
 def _clause(operator: str, written: str, wanted: Version, version: str) -> tuple[str, str, str]:

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from packaging.specifiers import SpecifierSet
 
-    from tooling.upgrade.findings import Audit, Finding
-    from tooling.upgrade.operations.context import Context
+    from tooling.upgrade.findings import Audit, AuditFinding
+    from tooling.upgrade.operations.context import UpgradeContext
     from tooling.upgrade.replacements.explain import Explainer
     from tooling.upgrade.symbols import Absent, Upstream
     from tooling.upgrade.upstream import UpstreamRelease
     from tooling.upgrade.uses import Use
-    from tooling.upgrade.verdicts.comparison import Comparison, Explanation
+    from tooling.upgrade.verdicts.comparison import Explanation, ReleasePair
 
 MOST_NAMED: Final = 3
 """Excluded files that a message names."""
@@ -40,19 +40,19 @@ class Move:
 
 
 def audit_moves(
-    context: Context, moves: Sequence[Move], *, allowed: Mapping[str, SpecifierSet] | None = None
+    context: UpgradeContext, moves: Sequence[Move], *, allowed: Mapping[str, SpecifierSet] | None = None
 ) -> tuple[Audit, ...]:
     """One audit for each move, in their order. allowed: versions that the manifests will admit, for guards that die.
 
     Raises UpstreamError when one of the releases cannot be had.
     """
-    from tooling.upgrade.verdicts import Comparison, audit
+    from tooling.upgrade.verdicts import ReleasePair, audit
 
     if not moves:
         return ()
     started = time.perf_counter()
     pairs = [
-        Comparison(
+        ReleasePair(
             move.distribution,
             context.upstream(move.distribution, move.old),
             context.upstream(move.distribution, move.new),
@@ -86,7 +86,7 @@ def audit_moves(
     )
 
 
-def check_looked_at(context: Context, audits: Sequence[Audit]) -> None:
+def check_looked_at(context: UpgradeContext, audits: Sequence[Audit]) -> None:
     """Raise UsageError for an audit that looked at nothing: that it found nothing says nothing about the upgrade."""
     for audit in audits:
         if not audit.looked_at_nothing:
@@ -106,13 +106,13 @@ def check_looked_at(context: Context, audits: Sequence[Audit]) -> None:
         )
 
 
-def _with_interfaces(context: Context, audit: Audit, pair: Comparison) -> Audit:
+def _with_interfaces(context: UpgradeContext, audit: Audit, pair: ReleasePair) -> Audit:
     """The audit with what became of flags, routes and environment variables."""
     from tooling.upgrade.interfaces.judge import judge_interfaces
 
     started = time.perf_counter()
     context.report(f"{pair.distribution}: flags, routes and variables")
-    found: dict[tuple[object, ...], Finding] = {}
+    found: dict[tuple[object, ...], AuditFinding] = {}
     cache = context.cache / "interfaces"
     for name in context.package(pair.distribution).imports:
         exclude = context.policy.exclude
@@ -131,7 +131,7 @@ class _Explained:
     """Explains what is gone, of each distribution with the releases in between that the cache has. Those are opened
     only when something is gone at all."""
 
-    def __init__(self, context: Context, moves: Sequence[Move]) -> None:
+    def __init__(self, context: UpgradeContext, moves: Sequence[Move]) -> None:
         self._context = context
         self._moves = {move.distribution: move for move in moves}
         self._explainers: dict[str, Explainer] = {}
@@ -147,7 +147,7 @@ class _Explained:
         return self._explainers[name](absent, old, new, use)
 
 
-def between(context: Context, move: Move) -> tuple[UpstreamRelease, ...]:
+def between(context: UpgradeContext, move: Move) -> tuple[UpstreamRelease, ...]:
     """The cached releases between two versions that are worth asking, ascending."""
     from packaging.version import InvalidVersion
 

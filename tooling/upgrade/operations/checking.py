@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tooling.upgrade.checklists.check import Drift, drift
-from tooling.upgrade.checklists.contents import Subject, collect
+from tooling.upgrade.checklists.contents import ChecklistPackage, collect
 from tooling.upgrade.checklists.document import render
 from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.manifests.baseline import baseline
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.checklists.contents import Checklist
-    from tooling.upgrade.operations.context import Context
+    from tooling.upgrade.operations.context import UpgradeContext
     from tooling.upgrade.policy.watched import FocusedPackage
     from tooling.upgrade.usage.index import UsageIndex
 
@@ -24,7 +24,7 @@ FOLDER: Final = "skills/upgrade-deps/checklists"
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedPackage:
     """One package."""
 
     distribution: str
@@ -37,7 +37,7 @@ class Checked:
     """Why signatures could not be compared."""
 
 
-def check(context: Context, *, only: Sequence[str] = (), plan: Plan | None = None) -> tuple[Checked, ...]:
+def check(context: UpgradeContext, *, only: Sequence[str] = (), plan: Plan | None = None) -> tuple[CheckedPackage, ...]:
     """Compare all checklists. only: distributions; all that are watched when empty. plan: where the checklists are
     read, if not from the disk.
 
@@ -48,7 +48,7 @@ def check(context: Context, *, only: Sequence[str] = (), plan: Plan | None = Non
     return tuple(_checked(context, package, index, plan) for package in packages)
 
 
-def write(checked: Sequence[Checked], plan: Plan) -> None:
+def write(checked: Sequence[CheckedPackage], plan: Plan) -> None:
     """Put right what is untrue. Raises UsageError for a damaged checklist, which is left for people."""
     for one in checked:
         if one.checklist is None or one.unseen:
@@ -58,13 +58,13 @@ def write(checked: Sequence[Checked], plan: Plan) -> None:
         plan.write(one.path, text.encode(), reason=f"what the code uses of {one.distribution}")
 
 
-def _checked(context: Context, package: FocusedPackage, index: UsageIndex, plan: Plan | None) -> Checked:
+def _checked(context: UpgradeContext, package: FocusedPackage, index: UsageIndex, plan: Plan | None) -> CheckedPackage:
     path = f"{FOLDER}/{package.distribution}.md"
     used = any(use.package in package.imports for file in index.files for use in file.uses)
     text = _text(context, path, plan)
     if not used:
         stale = [Drift(path, "file", "stale", "nothing uses this package any more")] if text is not None else []
-        return Checked(package.distribution, "", path, tuple(stale), None)
+        return CheckedPackage(package.distribution, "", path, tuple(stale), None)
     found = baseline(package.distribution, context.declarations, context.policy, context.root)
     version = found.version if found else ""
     upstream, unseen = None, ""
@@ -75,7 +75,7 @@ def _checked(context: Context, package: FocusedPackage, index: UsageIndex, plan:
             upstream = context.upstream(package.distribution, version)
         except UpstreamError as error:
             unseen = str(error)
-    subject = Subject(
+    subject = ChecklistPackage(
         package.distribution,
         package.imports,
         f"https://github.com/{package.repository}" if package.repository else "",
@@ -84,10 +84,10 @@ def _checked(context: Context, package: FocusedPackage, index: UsageIndex, plan:
     )
     checklist = collect(subject, index.files, upstream)
     drifts = drift(checklist, text, path, signatures=not unseen)
-    return Checked(package.distribution, version, path, tuple(drifts), checklist, unseen)
+    return CheckedPackage(package.distribution, version, path, tuple(drifts), checklist, unseen)
 
 
-def _text(context: Context, path: str, plan: Plan | None) -> str | None:
+def _text(context: UpgradeContext, path: str, plan: Plan | None) -> str | None:
     if plan is not None:
         content = plan.read(path)
         return None if content is None else content.decode("utf-8", errors="replace")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.upgrade.declarations.declaration import Declarations
-    from tooling.upgrade.policy.watched import Policy
+    from tooling.upgrade.policy.watched import UpgradePolicy
     from tooling.upgrade.releases import Origin, Release
     from tooling.upgrade.sources.indexed import Catalogue
     from tooling.upgrade.upstream import UpstreamRelease
@@ -30,11 +30,11 @@ _DIST_INFO = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)\.dist-info")
 
 
 @dataclass
-class Context:
+class UpgradeContext:
     """One repository in one run."""
 
     root: Path
-    policy: Policy
+    policy: UpgradePolicy
     declarations: Declarations
     cache: Path
     catalogue: Catalogue
@@ -132,7 +132,7 @@ def open_context(
     offline: bool = False,
     use_installed: bool = True,
     report: Callable[[str], None] = lambda _line: None,
-) -> Context:
+) -> UpgradeContext:
     """The context of the repository at `root`. Raises UsageError for a folder that is not there and for a policy that
     makes no sense."""
     from tooling.upgrade.sources.indexed import Catalogue
@@ -144,10 +144,10 @@ def open_context(
     folder = cache or default_folder()
     known = [*(each.distribution for each in policy.packages), *(each.distribution for each in declarations.found)]
     catalogue = Catalogue(folder, offline=offline, project=root, known=known, report=report)
-    return Context(root, policy, declarations, folder, catalogue, report, use_installed)
+    return UpgradeContext(root, policy, declarations, folder, catalogue, report, use_installed)
 
 
-def unknown_now(context: Context, distribution: str, fix: str) -> UsageError:
+def unknown_now(context: UpgradeContext, distribution: str, fix: str) -> UsageError:
     """The error for a package that no manifest names a version of. fix: what helps if the name is right."""
     known = {each.distribution for each in context.policy.packages}
     known |= {each.distribution for each in context.declarations.found}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Severity
+from tooling.upgrade.findings import AuditSeverity
 from tooling.upgrade.operations.auditing import audit_moves
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from tooling.kit.change.plan import Plan
-    from tooling.upgrade.findings import Audit, Finding
+    from tooling.upgrade.findings import Audit, AuditFinding
     from tooling.upgrade.fixes.files import Fixed
     from tooling.upgrade.operations.auditing import Move
-    from tooling.upgrade.operations.context import Context
+    from tooling.upgrade.operations.context import UpgradeContext
 
 
 @contextmanager
-def edited_tree(context: Context, contents: Mapping[str, bytes]) -> Iterator[Context]:
+def edited_tree(context: UpgradeContext, contents: Mapping[str, bytes]) -> Iterator[UpgradeContext]:
     """A context whose root is the copy; releases that were opened before are not opened again.
 
     contents: of files that differ or are new, by path; others keep theirs."""
@@ -66,15 +66,15 @@ def edited_tree(context: Context, contents: Mapping[str, bytes]) -> Iterator[Con
 class Fixes:
     """What became of the fixable findings."""
 
-    done: tuple[Finding, ...] = ()
-    left: tuple[tuple[Finding, str], ...] = ()
+    done: tuple[AuditFinding, ...] = ()
+    left: tuple[tuple[AuditFinding, str], ...] = ()
     """With the reason."""
     after: tuple[Audit, ...] = ()
     """The audits of the edited tree; those from before when nothing was edited."""
 
 
 def fix(
-    context: Context,
+    context: UpgradeContext,
     plan: Plan,
     moves: Sequence[Move],
     audits: Sequence[Audit],
@@ -84,7 +84,7 @@ def fix(
     """Edit files of the repository in `plan`. allowed: as for `audit_moves`, which made `audits`."""
     from tooling.upgrade.fixes.files import fix_file
 
-    by_path: dict[str, list[Finding]] = {}
+    by_path: dict[str, list[AuditFinding]] = {}
     for audit in audits:
         for finding in audit.findings:
             if finding.fixable:
@@ -122,7 +122,10 @@ def _tried(audits: Sequence[Audit]) -> tuple[Audit, ...]:
 
 
 def _audited_again(
-    context: Context, moves: Sequence[Move], edited: Mapping[str, Fixed], allowed: Mapping[str, SpecifierSet] | None
+    context: UpgradeContext,
+    moves: Sequence[Move],
+    edited: Mapping[str, Fixed],
+    allowed: Mapping[str, SpecifierSet] | None,
 ) -> tuple[Audit, ...]:
     """Audits of the repository as it would be."""
     with edited_tree(context, {path: one.data for path, one in edited.items()}) as then:
@@ -140,9 +143,9 @@ def _worse(before: Sequence[Audit], after: Sequence[Audit], edited: Mapping[str,
     return failed
 
 
-def _key(finding: Finding) -> tuple[str, str, str, str]:
+def _key(finding: AuditFinding) -> tuple[str, str, str, str]:
     """What a finding is, wherever edits have shifted its line. Information does not count."""
-    severity = "" if finding.severity is Severity.INFO else str(finding.kind)
+    severity = "" if finding.severity is AuditSeverity.INFO else str(finding.kind)
     return finding.path, severity, finding.symbol if severity else "", finding.parameter if severity else ""
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import UpstreamError
-from tooling.upgrade.findings import Severity
+from tooling.upgrade.findings import AuditSeverity
 from tooling.upgrade.manifests.baseline import baseline
 from tooling.upgrade.operations.auditing import Move, audit_moves, check_looked_at
 from tooling.upgrade.operations.context import unknown_now
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tooling.upgrade.findings import Audit
-    from tooling.upgrade.operations.context import Context
+    from tooling.upgrade.operations.context import UpgradeContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Latest:
     """Whether that is because no file that uses the package is in scope."""
 
 
-def latest(context: Context, names: Sequence[str]) -> tuple[Latest, ...]:
+def latest(context: UpgradeContext, names: Sequence[str]) -> tuple[Latest, ...]:
     """For the packages named, or all that are watched and declared. Raises UsageError for a name that no manifest
     gives a version."""
     for name in names:
@@ -56,7 +56,7 @@ def latest(context: Context, names: Sequence[str]) -> tuple[Latest, ...]:
     return tuple(_latest(context, name) for name in wanted)
 
 
-def _latest(context: Context, name: str) -> Latest:
+def _latest(context: UpgradeContext, name: str) -> Latest:
     found = baseline(name, context.declarations, context.policy, context.root)
     if found is None:
         return Latest(name, "", "", "", "", None, problem="no manifest says which version is used now")
@@ -79,7 +79,7 @@ def _latest(context: Context, name: str) -> Latest:
         return Latest(name, found.version, candidates[-1], "", "", None, problem=str(error), looked_at_nothing=True)
 
 
-def _searched(context: Context, name: str, current: str, candidates: list[str]) -> Latest:
+def _searched(context: UpgradeContext, name: str, current: str, candidates: list[str]) -> Latest:
     skipped: list[str] = []
     audits: dict[str, Audit | None] = {}
 
@@ -94,7 +94,7 @@ def _searched(context: Context, name: str, current: str, candidates: list[str]) 
                 skipped.append(f"{version}: {error.message}")
                 audits[version] = None
         audit = audits[version]
-        return audit is not None and audit.worst() is Severity.BREAKING
+        return audit is not None and audit.worst() is AuditSeverity.BREAKING
 
     low, high = 0, len(candidates)
     if breaks(high - 1):

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from tooling.upgrade.declarations.declaration import Declarations
     from tooling.upgrade.findings import Audit
     from tooling.upgrade.locks.result import LockResult
-    from tooling.upgrade.manifests.requests import Request
-    from tooling.upgrade.operations.context import Context
+    from tooling.upgrade.manifests.requests import VersionRequest
+    from tooling.upgrade.operations.context import UpgradeContext
     from tooling.upgrade.releases import Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class UpgradeOptions:
     """What the caller wants of an upgrade."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[VersionRequest, ...]
     old: Mapping[str, str] = field(default_factory=dict)
     """Version to audit from, instead of what the repository declares; key "" holds for all."""
     bump: bool = True
@@ -48,7 +48,7 @@ class Wishes:
 class Upgrade:
     """Everything that was found and is to be written. Filled step by step, so that a failure can still be told."""
 
-    wishes: Wishes
+    wishes: UpgradeOptions
     plan: Plan
     moves: list[Move] = field(default_factory=list)
     bump: Bump | None = None
@@ -69,7 +69,7 @@ class Upgrade:
         return bool(self.problem or self.plan or any(move.old != move.new for move in self.moves))
 
 
-def plan_upgrade(context: Context, upgrade: Upgrade) -> None:
+def plan_upgrade(context: UpgradeContext, upgrade: Upgrade) -> None:
     """Fill in an upgrade. A conflict becomes its `problem`, and the audit goes on. What it raises leaves the steps
     before in the record: UsageError for requests that make no sense, UpstreamError for releases that cannot be had."""
     wishes = upgrade.wishes
@@ -107,14 +107,14 @@ def plan_upgrade(context: Context, upgrade: Upgrade) -> None:
             upgrade.problem, upgrade.fixes, upgrade.audits = error, Fixes(), before
 
 
-def _yanked(context: Context) -> Iterator[str]:
+def _yanked(context: UpgradeContext) -> Iterator[str]:
     for origin in context.origins():
         if origin.yanked is not None:
             why = f": {origin.yanked}" if origin.yanked else "; its index does not say why"
             yield f"{origin.distribution} {origin.version} was yanked by its maintainers{why}"
 
 
-def _contradicted(context: Context, upgrade: Upgrade) -> Iterator[str]:
+def _contradicted(context: UpgradeContext, upgrade: Upgrade) -> Iterator[str]:
     """Overrides of the project that give a new release what it says it cannot work with."""
     from tooling.upgrade.locks.conflicts import contradicted_overrides
 
@@ -132,7 +132,7 @@ def _contradicted(context: Context, upgrade: Upgrade) -> Iterator[str]:
         )
 
 
-def _declared_then(context: Context, upgrade: Upgrade) -> Declarations:
+def _declared_then(context: UpgradeContext, upgrade: Upgrade) -> Declarations:
     """The declarations as they will be."""
     from tooling.upgrade.declarations.find import read_declarations
 
@@ -145,7 +145,7 @@ def _declared_then(context: Context, upgrade: Upgrade) -> Declarations:
     return replace(declared, found=tuple(found))
 
 
-def _move(context: Context, request: Request, old: Mapping[str, str]) -> Move:
+def _move(context: UpgradeContext, request: VersionRequest, old: Mapping[str, str]) -> Move:
     given = old.get(request.distribution) or old.get("")
     if given:
         return Move(request.distribution, given, request.version)
@@ -157,7 +157,7 @@ def _move(context: Context, request: Request, old: Mapping[str, str]) -> Move:
     return Move(request.distribution, found.version, request.version)
 
 
-def _bump(context: Context, upgrade: Upgrade, requests: Sequence[Request]) -> None:
+def _bump(context: UpgradeContext, upgrade: Upgrade, requests: Sequence[VersionRequest]) -> None:
     done = bump(context.root, context.policy, context.declarations, requests)
     upgrade.bump = done
     for change in done.plan.changes:
@@ -171,7 +171,7 @@ def _bump(context: Context, upgrade: Upgrade, requests: Sequence[Request]) -> No
     upgrade.warnings += [f"no place names {each.distribution}; it is audited only" for each in done.undeclared]
 
 
-def _lock(context: Context, upgrade: Upgrade, requests: Sequence[Request]) -> None:
+def _lock(context: UpgradeContext, upgrade: Upgrade, requests: Sequence[VersionRequest]) -> None:
     from tooling.upgrade.locks.resolve import lock
 
     context.report("resolving")
@@ -208,7 +208,7 @@ def _way_out(result: LockResult) -> str:
     return "relax one of these requirements, or upgrade the packages together"
 
 
-def _brought_along(context: Context, upgrade: Upgrade) -> list[Move]:
+def _brought_along(context: UpgradeContext, upgrade: Upgrade) -> list[Move]:
     """Watched packages that the resolution moves besides those that were asked for."""
     asked = {move.distribution for move in upgrade.moves}
     found: dict[str, Move] = {}
@@ -237,7 +237,7 @@ def _allowed(upgrade: Upgrade) -> dict[str, SpecifierSet]:
     return found
 
 
-def _checklists(context: Context, upgrade: Upgrade) -> None:
+def _checklists(context: UpgradeContext, upgrade: Upgrade) -> None:
     """Raises UsageError for a damaged checklist."""
     from tooling.upgrade.declarations.find import find_declarations
     from tooling.upgrade.operations.checking import check, write

@@ -8,9 +8,9 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from tooling.cli.toml import TOMLError, parse_toml
-from tooling.upgrade.declarations.declaration import Kind, normalised
+from tooling.upgrade.declarations.declaration import DeclarationKind, normalised
 from tooling.upgrade.declarations.find import repository_files
-from tooling.upgrade.policy.watched import FocusedPackage, Scope, Tier, Variant
+from tooling.upgrade.policy.watched import FocusedPackage, Tier, Variant, VersionScope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -142,22 +142,22 @@ def _own_name(root: Path) -> str:
 
 def _scope(
     distribution: str, declarations: Declarations, variants: tuple[Variant, ...]
-) -> tuple[Scope, tuple[str, ...]]:
+) -> tuple[VersionScope, tuple[str, ...]]:
     """Told by what the variants' own manifests say."""
     said: dict[str, set[str]] = {}
     for variant in variants:
         written = {
             f"{each.specifier};{each.marker}"
             for each in declarations.of(distribution)
-            if each.path in variant.manifests and each.kind is not Kind.BUILD
+            if each.path in variant.manifests and each.kind is not DeclarationKind.BUILD
         }
         if written:
             said[variant.name] = written
     if len(variants) > 1 and 0 < len(said) < len(variants):
-        return Scope.VARIANT_ONLY, tuple(said)
+        return VersionScope.VARIANT_ONLY, tuple(said)
     if len({frozenset(each) for each in said.values()}) > 1:
-        return Scope.DIVERGENT, ()
-    return Scope.SHARED, ()
+        return VersionScope.DIVERGENT, ()
+    return VersionScope.SHARED, ()
 
 
 def imported_names(root: Path) -> Counter[str]:

@@ -40,7 +40,16 @@ from tooling.upgrade.declarations.declaration import normalised
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.declarations.toml_text import scan_toml
 from tooling.upgrade.policy.infer import import_names, infer_packages, infer_variants
-from tooling.upgrade.policy.watched import Family, FocusedPackage, Follower, Policy, RangeRule, Scope, Tier, Variant
+from tooling.upgrade.policy.watched import (
+    Family,
+    FocusedPackage,
+    FollowingPlace,
+    RangeRule,
+    Tier,
+    UpgradePolicy,
+    Variant,
+    VersionScope,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,19 +74,19 @@ _FAMILY = {"packages": list, "why": str}
 _PLACE = {"package": str, "file": str, "pattern": str}
 
 
-def read_policy(root: Path, declarations: Declarations | None = None) -> Policy:
+def read_policy(root: Path, declarations: Declarations | None = None) -> UpgradePolicy:
     """The policy of the repository at `root`. declarations: those of the repository, where the caller has them.
 
     Raises UsageError that names key and line for unknown or wrongly typed settings, and for a damaged pyproject.toml.
     """
     text, table = _read(root)
-    reader = _Reader(text)
+    reader = _PolicyReader(text)
     settings = reader.typed(table, _TABLE, _TOP) if table is not None else {}
     if declarations is None:
         declarations = find_declarations(root)
     variants = reader.variants(settings) or infer_variants(declarations, root)
     packages = reader.packages(settings, variants, declarations, root)
-    return Policy(
+    return UpgradePolicy(
         packages=packages if "packages" in settings else infer_packages(declarations, variants, root),
         variants=variants,
         families=reader.families(settings),
@@ -108,7 +117,7 @@ def _read(root: Path) -> tuple[str, dict[str, Any] | None]:
     return content.decode(), table
 
 
-class _Reader:
+class _PolicyReader:
     """Typed access; every complaint says where."""
 
     def __init__(self, text: str) -> None:
@@ -198,7 +207,7 @@ class _Reader:
                     repository=entry.get("repository", ""),
                     tag=entry.get("tag", "v{version}"),
                     upstream_paths=self.texts(entry, "upstream_paths", path),
-                    scope=self.choice(entry, "scope", path, Scope) or Scope.SHARED,
+                    scope=self.choice(entry, "scope", path, VersionScope) or VersionScope.SHARED,
                     variants=chosen,
                     ranges=self.choice(entry, "range", path, RangeRule) or RangeRule.KEEP,
                     declared=bool(declarations.of(distribution)),
@@ -223,7 +232,7 @@ class _Reader:
             found.append(Family(packages, entry.get("why", "")))
         return tuple(found)
 
-    def followers(self, settings: Mapping[str, Any]) -> tuple[Follower, ...]:
+    def followers(self, settings: Mapping[str, Any]) -> tuple[FollowingPlace, ...]:
         found = []
         for index, table in enumerate(settings.get("places", [])):
             path = (*_TABLE, "places", index)
@@ -234,5 +243,5 @@ class _Reader:
             if entry["pattern"].count("{version}") != 1:
                 raise self.fail("lacks {version}, or has it twice", (*path, "pattern"), "put {version} where it stands")
             file = self.path(entry["file"], (*path, "file"))
-            found.append(Follower(normalised(entry["package"]), file, entry["pattern"]))
+            found.append(FollowingPlace(normalised(entry["package"]), file, entry["pattern"]))
         return tuple(found)

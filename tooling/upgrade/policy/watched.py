@@ -13,7 +13,7 @@ class Tier(StrEnum):
     SECONDARY = "secondary"
 
 
-class Scope(StrEnum):
+class VersionScope(StrEnum):
     """Whether variants agree on a package's version."""
 
     SHARED = "shared"
@@ -45,7 +45,7 @@ class FocusedPackage:
     tag: str = "v{version}"
     """Of a version in that repository."""
     upstream_paths: tuple[str, ...] = ()
-    scope: Scope = Scope.SHARED
+    scope: VersionScope = VersionScope.SHARED
     variants: tuple[str, ...] = ()
     """Of a variant-only package: which have it."""
     ranges: RangeRule = RangeRule.KEEP
@@ -80,7 +80,7 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class FollowingPlace:
     """A place that follows a version and is found by text."""
 
     package: str
@@ -90,13 +90,13 @@ class Follower:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class UpgradePolicy:
     """All of it."""
 
     packages: tuple[FocusedPackage, ...]
     variants: tuple[Variant, ...]
     families: tuple[Family, ...] = ()
-    followers: tuple[Follower, ...] = ()
+    followers: tuple[FollowingPlace, ...] = ()
     exclude: tuple[str, ...] = ()
     """Folders and files whose declarations are not the project's."""
     inferred: bool = False

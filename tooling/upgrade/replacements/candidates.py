@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tooling.upgrade.symbols import Absent, Symbol, Upstream
-    from tooling.upgrade.uses import Derivation, Use
+    from tooling.upgrade.uses import AccessPath, Use
 
 
 class Reason(Enum):
@@ -85,7 +85,7 @@ def best(candidates: Iterable[Candidate], least: int) -> Candidate | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class GoneSymbol:
     """A symbol that the new release lacks."""
 
     path: str
@@ -106,7 +106,7 @@ class Subject:
         return container if not self.symbol.owner else container.rpartition(".")[0]
 
 
-def subject_of(absent: Absent, old: Upstream, use: Use) -> Subject | None:
+def subject_of(absent: Absent, old: Upstream, use: Use) -> GoneSymbol | None:
     """The symbol a use is about. Where a whole module went, that is what the use wants of it."""
     gone = f"{absent.container}.{absent.name}"
     wanted = _spelled(use.target)
@@ -114,9 +114,9 @@ def subject_of(absent: Absent, old: Upstream, use: Use) -> Subject | None:
     for path in [*paths, gone]:
         found = old.resolve(path)
         if isinstance(found, Found):
-            return Subject(path, found.symbol, found.symbol.deprecated or found.deprecated)
+            return GoneSymbol(path, found.symbol, found.symbol.deprecated or found.deprecated)
     symbol = _followed(old, use.target, absent.name)
-    return Subject(symbol.dotted, symbol, symbol.deprecated) if symbol is not None else None
+    return GoneSymbol(symbol.dotted, symbol, symbol.deprecated) if symbol is not None else None
 
 
 def callable_of(absent: Absent, old: Upstream, use: Use) -> Symbol | None:
@@ -135,7 +135,7 @@ def callable_of(absent: Absent, old: Upstream, use: Use) -> Symbol | None:
     return found.symbol if absent.name in named or (absent.name in names and None in named) else None
 
 
-def _followed(old: Upstream, target: Derivation, name: str) -> Symbol | None:
+def _followed(old: Upstream, target: AccessPath, name: str) -> Symbol | None:
     if not isinstance(target, Attribute) or target.name != name:
         return None
     outcome = old.follow(target.base)
@@ -148,7 +148,7 @@ def _followed(old: Upstream, target: Derivation, name: str) -> Symbol | None:
     return None
 
 
-def _spelled(target: Derivation) -> str:
+def _spelled(target: AccessPath) -> str:
     if isinstance(target, Name):
         return target.dotted
     if isinstance(target, Attribute):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Replacement, Verdict
-from tooling.upgrade.replacements.candidates import Candidate, Reason, Subject, callable_of, subject_of
+from tooling.upgrade.findings import FindingKind, Replacement
+from tooling.upgrade.replacements.candidates import Candidate, GoneSymbol, Reason, callable_of, subject_of
 from tooling.upgrade.replacements.homes import Homes
 from tooling.upgrade.replacements.members import best_member, new_module
 from tooling.upgrade.replacements.parameters import announcements, best_parameter
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.symbols import Absent, Symbol, Upstream
     from tooling.upgrade.uses import Use
 
-Explanation = tuple[Verdict, Replacement | None]
+Explanation = tuple[FindingKind, Replacement | None]
 _SURE = Reason.SAME_NAME.weight + Reason.COMPATIBLE.weight
 """Weight from which a replacement may be written without a person: a unique new home of the name that can be called
 as before, or anything stronger."""
@@ -55,44 +55,44 @@ class Explainer:
         if subject.symbol.kind is SymbolKind.MODULE:
             module = new_module(subject.path, old, new, texts)
             if module is None:
-                return Verdict.REMOVED, None
+                return FindingKind.REMOVED, None
             certain = module.weight >= _SURE
-            return Verdict.MOVED, Replacement(module.text, module.why, certain)
+            return FindingKind.MOVED, Replacement(module.text, module.why, certain)
         home = Homes(subject, old, new, texts).best()
         if home is None:
-            return Verdict.REMOVED, None
+            return FindingKind.REMOVED, None
         candidate, symbol = home
         certain = _is_sure(candidate) and symbol.kind is subject.symbol.kind and fits(new, symbol, use)
         return _kind(subject.path, candidate.text), Replacement(candidate.text, candidate.why, certain)
 
     def _member(
-        self, subject: Subject, absent: Absent, old: Upstream, new: Upstream, use: Use, texts: Sequence[str]
+        self, subject: GoneSymbol, absent: Absent, old: Upstream, new: Upstream, use: Use, texts: Sequence[str]
     ) -> Explanation:
         owner = new.resolve(absent.container)
         if isinstance(owner, Found) and owner.symbol.kind is SymbolKind.CLASS and absent.name == subject.name:
             found = best_member(subject.symbol, subject.name, owner.symbol, old, new, texts)
             if found is None:
-                return Verdict.REMOVED, None
+                return FindingKind.REMOVED, None
             candidate, symbol = found
             same = symbol.kind is subject.symbol.kind and symbol.binding == subject.symbol.binding
             certain = _is_sure(candidate) and same and fits(new, symbol, use)
-            return Verdict.RENAMED, Replacement(candidate.text, candidate.why, certain)
+            return FindingKind.RENAMED, Replacement(candidate.text, candidate.why, certain)
         return self._member_of_moved(subject, old, new, use)
 
-    def _member_of_moved(self, subject: Subject, old: Upstream, new: Upstream, use: Use) -> Explanation:
+    def _member_of_moved(self, subject: GoneSymbol, old: Upstream, new: Upstream, use: Use) -> Explanation:
         """A member of a class that itself went: where the class is now, if that still has it."""
         path, _, name = subject.path.rpartition(".")
         found = old.resolve(path)
         if not isinstance(found, Found) or found.symbol.kind is not SymbolKind.CLASS:
-            return Verdict.REMOVED, None
-        owner = Subject(path, found.symbol, found.symbol.deprecated or found.deprecated)
+            return FindingKind.REMOVED, None
+        owner = GoneSymbol(path, found.symbol, found.symbol.deprecated or found.deprecated)
         home = Homes(owner, old, new, [owner.deprecated, *self._announced(path)]).best()
         if home is None:
-            return Verdict.REMOVED, None
+            return FindingKind.REMOVED, None
         candidate, symbol = home
         member = new.member(symbol, name)
         if not isinstance(member, Found):
-            return Verdict.REMOVED, None
+            return FindingKind.REMOVED, None
         certain = _is_sure(candidate) and fits(new, member.symbol, use)
         text = f"{candidate.text}.{name}"
         return _kind(subject.path, candidate.text, container=True), Replacement(text, candidate.why, certain)
@@ -100,15 +100,15 @@ class Explainer:
     def _parameter(self, absent: Absent, before: Symbol, old: Upstream, new: Upstream, use: Use) -> Explanation:
         after = new.resolve(absent.container)
         if not isinstance(after, Found) or after.symbol.kind not in (SymbolKind.FUNCTION, SymbolKind.CLASS):
-            return Verdict.PARAM_REMOVED, None
+            return FindingKind.PARAM_REMOVED, None
         texts = [before.deprecated, *self._announced(before.dotted, absent.name)]
         found = best_parameter(absent.name, before, after.symbol, old, new, texts)
         if found is None:
-            return Verdict.PARAM_REMOVED, None
+            return FindingKind.PARAM_REMOVED, None
         certain = (
             not found.is_doubtful and found.weight >= _SURE and fits(new, after.symbol, use, (absent.name, found.text))
         )
-        return Verdict.PARAM_RENAMED, Replacement(found.text, found.why, certain)
+        return FindingKind.PARAM_RENAMED, Replacement(found.text, found.why, certain)
 
     def _announced(self, path: str, parameter: str = "") -> list[str]:
         """What releases in between say about it, or about a parameter of it."""
@@ -134,7 +134,7 @@ def _is_sure(candidate: Candidate) -> bool:
     return Reason.COMPATIBLE in candidate.reasons or not candidate.reasons <= {Reason.ADVICE, Reason.SIMILAR_BODY}
 
 
-def _kind(old: str, new: str, *, container: bool = False) -> Verdict:
+def _kind(old: str, new: str, *, container: bool = False) -> FindingKind:
     """MOVED keeps the last name (of a member's container: that of its class)."""
     before = old.rpartition(".")[0] if container else old
-    return Verdict.MOVED if before.rpartition(".")[2] == new.rpartition(".")[2] else Verdict.RENAMED
+    return FindingKind.MOVED if before.rpartition(".")[2] == new.rpartition(".")[2] else FindingKind.RENAMED

@@ -20,8 +20,8 @@ from tooling.upgrade.symbols import Found, SymbolKind
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tooling.upgrade.releases import Definition
-    from tooling.upgrade.replacements.candidates import Subject
+    from tooling.upgrade.releases import TopLevelName
+    from tooling.upgrade.replacements.candidates import GoneSymbol
     from tooling.upgrade.symbols import Symbol, Upstream
 
 LEAST = Reason.SIMILAR_BODY.weight
@@ -38,7 +38,7 @@ _MOST_NEW_NAMES = 60
 class Homes:
     """Looks for new homes of one symbol."""
 
-    def __init__(self, subject: Subject, old: Upstream, new: Upstream, texts: Iterable[str]) -> None:
+    def __init__(self, subject: GoneSymbol, old: Upstream, new: Upstream, texts: Iterable[str]) -> None:
         """texts: what old releases say about its end."""
         self._subject = subject
         self._old = old
@@ -157,14 +157,14 @@ class Homes:
             elif not self._has_same_value(symbol):
                 self._forget(dotted)
 
-    def _new_names(self) -> list[tuple[Definition, str]]:
+    def _new_names(self) -> list[tuple[TopLevelName, str]]:
         """Definitions whose name the old release lacks, of the same kind: of the same module, then of the same folder,
         then those whose name shares a word."""
         kind = {SymbolKind.CLASS: "class", SymbolKind.FUNCTION: "function"}.get(self._subject.symbol.kind, "value")
         module, folder = self._subject.module, self._subject.module.rpartition(".")[0]
         words = _words(self._subject.name)
 
-        def distance(row: Definition, name: str) -> int:
+        def distance(row: TopLevelName, name: str) -> int:
             if row.module == module:
                 return 0
             if kind == "value":
@@ -242,10 +242,10 @@ class Homes:
 
 
 @lru_cache(maxsize=4)
-def _additions(old: Keyed, new: Keyed) -> dict[str, list[tuple[Definition, str]]]:
+def _additions(old: Keyed, new: Keyed) -> dict[str, list[tuple[TopLevelName, str]]]:
     """Definitions that the old release does not have in that module, by their kind."""
     old_names = old.upstream.names().by_name
-    found: dict[str, list[tuple[Definition, str]]] = {}
+    found: dict[str, list[tuple[TopLevelName, str]]] = {}
     for name, homes in new.upstream.names().by_name.items():
         before = {row.module for row in old_names.get(name, ())}
         for row in homes:

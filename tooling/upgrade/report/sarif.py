@@ -10,16 +10,16 @@ import hashlib
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from tooling.upgrade.findings import Severity, Verdict
+from tooling.upgrade.findings import AuditSeverity, FindingKind
 from tooling.upgrade.report.document import MEANING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.upgrade.findings import Audit, Finding
+    from tooling.upgrade.findings import Audit, AuditFinding
 
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-LEVELS: Final = {Severity.BREAKING: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+LEVELS: Final = {AuditSeverity.BREAKING: "error", AuditSeverity.WARNING: "warning", AuditSeverity.INFO: "note"}
 
 
 def sarif(audits: Sequence[Audit], *, tool_version: str) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def sarif(audits: Sequence[Audit], *, tool_version: str) -> dict[str, Any]:
 
 
 def _run(audit: Audit, tool_version: str) -> dict[str, Any]:
-    used = sorted({finding.kind for finding in audit.findings}, key=list(Verdict).index)
+    used = sorted({finding.kind for finding in audit.findings}, key=list(FindingKind).index)
     return {
         "tool": {
             "driver": {
@@ -44,7 +44,7 @@ def _run(audit: Audit, tool_version: str) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, rule: int) -> dict[str, Any]:
+def _result(finding: AuditFinding, rule: int) -> dict[str, Any]:
     parts = [finding.message]
     if finding.replacement:
         parts.append(f"Use {finding.replacement.text} ({finding.replacement.why}).")

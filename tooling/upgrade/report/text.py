@@ -6,17 +6,17 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.report import printable
-from tooling.upgrade.findings import Severity
+from tooling.upgrade.findings import AuditSeverity
 from tooling.upgrade.report.document import by_path, count, counted, open_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.upgrade.findings import Audit, Evidence, Finding
+    from tooling.upgrade.findings import Audit, AuditFinding, Evidence
 
 
 _ACTIVE: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~@&-])")
-TITLES: Final = {Severity.BREAKING: "Breaking", Severity.WARNING: "Warnings"}
+TITLES: Final = {AuditSeverity.BREAKING: "Breaking", AuditSeverity.WARNING: "Warnings"}
 
 
 def markdown(audits: Sequence[Audit]) -> str:
@@ -57,7 +57,7 @@ def _audit(audit: Audit) -> Iterator[str]:
             yield ""
 
 
-def _row(finding: Finding) -> str:
+def _row(finding: AuditFinding) -> str:
     replacement = ""
     if finding.replacement:
         replacement = code(finding.replacement.text) + ("" if finding.fixable else " (to be checked)")
@@ -76,7 +76,7 @@ def text(audits: Sequence[Audit], *, show_info: bool = False) -> str:
 def _lines(audit: Audit, show_info: bool) -> Iterator[str]:
     found = "nothing was looked at" if audit.looked_at_nothing else counted(count(audit.findings))
     yield f"{audit.distribution} {audit.old_version} -> {audit.new_version}: {found}"
-    levels = list(Severity) if show_info else [Severity.BREAKING, Severity.WARNING]
+    levels = list(AuditSeverity) if show_info else [AuditSeverity.BREAKING, AuditSeverity.WARNING]
     for level in levels:
         for path, findings in by_path([finding for finding in audit.findings if finding.severity == level]).items():
             yield ""
@@ -98,7 +98,7 @@ def _lines(audit: Audit, show_info: bool) -> Iterator[str]:
         yield f"    not read: {problem}"
 
 
-def _finding(finding: Finding) -> Iterator[str]:
+def _finding(finding: AuditFinding) -> Iterator[str]:
     yield f"    {finding.line}: {finding.severity} {finding.kind}: {finding.message}"
     if finding.guard:
         yield f"        under: {finding.guard}"

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from tooling.cli.errors import WriteError
 from tooling.upgrade.errors import ArchiveError
 from tooling.upgrade.releases import Origin
-from tooling.upgrade.sources.installation import Tree, console_scripts, content_digest, requirements
+from tooling.upgrade.sources.installation import ReleaseTree, console_scripts, content_digest, requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ _FILES = "files/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CachedRelease:
     """One archive whose sources are here."""
 
     distribution: str
@@ -85,7 +85,7 @@ class Cache:
 
     # ------------------------------------------------------------------------------------------------------- releases
 
-    def entries(self, distribution: str) -> Iterator[Entry]:
+    def entries(self, distribution: str) -> Iterator[CachedRelease]:
         """Everything known of a distribution, in a fixed order."""
         for path in sorted((self.folder / "releases" / distribution).glob("*.json")):
             entry = _entry(path)
@@ -100,11 +100,11 @@ class Cache:
         """Names of all distributions something is known of."""
         return sorted(path.name for path in (self.folder / "releases").glob("*") if path.is_dir())
 
-    def entry(self, distribution: str, url: str, sha256: str) -> Entry | None:
+    def entry(self, distribution: str, url: str, sha256: str) -> CachedRelease | None:
         """What is known of one file."""
         return _entry(self._entry_path(distribution, url, sha256))
 
-    def release(self, entry: Entry, yanked: str | None = None) -> Release | None:
+    def release(self, entry: CachedRelease, yanked: str | None = None) -> Release | None:
         """The sources of an entry; None when they are gone or damaged."""
         path = self.folder / entry.packed
         try:
@@ -118,14 +118,14 @@ class Cache:
             os.utime(path)  # `prune` goes by last use
         return _opened(packed, _origin(entry, yanked))
 
-    def keep(self, entry: Entry, contents: Contents, archive_sha256: str) -> tuple[Entry, Release]:
+    def keep(self, entry: CachedRelease, contents: Contents, archive_sha256: str) -> tuple[CachedRelease, Release]:
         """Store the sources of an archive. archive_sha256: of the whole archive, "" where only ranges were read.
 
         entry: with `packed` and `packed_sha256` still empty. Raises WriteError when the folder cannot be written."""
         packed = _packed(contents)
         name = archive_sha256 or hashlib.sha256(contents.record).hexdigest()
         digest = hashlib.sha256(packed).hexdigest()
-        kept = Entry(**{**asdict(entry), "packed": f"{name}.zip", "packed_sha256": digest})
+        kept = CachedRelease(**{**asdict(entry), "packed": f"{name}.zip", "packed_sha256": digest})
         self.write(kept.packed, packed)
         path = self._entry_path(entry.distribution, entry.url, entry.sha256)
         facts = json.dumps({"schema": _SCHEMA, **asdict(kept)}, sort_keys=True).encode()
@@ -180,12 +180,12 @@ class Cache:
             total -= size
 
 
-def _entry(path: Path) -> Entry | None:
+def _entry(path: Path) -> CachedRelease | None:
     facts = _json(path)
     if facts.pop("schema", None) != _SCHEMA or not all(isinstance(value, str) for value in facts.values()):
         return None
     try:
-        entry = Entry(**facts)
+        entry = CachedRelease(**facts)
     except TypeError:
         return None
     # The name comes from a file that anyone may have edited.
@@ -200,7 +200,7 @@ def _json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _origin(entry: Entry, yanked: str | None) -> Origin:
+def _origin(entry: CachedRelease, yanked: str | None) -> Origin:
     return Origin(
         distribution=entry.distribution,
         version=entry.version,
@@ -241,4 +241,6 @@ def _opened(packed: bytes, origin: Origin) -> Release:
 
     scripts = console_scripts(archive.read("entry_points.txt")) or facts["scripts"]
     requires = requirements(archive.read("METADATA"))
-    return Tree(origin, [*names, *facts["native"]], read, requires=requires, scripts=scripts, digest=facts["digest"])
+    return ReleaseTree(
+        origin, [*names, *facts["native"]], read, requires=requires, scripts=scripts, digest=facts["digest"]
+    )

@@ -13,7 +13,7 @@ from tooling.upgrade.errors import ArchiveError, UpstreamError
 from tooling.upgrade.sources.archive.reading import FileReader
 from tooling.upgrade.sources.archive.sdist import read_sdist
 from tooling.upgrade.sources.archive.wheel import read_wheel
-from tooling.upgrade.sources.cache import UNFINISHED, Entry
+from tooling.upgrade.sources.cache import UNFINISHED, CachedRelease
 from tooling.upgrade.sources.pages import local_path
 from tooling.upgrade.sources.remote import RANGE_FROM, NoRangesError, RangeReader, check_hashes, download
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.sources.archive.reading import Contents
     from tooling.upgrade.sources.cache import Cache
     from tooling.upgrade.sources.links import FileLink
-    from tooling.upgrade.sources.transport import Answer, Transport
+    from tooling.upgrade.sources.transport import HttpAnswer, Transport
 
 _MAX_METADATA = 4 << 20
 
@@ -79,7 +79,7 @@ class Fetcher:
 
         Raises ArchiveError when it is not what it should be; nothing of it is then kept."""
         fetched = self._local(link, distribution) if link.url.startswith("file:") else self._remote(link, distribution)
-        entry = Entry(
+        entry = CachedRelease(
             distribution=distribution,
             version=link.version,
             filename=link.filename,
@@ -120,7 +120,7 @@ class Fetcher:
         contents = read_wheel(reader, vouched=False)
         return Fetched(contents, "", "ranged", reader.bytes_read)
 
-    def _whole(self, link: FileLink, distribution: str, first: Answer | None = None) -> Fetched:
+    def _whole(self, link: FileLink, distribution: str, first: HttpAnswer | None = None) -> Fetched:
         self._report(f"{link.filename}: fetching")
         try:
             self._cache.folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.releases import Origin
 from tooling.upgrade.sources import installation
-from tooling.upgrade.sources.installation import Tree
+from tooling.upgrade.sources.installation import ReleaseTree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ def folder_release(path: Path, distribution: str, version: str) -> Release:
 
     requires = installation.requirements(_content(information, "METADATA"))
     scripts = installation.console_scripts(_content(information, "entry_points.txt"))
-    return Tree(origin, paths, read, requires=requires, scripts=scripts)
+    return ReleaseTree(origin, paths, read, requires=requires, scripts=scripts)
 
 
 def memory_release(
@@ -71,7 +71,7 @@ def memory_release(
     modules, whatever their content."""
     contents = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
     origin = _origin(distribution, version, "memory")
-    return Tree(origin, list(contents), contents.__getitem__, requires=requires, scripts=scripts)
+    return ReleaseTree(origin, list(contents), contents.__getitem__, requires=requires, scripts=scripts)
 
 
 def _origin(distribution: str, version: str, filename: str) -> Origin:

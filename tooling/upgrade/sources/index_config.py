@@ -295,7 +295,7 @@ PUBLIC_INDEX = "https://pypi.org/simple"
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class PackageIndex:
     """A place that answers the Simple API."""
 
     url: str
@@ -311,7 +311,7 @@ class Index:
 class IndexSettings:
     """Everything that decides where releases come from."""
 
-    indexes: tuple[Index, ...] = (Index(PUBLIC_INDEX),)
+    indexes: tuple[PackageIndex, ...] = (PackageIndex(PUBLIC_INDEX),)
     find_links: tuple[str, ...] = ()
     """Folders, archives, and addresses of pages with links."""
     first_index: bool = False
@@ -329,7 +329,7 @@ class IndexSettings:
     """Seconds without a byte."""
     retries: int = 4
 
-    def indexes_for(self, distribution: str) -> Sequence[Index]:
+    def indexes_for(self, distribution: str) -> Sequence[PackageIndex]:
         """The indexes to ask for a distribution, in order."""
         pinned = self.pinned.get(distribution)
         if pinned is not None:
@@ -353,7 +353,7 @@ def combined(preferred: Sequence[IndexConfig]) -> IndexSettings:
     by_name = {name: (user, password) for told in preferred for name, user, password in told.credentials}
     indexes = []
     for name, url, explicit, flat in _ordered(preferred):
-        indexes.append(Index(without_credentials(url).rstrip("/"), name, explicit, flat))
+        indexes.append(PackageIndex(without_credentials(url).rstrip("/"), name, explicit, flat))
         known = by_name.get(
             "".join(character if character.isalnum() else "_" for character in name).upper()
         ) or credentials_of(url)

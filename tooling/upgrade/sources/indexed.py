@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import OfflineError, UpstreamError
-from tooling.upgrade.sources.cache import Cache, Entry
+from tooling.upgrade.sources.cache import Cache, CachedRelease
 from tooling.upgrade.sources.fetching import Fetcher
 from tooling.upgrade.sources.index_config import read_settings
 from tooling.upgrade.sources.installation import requirements
@@ -244,7 +244,7 @@ def _matching(links: Iterable[FileLink], version: Version) -> list[FileLink]:
     return [link for actual, link in local if actual == highest]
 
 
-def _link(entry: Entry) -> FileLink:
+def _link(entry: CachedRelease) -> FileLink:
     hashes = (("sha256", entry.sha256),) if entry.sha256 else ()
     return FileLink(
         filename=entry.filename,

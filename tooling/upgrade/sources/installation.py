@@ -136,7 +136,7 @@ def console_scripts(entry_points: bytes) -> dict[str, str]:
     return found
 
 
-class Tree:
+class ReleaseTree:
     """Files of an installation behind a reader. Cheap to make: what costs something is worked out when asked for."""
 
     def __init__(

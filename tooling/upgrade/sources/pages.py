@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tooling.upgrade.sources.cache import Cache
-    from tooling.upgrade.sources.index_config import Index
-    from tooling.upgrade.sources.transport import Answer, Transport
+    from tooling.upgrade.sources.index_config import PackageIndex
+    from tooling.upgrade.sources.transport import HttpAnswer, Transport
 
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -180,7 +180,7 @@ class Pages:
         self._offline = offline
         self._fresh = fresh
 
-    def of_index(self, index: Index, distribution: str) -> list[FileLink]:
+    def of_index(self, index: PackageIndex, distribution: str) -> list[FileLink]:
         """Files of a distribution at an index; none if it does not know it. Raises OfflineError, UpstreamError."""
         if index.url.startswith("file:"):
             folder = local_path(index.url)
@@ -270,7 +270,7 @@ def local_path(url: str) -> Path:
     return Path(url2pathname(urlsplit(url).path))
 
 
-def _whole(answer: Answer) -> bytes:
+def _whole(answer: HttpAnswer) -> bytes:
     blocks: list[bytes] = []
     total = 0
     while block := answer.read(1 << 16):
@@ -284,7 +284,7 @@ def _whole(answer: Answer) -> bytes:
     return b"".join(blocks)
 
 
-def _unpacked(body: bytes, answer: Answer) -> bytes:
+def _unpacked(body: bytes, answer: HttpAnswer) -> bytes:
     """The page itself: some servers compress what was asked for as it is."""
     encoding = answer.headers.get("content-encoding", "identity").lower()
     if encoding not in {"gzip", "x-gzip", "deflate"}:

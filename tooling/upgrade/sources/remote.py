@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.upgrade.sources.links import FileLink
-    from tooling.upgrade.sources.transport import Answer, Transport
+    from tooling.upgrade.sources.transport import HttpAnswer, Transport
 
 CONNECTIONS = 4
 RANGE_FROM = 30 << 20
@@ -34,7 +34,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)\Z")
 class NoRangesError(Exception):
     """The server answers with the whole file; `answer` is open, for whoever wants to read it."""
 
-    def __init__(self, answer: Answer | None) -> None:
+    def __init__(self, answer: HttpAnswer | None) -> None:
         super().__init__("the server does not answer ranges")
         self.answer = answer
 
@@ -112,7 +112,7 @@ class RangeReader:
 
 
 def download(
-    transport: Transport, link: FileLink, target: Path, report: Callable[[str], None], first: Answer | None = None
+    transport: Transport, link: FileLink, target: Path, report: Callable[[str], None], first: HttpAnswer | None = None
 ) -> int:
     """Fetch a whole file to `target`, and check every hash that the index states; how many bytes came.
 
@@ -129,7 +129,7 @@ def download(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _store(answer: Answer, link: FileLink, target: Path, report: Callable[[str], None]) -> int:
+def _store(answer: HttpAnswer, link: FileLink, target: Path, report: Callable[[str], None]) -> int:
     expected = answer.headers.get("content-length", "")
     total = int(expected) if expected.isdecimal() else None
     machines = {name: hashlib.new(name) for name, _ in link.hashes}
@@ -159,7 +159,7 @@ def check_hashes(link: FileLink, actual: dict[str, str]) -> None:
             raise ArchiveError(what, where=link.filename, fix=fix)
 
 
-def _exactly(answer: Answer, length: int, name: str) -> bytes:
+def _exactly(answer: HttpAnswer, length: int, name: str) -> bytes:
     blocks: list[bytes] = []
     left = length
     while left and (block := answer.read(left)):

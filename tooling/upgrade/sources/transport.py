@@ -49,7 +49,7 @@ class RefusedError(UpstreamError):
         self.status = status
 
 
-class Answer:
+class HttpAnswer:
     """A response; a context manager, so that its connection is given back."""
 
     def __init__(self, status: int, headers: Mapping[str, str], url: str, body: IO[bytes]) -> None:
@@ -66,7 +66,7 @@ class Answer:
         except (OSError, http.client.HTTPException) as error:
             raise NetworkError(_words(error), where=without_credentials(self.url)) from error
 
-    def __enter__(self) -> Answer:
+    def __enter__(self) -> HttpAnswer:
         return self
 
     def __exit__(
@@ -84,7 +84,7 @@ class Transport:
         self._pause = pause
         self._openers: dict[bool, urllib.request.OpenerDirector] = {}
 
-    def get(self, url: str, headers: Mapping[str, str] | None = None, *, method: str = "GET") -> Answer:
+    def get(self, url: str, headers: Mapping[str, str] | None = None, *, method: str = "GET") -> HttpAnswer:
         """One answer with status 200, 206 or 304. Raises RefusedError for refusals, NetworkError when nothing answers
         after all retries."""
         for attempt in range(self._settings.retries + 1):
@@ -93,7 +93,7 @@ class Transport:
                 return self._once(url, headers or {}, method)
             except urllib.error.HTTPError as error:
                 if error.code == http.HTTPStatus.NOT_MODIFIED:
-                    return Answer(error.code, dict(error.headers.items()), url, error)
+                    return HttpAnswer(error.code, dict(error.headers.items()), url, error)
                 wait = _retry_after(error.headers.get("Retry-After"))
                 error.close()
                 if error.code not in _AGAIN or last:
@@ -106,7 +106,7 @@ class Transport:
             self._pause(min(_LONGEST_PAUSE, 0.3 * 2**attempt) if wait is None else min(_LONGEST_PAUSE, wait))
         raise AssertionError("the last attempt returns or raises")
 
-    def _once(self, url: str, headers: Mapping[str, str], method: str) -> Answer:
+    def _once(self, url: str, headers: Mapping[str, str], method: str) -> HttpAnswer:
         if urlsplit(url).scheme not in {"http", "https"}:
             raise RefusedError("only http and https are asked for packages", status=0, where=without_credentials(url))
         request = urllib.request.Request(without_credentials(url), method=method)
@@ -118,7 +118,7 @@ class Transport:
             request.add_unredirected_header("Authorization", authorization)
         trusted = host_of(url) in self._settings.trusted_hosts or urlsplit(url).hostname in self._settings.trusted_hosts
         body = self._opener(trusted).open(request, timeout=self._settings.timeout)
-        return Answer(body.status, dict(body.headers.items()), body.url, body)
+        return HttpAnswer(body.status, dict(body.headers.items()), body.url, body)
 
     def _opener(self, trusted: bool) -> urllib.request.OpenerDirector:
         if trusted not in self._openers:

@@ -149,7 +149,7 @@ def of_python(name: str, arguments: Sequence[Values]) -> Values:
 
 
 @dataclass(frozen=True)
-class Reader:
+class AnnotationReader:
     """Annotations of one place. `receiver`: what `Self` is."""
 
     model: Model
@@ -180,7 +180,7 @@ class Reader:
             return union([self.of(node.left), self.of(node.right)])
         return OPEN
 
-    def deeper(self) -> Reader:
+    def deeper(self) -> AnnotationReader:
         """For an annotation that another one names."""
         return replace(self, depth=self.depth + 1)
 

@@ -7,7 +7,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.upstream.parsing import FunctionNode, Lines, dotted_name
-from tooling.upgrade.upstream.tables import ClassFacts
+from tooling.upgrade.upstream.tables import ClassTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -139,7 +139,7 @@ def _reads(call: ast.Call, function: str, wanted: str, receiver: str) -> bool:
     return dotted_name(call.args[0]) == receiver and ast.dump(call.args[1]) == wanted
 
 
-def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassFacts:
+def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassTable:
     """Facts of one class. `first_line`: what line the block that was parsed begins at, in the file."""
     attributes: dict[str, list[tuple[str, str, str, int]]] = {}
     dynamic, passed_on = "", ""
@@ -157,7 +157,7 @@ def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassFacts:
         dynamic = dynamic or _dynamic(method, receiver, complete)
         if method.name == "__getattr__":
             passed_on = _handed_on(method, receiver)
-    return ClassFacts(attributes, dynamic, passed_on)
+    return ClassTable(attributes, dynamic, passed_on)
 
 
 def _methods(body: list[ast.stmt]) -> Iterator[FunctionNode]:

@@ -14,7 +14,7 @@ from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
 if TYPE_CHECKING:
     from tooling.upgrade.symbols import Symbol
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import FunctionFacts
+    from tooling.upgrade.upstream.tables import FunctionTable
 
 MAX_DEPTH = 4
 KEEPERS = re.compile(
@@ -98,7 +98,7 @@ class Decorators:
 class _Judge:
     """Looks at what one decorator returns."""
 
-    def __init__(self, decorators: Decorators, where: Where, facts: FunctionFacts) -> None:
+    def __init__(self, decorators: Decorators, where: Where, facts: FunctionTable) -> None:
         self.decorators = decorators
         self.where = where
         self.facts = facts

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from tooling.upgrade.symbols import Symbol, SymbolKind
 from tooling.upgrade.upstream.functions import of_decorator, removed_in
 from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
-from tooling.upgrade.upstream.tables import DEFINITIONS, Binding
+from tooling.upgrade.upstream.tables import DEFINITIONS, NameBinding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tooling.upgrade.upstream.store import Store
-    from tooling.upgrade.upstream.tables import FunctionFacts, Scope, Table
+    from tooling.upgrade.upstream.store import ReleaseStore
+    from tooling.upgrade.upstream.tables import BodyTable, FunctionTable, ModuleTable
 
 _BINDINGS = {
     "staticmethod": "staticmethod",
@@ -32,16 +32,16 @@ _LONGEST = 200
 class Located:
     """Where a symbol comes from."""
 
-    table: Table
-    binding: Binding
+    table: ModuleTable
+    binding: NameBinding
     classes: tuple[int, ...] = ()
     """Lines of the classes it stands in, outermost first; for a class its own line last."""
 
 
-class Definitions:
+class SymbolDefinitions:
     """Makes symbols and remembers their origins."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ReleaseStore) -> None:
         self.store = store
         self._located: dict[Symbol, Located] = {}
         self._made: dict[tuple[str, str, int, str], Symbol] = {}
@@ -50,12 +50,12 @@ class Definitions:
         """None for modules, names of other distributions, and what is built into Python."""
         return self._located.get(symbol)
 
-    def scope(self, symbol: Symbol) -> Scope | None:
+    def scope(self, symbol: Symbol) -> BodyTable | None:
         """The body of a class."""
         located = self._located.get(symbol)
         return located.table.classes.get(symbol.line) if located and symbol.kind is SymbolKind.CLASS else None
 
-    def facts(self, symbol: Symbol) -> FunctionFacts | None:
+    def facts(self, symbol: Symbol) -> FunctionTable | None:
         """Of a function or method."""
         located = self._located.get(symbol)
         if located is None or located.binding.kind not in ("def", "async def"):
@@ -77,7 +77,12 @@ class Definitions:
         return found
 
     def make(
-        self, table: Table, name: str, binding: Binding, classes: tuple[int, ...] = (), value: str | None = None
+        self,
+        table: ModuleTable,
+        name: str,
+        binding: NameBinding,
+        classes: tuple[int, ...] = (),
+        value: str | None = None,
     ) -> Symbol:
         """The symbol of a binding. `classes`: lines of the class bodies around it."""
         key = (table.path, name, binding.line, "".join(map(str, classes)))
@@ -89,7 +94,9 @@ class Definitions:
             self._located[found] = Located(table, binding, inner)
         return found
 
-    def _build(self, table: Table, name: str, binding: Binding, classes: tuple[int, ...], value: str | None) -> Symbol:
+    def _build(
+        self, table: ModuleTable, name: str, binding: NameBinding, classes: tuple[int, ...], value: str | None
+    ) -> Symbol:
         owner = f"{table.dotted}.{table.classes[classes[-1]].name}" if classes else ""
         dotted = f"{owner or table.dotted}.{name}"
         if binding.kind == "class":
@@ -107,7 +114,7 @@ class Definitions:
             value=source if len(source) <= _LONGEST else source[:_LONGEST] + "...",
         )
 
-    def _class(self, table: Table, dotted: str, binding: Binding, owner: str) -> Symbol:
+    def _class(self, table: ModuleTable, dotted: str, binding: NameBinding, owner: str) -> Symbol:
         text = decorated_text(binding.decorators)
         refuses = ""
         constructor = next(
@@ -135,7 +142,7 @@ class Definitions:
             digest=self.store.digest(table.path, binding, dotted.rpartition(".")[2]),
         )
 
-    def _function(self, table: Table, name: str, dotted: str, binding: Binding, owner: str) -> Symbol:
+    def _function(self, table: ModuleTable, name: str, dotted: str, binding: NameBinding, owner: str) -> Symbol:
         facts = self.store.function(table, binding)
         decorators = [_last(decorator) for decorator in binding.decorators]
         kind = binding_of(name, decorators) if owner else "function"
@@ -158,7 +165,7 @@ class Definitions:
         )
 
 
-def _refusal(facts: FunctionFacts, *, method: bool) -> str:
+def _refusal(facts: FunctionTable, *, method: bool) -> str:
     """A method that raises NotImplementedError without a word is a hook; with one it may be either: both are left."""
     if facts.refuses is None or (method and facts.refusal_type in ("NotImplementedError", "NotImplemented")):
         return ""

@@ -20,7 +20,7 @@ MAX_DEPTH = 4
 
 
 @dataclass
-class Outcome:
+class FunctionExit:
     """One way out of a function."""
 
     raised: str
@@ -40,7 +40,7 @@ class Execution(Evaluator):
     unsure: bool = False
     lost: bool = False
     """Something was not followed: there may be other ways out, and other names."""
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[FunctionExit] = field(default_factory=list)
     stored: dict[str, object] = field(default_factory=dict)
     """What was put into `sys.modules`, by key."""
     named: dict[str, object] = field(default_factory=dict)
@@ -177,12 +177,12 @@ class Execution(Evaluator):
 
     def _do_return(self, node: ast.Return) -> bool:
         value = self.evaluate(node.value) if node.value is not None else None
-        self.outcomes.append(Outcome("", value, " ".join(self.warnings)))
+        self.outcomes.append(FunctionExit("", value, " ".join(self.warnings)))
         return True
 
     def _do_raise(self, node: ast.Raise) -> bool:
         called = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-        self.outcomes.append(Outcome(ast.unparse(called) if called else "raise", None, " ".join(self.warnings)))
+        self.outcomes.append(FunctionExit(ast.unparse(called) if called else "raise", None, " ".join(self.warnings)))
         return True
 
     def _do_import(self, node: ast.Import) -> bool:

@@ -7,14 +7,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from tooling.upgrade.symbols import Builtin, Definite, Found, Instance, SymbolKind, Values
-from tooling.upgrade.upstream.annotations import OPEN, Reader, awaited, container, container_method, iterated, union
+from tooling.upgrade.upstream.annotations import (
+    OPEN,
+    AnnotationReader,
+    awaited,
+    container,
+    container_method,
+    iterated,
+    union,
+)
 from tooling.upgrade.upstream.model import Where
 from tooling.upgrade.upstream.parsing import dotted_name, parse_expression
 
 if TYPE_CHECKING:
     from tooling.upgrade.symbols import Absent, Resolution, Symbol
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import FunctionFacts
+    from tooling.upgrade.upstream.tables import FunctionTable
 
 MAX_DEPTH = 8
 PROPERTIES = ("property", "cached-property")
@@ -25,7 +33,7 @@ class Body:
     """The inside of a function, for its local names; of a module or class without `facts`."""
 
     where: Where
-    facts: FunctionFacts | None = None
+    facts: FunctionTable | None = None
     receiver: Symbol | None = None
     """The class that `self` or `cls` is of."""
     binding: str = "function"
@@ -54,7 +62,7 @@ class Steps(Protocol):
         ...
 
 
-class Expressions:
+class ExpressionFollower:
     """Infers; each method is for the syntax node of its name."""
 
     def __init__(self, model: Model, steps: Steps) -> None:
@@ -103,7 +111,7 @@ class Expressions:
             return Values((Definite(found.symbol),))
         return OPEN
 
-    def _local(self, body: Body, facts: FunctionFacts, name: str) -> Values | None:
+    def _local(self, body: Body, facts: FunctionTable, name: str) -> Values | None:
         parameter = next((item for item in facts.parameters if item[0] == name), None)
         stored = facts.local.get(name, ())
         if not stored and name in facts.imports:
@@ -116,13 +124,13 @@ class Expressions:
         if parameter is not None:
             _, kind, _, annotation = parameter
             starred = kind in ("star", "double-star")
-            reader = Reader(self.model, body.where, body.receiver)
+            reader = AnnotationReader(self.model, body.where, body.receiver)
             parts.append(reader.read(annotation) if annotation and not starred else OPEN)
         return union(parts)
 
     def _stored(self, body: Body, kind: str, source: str, annotation: str) -> Values:
         if annotation:
-            return Reader(self.model, body.where, body.receiver).read(annotation)
+            return AnnotationReader(self.model, body.where, body.receiver).read(annotation)
         if kind == "value":
             return self.infer(body, source)
         if kind in ("for", "async for"):
@@ -136,7 +144,7 @@ class Expressions:
     def _on_call(self, body: Body, node: ast.Call) -> Values:
         name = dotted_name(node.func)
         if name in ("cast", "typing.cast") and len(node.args) == 2:
-            return Reader(self.model, body.where, body.receiver).of(node.args[0])
+            return AnnotationReader(self.model, body.where, body.receiver).of(node.args[0])
         if name in ("copy.copy", "copy.deepcopy", "deepcopy") and node.args:
             return self._infer(body, node.args[0])
         if name.endswith(".__new__") and body.receiver is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tooling.upgrade.upstream.members import Members
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import Binding, Scope
+    from tooling.upgrade.upstream.tables import BodyTable, NameBinding
     from tooling.upgrade.upstream.values import ConstantReader
 
 _BY_BASE = {
@@ -50,7 +50,7 @@ _CALLS = ("field", "Field", "ib", "attrib", "PrivateAttr")
 
 
 @dataclass(frozen=True)
-class Style:
+class FieldStyle:
     """How a class makes its constructor."""
 
     name: str
@@ -62,16 +62,16 @@ class Style:
 
 
 @dataclass
-class _Reader:
+class _FieldReader:
     """Fields of one class body."""
 
-    style: Style
+    style: FieldStyle
     where: Where
     values: ConstantReader
     found: dict[str, Parameter] = field(default_factory=dict)
     keyword_only: bool = False
 
-    def read(self, scope: Scope) -> None:
+    def read(self, scope: BodyTable) -> None:
         self.keyword_only = self.style.keyword_only
         for name in scope.annotated:
             binding = next((item for item in scope.bindings.get(name, ()) if item.extra), None)
@@ -86,7 +86,7 @@ class _Reader:
                 ):
                     self._field(name, items[-1])
 
-    def _field(self, name: str, binding: Binding) -> None:
+    def _field(self, name: str, binding: NameBinding) -> None:
         annotation = binding.extra
         if annotation.rpartition(".")[2].strip("\"'") == "KW_ONLY":
             self.keyword_only = True
@@ -117,7 +117,7 @@ class _Reader:
             _deprecated(words.get("deprecated")),
         )
 
-    def _default(self, binding: Binding, call: ast.Call | None, words: dict[str, ast.expr]) -> str | None:
+    def _default(self, binding: NameBinding, call: ast.Call | None, words: dict[str, ast.expr]) -> str | None:
         if call is None:
             optional = self.style.name == "typeddict" and (not self.style.total or "NotRequired" in binding.extra)
             return binding.source or ("..." if optional else None)
@@ -139,16 +139,16 @@ class Fields:
         self.model = model
         self.members = members
         self.values = values
-        self._styles: dict[Symbol, Style | None] = {}
+        self._styles: dict[Symbol, FieldStyle | None] = {}
 
-    def own_style(self, symbol: Symbol) -> Style | None:
+    def own_style(self, symbol: Symbol) -> FieldStyle | None:
         """What a class says of itself, by decorators; None if nothing."""
         if symbol not in self._styles:
             self._styles[symbol] = None
             self._styles[symbol] = self._by_decorators(symbol)
         return self._styles[symbol]
 
-    def style(self, symbol: Symbol) -> Style | None:
+    def style(self, symbol: Symbol) -> FieldStyle | None:
         """Decorated, or by a base."""
         own = self.own_style(symbol)
         if own is not None:
@@ -162,14 +162,14 @@ class Fields:
                     keywords = dict(scope.keywords) if scope is not None else {}
                     keyword_only = name in ("pydantic", "typeddict") or keywords.get("kw_only") == "True"
                     extra = self._extra(symbol) if name == "pydantic" else ""
-                    return Style(name, keyword_only, extra=extra, total=keywords.get("total") != "False")
+                    return FieldStyle(name, keyword_only, extra=extra, total=keywords.get("total") != "False")
             else:
                 inherited = self._inherited(ancestor)
                 if inherited is not None:
                     return inherited
         return None
 
-    def _inherited(self, ancestor: Symbol) -> Style | None:
+    def _inherited(self, ancestor: Symbol) -> FieldStyle | None:
         """A base that makes dataclasses of what derives from it, in `__init_subclass__` or by `dataclass_transform`."""
         scope = self.model.definitions.scope(ancestor)
         items = scope.bindings.get("__init_subclass__") if scope is not None else None
@@ -179,10 +179,10 @@ class Fields:
             sources = [source for entries in facts.local.values() for kind, source, _ in entries if kind == "value"]
             made = next((source for source in [*sources, *facts.values] if _MADE.search(source)), None)
             if made is not None:
-                return Style("dataclass", "kw_only=True" in made.replace(" ", ""), extra="unknown")
+                return FieldStyle("dataclass", "kw_only=True" in made.replace(" ", ""), extra="unknown")
         return None
 
-    def _by_decorators(self, symbol: Symbol) -> Style | None:
+    def _by_decorators(self, symbol: Symbol) -> FieldStyle | None:
         located = self.model.definitions.locate(symbol)
         if located is None:
             return None
@@ -196,7 +196,7 @@ class Fields:
                 if name == "pydantic-dataclass":
                     extra = "forbid" if re.search(r"extra['\"]?\s*[=:]\s*['\"]forbid", source) else "ignore"
                 keyword_only = _is(words.get("kw_only"), True)
-                return Style(name, keyword_only, init=not _is(words.get("init"), False), extra=extra)
+                return FieldStyle(name, keyword_only, init=not _is(words.get("init"), False), extra=extra)
         return None
 
     def _style_name(self, where: Where, decorator: str) -> str:
@@ -219,7 +219,7 @@ class Fields:
             return "dataclass" if transforms else ""
         return self._style_name(Where(located.table), dotted_name(_callee(made))) or "dataclass"
 
-    def parameters(self, symbol: Symbol, style: Style) -> list[Parameter]:
+    def parameters(self, symbol: Symbol, style: FieldStyle) -> list[Parameter]:
         """Fields of a class and its bases, as parameters of its constructor."""
         found: dict[str, Parameter] = {}
         for ancestor in reversed(self.members.lineage(symbol).classes):
@@ -229,7 +229,7 @@ class Fields:
             own = own or (self.style(ancestor) if style.extra == "unknown" else None)
             if scope is None or located is None or own is None:
                 continue
-            reader = _Reader(
+            reader = _FieldReader(
                 replace(own, total=self._total(ancestor)), Where(located.table, located.classes), self.values
             )
             reader.found = found

@@ -17,18 +17,18 @@ from tooling.upgrade.symbols import (
     SymbolKind,
     Values,
 )
-from tooling.upgrade.upstream.annotations import OPEN, Reader, awaited, container_method, of_python, union
+from tooling.upgrade.upstream.annotations import OPEN, AnnotationReader, awaited, container_method, of_python, union
 from tooling.upgrade.upstream.model import Where, external
 from tooling.upgrade.uses import (
+    AccessPath,
     Attribute,
     Awaited,
     Called,
     ClientClass,
-    Derivation,
     Either,
     Entered,
     InstanceOf,
-    Item,
+    ItemOf,
     Iterated,
     Name,
     Parametrised,
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tooling.upgrade.symbols import Resolution
-    from tooling.upgrade.upstream.inference import Inference
+    from tooling.upgrade.upstream.inference import TypeInference
     from tooling.upgrade.upstream.model import Model
 
 MAX_DEPTH = 60
 
 
-class Follower:
+class PathFollower:
     """Follows derivations; answers are kept for the run."""
 
-    def __init__(self, model: Model, inference: Inference) -> None:
+    def __init__(self, model: Model, inference: TypeInference) -> None:
         self.model = model
         self.inference = inference
-        self._answers: dict[Derivation, Outcome] = {}
+        self._answers: dict[AccessPath, Outcome] = {}
         self._depth = 0
 
-    def follow(self, derivation: Derivation) -> Outcome:
+    def follow(self, derivation: AccessPath) -> Outcome:
         """The value of a client's expression on this release."""
         found = self._answers.get(derivation)
         if found is None:
@@ -71,7 +71,7 @@ class Follower:
             self._answers[derivation] = found
         return found
 
-    def _follow(self, derivation: Derivation) -> Outcome:
+    def _follow(self, derivation: AccessPath) -> Outcome:
         method = getattr(self, f"_on_{type(derivation).__name__.lower()}")
         found: Outcome = method(derivation)
         return found
@@ -82,7 +82,7 @@ class Follower:
     def _on_name(self, step: Name) -> Outcome:
         return self._resolved(step, self.model.resolve(step.dotted))
 
-    def _resolved(self, step: Derivation, found: Resolution) -> Outcome:
+    def _resolved(self, step: AccessPath, found: Resolution) -> Outcome:
         if isinstance(found, Absent):
             return Gone(step, found)
         if isinstance(found, Open):
@@ -103,7 +103,7 @@ class Follower:
             return Gone(step, absent[0], partly)
         return values
 
-    def _inherited(self, step: Attribute, bases: Sequence[Derivation], instances: bool) -> Outcome:
+    def _inherited(self, step: Attribute, bases: Sequence[AccessPath], instances: bool) -> Outcome:
         """An attribute of `super()`, or of a class of the client: by its bases in order."""
         gone: Gone | None = None
         unknown: Open | None = None
@@ -153,7 +153,7 @@ class Follower:
             return outcome
         return union(self._instance(kind) for kind in outcome.types) if outcome.types else OPEN
 
-    def _argument(self, argument: Derivation) -> Values:
+    def _argument(self, argument: AccessPath) -> Values:
         outcome = self.follow(InstanceOf(argument))
         return outcome if isinstance(outcome, Values) else OPEN
 
@@ -166,7 +166,7 @@ class Follower:
         located = self.model.definitions.locate(kind.symbol)
         if kind.symbol.kind is not SymbolKind.VALUE or located is None:
             return OPEN
-        return Reader(self.model, Where(located.table, located.classes)).read(located.binding.source)
+        return AnnotationReader(self.model, Where(located.table, located.classes)).read(located.binding.source)
 
     def _on_parametrised(self, step: Parametrised) -> Outcome:
         return Open("a type expression")
@@ -179,7 +179,7 @@ class Follower:
         base = self.follow(step.base)
         return self.inference.looped(base, asynchronous=step.asynchronous) if isinstance(base, Values) else base
 
-    def _on_item(self, step: Item) -> Outcome:
+    def _on_item(self, step: ItemOf) -> Outcome:
         base = self.follow(step.base)
         if not isinstance(base, Values):
             return base
@@ -224,7 +224,7 @@ class Follower:
         result = union(parts)
         return replace(result, open=result.open or values.open, inferred=result.inferred or values.inferred)
 
-    def unpacked(self, derivation: Derivation) -> int | None:
+    def unpacked(self, derivation: AccessPath) -> int | None:
         """How many values it unpacks into, where that is sure."""
         outcome = self.follow(derivation)
         if not isinstance(outcome, Values):
@@ -243,7 +243,7 @@ class Follower:
         return None
 
 
-def _client_bases(base: Derivation) -> tuple[tuple[Derivation, ...], bool] | None:
+def _client_bases(base: AccessPath) -> tuple[tuple[AccessPath, ...], bool] | None:
     """Bases of a class of the client behind a derivation, and whether it is an instance."""
     if isinstance(base, SuperOf):
         return base.bases, True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tooling.upgrade.upstream.execute import absolute, text_of
 from tooling.upgrade.upstream.parsing import FunctionNode, Lines, dotted_name
-from tooling.upgrade.upstream.tables import FunctionFacts
+from tooling.upgrade.upstream.tables import FunctionTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -296,16 +296,16 @@ MAX_LOCAL = 200
 """Local names that are kept; functions beyond that are not followed."""
 
 
-def read_function(node: FunctionNode, lines: Lines, package: str) -> FunctionFacts:
+def read_function(node: FunctionNode, lines: Lines, package: str) -> FunctionTable:
     """Facts of one function. `package`: what relative imports inside it start from."""
     parameters = read_parameters(node.args, lines)
-    body = _Body(lines, package)
+    body = _FunctionBody(lines, package)
     body.visit(node.body)
     double = node.args.kwarg
     flow = keyword_flow(_Block(node.body), double.arg, lines.of) if double else KeywordFlow()
     refusal = _refusal(node.body)
     deprecated, notes = _deprecations(node.body, [*(name for name, *_ in parameters), *flow.reads])
-    return FunctionFacts(
+    return FunctionTable(
         parameters=parameters,
         returns=lines.of(node.returns) if node.returns else "",
         is_async=isinstance(node, ast.AsyncFunctionDef),
@@ -357,7 +357,7 @@ def read_parameters(arguments: ast.arguments, lines: Lines) -> Parameters:
 
 
 @dataclass
-class _Body:
+class _FunctionBody:
     """Collects what matters from statements, without functions and classes inside."""
 
     lines: Lines
@@ -499,7 +499,7 @@ def _inner(node: FunctionNode, lines: Lines) -> dict[str, tuple[Parameters, list
     for part in ast.walk(node):
         if part is node or not isinstance(part, FunctionNode):
             continue
-        body = _Body(lines, "")
+        body = _FunctionBody(lines, "")
         body.visit(part.body)
         double = part.args.kwarg
         reads = keyword_flow(_Block(part.body), double.arg, lines.of).reads if double else set()

@@ -6,8 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
 
 from tooling.upgrade.symbols import Absent, Builtin, Container, Definite, Found, Instance, SymbolKind, Type, Values
-from tooling.upgrade.upstream.annotations import NONE, OPEN, Reader, after, awaited, container, item_of, iterated, union
-from tooling.upgrade.upstream.expressions import PROPERTIES, Body, Expressions
+from tooling.upgrade.upstream.annotations import (
+    NONE,
+    OPEN,
+    AnnotationReader,
+    after,
+    awaited,
+    container,
+    item_of,
+    iterated,
+    union,
+)
+from tooling.upgrade.upstream.expressions import PROPERTIES, Body, ExpressionFollower
 from tooling.upgrade.upstream.model import Where
 
 if TYPE_CHECKING:
@@ -16,20 +26,20 @@ if TYPE_CHECKING:
     from tooling.upgrade.upstream.fields import Fields
     from tooling.upgrade.upstream.members import Members
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import FunctionFacts
+    from tooling.upgrade.upstream.tables import FunctionTable
 
 MAX_ACTIVE = 32
 _CONTEXTS = ("contextmanager", "asynccontextmanager")
 
 
-class Inference:
+class TypeInference:
     """Follows values. Whatever is not understood is open."""
 
     def __init__(self, model: Model, members: Members, fields: Fields) -> None:
         self.model = model
         self.members = members
         self.fields = fields
-        self.expressions = Expressions(model, self)
+        self.expressions = ExpressionFollower(model, self)
         self._active: set[tuple[str, int, str]] = set()
         self._returns: dict[tuple[Symbol, Symbol | None], Values] = {}
         self._forced: dict[tuple[Symbol, str], Values] = {}
@@ -115,7 +125,7 @@ class Inference:
                 return self._assigned(owner, name, receiver or owner)
         annotation = located.binding.extra or self._told(located, name)
         if annotation:
-            return Reader(self.model, where, receiver or owner).read(annotation)
+            return AnnotationReader(self.model, where, receiver or owner).read(annotation)
         return self.expressions.infer(Body(Where(located.table, located.classes, name, 0)), located.binding.source)
 
     def _told(self, located: Located, name: str) -> str:
@@ -133,7 +143,7 @@ class Inference:
         parts: list[Values] = []
         for source, annotation, method, _ in self.members.assignments(owner, name):
             if annotation:
-                return Reader(self.model, where, receiver).read(annotation)
+                return AnnotationReader(self.model, where, receiver).read(annotation)
             binding = next((item for item in scope.bindings.get(method, ()) if item.kind.endswith("def")), None)
             facts = self.model.store.function(located.table, binding) if binding is not None else None
             parts.append(self.expressions.infer(Body(where, facts, receiver, "method"), source))
@@ -204,12 +214,12 @@ class Inference:
             return None
         scope = located.table.classes[located.classes[-1]] if located.classes else located.table.scope
         items = [item for item in scope.bindings.get(symbol.dotted.rpartition(".")[2], ()) if item.kind == "def"]
-        reader = Reader(self.model, where, receiver)
+        reader = AnnotationReader(self.model, where, receiver)
         return union(reader.read(self.model.store.function(located.table, item).returns) for item in items[:20])
 
-    def _result(self, body: Body, facts: FunctionFacts) -> Values:
+    def _result(self, body: Body, facts: FunctionTable) -> Values:
         if facts.returns:
-            value = Reader(self.model, body.where, body.receiver).read(facts.returns)
+            value = AnnotationReader(self.model, body.where, body.receiver).read(facts.returns)
         elif facts.is_generator:
             items = union(
                 self.expressions.infer(body, source) if not source.startswith("*") else OPEN for source in facts.yields
@@ -220,7 +230,7 @@ class Inference:
             value = self._by_returns(body, facts)
         return container("awaitable", [value]) if facts.is_async and not facts.is_generator else value
 
-    def _by_returns(self, body: Body, facts: FunctionFacts) -> Values:
+    def _by_returns(self, body: Body, facts: FunctionTable) -> Values:
         """Of a function without annotation, by its return statements."""
         if facts.refuses is not None or body.where.table.path.endswith(".pyi"):
             return OPEN

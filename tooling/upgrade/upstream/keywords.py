@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.upstream.fields import Fields
     from tooling.upgrade.upstream.members import Members
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import FunctionFacts
+    from tooling.upgrade.upstream.tables import FunctionTable
 
 MAX_DEPTH = 4
 _NAMED_KINDS = ("positional", "keyword-only")
@@ -62,7 +62,7 @@ class Keywords:
         found = facts.parameter_notes.get(name) or next((each[2] for each in renamed if each and each[0] == name), "")
         return found or self._announced_beyond(facts, located, name, depth)
 
-    def _announced_beyond(self, facts: FunctionFacts, located: Located, name: str, depth: int) -> str:
+    def _announced_beyond(self, facts: FunctionTable, located: Located, name: str, depth: int) -> str:
         if any(name == parameter for parameter, *_ in facts.parameters):
             return ""
         for callee, given, _ in facts.keyword_forwards:
@@ -114,7 +114,7 @@ class Keywords:
                 return None
         return None
 
-    def _direct(self, symbol: Symbol, facts: FunctionFacts, located: Located, name: str) -> Keyword | None:
+    def _direct(self, symbol: Symbol, facts: FunctionTable, located: Located, name: str) -> Keyword | None:
         """What the function itself says; None if **kwargs decides."""
         kinds = {parameter: kind for parameter, kind, _, _ in facts.parameters}
         receiver = facts.parameters[0][0] if facts.parameters and symbol.owner else ""
@@ -138,7 +138,7 @@ class Keywords:
             return Keyword.REFUSED
         return self._unpacked(facts, where, name)
 
-    def _unpacked(self, facts: FunctionFacts, where: Where, name: str) -> Keyword | None:
+    def _unpacked(self, facts: FunctionTable, where: Where, name: str) -> Keyword | None:
         """`**kwargs: Unpack[Options]` names the options, and changes nothing at run time."""
         annotation = next(text for _, kind, _, text in facts.parameters if kind == "double-star")
         node = parse_expression(annotation.strip("\"'")) if "Unpack[" in annotation else None
@@ -149,7 +149,7 @@ class Keywords:
         return None
 
     def _through(
-        self, facts: FunctionFacts, located: Located, name: str, seen: frozenset[Symbol], instance: Symbol | None
+        self, facts: FunctionTable, located: Located, name: str, seen: frozenset[Symbol], instance: Symbol | None
     ) -> Keyword:
         answers = set()
         for callee, given, always in facts.keyword_forwards:
@@ -171,7 +171,7 @@ class Keywords:
             return Keyword.OPEN
         return answers.pop() if answers else Keyword.IGNORED
 
-    def _callee(self, source: str, facts: FunctionFacts, located: Located, instance: Symbol | None) -> Symbol | Keyword:
+    def _callee(self, source: str, facts: FunctionTable, located: Located, instance: Symbol | None) -> Symbol | Keyword:
         """The callable that a piece of source names inside a function."""
         node = parse_expression(source)
         owner = self._owner(located)

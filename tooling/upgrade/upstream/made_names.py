@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from tooling.upgrade.symbols import Absent, Found, Open, Symbol, SymbolKind
 from tooling.upgrade.upstream.model import Where
 from tooling.upgrade.upstream.runtime import Runtime
-from tooling.upgrade.upstream.tables import Binding
+from tooling.upgrade.upstream.tables import NameBinding
 from tooling.upgrade.upstream.terms import Ref
 
 if TYPE_CHECKING:
     from tooling.upgrade.symbols import Resolution
     from tooling.upgrade.upstream.execute import Execution
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.runtime import Made
-    from tooling.upgrade.upstream.tables import Table
+    from tooling.upgrade.upstream.runtime import RuntimeNames
+    from tooling.upgrade.upstream.tables import ModuleTable
 
 
 class MadeNames:
@@ -45,7 +45,7 @@ class MadeNames:
         symbol = container.symbol if isinstance(container, Found) else None
         return Absent(parent, name, symbol.file if symbol else "", 1 if symbol and symbol.file else 0)
 
-    def _made_by(self, table: Table, dotted: str) -> Resolution | None:
+    def _made_by(self, table: ModuleTable, dotted: str) -> Resolution | None:
         made = self.runtime.made(table)
         target: str | None = made.aliases.get(dotted)
         if target is None and made.finder:
@@ -59,14 +59,14 @@ class MadeNames:
         found = self.model.resolve(target)
         return replace(found, through=(dotted, *found.through)) if isinstance(found, Found) else found
 
-    def _quoted(self, table: Table, dotted: str) -> bool:
+    def _quoted(self, table: ModuleTable, dotted: str) -> bool:
         """Whether a package that writes `sys.modules` names the module in a string."""
         text = self.store.block(table.path, 1, 1 << 30)
         name = dotted.rpartition(".")[2]
         endings = (f"{name}'", f'{name}"')
         return any(f"{start}{ending}" in text for ending in endings for start in ("'", '"', "."))
 
-    def dynamic(self, table: Table, name: str) -> Resolution:
+    def dynamic(self, table: ModuleTable, name: str) -> Resolution:
         """In a module whose code writes computed names into `globals()`."""
         made = self.runtime.made(table)
         if name in made.names:
@@ -79,7 +79,7 @@ class MadeNames:
             return Open(f"{table.dotted}: {table.dynamic}")
         return Absent(table.dotted, name, table.path, 1)
 
-    def lazy(self, table: Table, name: str) -> Resolution | None:
+    def lazy(self, table: ModuleTable, name: str) -> Resolution | None:
         """In a module that puts another object in its place; None: look at what it binds."""
         made = self.runtime.made(table)
         if made.lazy is None:
@@ -102,7 +102,7 @@ class MadeNames:
             return Open(f"{table.dotted} is lazy in a way that is not understood")
         return shorter or Absent(table.dotted, name, table.path, 1)
 
-    def _structured(self, table: Table, made: Made, name: str) -> Resolution | None:
+    def _structured(self, table: ModuleTable, made: RuntimeNames, name: str) -> Resolution | None:
         """By the structure of a lazy module; what stands in for missing packages only if nothing else is there."""
         target = (made.lazy or {}).get(name)
         if target is None or "dummy" in target:
@@ -112,13 +112,13 @@ class MadeNames:
                     return self._from_lazy(table, exported[name], name)
         return self._from_lazy(table, f"{table.dotted}.{target}", name) if target else None
 
-    def _own_object(self, table: Table, name: str) -> Resolution | None:
+    def _own_object(self, table: ModuleTable, name: str) -> Resolution | None:
         """A value that the module hands to the object in its place."""
         if name in table.scope.bindings:
             return None
-        return Found(self.definitions.make(table, name, Binding("opaque", 1, 1, 1, "")))
+        return Found(self.definitions.make(table, name, NameBinding("opaque", 1, 1, 1, "")))
 
-    def _fallback(self, table: Table, made: Made, name: str) -> Resolution | None:
+    def _fallback(self, table: ModuleTable, made: RuntimeNames, name: str) -> Resolution | None:
         """By a shorter name, where the lazy module's class tries one."""
         for ending, cut, warns in self.runtime.fallbacks(made.kind) if not name.startswith("__") else ():
             shorter = self.model.attribute(table.dotted, name[:-cut]) if name.endswith(ending) else None
@@ -128,13 +128,13 @@ class MadeNames:
                 return replace(shorter, through=(step, *shorter.through), deprecated=text)
         return None
 
-    def _from_lazy(self, table: Table, module: str, name: str) -> Resolution:
+    def _from_lazy(self, table: ModuleTable, module: str, name: str) -> Resolution:
         found = self.model.attribute(module, name) if self.store.exists(module) else self.model.module(module)
         if isinstance(found, Found):
             return replace(found, through=(f"{table.dotted}.{name}", *found.through))
         return found
 
-    def by_getattr(self, table: Table, binding: Binding, name: str) -> Resolution:
+    def by_getattr(self, table: ModuleTable, binding: NameBinding, name: str) -> Resolution:
         """By the `__getattr__` of a module."""
         execution = self.runtime.getattr_outcomes(table, binding, name)
         if execution is None:
@@ -148,7 +148,7 @@ class MadeNames:
             return Open(f"{table.dotted}.__getattr__ decides by something that is not known")
         return self._given(table, binding, name, execution)
 
-    def _given(self, table: Table, binding: Binding, name: str, execution: Execution) -> Resolution:
+    def _given(self, table: ModuleTable, binding: NameBinding, name: str, execution: Execution) -> Resolution:
         """What the branches of a `__getattr__` that return something return."""
         absent: Resolution | None = None
         warning = ""
@@ -162,11 +162,11 @@ class MadeNames:
                     step = f"{table.dotted}.{name}"
                     return replace(found, through=(step, *found.through), deprecated=outcome.warning)
                 absent = absent or found
-        value = Binding("opaque", binding.line, binding.start, binding.end, "")
+        value = NameBinding("opaque", binding.line, binding.start, binding.end, "")
         symbol = self.definitions.make(table, name, value)
         return absent or Found(symbol, (), warning)
 
-    def _ref(self, dotted: str, table: Table) -> Resolution:
+    def _ref(self, dotted: str, table: ModuleTable) -> Resolution:
         """A name as the interpreter gives it: of this release, of the module at hand, or of another distribution."""
         if self.store.owns(dotted):
             return self.model.resolve(dotted)

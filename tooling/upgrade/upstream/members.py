@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING
 from tooling.upgrade.symbols import Absent, Found, Open, Symbol, SymbolKind
 from tooling.upgrade.upstream.model import Where, external
 from tooling.upgrade.upstream.parsing import dotted_name, has_member, parse_expression, python_class, tells_all
-from tooling.upgrade.upstream.tables import Binding, Scope
+from tooling.upgrade.upstream.tables import BodyTable, NameBinding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tooling.upgrade.symbols import Resolution
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.modules import Modules
+    from tooling.upgrade.upstream.modules import ModuleFollower
 
 MAX_CLASSES = 200
 Ancestor = Symbol | str
 """A class of the release, or the dotted path of one that is not."""
 _HOOKS = ("__getattr__", "__getattribute__")
 _WRAPPERS = ("classmethod", "staticmethod", "property")
-_EMPTY = Scope({}, [])
+_EMPTY = BodyTable({}, [])
 
 
 @dataclass(frozen=True)
-class Lineage:
+class ClassLineage:
     """A method resolution order."""
 
     ancestors: tuple[Ancestor, ...]
@@ -48,29 +48,29 @@ class Lineage:
 class Members:
     """Looks attributes up in classes."""
 
-    def __init__(self, model: Model, modules: Modules) -> None:
+    def __init__(self, model: Model, modules: ModuleFollower) -> None:
         self.model = model
         self.modules = modules
         self.definitions = model.definitions
         self.store = model.store
-        self._lineages: dict[str, Lineage] = {}
+        self._lineages: dict[str, ClassLineage] = {}
         self._answers: dict[tuple[Symbol, str], Resolution] = {}
 
     # Bases
 
-    def lineage(self, symbol: Symbol) -> Lineage:
+    def lineage(self, symbol: Symbol) -> ClassLineage:
         """The method resolution order of a class, itself first."""
         key = f"{symbol.dotted}:{symbol.line}"
         found = self._lineages.get(key)
         if found is None:
-            self._lineages[key] = Lineage((symbol,), False)  # a class that derives from itself
+            self._lineages[key] = ClassLineage((symbol,), False)  # a class that derives from itself
             found = self._lineages[key] = self._linearised(symbol)
         return found
 
-    def _linearised(self, symbol: Symbol) -> Lineage:
+    def _linearised(self, symbol: Symbol) -> ClassLineage:
         scope = self.definitions.scope(symbol)
         if scope is None:
-            return Lineage((symbol,), False)
+            return ClassLineage((symbol,), False)
         where = self._before(symbol)
         direct: list[Ancestor] = []
         complete = True
@@ -89,7 +89,7 @@ class Members:
                 inner = self.lineage(base)
                 lines.append(list(inner.ancestors))
                 complete = complete and inner.complete
-        return Lineage((symbol, *_merge([*lines, direct])), complete)
+        return ClassLineage((symbol, *_merge([*lines, direct])), complete)
 
     def around(self, symbol: Symbol) -> Where:
         """Where the bases and decorators of a class stand."""
@@ -148,7 +148,7 @@ class Members:
             return Found(self.definitions.outside(f"builtins.object.{name}"))
         return Absent(symbol.dotted, name, symbol.file, symbol.line)
 
-    def _bases_are_named(self, lineage: Lineage) -> bool:
+    def _bases_are_named(self, lineage: ClassLineage) -> bool:
         """Whether nothing but names from outside keeps a lineage from being known."""
         for ancestor in lineage.classes:
             scope = self.definitions.scope(ancestor)
@@ -194,7 +194,7 @@ class Members:
         simple = symbol.dotted.rpartition(".")[2]
         for target, attribute, line, source in where.table.patches:
             if target == simple and attribute == name:
-                binding = Binding("value", line, line, line, "", source)
+                binding = NameBinding("value", line, line, line, "", source)
                 found = self.model.expression(Where(where.table), source)
                 if isinstance(found, Found) and found.symbol.file:
                     return found
@@ -209,7 +209,7 @@ class Members:
         if not set_here:
             return None
         source, annotation, _, line = next((item for item in set_here if item[1]), set_here[0])
-        binding = Binding("value", line, line, line, "self", source, annotation)
+        binding = NameBinding("value", line, line, line, "self", source, annotation)
         return Found(self.definitions.make(where.table, name, binding, where.classes))
 
     def assignments(self, symbol: Symbol, name: str) -> Sequence[tuple[str, str, str, int]]:
@@ -221,7 +221,7 @@ class Members:
 
     # What may be there although it stands nowhere
 
-    def _by_metaclass(self, lineage: Lineage, name: str) -> Resolution | None:
+    def _by_metaclass(self, lineage: ClassLineage, name: str) -> Resolution | None:
         """A class has the attributes of its metaclass too."""
         for ancestor in lineage.classes:
             scope = self.definitions.scope(ancestor)
@@ -232,7 +232,7 @@ class Members:
                         return found
         return None
 
-    def _why_open(self, lineage: Lineage) -> str:
+    def _why_open(self, lineage: ClassLineage) -> str:
         if not lineage.complete:
             return f"{lineage.classes[0].dotted} has a base that is not part of this distribution"
         for ancestor in lineage.classes:
@@ -264,7 +264,7 @@ class Members:
                 return f"{symbol.dotted} is changed by @{source.partition('(')[0]}"
         return ""
 
-    def _metaclass(self, symbol: Symbol, scope: Scope) -> Iterator[Resolution]:
+    def _metaclass(self, symbol: Symbol, scope: BodyTable) -> Iterator[Resolution]:
         for word, source in scope.keywords:
             if word == "metaclass":
                 yield self.model.expression(self.around(symbol), source)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tooling.upgrade.symbols import Open, Resolution, Signature, Symbol
-    from tooling.upgrade.upstream.definitions import Definitions
-    from tooling.upgrade.upstream.store import Store
-    from tooling.upgrade.upstream.tables import Table
+    from tooling.upgrade.upstream.definitions import SymbolDefinitions
+    from tooling.upgrade.upstream.store import ReleaseStore
+    from tooling.upgrade.upstream.tables import ModuleTable
 
 
 _FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|(?:\\\n|[^\n#;])+)", re.MULTILINE)
@@ -23,7 +23,7 @@ _NAME = re.compile(rb"([A-Za-z_]\w*)(?:[ \t]+as[ \t]+\w+)?")
 _COMMENT = re.compile(rb"#[^\n]*|\\\n")
 
 
-def imports_of(store: Store) -> dict[str, dict[str, list[str]]]:
+def imports_of(store: ReleaseStore) -> dict[str, dict[str, list[str]]]:
     """Importing module -> module -> names, of each `from a import b`."""
     found: dict[str, dict[str, list[str]]] = {}
     for path in store.release.files():
@@ -54,7 +54,7 @@ def _absolute(module: str, package: str) -> str:
 class Where:
     """Where an expression stands: what its names mean."""
 
-    table: Table
+    table: ModuleTable
     classes: tuple[int, ...] = ()
     """Lines of the class bodies around, outermost first."""
     name: str = ""
@@ -66,8 +66,8 @@ class Where:
 class Model(Protocol):
     """A release."""
 
-    store: Store
-    definitions: Definitions
+    store: ReleaseStore
+    definitions: SymbolDefinitions
 
     def resolve(self, dotted: str) -> Resolution:
         """A dotted path, members of classes included."""
@@ -97,7 +97,7 @@ class Model(Protocol):
         """The constant that a dotted path stands for."""
         ...
 
-    def exports(self, table: Table) -> tuple[frozenset[str], bool]:
+    def exports(self, table: ModuleTable) -> tuple[frozenset[str], bool]:
         """Names in a module's `__all__`, and whether that is all of it; (empty, False) for a module without."""
         ...
 

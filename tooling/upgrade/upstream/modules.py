@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tooling.upgrade.symbols import Resolution
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import Binding, Star, Table
+    from tooling.upgrade.upstream.tables import ModuleTable, NameBinding, Star
 
 MAX_HOPS = 60
 _SECONDARY = (".setter", ".deleter", ".getter", ".register", "overload", "typing.overload")
@@ -24,13 +24,13 @@ _PLACEHOLDERS = ("None", "object", "False", "...")
 _DUNDERS = ("__name__", "__doc__", "__file__", "__path__", "__spec__", "__loader__", "__package__", "__dict__")
 
 
-def candidates(items: Sequence[Binding]) -> list[Binding]:
+def candidates(items: Sequence[NameBinding]) -> list[NameBinding]:
     """The bindings of a name that may be in force after all of them ran, the most telling first.
 
     Definitions before placeholders, a `try` before its `except`; setters and overloads only if nothing else is there.
     """
-    found: list[Binding] = []
-    secondary: list[Binding] = []
+    found: list[NameBinding] = []
+    secondary: list[NameBinding] = []
     for item in reversed(items):
         if item.where == "typing":
             continue
@@ -49,7 +49,7 @@ def candidates(items: Sequence[Binding]) -> list[Binding]:
     return found or list(reversed(secondary))
 
 
-class Modules:
+class ModuleFollower:
     """Looks names up in modules. Answers are kept for the run; circles are open."""
 
     def __init__(self, model: Model) -> None:
@@ -155,7 +155,7 @@ class Modules:
             return Open(f"{module} is compiled and has no stub")
         return self.made.missing(inner) if self.store.owns(inner) else Open(f"{inner} is not part of this distribution")
 
-    def _bound(self, table: Table, name: str) -> Resolution | None:
+    def _bound(self, table: ModuleTable, name: str) -> Resolution | None:
         """By bindings and star imports of one file; None if neither has the name."""
         items = table.scope.bindings.get(name)
         if items:
@@ -164,7 +164,7 @@ class Modules:
                 return found
         return self._starred(table, name, typing=table.path.endswith(".pyi"))
 
-    def _made(self, table: Table, name: str) -> Resolution:
+    def _made(self, table: ModuleTable, name: str) -> Resolution:
         """Names that are in no binding."""
         inner = f"{table.dotted}.{name}"
         if table.package and (self.store.exists(inner) or self.store.above(inner)):
@@ -188,7 +188,7 @@ class Modules:
 
     # Bindings
 
-    def of_bindings(self, where: Where, name: str, items: Sequence[Binding]) -> Resolution | None:
+    def of_bindings(self, where: Where, name: str, items: Sequence[NameBinding]) -> Resolution | None:
         """What the name is after all these bindings; None if none of them counts."""
         best: Resolution | None = None
         for binding in candidates(items):
@@ -199,7 +199,7 @@ class Modules:
                 best = found
         return best
 
-    def _of_binding(self, where: Where, name: str, binding: Binding, index: int) -> Resolution:
+    def _of_binding(self, where: Where, name: str, binding: NameBinding, index: int) -> Resolution:
         if binding.kind == "import":
             return self._imported(where, name, binding)
         if binding.kind == "value":
@@ -210,7 +210,7 @@ class Modules:
                 return target if own else replace(target, through=(step, *target.through))
         return Found(self.definitions.make(where.table, name, binding, where.classes))
 
-    def _imported(self, where: Where, name: str, binding: Binding) -> Resolution:
+    def _imported(self, where: Where, name: str, binding: NameBinding) -> Resolution:
         module = binding.source
         if not (self.store.owns(module) or self.store.above(module)):
             return Found(self.definitions.outside(f"{module}.{binding.extra}" if binding.extra else module))
@@ -228,7 +228,7 @@ class Modules:
             return self.module(f"{module}.{name}")
         return self.attribute(module, name)
 
-    def _alias(self, where: Where, binding: Binding) -> Resolution | None:
+    def _alias(self, where: Where, binding: NameBinding) -> Resolution | None:
         """`A = B`, `A = keeps_it(B)`, `A = B if x else C`: what the name is another name for."""
         node = parse_expression(binding.source)
         if isinstance(node, ast.IfExp):
@@ -257,11 +257,11 @@ class Modules:
 
     # Stars
 
-    def by_star(self, table: Table, name: str) -> Resolution | None:
+    def by_star(self, table: ModuleTable, name: str) -> Resolution | None:
         """A name that a star import brings, those for type checkers included."""
         return self._starred(table, name, typing=True)
 
-    def _starred(self, table: Table, name: str, *, typing: bool) -> Resolution | None:
+    def _starred(self, table: ModuleTable, name: str, *, typing: bool) -> Resolution | None:
         unknown: Resolution | None = None
         for star in reversed(table.scope.stars):
             if star.where == "typing" and not typing:
@@ -273,7 +273,7 @@ class Modules:
             unknown = unknown or found
         return unknown
 
-    def _by_star(self, table: Table, star: Star, name: str) -> Resolution | None:
+    def _by_star(self, table: ModuleTable, star: Star, name: str) -> Resolution | None:
         module = star.module
         if star.copies:
             source = self.model.expression(Where(table), star.module)
@@ -303,7 +303,7 @@ class Modules:
         return name in names or not name.startswith("_")
 
 
-def _says_nothing(symbol: Symbol, table: Table) -> bool:
+def _says_nothing(symbol: Symbol, table: ModuleTable) -> bool:
     """A value of unknown nature: a stub may say more."""
     return symbol.kind is SymbolKind.VALUE and symbol.file == table.path
 

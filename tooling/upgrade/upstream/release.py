@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from tooling.upgrade.symbols import Definite, Found, Open, SymbolKind, Values
 from tooling.upgrade.upstream import store
 from tooling.upgrade.upstream.decorators import Decorators
-from tooling.upgrade.upstream.definitions import Definitions
+from tooling.upgrade.upstream.definitions import SymbolDefinitions
 from tooling.upgrade.upstream.fields import Fields
-from tooling.upgrade.upstream.follow import Follower
-from tooling.upgrade.upstream.inference import Inference
+from tooling.upgrade.upstream.follow import PathFollower
+from tooling.upgrade.upstream.inference import TypeInference
 from tooling.upgrade.upstream.keywords import Keywords
 from tooling.upgrade.upstream.members import Members
 from tooling.upgrade.upstream.model import Where, imports_of
-from tooling.upgrade.upstream.modules import Modules
+from tooling.upgrade.upstream.modules import ModuleFollower
 from tooling.upgrade.upstream.parsing import is_builtin
 from tooling.upgrade.upstream.signatures import Signatures
-from tooling.upgrade.upstream.store import Store
+from tooling.upgrade.upstream.store import ReleaseStore
 from tooling.upgrade.upstream.values import ConstantReader
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from tooling.upgrade.releases import NameTable, Release
     from tooling.upgrade.symbols import Keyword, Outcome, Resolution, Signature, Symbol
-    from tooling.upgrade.upstream.tables import Scope, Table
-    from tooling.upgrade.uses import Derivation
+    from tooling.upgrade.upstream.tables import BodyTable, ModuleTable
+    from tooling.upgrade.uses import AccessPath
 
 MAX_DEPTH = 80
 
@@ -39,17 +39,17 @@ class UpstreamRelease:
     def __init__(self, release: Release, cache: Path | None = None) -> None:
         """cache: folder for what is kept between runs; None keeps nothing."""
         self.release = release
-        self.store = Store(release, cache)
-        self.definitions = Definitions(self.store)
-        self.modules = Modules(self)
+        self.store = ReleaseStore(release, cache)
+        self.definitions = SymbolDefinitions(self.store)
+        self.modules = ModuleFollower(self)
         self.members = Members(self, self.modules)
         self.values = ConstantReader(self)
         self.decorators = Decorators(self)
         self.fields = Fields(self, self.members, self.values)
         self.signatures = Signatures(self, self.members, self.fields, self.decorators, self.values)
         self.keywords = Keywords(self, self.members, self.fields, self.decorators)
-        self.inference = Inference(self, self.members, self.fields)
-        self.follower = Follower(self, self.inference)
+        self.inference = TypeInference(self, self.members, self.fields)
+        self.follower = PathFollower(self, self.inference)
         self._depth = 0
 
     def save(self) -> None:
@@ -117,11 +117,11 @@ class UpstreamRelease:
         """The text by which a keyword of a function or class is deprecated, followed through **kwargs; "" if none."""
         return self.keywords.announced(symbol, name)
 
-    def follow(self, derivation: Derivation) -> Outcome:
+    def follow(self, derivation: AccessPath) -> Outcome:
         """The value of an expression of a client, on this release."""
         return self.follower.follow(derivation)
 
-    def unpacked(self, derivation: Derivation) -> int | None:
+    def unpacked(self, derivation: AccessPath) -> int | None:
         """How many values it unpacks into, where that is sure."""
         return self.follower.unpacked(derivation)
 
@@ -186,7 +186,7 @@ class UpstreamRelease:
             return Found(self.definitions.outside(f"builtins.{name}"))
         return Open(f"{name} is not known in {where.table.dotted}")
 
-    def _in_scope(self, where: Where, scope: Scope, name: str) -> Resolution | None:
+    def _in_scope(self, where: Where, scope: BodyTable, name: str) -> Resolution | None:
         items = scope.bindings.get(name, [])
         if name == where.name and where.before >= 0:
             items = items[: where.before]
@@ -197,7 +197,7 @@ class UpstreamRelease:
         return found
 
     def _in_module(self, where: Where, name: str) -> Resolution | None:
-        table: Table = where.table
+        table: ModuleTable = where.table
         whole = where.before < 0 or name != where.name
         if whole and not table.replaced and self.store.module(table.dotted) is table:
             found = self.modules.attribute(table.dotted, name)
@@ -219,7 +219,7 @@ class UpstreamRelease:
         """The constant that a dotted path stands for."""
         return self.values.value_of(dotted)
 
-    def exports(self, table: Table) -> tuple[frozenset[str], bool]:
+    def exports(self, table: ModuleTable) -> tuple[frozenset[str], bool]:
         """Names in a module's `__all__`, and whether that is all of it."""
         return self.values.exports(table)
 

@@ -9,15 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.symbols import Found
-from tooling.upgrade.upstream.execute import Execution, Outcome, absolute
+from tooling.upgrade.upstream.execute import Execution, FunctionExit, absolute
 from tooling.upgrade.upstream.model import Where
 from tooling.upgrade.upstream.parsing import REFUSALS, definition, parse
 from tooling.upgrade.upstream.terms import UNKNOWN, Applied, Closure, Fuel, Ref
 
 if TYPE_CHECKING:
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.store import Store
-    from tooling.upgrade.upstream.tables import Binding, Table
+    from tooling.upgrade.upstream.store import ReleaseStore
+    from tooling.upgrade.upstream.tables import ModuleTable, NameBinding
 
 _ALL = re.compile(rb"^__all__\s*(?::[^=\n]*)?\+?=\s*[\[(](.*?)[\])]", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
@@ -37,7 +37,7 @@ class Folder:
 
 
 @dataclass
-class Made:
+class RuntimeNames:
     """What running a module's body makes, beside the names it binds. Plain values: it is kept."""
 
     lazy: dict[str, str] | None = None
@@ -65,20 +65,20 @@ class Runtime:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.store: Store = model.store
-        self._made: dict[str, Made] = {}
+        self.store: ReleaseStore = model.store
+        self._made: dict[str, RuntimeNames] = {}
         self._executions: dict[str, Execution] = {}
 
-    def made(self, table: Table) -> Made:
+    def made(self, table: ModuleTable) -> RuntimeNames:
         """What importing a module makes."""
         found = self._made.get(table.path)
         if found is None:
-            self._made[table.path] = Made(lost=True)  # a module that asks for itself
+            self._made[table.path] = RuntimeNames(lost=True)  # a module that asks for itself
             kept = self.store.answer(("made", table.path), lambda: self._run(table).plain())
-            found = self._made[table.path] = Made(*kept)
+            found = self._made[table.path] = RuntimeNames(*kept)
         return found
 
-    def _execution(self, table: Table) -> Execution:
+    def _execution(self, table: ModuleTable) -> Execution:
         found = self._executions.get(table.path)
         if found is None:
             package = table.dotted if table.package else table.dotted.rpartition(".")[0]
@@ -100,9 +100,9 @@ class Runtime:
         table = self.store.module(dotted.removesuffix(".__dir__"))
         return sorted(table.scope.bindings) if table is not None else UNKNOWN
 
-    def _run(self, table: Table) -> Made:
+    def _run(self, table: ModuleTable) -> RuntimeNames:
         execution = self._execution(table)
-        made = Made(finder=bool(execution.finders), lost=execution.lost)
+        made = RuntimeNames(finder=bool(execution.finders), lost=execution.lost)
         for key, value in execution.stored.items():
             if key == table.dotted:
                 self._lazy(value, made)
@@ -111,7 +111,7 @@ class Runtime:
         made.names = {name: value.dotted if isinstance(value, Ref) else "" for name, value in execution.named.items()}
         return made
 
-    def _lazy(self, value: object, made: Made) -> None:
+    def _lazy(self, value: object, made: RuntimeNames) -> None:
         """`_LazyModule(name, file, structure, ..., extra_objects=...)`, by the shape of its arguments."""
         if not isinstance(value, Applied):
             made.lost = True
@@ -128,7 +128,7 @@ class Runtime:
         if isinstance(extra, dict):
             made.lazy.update({name: "" for name in extra if isinstance(name, str)})
 
-    def _entries(self, entries: object, made: Made) -> None:
+    def _entries(self, entries: object, made: RuntimeNames) -> None:
         if not isinstance(entries, dict) or made.lazy is None:
             made.lost = True
             return
@@ -180,7 +180,7 @@ class Runtime:
                 found.update(dict.fromkeys((name.decode() for name in _REQUIRED.findall(data)), dotted))
         return found
 
-    def found_by_finder(self, table: Table, dotted: str) -> str | None:
+    def found_by_finder(self, table: ModuleTable, dotted: str) -> str | None:
         """What a finder that a module put on `sys.meta_path` makes of a dotted path: the module it stands for, "" if
         that is not known, None if it leaves it alone."""
 
@@ -191,7 +191,7 @@ class Runtime:
         found = self.store.answer(("finder", table.path, dotted), ask)
         return None if found is None else str(found)
 
-    def _ask(self, finder: object, dotted: str, table: Table) -> str | None:
+    def _ask(self, finder: object, dotted: str, table: ModuleTable) -> str | None:
         functions = [item for item in finder.args if isinstance(item, Closure)] if isinstance(finder, Applied) else []
         function = functions[0].node if functions else None
         if not isinstance(function, ast.FunctionDef) or not function.args.args:
@@ -201,14 +201,14 @@ class Runtime:
         execution.watched = function.args.args[0].arg
         execution.env[execution.watched] = dotted
         if not execution.run(function.body):
-            execution.outcomes.append(Outcome("", None))
+            execution.outcomes.append(FunctionExit("", None))
         values = {outcome.value if isinstance(outcome.value, str | None) else "" for outcome in execution.outcomes}
         if execution.lost or len(values) != 1:
             return ""
         value = values.pop()
         return value if value is None or isinstance(value, str) else ""
 
-    def getattr_outcomes(self, table: Table, binding: Binding, name: str) -> Execution | None:
+    def getattr_outcomes(self, table: ModuleTable, binding: NameBinding, name: str) -> Execution | None:
         """A module's `__getattr__` followed for one name; None if there is nothing to follow."""
         node = definition(self.store.block(table.path, binding.start, binding.end))
         if not isinstance(node, ast.FunctionDef) or not node.args.posonlyargs + node.args.args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tooling.upgrade.upstream.execute import absolute
 from tooling.upgrade.upstream.parsing import REFUSALS, Lines, decode, dotted_name, parse
-from tooling.upgrade.upstream.tables import Binding, Scope, Star, Table
+from tooling.upgrade.upstream.tables import BodyTable, ModuleTable, NameBinding, Star
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,19 +19,21 @@ LONGEST_VALUE = 400_000
 """Characters of a value that are kept; longer ones are data."""
 
 
-def scan(path: str, data: bytes) -> tuple[Table, Lines]:
+def scan(path: str, data: bytes) -> tuple[ModuleTable, Lines]:
     """Facts of one file. What the parser refuses gives a table that is empty but for `problem`."""
     dotted, package = module_name(path)
     try:
         lines = Lines(decode(data))
         tree = parse(lines.text)
     except REFUSALS as error:
-        table = Table(path, dotted, package, Scope({}, []), {}, [], [], problem=f"{type(error).__name__}: {error}")
+        table = ModuleTable(
+            path, dotted, package, BodyTable({}, []), {}, [], [], problem=f"{type(error).__name__}: {error}"
+        )
         return table, Lines("")
     scanner = Scanner(lines, dotted if package else dotted.rpartition(".")[0], stub=path.endswith(".pyi"))
     scope = scanner.scope(tree.body)
     dynamic = scanner.dynamic or _writes_names(tree, lines.text)
-    table = Table(
+    table = ModuleTable(
         path,
         dotted,
         package,
@@ -103,23 +105,23 @@ class Scanner:
         self.lines = lines
         self.package = package
         self.stub = stub
-        self.classes: dict[int, Scope] = {}
+        self.classes: dict[int, BodyTable] = {}
         self.exports: list[tuple[str, str]] = []
         self.patches: list[tuple[str, str, int, str]] = []
         self.submodules: list[str] = []
         self.dynamic = ""
         self.replaced = ""
-        self._bindings: dict[str, list[Binding]] = {}
+        self._bindings: dict[str, list[NameBinding]] = {}
         self._stars: list[Star] = []
         self._annotated: list[str] = []
         self._path: tuple[str, ...] = ()
 
-    def scope(self, body: list[ast.stmt]) -> Scope:
+    def scope(self, body: list[ast.stmt]) -> BodyTable:
         """Bindings of a module or class body."""
         outer = self._bindings, self._stars, self._annotated
         self._bindings, self._stars, self._annotated = {}, [], []
         self._visit(body, "")
-        found = Scope(self._bindings, self._stars, annotated=tuple(dict.fromkeys(self._annotated)))
+        found = BodyTable(self._bindings, self._stars, annotated=tuple(dict.fromkeys(self._annotated)))
         self._bindings, self._stars, self._annotated = outer
         return found
 
@@ -134,7 +136,7 @@ class Scanner:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.decorator_list:
             start = min(start, node.decorator_list[0].lineno)
         end = node.end_lineno or node.lineno
-        self._bindings.setdefault(name, []).append(Binding(kind, node.lineno, start, end, where, source, extra))
+        self._bindings.setdefault(name, []).append(NameBinding(kind, node.lineno, start, end, where, source, extra))
 
     # Definitions
 

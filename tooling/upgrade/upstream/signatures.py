@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from tooling.upgrade.upstream.decorators import Decorators
     from tooling.upgrade.upstream.definitions import Located
-    from tooling.upgrade.upstream.fields import Fields, Style
-    from tooling.upgrade.upstream.members import Lineage, Members
+    from tooling.upgrade.upstream.fields import Fields, FieldStyle
+    from tooling.upgrade.upstream.members import ClassLineage, Members
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import FunctionFacts
+    from tooling.upgrade.upstream.tables import FunctionTable
     from tooling.upgrade.upstream.values import ConstantReader
 
 ANYTHING = (Parameter("args", "star"), Parameter("kwargs", "double-star"))
@@ -70,7 +70,7 @@ class Signatures:
     # Functions
 
     def _parameters(
-        self, items: Sequence[tuple[str, str, str | None, str]], where: Where, facts: FunctionFacts | None
+        self, items: Sequence[tuple[str, str, str | None, str]], where: Where, facts: FunctionTable | None
     ) -> list[Parameter]:
         notes = facts.parameter_notes if facts is not None else {}
         return [
@@ -137,7 +137,7 @@ class Signatures:
         return self._new(symbol) or Signature(())
 
     def _constructor(
-        self, ancestor: Symbol | str, symbol: Symbol, style: Style | None, made: Signature | Open | None
+        self, ancestor: Symbol | str, symbol: Symbol, style: FieldStyle | None, made: Signature | Open | None
     ) -> Signature | Open | None:
         """What one class of the order says about calling the class; None if it leaves it to others."""
         if isinstance(ancestor, str):
@@ -158,7 +158,7 @@ class Signatures:
         return None
 
     def _outside(
-        self, ancestor: str, symbol: Symbol, style: Style | None, made: Signature | Open | None
+        self, ancestor: str, symbol: Symbol, style: FieldStyle | None, made: Signature | Open | None
     ) -> Signature | Open | None:
         if ancestor in WITHOUT_CONSTRUCTOR:
             return None
@@ -181,7 +181,7 @@ class Signatures:
             return self.signature(found.symbol)
         return None
 
-    def _by_style(self, symbol: Symbol, style: Style) -> Signature | Open:
+    def _by_style(self, symbol: Symbol, style: FieldStyle) -> Signature | Open:
         if style.name == "enum":
             return Signature((Parameter("value", "positional"),), exact=False)
         if style.name == "unknown":
@@ -191,7 +191,7 @@ class Signatures:
             return Signature((*parameters, Parameter("kwargs", "double-star")), exact=False)
         return Signature(tuple(parameters), extra=style.extra)
 
-    def _decorated(self, symbol: Symbol, lineage: Lineage, found: Signature | Open) -> Signature | Open:
+    def _decorated(self, symbol: Symbol, lineage: ClassLineage, found: Signature | Open) -> Signature | Open:
         """Class decorators and unknown bases of dataclasses may change what was found."""
         located = self.definitions.locate(symbol)
         if isinstance(found, Open) or located is None:
@@ -203,7 +203,7 @@ class Signatures:
         return replace(found, exact=exact)
 
 
-def _shape(facts: FunctionFacts) -> list[tuple[str, str, bool]]:
+def _shape(facts: FunctionTable) -> list[tuple[str, str, bool]]:
     return [(name, kind, default is None) for name, kind, default, _ in facts.parameters]
 
 

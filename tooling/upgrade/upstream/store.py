@@ -14,16 +14,16 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.errors import UpstreamError
-from tooling.upgrade.releases import Definition, NameTable
+from tooling.upgrade.releases import NameTable, TopLevelName
 from tooling.upgrade.upstream.attributes import read_class
 from tooling.upgrade.upstream.functions import read_function
 from tooling.upgrade.upstream.parsing import Lines, decode, definition, digest, parse_expression
 from tooling.upgrade.upstream.scan import module_name, scan
 from tooling.upgrade.upstream.tables import (
     SCHEMA,
-    ClassFacts,
-    FunctionFacts,
-    Table,
+    ClassTable,
+    FunctionTable,
+    ModuleTable,
     freeze_table,
     thaw_table,
 )
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.upgrade.releases import Release
-    from tooling.upgrade.upstream.tables import Binding
+    from tooling.upgrade.upstream.tables import NameBinding
 
 
 _DEFINED = re.compile(
@@ -50,13 +50,13 @@ LONGEST_CALL = 4_000
 MOST_FILES = 400
 
 
-def name_table(store: Store) -> NameTable:
+def name_table(store: ReleaseStore) -> NameTable:
     """Where each top-level name is defined. Definitions under conditions are not among them."""
     rows: dict[str, list[tuple[str, str, int]]] = store.answer(("names",), lambda: _rows(store))
-    return NameTable({name: tuple(Definition(*row) for row in found) for name, found in rows.items()})
+    return NameTable({name: tuple(TopLevelName(*row) for row in found) for name, found in rows.items()})
 
 
-def _rows(store: Store) -> dict[str, list[tuple[str, str, int]]]:
+def _rows(store: ReleaseStore) -> dict[str, list[tuple[str, str, int]]]:
     found: dict[str, list[tuple[str, str, int]]] = {}
     for path in store.release.files():
         data = store.release.read(path)
@@ -72,7 +72,7 @@ def _rows(store: Store) -> dict[str, list[tuple[str, str, int]]]:
     return found
 
 
-def calls_of(store: Store, name: str) -> list[tuple[str, int, str]]:
+def calls_of(store: ReleaseStore, name: str) -> list[tuple[str, int, str]]:
     """(file, line, source) of each call `<anything>.name(...)` outside strings and comments."""
     pattern = re.compile(rb"\.\s*" + re.escape(name.encode()) + rb"\s*\(")
     callers: dict[str, list[int]] = store.answer(("callers",), lambda: _callers(store))
@@ -84,7 +84,7 @@ def calls_of(store: Store, name: str) -> list[tuple[str, int, str]]:
     ]
 
 
-def _callers(store: Store) -> dict[str, list[int]]:
+def _callers(store: ReleaseStore) -> dict[str, list[int]]:
     """Files that look as if they called a method, by its name; a release is read once for all names."""
     found: dict[str, list[int]] = {}
     for index, path in enumerate(store.release.files()):
@@ -135,10 +135,10 @@ def _closing(data: bytes, position: int, spans: list[tuple[int, int]], index: in
 
 
 _HEADER = 16
-_EMPTY_FUNCTION = FunctionFacts([], "", False, False, [], [], {}, {}, None, "", "", {}, [], [], "unreadable", False, {})
+_EMPTY_FUNCTION = FunctionTable([], "", False, False, [], [], {}, {}, None, "", "", {}, [], [], "unreadable", False, {})
 
 
-class Kept:
+class KeptFacts:
     """What a cache file holds. Apart from the store, so that it can be written when the store is gone."""
 
     def __init__(self, path: Path | None) -> None:
@@ -175,7 +175,7 @@ class Kept:
             self.changed = False
 
 
-class Store:
+class ReleaseStore:
     """Modules of a release by dotted path. A module may be a .py file, a stub, both, a folder, or native."""
 
     def __init__(self, release: Release, cache: Path | None) -> None:
@@ -191,9 +191,9 @@ class Store:
         """Files that were parsed for the first time, in order."""
         python = f"{sys.version_info[0]}{sys.version_info[1]}"
         kept = None if cache is None else cache / f"facts-{SCHEMA}-{python}-{release.digest()}"
-        self._kept = Kept(kept)
+        self._kept = KeptFacts(kept)
         weakref.finalize(self, self._kept.save)
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, ModuleTable] = {}
         self._lines: dict[str, Lines] = {}
 
     def save(self) -> None:
@@ -215,16 +215,16 @@ class Store:
         """Whether the name is a namespace that roots lie in."""
         return any(root.startswith(f"{dotted}.") for root in self.roots)
 
-    def module(self, dotted: str) -> Table | None:
+    def module(self, dotted: str) -> ModuleTable | None:
         """The module's table: of its source, else of its stub."""
         path = self.sources.get(dotted) or self.stubs.get(dotted)
         return self.table(path) if path else None
 
-    def stub(self, dotted: str) -> Table | None:
+    def stub(self, dotted: str) -> ModuleTable | None:
         """The table of the stub beside a source file."""
         return self.table(self.stubs[dotted]) if dotted in self.stubs and dotted in self.sources else None
 
-    def table(self, path: str) -> Table:
+    def table(self, path: str) -> ModuleTable:
         """Facts of a file."""
         found = self._tables.get(path)
         if found is None:
@@ -263,7 +263,7 @@ class Store:
             self._lines[path] = lines
         return lines.block(start, end)
 
-    def function(self, table: Table, binding: Binding) -> FunctionFacts:
+    def function(self, table: ModuleTable, binding: NameBinding) -> FunctionTable:
         """Facts of a `def`."""
         key = (table.path, "def", binding.line)
         kept = self._kept.facts.get(key)
@@ -275,9 +275,9 @@ class Store:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 facts = read_function(node, Lines(block), package)
             kept = self._keep(key, tuple(facts))
-        return FunctionFacts._make(kept)
+        return FunctionTable._make(kept)
 
-    def instance(self, table: Table, binding: Binding) -> ClassFacts:
+    def instance(self, table: ModuleTable, binding: NameBinding) -> ClassTable:
         """Facts of a class' instances."""
         key = (table.path, "class", binding.line)
         kept = self._kept.facts.get(key)
@@ -285,13 +285,13 @@ class Store:
             block = self.block(table.path, binding.start, binding.end)
             node = definition(block)
             shift = binding.start - (1 if block.startswith("if 1:\n") else 0)
-            facts = ClassFacts({}, "unreadable", "")
+            facts = ClassTable({}, "unreadable", "")
             if isinstance(node, ast.ClassDef):
                 facts = read_class(node, Lines(block), shift)
             kept = self._keep(key, tuple(facts))
-        return ClassFacts._make(kept)
+        return ClassTable._make(kept)
 
-    def digest(self, path: str, binding: Binding, name: str) -> str:
+    def digest(self, path: str, binding: NameBinding, name: str) -> str:
         """Equal for definitions that were only moved or renamed."""
         key = (path, "digest", binding.line)
         kept = self._kept.facts.get(key)

@@ -8,7 +8,7 @@ SCHEMA = 4
 """Counts up whenever the meaning of kept facts changes."""
 
 
-class Binding(NamedTuple):
+class NameBinding(NamedTuple):
     """One binding of a name in a module or class."""
 
     kind: str
@@ -44,10 +44,10 @@ class Star(NamedTuple):
     """A loop over `dir(module)` that writes `globals()`: every name, whatever `__all__` says."""
 
 
-class Scope(NamedTuple):
+class BodyTable(NamedTuple):
     """A module or class body."""
 
-    bindings: dict[str, list[Binding]]
+    bindings: dict[str, list[NameBinding]]
     stars: list[Star]
     bases: tuple[str, ...] = ()
     """Source of each base of a class."""
@@ -59,14 +59,14 @@ class Scope(NamedTuple):
     """Names with an annotation in the body, in order: what dataclasses make fields of."""
 
 
-class Table(NamedTuple):
+class ModuleTable(NamedTuple):
     """What one file says at its top level."""
 
     path: str
     dotted: str
     package: bool
-    scope: Scope
-    classes: dict[int, Scope]
+    scope: BodyTable
+    classes: dict[int, BodyTable]
     """Class bodies by line of the `class` statement, at any depth outside functions."""
     exports: list[tuple[str, str]]
     """Steps that make `__all__`: ("set" or "add", source)."""
@@ -84,7 +84,7 @@ class Table(NamedTuple):
     """Why it could not be read."""
 
 
-class FunctionFacts(NamedTuple):
+class FunctionTable(NamedTuple):
     """What a function's own text says."""
 
     parameters: list[tuple[str, str, str | None, str]]
@@ -117,7 +117,7 @@ class FunctionFacts(NamedTuple):
     """Functions defined inside, for decorators: (parameters, decorators, returned sources, keyword reads)."""
 
 
-class ClassFacts(NamedTuple):
+class ClassTable(NamedTuple):
     """What a class' methods say of its instances."""
 
     attributes: dict[str, list[tuple[str, str, str, int]]]
@@ -128,10 +128,10 @@ class ClassFacts(NamedTuple):
     """Attribute that a class-level `__getattr__` hands everything to; "" if none."""
 
 
-def freeze_table(table: Table) -> Any:
+def freeze_table(table: ModuleTable) -> Any:
     """As plain tuples and dicts, which `marshal` takes."""
 
-    def scope(value: Scope) -> Any:
+    def scope(value: BodyTable) -> Any:
         bindings = {name: [tuple(item) for item in items] for name, items in value.bindings.items()}
         return (bindings, [tuple(star) for star in value.stars], *value[2:])
 
@@ -139,12 +139,12 @@ def freeze_table(table: Table) -> Any:
     return (*table[:3], scope(table.scope), classes, *table[5:])
 
 
-def thaw_table(data: Any) -> Table:
+def thaw_table(data: Any) -> ModuleTable:
     """The other way round."""
 
-    def scope(value: Any) -> Scope:
-        bindings = {name: [Binding(*item) for item in items] for name, items in value[0].items()}
-        return Scope(bindings, [Star(*star) for star in value[1]], *value[2:])
+    def scope(value: Any) -> BodyTable:
+        bindings = {name: [NameBinding(*item) for item in items] for name, items in value[0].items()}
+        return BodyTable(bindings, [Star(*star) for star in value[1]], *value[2:])
 
     classes = {line: scope(body) for line, body in data[4].items()}
-    return Table._make((*data[:3], scope(data[3]), classes, *data[5:]))
+    return ModuleTable._make((*data[:3], scope(data[3]), classes, *data[5:]))

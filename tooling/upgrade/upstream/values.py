@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import ast
 
     from tooling.upgrade.upstream.model import Model
-    from tooling.upgrade.upstream.tables import Binding, Scope, Table
+    from tooling.upgrade.upstream.tables import BodyTable, ModuleTable, NameBinding
 
 MAX_DEPTH = 12
 
@@ -53,7 +53,7 @@ class ConstantReader:
                 return self._binding_value(where, name, binding)
         return Ref(f"{where.table.dotted}.{name}" if where.table.scope.stars else name)
 
-    def _binding_value(self, where: Where, name: str, binding: Binding) -> object:
+    def _binding_value(self, where: Where, name: str, binding: NameBinding) -> object:
         if binding.kind == "import":
             return Ref(f"{binding.source}.{binding.extra}" if binding.extra else binding.source)
         if binding.kind == "def":
@@ -97,7 +97,7 @@ class ConstantReader:
             value = value if read is UNKNOWN else read
         return render(value)
 
-    def exports(self, table: Table) -> tuple[frozenset[str], bool]:
+    def exports(self, table: ModuleTable) -> tuple[frozenset[str], bool]:
         """Names in `__all__`, and whether all are known."""
         found = self._exports.get(table.path)
         if found is None:
@@ -105,7 +105,7 @@ class ConstantReader:
             found = self._exports[table.path] = self._all(table)
         return found
 
-    def _all(self, table: Table) -> tuple[frozenset[str], bool]:
+    def _all(self, table: ModuleTable) -> tuple[frozenset[str], bool]:
         names: set[str] = set()
         complete = bool(table.exports)
         for action, source in table.exports:
@@ -131,7 +131,7 @@ def render(value: object) -> str | None:
     return repr(value) if concrete(value) else None
 
 
-def _scopes(where: Where) -> list[Scope]:
+def _scopes(where: Where) -> list[BodyTable]:
     inner = [where.table.classes[line] for line in reversed(where.classes[-1:])]
     return [*inner, where.table.scope]
 

@@ -3,7 +3,7 @@
     condition_of(ast.parse("Version(vllm.__version__) >= Version('0.9')", mode="eval").body, scope)
     # CompareVersion(VersionSource.MODULE, "vllm", ">=", "0.9")
 
-Names are looked up in a `Scope`, which may lead to expressions and functions of other files of the repository; small
+Names are looked up in a `GuardScope`, which may lead to expressions and functions of other files; small
 pure functions are evaluated by substitution. Nothing is run.
 """
 
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from tooling.upgrade.usage import guards
 from tooling.upgrade.usage.guards import (
     NOTHING,
-    Definition,
     FunctionBody,
+    GuardDefinition,
+    GuardNames,
+    GuardScope,
+    GuardSymbol,
     Literal,
-    Names,
-    Scope,
-    Symbol,
     Truth,
     Value,
     VersionText,
@@ -42,7 +42,7 @@ MAX_DEPTH = 3
 _CONVERSIONS = frozenset({"tuple", "list", "str", "int", "float", "bool", "set", "sorted", "any", "all"})
 
 
-def condition_of(test: ast.expr, scope: Scope) -> Condition:
+def condition_of(test: ast.expr, scope: GuardScope) -> Condition:
     """What must hold for `test` to hold."""
     return _Evaluator(0).truth(test, scope)
 
@@ -55,7 +55,7 @@ class _Evaluator:
 
     # --------------------------------------------------------------------------------------------------- conditions
 
-    def truth(self, node: ast.expr, scope: Scope) -> Condition:
+    def truth(self, node: ast.expr, scope: GuardScope) -> Condition:
         """An expression as a condition."""
         if isinstance(node, ast.BoolOp):
             parts = [self.truth(value, scope) for value in node.values]
@@ -67,34 +67,34 @@ class _Evaluator:
             return value.condition
         if isinstance(value, Literal):
             return Constant(bool(value.value))
-        if isinstance(value, Symbol) and value.exists is not None:
+        if isinstance(value, GuardSymbol) and value.exists is not None:
             return value.exists
         return undecided(ast.unparse(node))
 
     # ------------------------------------------------------------------------------------------------------- values
 
-    def value(self, node: ast.expr, scope: Scope) -> Value:
+    def value(self, node: ast.expr, scope: GuardScope) -> Value:
         """What an expression is worth."""
         handler = _HANDLERS.get(type(node))
         return NOTHING if handler is None else handler(self, node, scope)
 
-    def constant(self, node: ast.Constant, scope: Scope) -> Value:
+    def constant(self, node: ast.Constant, scope: GuardScope) -> Value:
         """A literal."""
         return Literal(node.value)
 
-    def sequence(self, node: Any, scope: Scope) -> Value:
+    def sequence(self, node: Any, scope: GuardScope) -> Value:
         """A tuple or list of known things; a set of field names is a collection of names."""
         values = [self.value(element, scope) for element in node.elts]
         if all(isinstance(value, Literal) for value in values):
             return Literal(tuple(value.value for value in values if isinstance(value, Literal)))
         return NOTHING
 
-    def logic(self, node: ast.expr, scope: Scope) -> Value:
+    def logic(self, node: ast.expr, scope: GuardScope) -> Value:
         """and, or, not."""
         condition = self.truth(node, scope)
         return Truth(condition) if is_decidable(condition) else NOTHING
 
-    def conditional(self, node: ast.IfExp, scope: Scope) -> Value:
+    def conditional(self, node: ast.IfExp, scope: GuardScope) -> Value:
         """`a if test else b`."""
         test = self.truth(node.test, scope)
         if isinstance(test, Constant):
@@ -103,41 +103,41 @@ class _Evaluator:
         condition = any_of([all_of([test, sides[0]]), all_of([negated(test), sides[1]])])
         return Truth(condition) if is_decidable(condition) else NOTHING
 
-    def name(self, node: ast.Name, scope: Scope) -> Value:
+    def name(self, node: ast.Name, scope: GuardScope) -> Value:
         """A name, followed to what it was bound to."""
         if node.id == "TYPE_CHECKING":
             return Truth(Constant(False))
         return self._followed(scope.find(node.id))
 
-    def _followed(self, found: Value | Definition | None) -> Value:
-        if isinstance(found, Definition):
+    def _followed(self, found: Value | GuardDefinition | None) -> Value:
+        if isinstance(found, GuardDefinition):
             if isinstance(found.node, ast.FunctionDef) or self._depth >= MAX_DEPTH:
                 return NOTHING
             return _Evaluator(self._depth + 1).value(found.node, found.scope)
-        if isinstance(found, Symbol):
+        if isinstance(found, GuardSymbol):
             version = guards.version_of_symbol(found.dotted)
             if version is not None:
                 return version
             return Truth(Constant(False)) if found.dotted == "typing.TYPE_CHECKING" else found
         return NOTHING if found is None else found
 
-    def attribute(self, node: ast.Attribute, scope: Scope) -> Value:
+    def attribute(self, node: ast.Attribute, scope: GuardScope) -> Value:
         """`base.name`."""
         base = self.value(node.value, scope)
-        if isinstance(base, Symbol):
+        if isinstance(base, GuardSymbol):
             dotted = f"{base.dotted}.{node.attr}"
             inside = scope.symbol(dotted)
             if inside is not None:
                 return self._followed(inside)
             derivation = None if base.derivation is None else Attribute(base.derivation, node.attr)
-            return self._followed(Symbol(dotted, derivation))
+            return self._followed(GuardSymbol(dotted, derivation))
         if isinstance(base, VersionText):
             return guards.attribute(base, node.attr)
-        if isinstance(base, Names):
+        if isinstance(base, GuardNames):
             return base if node.attr in ("parameters", "args", "kwonlyargs") else NOTHING
         return NOTHING
 
-    def subscript(self, node: ast.Subscript, scope: Scope) -> Value:
+    def subscript(self, node: ast.Subscript, scope: GuardScope) -> Value:
         """`version[:2]`; `{">": operator.gt}[operation]`."""
         base = self.value(node.value, scope)
         if isinstance(base, VersionText):
@@ -150,22 +150,22 @@ class _Evaluator:
                     return self.value(value, scope)
         return NOTHING
 
-    def _dict(self, node: ast.expr, scope: Scope) -> ast.Dict | None:
+    def _dict(self, node: ast.expr, scope: GuardScope) -> ast.Dict | None:
         if isinstance(node, ast.Name):
             found = scope.find(node.id)
-            node = found.node if isinstance(found, Definition) and isinstance(found.node, ast.expr) else node
+            node = found.node if isinstance(found, GuardDefinition) and isinstance(found.node, ast.expr) else node
         return node if isinstance(node, ast.Dict) else None
 
-    def comprehension(self, node: Any, scope: Scope) -> Value:
+    def comprehension(self, node: Any, scope: GuardScope) -> Value:
         """`(int(x) for x in version.split("."))` is the version; `{f.name for f in fields(C)}` are C's parameters."""
         if len(node.generators) != 1 or node.generators[0].ifs:
             return NOTHING
         source = self.value(node.generators[0].iter, scope)
-        return source if isinstance(source, VersionText | Names) else NOTHING
+        return source if isinstance(source, VersionText | GuardNames) else NOTHING
 
     # -------------------------------------------------------------------------------------------------- comparisons
 
-    def compare(self, node: ast.Compare, scope: Scope) -> Value:
+    def compare(self, node: ast.Compare, scope: GuardScope) -> Value:
         """Comparisons, chained ones too."""
         left, parts = node.left, []
         for operator, right in zip(node.ops, node.comparators, strict=True):
@@ -176,7 +176,7 @@ class _Evaluator:
             left = right
         return Truth(all_of(parts))
 
-    def _compared(self, left: ast.expr, operator: ast.cmpop, right: ast.expr, scope: Scope) -> Value:
+    def _compared(self, left: ast.expr, operator: ast.cmpop, right: ast.expr, scope: GuardScope) -> Value:
         first, second = self.value(left, scope), self.value(right, scope)
         if isinstance(operator, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and isinstance(second, Literal):
             special = _against(first, second.value, isinstance(operator, ast.Is | ast.Eq))
@@ -190,7 +190,7 @@ class _Evaluator:
         return guards.compared(first, guards.compare_operator(operator), second)
 
     def _inside(self, member: Value, container: Value) -> Value:
-        if isinstance(container, Names) and isinstance(member, Literal) and isinstance(member.value, str):
+        if isinstance(container, GuardNames) and isinstance(member, Literal) and isinstance(member.value, str):
             kind = HasParameter if container.parameters else HasName
             return Truth(kind(container.of, member.value))
         if isinstance(member, VersionText) and isinstance(container, Literal):
@@ -207,7 +207,7 @@ class _Evaluator:
 
     # -------------------------------------------------------------------------------------------------------- calls
 
-    def call(self, node: ast.Call, scope: Scope) -> Value:
+    def call(self, node: ast.Call, scope: GuardScope) -> Value:
         """Calls: builtins, methods of versions, functions of the repository, functions of libraries."""
         if any(isinstance(argument, ast.Starred) for argument in node.args):
             return NOTHING
@@ -216,24 +216,24 @@ class _Evaluator:
             found = scope.find(function.id)
             if found is None:
                 return self._builtin(function.id, node, scope)
-            if isinstance(found, Definition) and isinstance(found.node, ast.FunctionDef):
+            if isinstance(found, GuardDefinition) and isinstance(found.node, ast.FunctionDef):
                 return self._inlined(found, node, scope)
         if isinstance(function, ast.Attribute):
             base = self.value(function.value, scope)
             if isinstance(base, VersionText):
                 return guards.method(base, function.attr, self._arguments(node, scope))
-            if isinstance(base, Names):
+            if isinstance(base, GuardNames):
                 return base if function.attr in ("keys", "union") else NOTHING
-            if isinstance(base, Symbol):
+            if isinstance(base, GuardSymbol):
                 inside = scope.symbol(f"{base.dotted}.{function.attr}")
-                if isinstance(inside, Definition) and isinstance(inside.node, ast.FunctionDef):
+                if isinstance(inside, GuardDefinition) and isinstance(inside.node, ast.FunctionDef):
                     return self._inlined(inside, node, scope)
         return self._library(self.value(function, scope), node, scope)
 
-    def _arguments(self, node: ast.Call, scope: Scope) -> list[Value]:
+    def _arguments(self, node: ast.Call, scope: GuardScope) -> list[Value]:
         return [self.value(argument, scope) for argument in node.args]
 
-    def _inlined(self, found: Definition, node: ast.Call, scope: Scope) -> Value:
+    def _inlined(self, found: GuardDefinition, node: ast.Call, scope: GuardScope) -> Value:
         assert isinstance(found.node, ast.FunctionDef)
         if self._depth >= MAX_DEPTH:
             return NOTHING
@@ -242,7 +242,7 @@ class _Evaluator:
         result = body.result(found.node, found.scope, self._arguments(node, scope), named)
         return self._by_name(found.node.name, node, scope) if result == NOTHING else result
 
-    def _by_name(self, name: str, node: ast.Call, scope: Scope) -> Value:
+    def _by_name(self, name: str, node: ast.Call, scope: GuardScope) -> Value:
         """A call whose name may say what its body does not, or is not at hand to say."""
         arguments = self._arguments(node, scope)
         named = {one.arg: self.value(one.value, scope) for one in node.keywords if one.arg is not None}
@@ -252,7 +252,7 @@ class _Evaluator:
             found = guards.helper(name, arguments, minimum)
         return NOTHING if found is None else found
 
-    def _builtin(self, name: str, node: ast.Call, scope: Scope) -> Value:
+    def _builtin(self, name: str, node: ast.Call, scope: GuardScope) -> Value:
         if name in ("hasattr", "getattr") and len(node.args) >= 2:
             return self._probe(name, node, scope)
         if name == "dir" and len(node.args) == 1:
@@ -263,12 +263,12 @@ class _Evaluator:
             return guards.version_of_symbol(f"{getattr(node.args[0], 'value', '')}.__version__") or NOTHING
         if name in _CONVERSIONS and len(node.args) == 1:
             inner = self.value(node.args[0], scope)
-            return inner if isinstance(inner, VersionText | Names | Truth) else NOTHING
+            return inner if isinstance(inner, VersionText | GuardNames | Truth) else NOTHING
         return self._by_name(name, node, scope)
 
-    def _probe(self, name: str, node: ast.Call, scope: Scope) -> Value:
+    def _probe(self, name: str, node: ast.Call, scope: GuardScope) -> Value:
         base, member = self._probed(node.args[0], scope), self.value(node.args[1], scope)
-        if not (isinstance(base, Symbol) and isinstance(member, Literal) and isinstance(member.value, str)):
+        if not (isinstance(base, GuardSymbol) and isinstance(member, Literal) and isinstance(member.value, str)):
             return NOTHING
         if name == "getattr" and member.value == "__version__":
             return guards.version_of_symbol(f"{base.dotted}.__version__") or NOTHING
@@ -279,19 +279,23 @@ class _Evaluator:
             return NOTHING
         return Truth(HasName(base.derivation, member.value))
 
-    def _probed(self, node: ast.expr, scope: Scope) -> Value:
+    def _probed(self, node: ast.expr, scope: GuardScope) -> Value:
         """What is asked for its names; of longer expressions the walk over the file noted the value by their source."""
         if not isinstance(node, ast.Name):
             found = scope.find(ast.unparse(node))
-            if isinstance(found, Symbol):
+            if isinstance(found, GuardSymbol):
                 return found
         return self.value(node, scope)
 
-    def _names(self, node: ast.Call, scope: Scope, *, parameters: bool) -> Value:
+    def _names(self, node: ast.Call, scope: GuardScope, *, parameters: bool) -> Value:
         of = self._probed(node.args[0], scope) if node.args else NOTHING
-        return Names(of.derivation, parameters) if isinstance(of, Symbol) and of.derivation is not None else NOTHING
+        return (
+            GuardNames(of.derivation, parameters)
+            if isinstance(of, GuardSymbol) and of.derivation is not None
+            else NOTHING
+        )
 
-    def _library(self, function: Value, node: ast.Call, scope: Scope) -> Value:
+    def _library(self, function: Value, node: ast.Call, scope: GuardScope) -> Value:
         dotted = guards.library_symbol(function)
         if not dotted:
             return NOTHING
@@ -309,14 +313,16 @@ class _Evaluator:
 
 def _against(value: Value, other: object, equal: bool) -> Truth | None:
     """`x is None`, `x == True`, where x is a condition (something found or not)."""
-    condition = value.condition if isinstance(value, Truth) else value.exists if isinstance(value, Symbol) else None
+    condition = (
+        value.condition if isinstance(value, Truth) else value.exists if isinstance(value, GuardSymbol) else None
+    )
     if condition is None or not (other is None or isinstance(other, bool)):
         return None
     holds = condition if other is True else negated(condition)
     return Truth(holds if equal else negated(holds))
 
 
-_HANDLERS: dict[type[ast.expr], Callable[[Any, Any, Scope], Value]] = {
+_HANDLERS: dict[type[ast.expr], Callable[[Any, Any, GuardScope], Value]] = {
     ast.Constant: _Evaluator.constant,
     ast.Tuple: _Evaluator.sequence,
     ast.List: _Evaluator.sequence,

@@ -75,7 +75,7 @@ class ClassFacts:
 
 
 @dataclass(slots=True)
-class Facts:
+class FileFacts:
     """One file."""
 
     nodes: list[Node] = field(default_factory=lambda: [("unknown",), ("none",)])
@@ -95,10 +95,10 @@ class Facts:
     problem: str = ""
 
 
-def pack(facts: Facts) -> bytes:
+def pack(facts: FileFacts) -> bytes:
     """As bytes for the cache."""
-    rows = [getattr(facts, entry.name) for entry in fields(Facts)]
-    for index, entry in enumerate(fields(Facts)):
+    rows = [getattr(facts, entry.name) for entry in fields(FileFacts)]
+    for index, entry in enumerate(fields(FileFacts)):
         if entry.name in ("classes", "functions"):
             rows[index] = {
                 name: [getattr(record, entry.name) for entry in fields(record)] for name, record in rows[index].items()
@@ -106,10 +106,10 @@ def pack(facts: Facts) -> bytes:
     return marshal.dumps(rows)
 
 
-def unpack(data: bytes) -> Facts | None:
+def unpack(data: bytes) -> FileFacts | None:
     """From the cache; None if the bytes are not what `pack` made."""
     try:
-        facts = Facts(*marshal.loads(data))
+        facts = FileFacts(*marshal.loads(data))
         classes: dict[str, Any] = dict(facts.classes)
         functions: dict[str, Any] = dict(facts.functions)
         facts.classes = {name: ClassFacts(*row) for name, row in classes.items()}
@@ -129,7 +129,7 @@ class FactsCache:
         self._folder = None if folder is None else folder / f"usage-{SCHEMA}"
         self.hits = 0
 
-    def load(self, digest: str) -> Facts | None:
+    def load(self, digest: str) -> FileFacts | None:
         """Facts of a content."""
         if self._folder is None:
             return None
@@ -141,7 +141,7 @@ class FactsCache:
         self.hits += facts is not None
         return facts
 
-    def store(self, digest: str, facts: Facts) -> None:
+    def store(self, digest: str, facts: FileFacts) -> None:
         """Keep facts. A cache that cannot be written is no reason to fail."""
         if self._folder is None:
             return

@@ -25,7 +25,7 @@ from tooling.upgrade.uses import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tooling.upgrade.uses import Derivation
+    from tooling.upgrade.uses import AccessPath
 
 
 _OPERATORS: dict[type[ast.cmpop], str] = {
@@ -189,17 +189,17 @@ def within(version: VersionText, specifiers: Literal) -> Value:
 
 def library_symbol(value: Value) -> str:
     """Dotted path of a symbol, "" for other values."""
-    return value.dotted if isinstance(value, Symbol) else ""
+    return value.dotted if isinstance(value, GuardSymbol) else ""
 
 
-class Scope(Protocol):
+class GuardScope(Protocol):
     """Where the names of a condition come from."""
 
-    def find(self, name: str) -> Value | Definition | None:
+    def find(self, name: str) -> Value | GuardDefinition | None:
         """What a name stands for; None if nobody knows."""
         ...
 
-    def symbol(self, dotted: str) -> Value | Definition | None:
+    def symbol(self, dotted: str) -> Value | GuardDefinition | None:
         """What a dotted path stands for if it leads into the repository; None for others."""
         ...
 
@@ -222,20 +222,20 @@ class VersionText:
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol:
+class GuardSymbol:
     """Something imported; `derivation` if it belongs to a package that is asked for, or leads there."""
 
     dotted: str
-    derivation: Derivation | None = None
+    derivation: AccessPath | None = None
     exists: Condition | None = None
     """For a name that a handler sets to None: when it is something else."""
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class GuardNames:
     """A collection of names: `dir(x)`, or the parameters of x."""
 
-    of: Derivation
+    of: AccessPath
     parameters: bool
 
 
@@ -259,14 +259,14 @@ class Nothing:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class GuardDefinition:
     """A function of the repository, or an expression that a name was bound to, with the scope to read it in."""
 
     node: ast.FunctionDef | ast.expr
-    scope: Scope
+    scope: GuardScope
 
 
-Value = Literal | VersionText | Symbol | Names | Truth | Several | Nothing
+Value = Literal | VersionText | GuardSymbol | GuardNames | Truth | Several | Nothing
 NOTHING = Nothing()
 TRUE, FALSE = Constant(True), Constant(False)
 
@@ -330,11 +330,11 @@ MAX_PATHS = 16
 class Evaluate(Protocol):
     """Evaluation of expressions, as functions need it."""
 
-    def value(self, node: ast.expr, scope: Scope) -> Value:
+    def value(self, node: ast.expr, scope: GuardScope) -> Value:
         """What an expression is worth."""
         ...
 
-    def truth(self, node: ast.expr, scope: Scope) -> Condition:
+    def truth(self, node: ast.expr, scope: GuardScope) -> Condition:
         """What it says as a condition."""
         ...
 
@@ -342,15 +342,15 @@ class Evaluate(Protocol):
 class LocalScope:
     """Names inside a call of a function."""
 
-    def __init__(self, names: dict[str, Value], outer: Scope) -> None:
+    def __init__(self, names: dict[str, Value], outer: GuardScope) -> None:
         self._names = names
         self._outer = outer
 
-    def find(self, name: str) -> Value | Definition | None:
+    def find(self, name: str) -> Value | GuardDefinition | None:
         """What a name stands for."""
         return self._names[name] if name in self._names else self._outer.find(name)
 
-    def symbol(self, dotted: str) -> Value | Definition | None:
+    def symbol(self, dotted: str) -> Value | GuardDefinition | None:
         """What a dotted path stands for."""
         return self._outer.symbol(dotted)
 
@@ -367,7 +367,7 @@ class FunctionBody:
         self._paths = 0
 
     def result(
-        self, function: ast.FunctionDef, scope: Scope, positional: Sequence[Value], named: dict[str, Value]
+        self, function: ast.FunctionDef, scope: GuardScope, positional: Sequence[Value], named: dict[str, Value]
     ) -> Value:
         """What the call gives."""
         if not _is_small(function):
@@ -379,7 +379,7 @@ class FunctionBody:
         result = self._run(list(function.body), LocalScope(names, scope))
         return NOTHING if result is None else result
 
-    def _defaults(self, arguments: ast.arguments, scope: Scope, names: dict[str, Value]) -> None:
+    def _defaults(self, arguments: ast.arguments, scope: GuardScope, names: dict[str, Value]) -> None:
         positional = [*arguments.posonlyargs, *arguments.args]
         offset = len(positional) - len(arguments.defaults)
         pairs = [(positional[offset + index], default) for index, default in enumerate(arguments.defaults)]
@@ -430,11 +430,11 @@ class FunctionBody:
         if isinstance(statement, ast.Import):
             for alias in statement.names:
                 name = alias.asname or alias.name.partition(".")[0]
-                scope = scope.bound(name, Symbol(alias.name if alias.asname else name))
+                scope = scope.bound(name, GuardSymbol(alias.name if alias.asname else name))
             return scope
         if isinstance(statement, ast.ImportFrom):
             for alias in statement.names:
-                scope = scope.bound(alias.asname or alias.name, Symbol(f"{statement.module}.{alias.name}"))
+                scope = scope.bound(alias.asname or alias.name, GuardSymbol(f"{statement.module}.{alias.name}"))
             return scope
         return scope if isinstance(statement, ast.Expr | ast.Pass | ast.Global | ast.Assert) else None
 

@@ -12,7 +12,7 @@ from tooling.upgrade.usage.facts import FactsCache
 from tooling.upgrade.usage.link.emit import Emitter
 from tooling.upgrade.usage.link.reach import affected_files
 from tooling.upgrade.usage.link.resolve import Resolver
-from tooling.upgrade.usage.link.store import Store
+from tooling.upgrade.usage.link.store import FactsStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,7 +67,7 @@ def _indexed(checkout: Checkout, packages: tuple[str, ...], cache: FactsCache) -
     pattern = names_pattern(packages)
     mentioning = [path for path in checkout.paths if checkout.mentions(path, pattern)] if packages else []
     listed = time.process_time()
-    store = Store(checkout, cache)
+    store = FactsStore(checkout, cache)
     link = Resolver(store, packages)
     wanted = affected_files(link, store, mentioning)
     emitter = Emitter(link, store)

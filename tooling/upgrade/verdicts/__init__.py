@@ -5,7 +5,7 @@ is not reached on the new version, of a failure that a fallback answers, and of 
 """
 
 from tooling.upgrade.verdicts.audit import audit
-from tooling.upgrade.verdicts.comparison import Comparison, JudgeContext
+from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
 from tooling.upgrade.verdicts.judge import judge
 
-__all__ = ["Comparison", "JudgeContext", "audit", "judge"]
+__all__ = ["JudgeContext", "ReleasePair", "audit", "judge"]

@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from tooling.upgrade.findings import Audit, Finding, Severity, Unseen, Verdict
+from tooling.upgrade.findings import Audit, AuditFinding, AuditSeverity, FindingKind, Unseen
 from tooling.upgrade.uses import Action, Name
-from tooling.upgrade.verdicts.case import Case, Outlook, seen
-from tooling.upgrade.verdicts.comparison import Comparison, JudgeContext
+from tooling.upgrade.verdicts.case import Coverage, JudgedUse, seen
+from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
 from tooling.upgrade.verdicts.guards import dead
 from tooling.upgrade.verdicts.judge import imported_name, is_absence, judged
 from tooling.upgrade.verdicts.surroundings import Surroundings
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from tooling.upgrade.uses import FileUses, Use
     from tooling.upgrade.verdicts.comparison import Explainer
 
-_RANK = {Severity.BREAKING: 0, Severity.WARNING: 1, Severity.INFO: 2}
+_RANK = {AuditSeverity.BREAKING: 0, AuditSeverity.WARNING: 1, AuditSeverity.INFO: 2}
 
 
-class Index(Protocol):
+class UsesByFile(Protocol):
     """What a usage index gives."""
 
     @property
@@ -37,8 +37,8 @@ class Index(Protocol):
 
 
 def audit(
-    index: Index,
-    pairs: Sequence[Comparison],
+    index: UsesByFile,
+    pairs: Sequence[ReleasePair],
     *,
     allowed: Mapping[str, SpecifierSet] | SpecifierSet | None = None,
     explain: Explainer | None = None,
@@ -50,7 +50,7 @@ def audit(
     return tuple(_audited(index, pair, pairs, _allowed(allowed, pair), explain) for pair in pairs)
 
 
-def _allowed(allowed: Mapping[str, SpecifierSet] | SpecifierSet | None, pair: Comparison) -> SpecifierSet | None:
+def _allowed(allowed: Mapping[str, SpecifierSet] | SpecifierSet | None, pair: ReleasePair) -> SpecifierSet | None:
     from packaging.specifiers import SpecifierSet
 
     if allowed is None or isinstance(allowed, SpecifierSet):
@@ -69,7 +69,7 @@ class _Tally:
     open: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
-    def add(self, use: Use, outlook: Outlook) -> None:
+    def add(self, use: Use, outlook: Coverage) -> None:
         self.uses += 1
         self.symbols.add(outlook.symbol)
         if outlook.why:
@@ -88,9 +88,9 @@ class _Tally:
 
 
 def _audited(
-    index: Index,
-    pair: Comparison,
-    pairs: Sequence[Comparison],
+    index: UsesByFile,
+    pair: ReleasePair,
+    pairs: Sequence[ReleasePair],
     allowed: SpecifierSet | None,
     explain: Explainer | None,
 ) -> Audit:
@@ -106,13 +106,13 @@ def _audited(
         extended=surroundings.extended,
     )
     tally = _Tally()
-    findings: list[Finding] = []
+    findings: list[AuditFinding] = []
     for file in index.files:
         findings.extend(_of_file(file, pair, context, tally))
         findings.extend(_dead_guards(file, pair, allowed))
     findings = _without_consequences(findings, index, pair)
     # Sorted; of several findings on one cause at one place the gravest, then the one that names most
-    best: dict[tuple[object, ...], Finding] = {}
+    best: dict[tuple[object, ...], AuditFinding] = {}
     for finding in findings:
         cause = "gone" if is_absence(finding) else finding.kind
         key = (finding.path, finding.line, finding.column, cause, finding.parameter)
@@ -139,12 +139,12 @@ def _audited(
     )
 
 
-def _of_file(file: FileUses, pair: Comparison, context: JudgeContext, tally: _Tally) -> list[Finding]:
-    findings: list[Finding] = []
+def _of_file(file: FileUses, pair: ReleasePair, context: JudgeContext, tally: _Tally) -> list[AuditFinding]:
+    findings: list[AuditFinding] = []
     for use in file.uses:
         if not any(pair.owns(root) for root in roots_of(use.target)):
             continue
-        outlook, found = _looked_at(Case(use, pair.old, pair.new, context))
+        outlook, found = _looked_at(JudgedUse(use, pair.old, pair.new, context))
         tally.add(use, outlook)
         findings.extend(found)
         if outlook.unresolved and use.action is Action.IMPORT:
@@ -152,22 +152,22 @@ def _of_file(file: FileUses, pair: Comparison, context: JudgeContext, tally: _Ta
     return findings
 
 
-def _looked_at(case: Case) -> tuple[Outlook, list[Finding]]:
+def _looked_at(case: JudgedUse) -> tuple[Coverage, list[AuditFinding]]:
     """How much is known of a use, and what is said of it. Code that is nested beyond Python's stack is open."""
     try:
         return seen(case), judged(case)
     except RecursionError:
-        return Outlook(case.use.symbol_text, why="nested too deep to be followed"), []
+        return Coverage(case.use.symbol_text, why="nested too deep to be followed"), []
 
 
-def _unresolved(use: Use, outlook: Outlook, pair: Comparison) -> Finding:
-    return Finding(
+def _unresolved(use: Use, outlook: Coverage, pair: ReleasePair) -> AuditFinding:
+    return AuditFinding(
         path=use.place.path,
         line=use.place.line,
         column=use.place.column,
         end_line=use.place.end_line,
-        kind=Verdict.UNRESOLVED,
-        severity=Severity.INFO,
+        kind=FindingKind.UNRESOLVED,
+        severity=AuditSeverity.INFO,
         confidence=0.5,
         distribution=pair.distribution,
         symbol=outlook.symbol,
@@ -175,14 +175,14 @@ def _unresolved(use: Use, outlook: Outlook, pair: Comparison) -> Finding:
     )
 
 
-def _dead_guards(file: FileUses, pair: Comparison, allowed: SpecifierSet | None) -> list[Finding]:
+def _dead_guards(file: FileUses, pair: ReleasePair, allowed: SpecifierSet | None) -> list[AuditFinding]:
     if allowed is None:
         return []
     found = (dead(file.path, guard, pair, allowed) for guard in file.guards)
     return [finding for finding in found if finding is not None]
 
 
-def _without_consequences(findings: list[Finding], index: Index, pair: Comparison) -> list[Finding]:
+def _without_consequences(findings: list[AuditFinding], index: UsesByFile, pair: ReleasePair) -> list[AuditFinding]:
     """Uses of an imported name are as bad as its import: silent if that is, and they say where it is.
 
     A star import names nothing, so uses of what it gave stand alone."""
@@ -199,7 +199,7 @@ def _without_consequences(findings: list[Finding], index: Index, pair: Compariso
         for use in file.uses
         if use.action is not Action.IMPORT
     }
-    kept: list[Finding] = []
+    kept: list[AuditFinding] = []
     for finding in findings:
         name = names.get((finding.path, finding.line, finding.column), "")
         place = imports.get((finding.path, name)) if name and is_absence(finding) else None
@@ -212,7 +212,7 @@ def _without_consequences(findings: list[Finding], index: Index, pair: Compariso
     return kept
 
 
-def _worth(finding: Finding) -> tuple[int, int, str]:
+def _worth(finding: AuditFinding) -> tuple[int, int, str]:
     return _RANK[finding.severity], -len(finding.symbol), finding.symbol
 
 

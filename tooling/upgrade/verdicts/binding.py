@@ -19,20 +19,20 @@ from tooling.upgrade.symbols import (
     Values,
 )
 from tooling.upgrade.uses import Attribute
-from tooling.upgrade.verdicts.targets import Met, locate
+from tooling.upgrade.verdicts.targets import Resolved, locate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tooling.upgrade.symbols import Type, Upstream
-    from tooling.upgrade.uses import Arguments, Derivation
+    from tooling.upgrade.uses import AccessPath, PassedArguments
 
 
 @dataclass(frozen=True, slots=True)
 class Callable_:
     """One thing that a call may reach."""
 
-    met: Met
+    met: Resolved
     symbol: Symbol
     """Of the function, or of the class that is constructed."""
     signature: Signature
@@ -52,7 +52,7 @@ class Reach:
     inferred: bool = False
 
 
-def reach(upstream: Upstream, target: Derivation) -> Reach:
+def reach(upstream: Upstream, target: AccessPath) -> Reach:
     """What calling the target reaches. Values that cannot be called are left out: `kinds` speaks of those."""
     sight = locate(upstream, target)
     if not sight.found:
@@ -70,7 +70,7 @@ def reach(upstream: Upstream, target: Derivation) -> Reach:
     return Reach(tuple(callables), unknown, sight.inferred)
 
 
-def _callable(upstream: Upstream, met: Met) -> Callable_ | str:
+def _callable(upstream: Upstream, met: Resolved) -> Callable_ | str:
     symbol = met.symbol
     if symbol.kind is SymbolKind.CLASS or (symbol.kind is SymbolKind.FUNCTION and "property" not in symbol.binding):
         signature = upstream.signature(symbol)
@@ -87,7 +87,7 @@ def _callable(upstream: Upstream, met: Met) -> Callable_ | str:
     return "a value is called"
 
 
-def _by_value(upstream: Upstream, target: Derivation) -> Reach:
+def _by_value(upstream: Upstream, target: AccessPath) -> Reach:
     outcome = upstream.follow(target)
     if not isinstance(outcome, Values):
         return Reach(open=outcome.why if isinstance(outcome, Open) else "an earlier step fails")
@@ -104,24 +104,24 @@ def _by_value(upstream: Upstream, target: Derivation) -> Reach:
     return Reach(tuple(callables), unknown, outcome.inferred)
 
 
-def _of_held(upstream: Upstream, target: Derivation) -> Callable_ | None:
+def _of_held(upstream: Upstream, target: AccessPath) -> Callable_ | None:
     """The `__call__` of what a constant, field or property holds."""
     outcome = upstream.follow(Attribute(target, "__call__"))
     if not isinstance(outcome, Values) or outcome.open or len(outcome.types) != 1:
         return None
     (method,) = outcome.types
-    found = _callable(upstream, Met(method.symbol)) if isinstance(method, Definite) else None
+    found = _callable(upstream, Resolved(method.symbol)) if isinstance(method, Definite) else None
     return found if isinstance(found, Callable_) else None
 
 
 def _of_type(upstream: Upstream, value: Type) -> Callable_ | str:
     match value:
         case Definite(symbol):
-            return _callable(upstream, Met(symbol))
+            return _callable(upstream, Resolved(symbol))
         case Instance(symbol):
             method = upstream.member(symbol, "__call__")
             if isinstance(method, Found):
-                return _callable(upstream, Met(method.symbol))
+                return _callable(upstream, Resolved(method.symbol))
             return f"{symbol.dotted} has no __call__" if isinstance(method, Absent) else "its __call__ is not known"
     return "a builtin value is called"
 
@@ -133,7 +133,7 @@ STARS = "**"
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class BoundCall:
     """How a call fits a signature."""
 
     slots: Mapping[int, str]
@@ -156,7 +156,7 @@ class Binding:
         return [slot for slot in self.slots.values() if slot not in (STAR, STARS)]
 
 
-def bind(signature: Signature, arguments: Arguments, accepts: Callable[[str], Keyword]) -> Binding:
+def bind(signature: Signature, arguments: PassedArguments, accepts: Callable[[str], Keyword]) -> BoundCall:
     """accepts: what becomes of a keyword that only `**kwargs` can take."""
     slots: dict[int, str] = {}
     keywords: dict[int, Keyword] = {}
@@ -177,7 +177,7 @@ def bind(signature: Signature, arguments: Arguments, accepts: Callable[[str], Ke
     filled = set(slots.values())
     omitted = [each for each in signature.parameters if _may_be_absent(each, arguments) and each.name not in filled]
     missing = tuple(each for each in omitted if each.default is None) if not arguments.partial else ()
-    return Binding(slots, keywords, frozenset(wrong), missing, frozenset(each.name for each in omitted))
+    return BoundCall(slots, keywords, frozenset(wrong), missing, frozenset(each.name for each in omitted))
 
 
 def positional(signature: Signature) -> list[Parameter]:
@@ -217,7 +217,7 @@ def _beyond(signature: Signature, name: str, accepts: Callable[[str], Keyword]) 
     return accepts(name) if takes(signature, "double-star") else Keyword.REFUSED
 
 
-def _may_be_absent(parameter: Parameter, arguments: Arguments) -> bool:
+def _may_be_absent(parameter: Parameter, arguments: PassedArguments) -> bool:
     """Whether nothing hidden (`*x`, `**x`) may be passed for a parameter that no visible argument lands on."""
     if parameter.kind in ("star", "double-star"):
         return False

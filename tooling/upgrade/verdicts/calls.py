@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Replacement, Severity, Verdict
+from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.symbols import Absent, Keyword
-from tooling.upgrade.uses import Action, Argument, Arguments
-from tooling.upgrade.verdicts.binding import STAR, STARS, Binding, bind, named, takes
+from tooling.upgrade.uses import Action, Argument, PassedArguments
+from tooling.upgrade.verdicts.binding import STAR, STARS, BoundCall, bind, named, takes
 from tooling.upgrade.verdicts.case import sure
-from tooling.upgrade.verdicts.comparison import Problem, evidence
+from tooling.upgrade.verdicts.comparison import UseProblem, evidence
 from tooling.upgrade.verdicts.presence import renamed_keyword, renamed_parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.upgrade.symbols import Parameter
-    from tooling.upgrade.uses import Place
+    from tooling.upgrade.uses import SourcePlace
     from tooling.upgrade.verdicts.binding import Callable_
-    from tooling.upgrade.verdicts.case import Case
+    from tooling.upgrade.verdicts.case import JudgedUse
 
 
-def changed(case: Case) -> Iterator[Problem]:
+def changed(case: JudgedUse) -> Iterator[UseProblem]:
     """A parameter that the call leaves out has another default now."""
     arguments = arguments_of(case)
     before, after = case.called_before.callables, case.called_after.callables
@@ -31,9 +31,9 @@ def changed(case: Case) -> Iterator[Problem]:
     if len(before) != 1 or len(after) != 1:
         return  # of a union nobody knows which default is meant
     for parameter, was in _differing(before[0], after[0], arguments):
-        yield Problem(
-            kind=Verdict.DEFAULT_CHANGED,
-            severity=Severity.WARNING,
+        yield UseProblem(
+            kind=FindingKind.DEFAULT_CHANGED,
+            severity=AuditSeverity.WARNING,
             place=case.use.place,
             symbol=case.symbol,
             message=f"{case.symbol}: `{parameter.name}` is {parameter.default} by default now; it was {was.default}",
@@ -44,7 +44,9 @@ def changed(case: Case) -> Iterator[Problem]:
         )
 
 
-def _differing(before: Callable_, after: Callable_, arguments: Arguments) -> Iterator[tuple[Parameter, Parameter]]:
+def _differing(
+    before: Callable_, after: Callable_, arguments: PassedArguments
+) -> Iterator[tuple[Parameter, Parameter]]:
     old = bind(before.signature, arguments, before.accepts)
     new = bind(after.signature, arguments, after.accepts)
     for parameter in after.signature.parameters:
@@ -56,33 +58,33 @@ def _differing(before: Callable_, after: Callable_, arguments: Arguments) -> Ite
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CallChange:
     """One argument or parameter that no longer fits."""
 
-    kind: Verdict
+    kind: FindingKind
     parameter: str
-    place: Place
+    place: SourcePlace
     message: str
-    severity: Severity = Severity.BREAKING
+    severity: AuditSeverity = AuditSeverity.BREAKING
     raises: str = "TypeError"
     replacement: Replacement | None = None
 
 
-def arguments_of(case: Case) -> Arguments | None:
+def arguments_of(case: JudgedUse) -> PassedArguments | None:
     """What is passed; a decorator is called with what it decorates."""
     use = case.use
     if use.action is Action.DECORATE and use.arguments is None:
-        return Arguments(given=(Argument(place=use.place, name=None, position=0),))
+        return PassedArguments(given=(Argument(place=use.place, name=None, position=0),))
     return use.arguments if use.action in (Action.CALL, Action.DECORATE) else None
 
 
-def mismatches(case: Case) -> Iterator[Problem]:
+def mismatches(case: JudgedUse) -> Iterator[UseProblem]:
     """What no longer fits, for each thing that the call may reach; on a union breaking only if on all of it."""
     arguments = arguments_of(case)
     if arguments is None or not case.called_before.callables:
         return
     reached = case.called_after.callables
-    changes: dict[tuple[Verdict, str], list[tuple[Change, Callable_, Callable_]]] = {}
+    changes: dict[tuple[FindingKind, str], list[tuple[CallChange, Callable_, Callable_]]] = {}
     for after in reached:
         same = [each for each in case.called_before.callables if each.symbol.dotted == after.symbol.dotted]
         alike = [
@@ -97,7 +99,7 @@ def mismatches(case: Case) -> Iterator[Problem]:
         yield _problem(case, found, whole=len(found) == len(reached) and not case.called_after.open)
 
 
-def compare(case: Case, before: Callable_, after: Callable_, arguments: Arguments) -> list[Change]:
+def compare(case: JudgedUse, before: Callable_, after: Callable_, arguments: PassedArguments) -> list[CallChange]:
     """What fits the old signature and not the new one."""
     if not before.signature.exact or not after.signature.exact:
         return []
@@ -112,14 +114,14 @@ def compare(case: Case, before: Callable_, after: Callable_, arguments: Argument
 class _Comparison:
     """One call bound twice."""
 
-    case: Case
+    case: JudgedUse
     before: Callable_
     after: Callable_
-    arguments: Arguments
-    old: Binding
-    new: Binding
+    arguments: PassedArguments
+    old: BoundCall
+    new: BoundCall
 
-    def argument(self, index: int) -> Change | None:
+    def argument(self, index: int) -> CallChange | None:
         argument = self.arguments.given[index]
         if index not in self.old.slots:
             return None
@@ -135,7 +137,7 @@ class _Comparison:
         if parameter is not None and parameter.kind == "keyword-only":
             by_name = Replacement(was, "the parameter kept its name", certain=not self.arguments.has_star)
             message = f"`{was}` must be passed by keyword now"
-            return self._change(Verdict.PARAM_KWONLY, was, argument, message, replacement=by_name)
+            return self._change(FindingKind.PARAM_KWONLY, was, argument, message, replacement=by_name)
         if parameter is None:
             return self._without_home(was, now, argument)
         if self._shifted(index):
@@ -144,44 +146,48 @@ class _Comparison:
         by_name = Replacement(was, "the parameter kept its name", certain=not self.arguments.has_star)
         message = f"the argument for `{was}` {lands} now"
         raises = "" if self.new.fits(len(self.arguments.given)) else "TypeError"
-        return self._change(Verdict.PARAM_REORDERED, was, argument, message, raises=raises, replacement=by_name)
+        return self._change(FindingKind.PARAM_REORDERED, was, argument, message, raises=raises, replacement=by_name)
 
-    def _keyword(self, index: int, argument: Argument, name: str) -> Change | None:
+    def _keyword(self, index: int, argument: Argument, name: str) -> CallChange | None:
         if self.new.slots.get(index, STARS) != STARS:
             return None
         if index in self.new.by_keyword_only:
-            return self._change(Verdict.PARAM_POSONLY, name, argument, f"`{name}` must be passed by position now")
+            return self._change(FindingKind.PARAM_POSONLY, name, argument, f"`{name}` must be passed by position now")
         fate = self.new.keywords.get(index, Keyword.OPEN)
         was = self.old.keywords.get(index, Keyword.NAMED)
         if fate is Keyword.REFUSED:
-            return self._gone(name, argument, Severity.BREAKING)
+            return self._gone(name, argument, AuditSeverity.BREAKING)
         if fate in (Keyword.OPEN, Keyword.IGNORED) and was in (Keyword.NAMED, Keyword.READ):
-            return self._gone(name, argument, Severity.WARNING, fate)
+            return self._gone(name, argument, AuditSeverity.WARNING, fate)
         return None
 
-    def _without_home(self, was: str, now: str, argument: Argument) -> Change | None:
+    def _without_home(self, was: str, now: str, argument: Argument) -> CallChange | None:
         """The old parameter is gone, and its argument lands elsewhere or nowhere."""
         if now in ("", STAR):
             if was != STAR and not now:
-                return self._gone(was, argument, Severity.BREAKING)
+                return self._gone(was, argument, AuditSeverity.BREAKING)
             return (
-                self._change(Verdict.PARAM_REMOVED, "args", argument, "takes no further positional arguments now")
+                self._change(FindingKind.PARAM_REMOVED, "args", argument, "takes no further positional arguments now")
                 if was == STAR
                 else None
             )
         if named(self.before.signature, now) is not None:
-            return self._gone(was, argument, Severity.BREAKING)
+            return self._gone(was, argument, AuditSeverity.BREAKING)
         if renamed_parameter(self.before.signature, self.after.signature, was) == now:
             return None
         message = f"what was `{was}` lands on `{now}` now"
-        return self._change(Verdict.PARAM_REORDERED, was, argument, message, severity=Severity.WARNING, raises="")
+        return self._change(
+            FindingKind.PARAM_REORDERED, was, argument, message, severity=AuditSeverity.WARNING, raises=""
+        )
 
     def _shifted(self, index: int) -> bool:
         """Whether the argument moved only because an argument before it lost its parameter: that one is the cause."""
         slots = (self.old.slots.get(each) for each in range(index) if self.arguments.given[each].name is None)
         return any(slot and slot != STAR and named(self.after.signature, slot) is None for slot in slots)
 
-    def _gone(self, name: str, argument: Argument, severity: Severity, fate: Keyword = Keyword.REFUSED) -> Change:
+    def _gone(
+        self, name: str, argument: Argument, severity: AuditSeverity, fate: Keyword = Keyword.REFUSED
+    ) -> CallChange:
         kind, replacement = self._explained(name)
         advice = f"; it is `{replacement.text}` now" if replacement else ""
         message = {
@@ -189,31 +195,31 @@ class _Comparison:
             Keyword.OPEN: f"`{name}` is not named any more: whether `**kwargs` still takes it is not known{advice}",
             Keyword.IGNORED: f"`{name}` is accepted and has no effect any more{advice}",
         }[fate]
-        raises = "TypeError" if severity is Severity.BREAKING else ""
+        raises = "TypeError" if severity is AuditSeverity.BREAKING else ""
         if self.after.signature.extra == "forbid":
             raises = "ValueError"
         return self._change(kind, name, argument, message, severity=severity, raises=raises, replacement=replacement)
 
-    def _explained(self, name: str) -> tuple[Verdict, Replacement | None]:
+    def _explained(self, name: str) -> tuple[FindingKind, Replacement | None]:
         explained = self.case.explain(Absent(self.before.symbol.dotted, name, self.after.symbol.file))
         if explained is not None and explained[1] is not None:
-            return Verdict.PARAM_RENAMED, explained[1]
+            return FindingKind.PARAM_RENAMED, explained[1]
         other = renamed_parameter(self.before.signature, self.after.signature, name)
         if other:
-            return Verdict.PARAM_RENAMED, Replacement(other, "the only new parameter at that place", certain=False)
+            return FindingKind.PARAM_RENAMED, Replacement(other, "the only new parameter at that place", certain=False)
         other = renamed_keyword(self.case.old, self.case.new, self.before.symbol, self.after.symbol, name)
         if other:
-            return Verdict.PARAM_RENAMED, Replacement(other, "read from the keywords instead", certain=False)
-        return Verdict.PARAM_REMOVED, None
+            return FindingKind.PARAM_RENAMED, Replacement(other, "read from the keywords instead", certain=False)
+        return FindingKind.PARAM_REMOVED, None
 
-    def missing(self, changes: list[Change]) -> list[Change]:
+    def missing(self, changes: list[CallChange]) -> list[CallChange]:
         """New parameters that must be passed. Where arguments land elsewhere, that is the cause of what is missing."""
-        if any(change.kind is Verdict.PARAM_REORDERED for change in changes):
+        if any(change.kind is FindingKind.PARAM_REORDERED for change in changes):
             return []
         before = {each.name for each in self.old.missing}
         landed = set(self.old.slots.values())
         renamed = {change.replacement.text for change in changes if change.replacement}
-        lost = any(change.kind in (Verdict.PARAM_REMOVED, Verdict.PARAM_RENAMED) for change in changes)
+        lost = any(change.kind in (FindingKind.PARAM_REMOVED, FindingKind.PARAM_RENAMED) for change in changes)
         found = []
         for parameter in self.new.missing:
             if parameter.name in before or parameter.name in landed or parameter.name in renamed:
@@ -222,22 +228,22 @@ class _Comparison:
             if had and lost:
                 continue  # it was optional beside what is gone: what is gone is the cause
             message = f"`{parameter.name}` must be passed now" + ("; it had a default" if had else "")
-            found.append(Change(Verdict.PARAM_REQUIRED, parameter.name, self.case.use.place, message))
+            found.append(CallChange(FindingKind.PARAM_REQUIRED, parameter.name, self.case.use.place, message))
         return found + self._perhaps_missing()
 
-    def _perhaps_missing(self) -> list[Change]:
+    def _perhaps_missing(self) -> list[CallChange]:
         """New required parameters at a call with `**x`: what was written for the old version holds them hardly."""
         if not self.arguments.has_double_star or self.arguments.partial:
             return []
         filled = set(self.new.slots.values())
         kinds = ("keyword-only",) if self.arguments.has_star else ("keyword-only", "positional")
         return [
-            Change(
-                Verdict.PARAM_REQUIRED,
+            CallChange(
+                FindingKind.PARAM_REQUIRED,
                 each.name,
                 self.case.use.place,
                 f"`{each.name}` must be passed now, and is not unless what is unpacked here holds it",
-                Severity.WARNING,
+                AuditSeverity.WARNING,
                 raises="",
             )
             for each in self.after.signature.parameters
@@ -247,23 +253,23 @@ class _Comparison:
 
     def _change(
         self,
-        kind: Verdict,
+        kind: FindingKind,
         parameter: str,
         argument: Argument,
         message: str,
         *,
-        severity: Severity = Severity.BREAKING,
+        severity: AuditSeverity = AuditSeverity.BREAKING,
         raises: str = "TypeError",
         replacement: Replacement | None = None,
-    ) -> Change:
-        return Change(kind, parameter, argument.place, message, severity, raises, replacement)
+    ) -> CallChange:
+        return CallChange(kind, parameter, argument.place, message, severity, raises, replacement)
 
 
-def _problem(case: Case, found: list[tuple[Change, Callable_, Callable_]], *, whole: bool) -> Problem:
+def _problem(case: JudgedUse, found: list[tuple[CallChange, Callable_, Callable_]], *, whole: bool) -> UseProblem:
     change, before, after = found[0]
     old, new = evidence(case.old, before.symbol), evidence(case.new, after.symbol)
     certain = change.replacement is not None and change.replacement.certain
-    return Problem(
+    return UseProblem(
         kind=change.kind,
         severity=sure(change.severity, all_members=whole),
         place=change.place,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Severity, Verdict
+from tooling.upgrade.findings import AuditSeverity, FindingKind
 from tooling.upgrade.symbols import Absent, Found
 from tooling.upgrade.uses import (
     Action,
@@ -18,34 +18,34 @@ from tooling.upgrade.uses import (
     Either,
     Entered,
     InstanceOf,
-    Item,
+    ItemOf,
     Iterated,
     Name,
     Parametrised,
     SuperOf,
 )
 from tooling.upgrade.verdicts.binding import reach
-from tooling.upgrade.verdicts.targets import Sight, locate, spelled
+from tooling.upgrade.verdicts.targets import Lookup, locate, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tooling.upgrade.symbols import Symbol, Upstream
-    from tooling.upgrade.uses import Derivation, Use
+    from tooling.upgrade.uses import AccessPath, Use
     from tooling.upgrade.verdicts.binding import Reach
     from tooling.upgrade.verdicts.comparison import Explanation, JudgeContext
-    from tooling.upgrade.verdicts.targets import Met
+    from tooling.upgrade.verdicts.targets import Resolved
 
 
 Renaming = Callable[[str], str]
 
 
-def translated(derivation: Derivation, rename: Renaming) -> Derivation:
+def translated(derivation: AccessPath, rename: Renaming) -> AccessPath:
     """rename: the new dotted path of a name, or the same."""
     match derivation:
         case Name(dotted):
             return Name(rename(dotted))
-        case Attribute() | Called() | InstanceOf() | Awaited() | Iterated() | Item() | Entered():
+        case Attribute() | Called() | InstanceOf() | Awaited() | Iterated() | ItemOf() | Entered():
             return replace(derivation, base=translated(derivation.base, rename))
         case SuperOf(bases) | ClientClass(bases=bases):
             return replace(derivation, bases=_all(bases, rename))
@@ -56,7 +56,7 @@ def translated(derivation: Derivation, rename: Renaming) -> Derivation:
     return derivation
 
 
-def _all(derivations: tuple[Derivation, ...], rename: Renaming) -> tuple[Derivation, ...]:
+def _all(derivations: tuple[AccessPath, ...], rename: Renaming) -> tuple[AccessPath, ...]:
     return tuple(translated(each, rename) for each in derivations)
 
 
@@ -65,7 +65,7 @@ _INFERRED = 0.7
 
 
 @dataclass(frozen=True)
-class Case:
+class JudgedUse:
     """One use, and what it meets on both sides; each is looked up once."""
 
     use: Use
@@ -76,12 +76,12 @@ class Case:
     """New dotted path of what the use names, to judge it as if that were mended already."""
 
     @cached_property
-    def before(self) -> Sight:
+    def before(self) -> Lookup:
         """Definitions on the old side."""
         return locate(self.old, self.use.target)
 
     @cached_property
-    def target_after(self) -> Derivation:
+    def target_after(self) -> AccessPath:
         """The target as the new version spells it: what stands on names that moved is judged at their new places. A
         name that is used itself stays: that it moved is what there is to say."""
         if self.moved:
@@ -97,12 +97,12 @@ class Case:
         imported = replace(self.use, action=Action.IMPORT, target=Name(dotted), arguments=None, method=None)
         assert self.context.explain is not None, "asked by the caller"
         explained = self.context.explain(gone, self.old, self.new, imported)
-        if explained is None or explained[1] is None or explained[0] not in (Verdict.MOVED, Verdict.RENAMED):
+        if explained is None or explained[1] is None or explained[0] not in (FindingKind.MOVED, FindingKind.RENAMED):
             return dotted
         return explained[1].text
 
     @cached_property
-    def after(self) -> Sight:
+    def after(self) -> Lookup:
         """Definitions on the new side. A root that only the old archive held is gone, not foreign."""
         target = self.target_after
         sight = locate(self.new, target)
@@ -113,7 +113,7 @@ class Case:
             and not self.new.owns(target.dotted)
         ):
             container, _, name = target.dotted.rpartition(".")
-            return Sight(absent=(Absent(container or name, name),))
+            return Lookup(absent=(Absent(container or name, name),))
         return sight
 
     @cached_property
@@ -137,7 +137,7 @@ class Case:
         """Lower where a type was inferred from return statements."""
         return _INFERRED if self.before.inferred or self.after.inferred else _SURE
 
-    def pairs(self) -> Iterator[tuple[Met, Met]]:
+    def pairs(self) -> Iterator[tuple[Resolved, Resolved]]:
         """Each definition of the new side with its counterpart of the old one."""
         for met in self.after.found:
             yield counterpart(met.symbol, self.before.found), met
@@ -149,10 +149,10 @@ class Case:
         return self.context.explain(absent, self.old, self.new, self.use)
 
 
-def counterpart(symbol: Symbol, candidates: Sequence[Met]) -> Met:
+def counterpart(symbol: Symbol, candidates: Sequence[Resolved]) -> Resolved:
     """The old definition that a new one stands for: of the same owner and name, else the first."""
 
-    def nearness(met: Met) -> tuple[bool, bool]:
+    def nearness(met: Resolved) -> tuple[bool, bool]:
         return met.symbol.dotted != symbol.dotted, _tail(met.symbol) != _tail(symbol)
 
     return min(candidates, key=nearness)
@@ -162,18 +162,18 @@ def _tail(symbol: Symbol) -> list[str]:
     return symbol.dotted.split(".")[-2:] if symbol.owner else symbol.dotted.split(".")[-1:]
 
 
-def sure(severity: Severity, *, all_members: bool) -> Severity:
+def sure(severity: AuditSeverity, *, all_members: bool) -> AuditSeverity:
     """One level down when only some members of a union are meant, or other values are possible."""
-    if all_members or severity is not Severity.BREAKING:
+    if all_members or severity is not AuditSeverity.BREAKING:
         return severity
-    return Severity.WARNING
+    return AuditSeverity.WARNING
 
 
 _OF_VALUES = frozenset({Action.UNPACK, Action.SUBSCRIPT, Action.ITERATE, Action.AWAIT, Action.ENTER})
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Coverage:
     """How much is known of one use."""
 
     symbol: str
@@ -183,12 +183,12 @@ class Outlook:
     """The old version does not have it."""
 
 
-def seen(case: Case) -> Outlook:
+def seen(case: JudgedUse) -> Coverage:
     """How much is known of a use on both sides."""
     use, before, after = case.use, case.before, case.after
     symbol = spelled(use.target, before.found[0].symbol.dotted if before.found else use.symbol_text)
     if use.action in _OF_VALUES:
-        return Outlook(symbol)
+        return Coverage(symbol)
     if before.absent and not before.found:
-        return Outlook(symbol, unresolved=bool(after.absent) and not after.found)
-    return Outlook(symbol, why="" if before.found and (after.found or after.absent) else before.open or after.open)
+        return Coverage(symbol, unresolved=bool(after.absent) and not after.found)
+    return Coverage(symbol, why="" if before.found and (after.found or after.absent) else before.open or after.open)

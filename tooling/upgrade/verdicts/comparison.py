@@ -7,22 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Evidence, Replacement, Severity, Verdict
+from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.symbols import Open, SymbolKind
 
 if TYPE_CHECKING:
     from tooling.upgrade.symbols import Absent, Symbol, Upstream
-    from tooling.upgrade.uses import ClientMethod, Place, Use
+    from tooling.upgrade.uses import ClientMethod, SourcePlace, Use
 
 
-Explanation = tuple[Verdict, Replacement | None]
+Explanation = tuple[FindingKind, Replacement | None]
 """MOVED, RENAMED or REMOVED, and what to write instead."""
 Explainer = Callable[["Absent", "Upstream", "Upstream", "Use"], Explanation | None]
 """Why something is gone; None if it is simply not there any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ReleasePair:
     """One distribution in two versions."""
 
     distribution: str
@@ -35,12 +35,12 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class UseProblem:
     """A difference that one use runs into; guards and fallbacks have not been looked at yet."""
 
-    kind: Verdict
-    severity: Severity
-    place: Place
+    kind: FindingKind
+    severity: AuditSeverity
+    place: SourcePlace
     symbol: str
     message: str
     raises: str = ""
@@ -75,7 +75,7 @@ class JudgeContext:
     All of it may be left empty; then guards on other distributions stay undecided, fallbacks have no alternatives."""
 
     distribution: str
-    pairs: Sequence[Comparison] = ()
+    pairs: Sequence[ReleasePair] = ()
     """All distributions that change; guards may ask for any of them."""
     explain: Explainer | None = None
     alternatives: Callable[[str, int], Alternatives] = lambda _path, _number: Alternatives()

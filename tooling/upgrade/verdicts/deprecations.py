@@ -6,27 +6,27 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from tooling.upgrade.findings import Severity, Verdict
+from tooling.upgrade.findings import AuditSeverity, FindingKind
 from tooling.upgrade.symbols import SymbolKind
 from tooling.upgrade.uses import Action, Attribute, Name
 from tooling.upgrade.verdicts.binding import bind, named
 from tooling.upgrade.verdicts.calls import arguments_of
-from tooling.upgrade.verdicts.comparison import Problem, evidence, shorten
+from tooling.upgrade.verdicts.comparison import UseProblem, evidence, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.upgrade.symbols import Parameter, Signature
-    from tooling.upgrade.uses import Place, Use
-    from tooling.upgrade.verdicts.case import Case
-    from tooling.upgrade.verdicts.targets import Met
+    from tooling.upgrade.uses import SourcePlace, Use
+    from tooling.upgrade.verdicts.case import JudgedUse
+    from tooling.upgrade.verdicts.targets import Resolved
 
 _RUNS_IT = frozenset({Action.CALL, Action.DECORATE, Action.SUBCLASS})
 _NAMES_IT = frozenset({Action.IMPORT, Action.READ, Action.STRING})
 _WHOLE_PATH = frozenset({Action.IMPORT, Action.STRING})
 
 
-def announced(case: Case) -> Iterator[Problem]:
+def announced(case: JudgedUse) -> Iterator[UseProblem]:
     """The new version says that it will go. What the old version said already is no news: INFO."""
     if not case.before.found or case.after.absent or not case.after.closed:
         return
@@ -38,16 +38,16 @@ def announced(case: Case) -> Iterator[Problem]:
     yield from _parameters(case)
 
 
-def touched_privately(case: Case) -> Iterator[Problem]:
+def touched_privately(case: JudgedUse) -> Iterator[UseProblem]:
     """A private name that still exists."""
     use = case.use
     if not use.private or not case.before.found or not case.after.found or not case.after.closed:
         return
     if not _names_private(use, case.symbol):
         return
-    yield Problem(
-        kind=Verdict.PRIVATE,
-        severity=Severity.INFO,
+    yield UseProblem(
+        kind=FindingKind.PRIVATE,
+        severity=AuditSeverity.INFO,
         place=use.place,
         symbol=case.symbol,
         message=f"{case.symbol} is private: it may change or go without notice",
@@ -73,7 +73,7 @@ def _is_private(part: str) -> bool:
     return part.startswith("_") and not part.endswith("__")
 
 
-def _text(case: Case, met: Met) -> str:
+def _text(case: JudgedUse, met: Resolved) -> str:
     """What is announced, at the place where it shows: the way at an import, the thing where it is run or read."""
     if met.deprecated and case.use.action in _NAMES_IT | _RUNS_IT:
         return met.deprecated if case.use.action is Action.IMPORT or "." in case.use.symbol_text else ""
@@ -83,7 +83,7 @@ def _text(case: Case, met: Met) -> str:
     return met.symbol.deprecated if quiet and case.use.action in _NAMES_IT else ""
 
 
-def _parameters(case: Case) -> Iterator[Problem]:
+def _parameters(case: JudgedUse) -> Iterator[UseProblem]:
     arguments = arguments_of(case)
     if arguments is None or len(case.called_after.callables) != 1 or not case.called_before.callables:
         return
@@ -109,13 +109,20 @@ def _old_name(signature: Signature, parameter: Parameter, name: str) -> str:
 
 
 def _problem(
-    case: Case, after: Met, before: Met, text: str, *, known: bool, place: Place, parameter: str = ""
-) -> Problem:
+    case: JudgedUse,
+    after: Resolved,
+    before: Resolved,
+    text: str,
+    *,
+    known: bool,
+    place: SourcePlace,
+    parameter: str = "",
+) -> UseProblem:
     overdue = _is_overdue(after.symbol.removed_in, case.new.release.origin.version)
     until = f" (to be removed in {after.symbol.removed_in})" if after.symbol.removed_in else ""
-    return Problem(
-        kind=Verdict.DEPRECATED,
-        severity=Severity.INFO if known else Severity.WARNING,
+    return UseProblem(
+        kind=FindingKind.DEPRECATED,
+        severity=AuditSeverity.INFO if known else AuditSeverity.WARNING,
         place=place,
         symbol=case.symbol,
         message=f"{case.symbol} is deprecated{until}: {shorten(text)}",

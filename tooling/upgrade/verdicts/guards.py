@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from tooling.upgrade.findings import Finding, Severity, Verdict
+from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.symbols import Absent, Open, SymbolKind
 from tooling.upgrade.uses import (
     Action,
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from tooling.upgrade.symbols import Upstream
-    from tooling.upgrade.uses import Attempt, Condition, DeadGuard, Use
-    from tooling.upgrade.verdicts.comparison import Alternatives, Comparison, JudgeContext, Problem
+    from tooling.upgrade.uses import Condition, DeadGuard, TryPart, Use
+    from tooling.upgrade.verdicts.comparison import Alternatives, JudgeContext, ReleasePair, UseProblem
 
 
 def describe(condition: Condition) -> str:
@@ -72,7 +72,7 @@ _BROAD = frozenset({"*", "Exception", "BaseException"})
 class Ruling:
     """What fallbacks make of a problem."""
 
-    problem: Problem | None
+    problem: UseProblem | None
     guard: str = ""
 
 
@@ -87,7 +87,7 @@ def catches(caught: Iterable[str], raised: str) -> bool:
     return any(base.__name__ in names for base in kind.__mro__)
 
 
-def rule(problem: Problem, use: Use, context: JudgeContext) -> Ruling:
+def rule(problem: UseProblem, use: Use, context: JudgeContext) -> Ruling:
     """Innermost statement first. A use in a handler counts only if the body can fail on the new version."""
     guard = ""
     for attempt in reversed(use.attempts):
@@ -106,36 +106,36 @@ def rule(problem: Problem, use: Use, context: JudgeContext) -> Ruling:
     return Ruling(problem, guard)
 
 
-def _handler_reached(attempt: Attempt, alternatives: Alternatives) -> bool:
+def _handler_reached(attempt: TryPart, alternatives: Alternatives) -> bool:
     """Whether the body may raise what this handler catches; a body that does nothing of ours may always."""
     if alternatives.body_open or not alternatives.body_uses:
         return True
     return any(catches(attempt.catches, raised) for raised in alternatives.body_raises)
 
 
-def _is_fallback(attempt: Attempt, use: Use, alternatives: Alternatives) -> bool:
+def _is_fallback(attempt: TryPart, use: Use, alternatives: Alternatives) -> bool:
     """A handler of everything that does nothing of ours is there to report errors, unless an import is tried."""
     if use.action in (Action.IMPORT, Action.STAR_IMPORT) or use.switches or alternatives.handler_uses:
         return True
     return not attempt.catches & _BROAD
 
 
-def _masked(problem: Problem, use: Use, alternatives: Alternatives) -> Problem | None:
+def _masked(problem: UseProblem, use: Use, alternatives: Alternatives) -> UseProblem | None:
     if alternatives.handler_uses:
         return None
-    if problem.severity is Severity.INFO:
+    if problem.severity is AuditSeverity.INFO:
         return problem
     off = ", ".join(name.dotted for name in use.switches)
     effect = f"{off} is switched off" if off else "the fallback hides it"
-    return replace(problem, severity=Severity.WARNING, message=f"{problem.message}; {effect}")
+    return replace(problem, severity=AuditSeverity.WARNING, message=f"{problem.message}; {effect}")
 
 
-def _names(attempt: Attempt) -> str:
+def _names(attempt: TryPart) -> str:
     names = sorted(attempt.catches - {"*"})
     return " | ".join(names) if names else "everything"
 
 
-def dead(path: str, guard: DeadGuard, pair: Comparison, allowed: SpecifierSet) -> Finding | None:
+def dead(path: str, guard: DeadGuard, pair: ReleasePair, allowed: SpecifierSet) -> AuditFinding | None:
     """allowed: versions that the new manifest admits. A condition that asks for anything else is not judged."""
     compares = list(_compares(guard.condition))
     if not compares or None in compares or not all(_is_about(each, pair) for each in compares if each is not None):
@@ -145,13 +145,13 @@ def dead(path: str, guard: DeadGuard, pair: Comparison, allowed: SpecifierSet) -
     if len(answers) != 1 or None in answers:
         return None
     answer = next(iter(answers))
-    return Finding(
+    return AuditFinding(
         path=path,
         line=guard.place.line,
         column=guard.place.column,
         end_line=guard.place.end_line,
-        kind=Verdict.GUARD_DEAD,
-        severity=Severity.WARNING,
+        kind=FindingKind.GUARD_DEAD,
+        severity=AuditSeverity.WARNING,
         confidence=0.95,
         distribution=pair.distribution,
         symbol=pair.distribution,
@@ -173,13 +173,13 @@ def _compares(condition: Condition) -> Iterator[CompareVersion | None]:
             yield None
 
 
-def _is_about(condition: CompareVersion, pair: Comparison) -> bool:
+def _is_about(condition: CompareVersion, pair: ReleasePair) -> bool:
     if condition.source is VersionSource.MODULE:
         return pair.owns(condition.subject)
     return canonicalize_name(condition.subject) == canonicalize_name(pair.distribution)
 
 
-def _points(compares: list[CompareVersion | None], allowed: SpecifierSet, pair: Comparison) -> Iterator[Version]:
+def _points(compares: list[CompareVersion | None], allowed: SpecifierSet, pair: ReleasePair) -> Iterator[Version]:
     """Versions around each boundary: between two of them every answer is constant."""
     texts = [each.literal.rstrip(".") for each in compares if each is not None]
     texts += [specifier.version.removesuffix(".*") for specifier in allowed]
@@ -219,7 +219,7 @@ def _value(condition: Condition, version: str) -> bool | None:
     return None
 
 
-class Side:
+class ReleaseSide:
     """The releases of one side of an upgrade."""
 
     def __init__(self, releases: Sequence[tuple[str, Upstream]]) -> None:
@@ -242,22 +242,22 @@ class Side:
         return None
 
 
-def old_side(pairs: Iterable[Comparison]) -> Side:
+def old_side(pairs: Iterable[ReleasePair]) -> ReleaseSide:
     """What is installed before the upgrade."""
-    return Side([(pair.distribution, pair.old) for pair in pairs])
+    return ReleaseSide([(pair.distribution, pair.old) for pair in pairs])
 
 
-def new_side(pairs: Iterable[Comparison]) -> Side:
+def new_side(pairs: Iterable[ReleasePair]) -> ReleaseSide:
     """What is installed after it."""
-    return Side([(pair.distribution, pair.new) for pair in pairs])
+    return ReleaseSide([(pair.distribution, pair.new) for pair in pairs])
 
 
-def reachable(conditions: Iterable[Condition], side: Side) -> bool | None:
+def reachable(conditions: Iterable[Condition], side: ReleaseSide) -> bool | None:
     """Whether all conditions hold."""
     return _all(evaluate(condition, side) for condition in conditions)
 
 
-def evaluate(condition: Condition, side: Side) -> bool | None:
+def evaluate(condition: Condition, side: ReleaseSide) -> bool | None:
     """The value of a condition on one side."""
     match condition:
         case Constant(value):
@@ -299,7 +299,7 @@ def _compared(left: Version | tuple[int, ...], operator: str, right: Version | t
     return answers.get(operator)
 
 
-def _probe(condition: HasName | HasParameter | ModuleExists, side: Side) -> bool | None:
+def _probe(condition: HasName | HasParameter | ModuleExists, side: ReleaseSide) -> bool | None:
     if isinstance(condition, ModuleExists):
         release = side.holding(condition.dotted)
         if release is None:

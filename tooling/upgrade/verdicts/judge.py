@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Finding, Severity, Verdict
+from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action, Name
 from tooling.upgrade.verdicts import calls, deprecations, kinds, overrides, presence, returns
-from tooling.upgrade.verdicts.case import Case
-from tooling.upgrade.verdicts.comparison import Comparison, Problem, evidence_of_absence
+from tooling.upgrade.verdicts.case import JudgedUse
+from tooling.upgrade.verdicts.comparison import ReleasePair, UseProblem, evidence_of_absence
 from tooling.upgrade.verdicts.guards import describe, new_side, old_side, reachable, rule
 from tooling.upgrade.verdicts.targets import spelled
 
@@ -33,22 +33,22 @@ _FAMILIES = (
     deprecations.announced,
     deprecations.touched_privately,
 )
-_ABSENT = (Verdict.REMOVED, Verdict.MOVED, Verdict.RENAMED)
+_ABSENT = (FindingKind.REMOVED, FindingKind.MOVED, FindingKind.RENAMED)
 
 
-def judge(use: Use, old: Upstream, new: Upstream, context: JudgeContext) -> list[Finding]:
+def judge(use: Use, old: Upstream, new: Upstream, context: JudgeContext) -> list[AuditFinding]:
     """All that the new release does to this use: a pure function of its arguments.
 
     Nothing is said of a place that is not reached on the new version, nor of a failure that a fallback answers. A
     place that is reached on the new version only is judged by that side alone.
     """
-    return judged(Case(use, old, new, context))
+    return judged(JudgedUse(use, old, new, context))
 
 
-def judged(case: Case) -> list[Finding]:
+def judged(case: JudgedUse) -> list[AuditFinding]:
     """`judge`, for a use that was looked up already."""
     use, context = case.use, case.context
-    pairs = context.pairs or (Comparison(context.distribution, case.old, case.new),)
+    pairs = context.pairs or (ReleasePair(context.distribution, case.old, case.new),)
     if reachable(use.conditions, new_side(pairs)) is False:
         return []
     was_reached = reachable(use.conditions, old_side(pairs)) is not False
@@ -61,7 +61,7 @@ def judged(case: Case) -> list[Finding]:
     return findings
 
 
-def problems(case: Case) -> Iterator[Problem]:
+def problems(case: JudgedUse) -> Iterator[UseProblem]:
     """What differs for a use between the two sides, whatever guards and fallbacks make of it."""
     if case.use.action in (Action.ASSIGN, Action.DELETE):
         yield from presence.lost_patches(case)
@@ -77,21 +77,21 @@ def problems(case: Case) -> Iterator[Problem]:
         yield from _behind_a_move(case, gone[0])
 
 
-def _behind_a_move(case: Case, gone: Problem) -> Iterator[Problem]:
+def _behind_a_move(case: JudgedUse, gone: UseProblem) -> Iterator[UseProblem]:
     """What a call of a moved name runs into once the name is mended; until then it fails as the name does."""
-    moved = gone.kind in (Verdict.MOVED, Verdict.RENAMED) and isinstance(case.use.target, Name)
+    moved = gone.kind in (FindingKind.MOVED, FindingKind.RENAMED) and isinstance(case.use.target, Name)
     if case.use.action is not Action.CALL or not moved or gone.replacement is None:
         return
     for problem in calls.mismatches(replace(case, moved=gone.replacement.text)):
         yield replace(problem, raises=gone.raises, confidence=problem.confidence * 0.9)
 
 
-def is_unresolved(case: Case) -> bool:
+def is_unresolved(case: JudgedUse) -> bool:
     """The old version does not have it either."""
     return bool(case.before.absent) and not case.before.found and bool(case.after.absent) and not case.after.found
 
 
-def _new_path(case: Case, pairs: Sequence[Comparison]) -> Iterator[Problem]:
+def _new_path(case: JudgedUse, pairs: Sequence[ReleasePair]) -> Iterator[UseProblem]:
     """Code written for the new version, which lacks what the code names: nothing of the old side can be shown. What it
     puts into the package is there by its own doing."""
     if case.use.action is Action.ASSIGN:
@@ -103,11 +103,11 @@ def _new_path(case: Case, pairs: Sequence[Comparison]) -> Iterator[Problem]:
     if not case.after.absent or case.after.found or not case.after.closed or case.use.action in presence.SILENT:
         return
     absent = case.after.absent[0]
-    explained = case.explain(absent) or (Verdict.REMOVED, None)
+    explained = case.explain(absent) or (FindingKind.REMOVED, None)
     symbol = spelled(case.use.target) or f"{absent.container}.{absent.name}"
-    yield Problem(
+    yield UseProblem(
         kind=explained[0],
-        severity=Severity.BREAKING if certain else Severity.WARNING,
+        severity=AuditSeverity.BREAKING if certain else AuditSeverity.WARNING,
         place=case.use.place,
         symbol=symbol,
         message=f"{symbol} does not exist, and this path is taken from the new version on",
@@ -119,17 +119,17 @@ def _new_path(case: Case, pairs: Sequence[Comparison]) -> Iterator[Problem]:
     )
 
 
-def _unevaluated(problem: Problem, use: Use) -> Problem:
+def _unevaluated(problem: UseProblem, use: Use) -> UseProblem:
     """What is never run breaks for type checkers only."""
-    if use.evaluated or problem.severity is not Severity.BREAKING:
+    if use.evaluated or problem.severity is not AuditSeverity.BREAKING:
         return problem
-    return replace(problem, severity=Severity.WARNING, message=f"{problem.message}; only type checkers read this")
+    return replace(problem, severity=AuditSeverity.WARNING, message=f"{problem.message}; only type checkers read this")
 
 
-def _finding(problem: Problem, use: Use, context: JudgeContext, fallback: str) -> Finding:
+def _finding(problem: UseProblem, use: Use, context: JudgeContext, fallback: str) -> AuditFinding:
     conditions = [describe(condition) for condition in use.conditions]
     guard = "; ".join(part for part in (*conditions, fallback) if part)
-    return Finding(
+    return AuditFinding(
         path=problem.place.path or use.place.path,
         line=problem.place.line,
         column=problem.place.column,
@@ -149,9 +149,9 @@ def _finding(problem: Problem, use: Use, context: JudgeContext, fallback: str) -
     )
 
 
-def is_absence(finding: Finding) -> bool:
+def is_absence(finding: AuditFinding) -> bool:
     """Whether it says that a name is gone. What is there only to raise has a new signature to show."""
-    return finding.kind in _ABSENT and not (finding.kind is Verdict.REMOVED and finding.new.signature)
+    return finding.kind in _ABSENT and not (finding.kind is FindingKind.REMOVED and finding.new.signature)
 
 
 def imported_name(use: Use) -> str:

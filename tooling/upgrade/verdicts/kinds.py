@@ -5,33 +5,33 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Replacement, Severity, Verdict
+from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.symbols import Container, Instance, Open, SymbolKind, Values
 from tooling.upgrade.uses import Action, Called
 from tooling.upgrade.verdicts.case import sure
-from tooling.upgrade.verdicts.comparison import Problem, definition, evidence
+from tooling.upgrade.verdicts.comparison import UseProblem, definition, evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.upgrade.symbols import Symbol, Upstream
-    from tooling.upgrade.verdicts.case import Case
-    from tooling.upgrade.verdicts.targets import Met
+    from tooling.upgrade.verdicts.case import JudgedUse
+    from tooling.upgrade.verdicts.targets import Resolved
 
 _NEEDS_CLASS = frozenset({Action.SUBCLASS, Action.ISINSTANCE, Action.EXCEPT})
 
 
-def kind_changes(case: Case) -> Iterator[Problem]:
+def kind_changes(case: JudgedUse) -> Iterator[UseProblem]:
     """What is done with the name does not go with what it is now."""
     for before, after in case.pairs() if case.before.found else ():
         found = _contradiction(case, before.symbol, after.symbol)
         if found is None:
             continue
         message, raises, replacement = found
-        yield _problem(case, Verdict.KIND_CHANGED, before, after, message, raises, replacement)
+        yield _problem(case, FindingKind.KIND_CHANGED, before, after, message, raises, replacement)
 
 
-def async_changes(case: Case) -> Iterator[Problem]:
+def async_changes(case: JudgedUse) -> Iterator[UseProblem]:
     """A call whose result must be awaited now, or may not be awaited any more."""
     if case.use.action is not Action.CALL or not case.before.found:
         return
@@ -39,10 +39,10 @@ def async_changes(case: Case) -> Iterator[Problem]:
         message = _async_contradiction(case, before.symbol, after.symbol)
         if message:
             raises = "TypeError" if case.use.awaited else ""
-            yield _problem(case, Verdict.ASYNC_CHANGED, before, after, message, raises)
+            yield _problem(case, FindingKind.ASYNC_CHANGED, before, after, message, raises)
 
 
-def _contradiction(case: Case, old: Symbol, new: Symbol) -> tuple[str, str, Replacement | None] | None:
+def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str, Replacement | None] | None:
     """What no longer goes, the exception it raises, and what to write."""
     action = case.use.action
     name = case.symbol
@@ -61,7 +61,7 @@ def _contradiction(case: Case, old: Symbol, new: Symbol) -> tuple[str, str, Repl
     return None
 
 
-def _uncallable(case: Case, old: Symbol, new: Symbol) -> tuple[str, str, Replacement | None] | None:
+def _uncallable(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str, Replacement | None] | None:
     if old.kind not in (SymbolKind.FUNCTION, SymbolKind.CLASS) or _is_property(old):
         return None
     name = case.symbol
@@ -76,7 +76,7 @@ def _uncallable(case: Case, old: Symbol, new: Symbol) -> tuple[str, str, Replace
     return None
 
 
-def _gives_callable(case: Case) -> bool:
+def _gives_callable(case: JudgedUse) -> bool:
     """Whether a property's value may be called; an unannotated one that used to be a method is taken at its word."""
     outcome = case.new.follow(case.target_after)
     if isinstance(outcome, Values) and outcome.types and not outcome.open:
@@ -84,7 +84,7 @@ def _gives_callable(case: Case) -> bool:
     return any("Callable" in definition(case.new, met.symbol) for met in case.after.found)
 
 
-def _async_contradiction(case: Case, old: Symbol, new: Symbol) -> str:
+def _async_contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> str:
     was, now = _call_style(case.old, old), _call_style(case.new, new)
     # Executors and partials do not call on the spot: `awaited` is about something else
     if was == now or "" in (was, now) or (case.use.arguments is not None and case.use.arguments.partial):
@@ -114,7 +114,7 @@ def _call_style(upstream: Upstream, symbol: Symbol) -> str:
     return "generator" if symbol.is_generator else "plain"
 
 
-def _awaitable(case: Case) -> bool:
+def _awaitable(case: JudgedUse) -> bool:
     """Whether the old function gave something to await, though it was no coroutine function; then this code knows.
     Classes of the release may be awaitable too: not judged here."""
     outcome = case.old.follow(Called(case.use.target))
@@ -126,18 +126,18 @@ def _awaitable(case: Case) -> bool:
 
 
 def _problem(
-    case: Case,
-    kind: Verdict,
-    before: Met,
-    after: Met,
+    case: JudgedUse,
+    kind: FindingKind,
+    before: Resolved,
+    after: Resolved,
     message: str,
     raises: str,
     replacement: Replacement | None = None,
-) -> Problem:
+) -> UseProblem:
     whole = len(case.after.found) == 1 and not case.after.absent and case.after.closed
-    return Problem(
+    return UseProblem(
         kind=kind,
-        severity=sure(Severity.BREAKING, all_members=whole),
+        severity=sure(AuditSeverity.BREAKING, all_members=whole),
         place=case.use.place,
         symbol=case.symbol,
         message=message,

@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Evidence, Severity, Verdict
+from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind
 from tooling.upgrade.symbols import Absent, Found, Open, Signature, SymbolKind
 from tooling.upgrade.uses import Action, Attribute
 from tooling.upgrade.verdicts.case import sure
-from tooling.upgrade.verdicts.comparison import Problem, evidence, mentions, shorten
+from tooling.upgrade.verdicts.comparison import UseProblem, evidence, mentions, shorten
 from tooling.upgrade.verdicts.returns import call_arguments, fits, misfit, receiver_is_self, signature_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tooling.upgrade.symbols import Symbol, Upstream
     from tooling.upgrade.uses import ClientMethod
-    from tooling.upgrade.verdicts.case import Case
+    from tooling.upgrade.verdicts.case import JudgedUse
 
 _FREE = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__post_init__"})
 """Not called through the base class: their signature is the subclass's own business."""
@@ -34,7 +34,7 @@ class CallSite:
     source: str
 
 
-def drifts(case: Case) -> Iterator[Problem]:
+def drifts(case: JudgedUse) -> Iterator[UseProblem]:
     """An override that does not fit the hook of the new base class."""
     method, target = case.use.method, case.use.target
     if case.use.action is not Action.OVERRIDE or method is None or not isinstance(target, Attribute):
@@ -47,7 +47,7 @@ def drifts(case: Case) -> Iterator[Problem]:
         yield from _changed(case, method, before.symbol, after.symbol)
 
 
-def new_abstract_methods(case: Case) -> Iterator[Problem]:
+def new_abstract_methods(case: JudgedUse) -> Iterator[UseProblem]:
     """A class that could be instantiated lacks what the new base demands."""
     if case.use.action is not Action.SUBCLASS or not case.before.found or len(case.after.found) != 1:
         return
@@ -60,9 +60,9 @@ def new_abstract_methods(case: Case) -> Iterator[Problem]:
     for name, symbol in demanded.items():
         if name in own or name in already or not _is_new(case, before, name):
             continue
-        yield Problem(
-            kind=Verdict.OVERRIDE_DRIFT,
-            severity=sure(Severity.BREAKING, all_members=case.after.closed),
+        yield UseProblem(
+            kind=FindingKind.OVERRIDE_DRIFT,
+            severity=sure(AuditSeverity.BREAKING, all_members=case.after.closed),
             place=case.use.place,
             symbol=f"{case.symbol}.{name}",
             message=f"{case.symbol}.{name} is abstract now: a class without it cannot be instantiated",
@@ -72,7 +72,7 @@ def new_abstract_methods(case: Case) -> Iterator[Problem]:
         )
 
 
-def _is_new(case: Case, before: Symbol, name: str) -> bool:
+def _is_new(case: JudgedUse, before: Symbol, name: str) -> bool:
     was = case.old.member(before, name)
     return isinstance(was, Absent) or (isinstance(was, Found) and not was.symbol.is_abstract)
 
@@ -89,7 +89,7 @@ def _abstract(upstream: Upstream, symbol: Symbol) -> dict[str, Symbol]:
     return names
 
 
-def _lost(case: Case, name: str, absent: Absent) -> Iterator[Problem]:
+def _lost(case: JudgedUse, name: str, absent: Absent) -> Iterator[UseProblem]:
     explained = case.explain(absent)
     replacement = explained[1] if explained else None
     called = _refers(case.old, case.before.found[0].receiver, name)
@@ -98,9 +98,9 @@ def _lost(case: Case, name: str, absent: Absent) -> Iterator[Problem]:
         return  # a base class that is not known may still have it, and call it
     whom = f"; {called} used it" if called else ""
     advice = f"; it is {replacement.text} now" if replacement else ""
-    yield Problem(
-        kind=Verdict.OVERRIDE_DRIFT,
-        severity=Severity.BREAKING if silent_loss and case.after.closed else Severity.WARNING,
+    yield UseProblem(
+        kind=FindingKind.OVERRIDE_DRIFT,
+        severity=AuditSeverity.BREAKING if silent_loss and case.after.closed else AuditSeverity.WARNING,
         place=case.use.place,
         symbol=case.symbol,
         message=f"{absent.container} has no {name} any more: nobody calls this override{whom}{advice}",
@@ -112,7 +112,7 @@ def _lost(case: Case, name: str, absent: Absent) -> Iterator[Problem]:
     )
 
 
-def _changed(case: Case, method: ClientMethod, old: Symbol, new: Symbol) -> Iterator[Problem]:
+def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) -> Iterator[UseProblem]:
     if old.kind is not SymbolKind.FUNCTION or new.kind is not SymbolKind.FUNCTION:
         return
     shape = _shape_change(case, method, old, new)
@@ -130,7 +130,7 @@ def _changed(case: Case, method: ClientMethod, old: Symbol, new: Symbol) -> Iter
     if site is not None:
         how = f"{site.file}:{site.line} calls {shorten(site.source, 100)}"
         certain = case.after.closed and not method.decorated and _is_about(case, site, new, before)
-        severity = sure(Severity.BREAKING, all_members=certain)
+        severity = sure(AuditSeverity.BREAKING, all_members=certain)
         yield _drift(case, old, new, f"this override does not fit how it is called now: {how}", severity)
         return
     why = misfit(method, after)
@@ -138,10 +138,10 @@ def _changed(case: Case, method: ClientMethod, old: Symbol, new: Symbol) -> Iter
         callback = _handed_on(case, name)
         how = f"; {callback} hands it on as a callback" if callback else ""
         message = f"this override does not fit the hook's signature any more: {why}{how}"
-        yield _drift(case, old, new, message, Severity.BREAKING if callback else Severity.WARNING)
+        yield _drift(case, old, new, message, AuditSeverity.BREAKING if callback else AuditSeverity.WARNING)
 
 
-def _handed_on(case: Case, name: str) -> str:
+def _handed_on(case: JudgedUse, name: str) -> str:
     """Where the new class passes the bound hook to somebody else, who calls it by its signature: "file:line". Only if
     it never calls the hook itself, which would show how."""
     receiver = case.after.found[0].receiver
@@ -150,23 +150,30 @@ def _handed_on(case: Case, name: str) -> str:
     return _refers(case.new, receiver, name, r"\s*[,)]")
 
 
-def _shape_change(case: Case, method: ClientMethod, old: Symbol, new: Symbol) -> Problem | None:
+def _shape_change(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) -> UseProblem | None:
     """Property against method, and asynchronous against not."""
     was, now = "property" in old.binding, "property" in new.binding
     if was != now and (method.binding == "property") == was:
         kind = "property" if now else "method"
-        return _drift(case, old, new, f"{case.symbol} is a {kind} now", Severity.BREAKING, Verdict.KIND_CHANGED)
+        return _drift(
+            case, old, new, f"{case.symbol} is a {kind} now", AuditSeverity.BREAKING, FindingKind.KIND_CHANGED
+        )
     if old.is_async != new.is_async and method.is_async == old.is_async and not method.decorated:
         how = "asynchronous" if new.is_async else "not asynchronous"
         message = f"{case.symbol} is {how} now, and so its callers treat it"
-        return _drift(case, old, new, message, Severity.BREAKING, Verdict.ASYNC_CHANGED)
+        return _drift(case, old, new, message, AuditSeverity.BREAKING, FindingKind.ASYNC_CHANGED)
     return None
 
 
 def _drift(
-    case: Case, old: Symbol, new: Symbol, message: str, severity: Severity, kind: Verdict = Verdict.OVERRIDE_DRIFT
-) -> Problem:
-    return Problem(
+    case: JudgedUse,
+    old: Symbol,
+    new: Symbol,
+    message: str,
+    severity: AuditSeverity,
+    kind: FindingKind = FindingKind.OVERRIDE_DRIFT,
+) -> UseProblem:
+    return UseProblem(
         kind=kind,
         severity=severity,
         place=case.use.place,
@@ -193,7 +200,7 @@ def _unfitting(upstream: Upstream, name: str, own: Signature, hook: Signature, b
     return None
 
 
-def _is_about(case: Case, site: CallSite, hook: Symbol, before: Signature) -> bool:
+def _is_about(case: JudgedUse, site: CallSite, hook: Symbol, before: Signature) -> bool:
     """Whether a call is of this hook and not of another method of that name: it stands in a file of the class or of
     its bases, or it passes a keyword that the hook did not have."""
     name = hook.dotted.rpartition(".")[2]

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Evidence, Severity, Verdict
+from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind
 from tooling.upgrade.symbols import Definite, Found, Open, SymbolKind, Values
 from tooling.upgrade.uses import (
     Action,
@@ -18,7 +18,7 @@ from tooling.upgrade.uses import (
     Either,
     Entered,
     InstanceOf,
-    Item,
+    ItemOf,
     Iterated,
     Name,
     SuperOf,
@@ -26,7 +26,7 @@ from tooling.upgrade.uses import (
 )
 from tooling.upgrade.verdicts.binding import named
 from tooling.upgrade.verdicts.case import sure
-from tooling.upgrade.verdicts.comparison import Problem, evidence, evidence_of_absence, mentions
+from tooling.upgrade.verdicts.comparison import UseProblem, evidence, evidence_of_absence, mentions
 from tooling.upgrade.verdicts.returns import misfit
 from tooling.upgrade.verdicts.targets import locate
 
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.upgrade.symbols import Absent, Parameter, Signature, Symbol, Type, Upstream
-    from tooling.upgrade.uses import Derivation
-    from tooling.upgrade.verdicts.case import Case
+    from tooling.upgrade.uses import AccessPath
+    from tooling.upgrade.verdicts.case import JudgedUse
     from tooling.upgrade.verdicts.comparison import Explanation
-    from tooling.upgrade.verdicts.targets import Met
+    from tooling.upgrade.verdicts.targets import Resolved
 
 
-def lost_patches(case: Case) -> Iterator[Problem]:
+def lost_patches(case: JudgedUse) -> Iterator[UseProblem]:
     """The patched name is gone. On an instance the assignment may be of the repository's own making: a warning."""
     for problem in absences(case):
         on_instance = isinstance(case.use.target, Attribute) and isinstance(case.use.target.base, Called | InstanceOf)
-        severity = Severity.WARNING if on_instance else problem.severity
+        severity = AuditSeverity.WARNING if on_instance else problem.severity
         yield replace(problem, severity=severity, fixable=False)
 
 
-def misfitting_patches(case: Case) -> Iterator[Problem]:
+def misfitting_patches(case: JudgedUse) -> Iterator[UseProblem]:
     """What is put in place of a function does not take what the function takes now, and took what it took before."""
     method = case.use.method
     if method is None or len(case.before.found) != 1 or len(case.after.found) != 1 or not case.after.closed:
@@ -62,9 +62,9 @@ def misfitting_patches(case: Case) -> Iterator[Problem]:
     why = misfit(method, new)
     if not why or misfit(method, old):
         return
-    yield Problem(
-        kind=Verdict.OVERRIDE_DRIFT,
-        severity=Severity.WARNING,
+    yield UseProblem(
+        kind=FindingKind.OVERRIDE_DRIFT,
+        severity=AuditSeverity.WARNING,
         place=case.use.place,
         symbol=case.symbol,
         message=f"what replaces {case.symbol} does not fit its signature any more: {why}",
@@ -158,7 +158,7 @@ SILENT = frozenset({Action.PROBE, Action.OVERRIDE, Action.UNPACK, Action.SUBSCRI
 _REFUSING = frozenset({Action.CALL, Action.DECORATE, Action.SUBCLASS})
 
 
-def absences(case: Case) -> Iterator[Problem]:
+def absences(case: JudgedUse) -> Iterator[UseProblem]:
     """The name was there, and is not any more."""
     if case.use.action in SILENT:
         return
@@ -168,15 +168,15 @@ def absences(case: Case) -> Iterator[Problem]:
     absent = case.after.absent[0]
     kind, replacement = _explained(case, absent)
     if _receiver_changed(case):
-        kind, replacement = Verdict.RETURN_CHANGED, None
+        kind, replacement = FindingKind.RETURN_CHANGED, None
     own = _may_be_of_an_own_class(case)
     whole = not case.after.found and case.after.closed and case.before.closed and not own
     sentence = _sentence(case, kind, absent, replacement.text if replacement else "")
     dotted = replacement.text if replacement else ""
     found = case.new.resolve(dotted) if "." in dotted else None
-    yield Problem(
+    yield UseProblem(
         kind=kind,
-        severity=sure(Severity.BREAKING, all_members=whole),
+        severity=sure(AuditSeverity.BREAKING, all_members=whole),
         place=case.use.place,
         symbol=case.symbol,
         message=f"{sentence}; a class derived from it in this repository has one" if own else sentence,
@@ -185,12 +185,12 @@ def absences(case: Case) -> Iterator[Problem]:
         old=evidence(case.old, case.before.found[0].symbol) if case.before.found else Evidence(),
         new=(evidence(case.new, found.symbol) if isinstance(found, Found) else None) or evidence_of_absence(absent),
         replacement=replacement,
-        fixable=bool(replacement and replacement.certain and kind is not Verdict.RETURN_CHANGED),
+        fixable=bool(replacement and replacement.certain and kind is not FindingKind.RETURN_CHANGED),
         cause=f"{absent.container}.{absent.name}",
     )
 
 
-def _may_be_of_an_own_class(case: Case) -> bool:
+def _may_be_of_an_own_class(case: JudgedUse) -> bool:
     """Whether the repository derives a class from the receiver's that has the attribute, and the receiver was not made
     here but is annotated, or handed out: it may be of that class."""
     target = case.use.target
@@ -201,7 +201,7 @@ def _may_be_of_an_own_class(case: Case) -> bool:
     return any(met.receiver and case.context.extended(met.receiver, target.name) for met in case.before.found)
 
 
-def _gone_from_here(case: Case) -> Iterator[Problem]:
+def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
     """A class no longer defines it; only a base of another distribution may still have it, and the old definition did
     not build upon one there."""
     if not _is_of_the_class(case.use.target):
@@ -211,9 +211,9 @@ def _gone_from_here(case: Case) -> Iterator[Problem]:
     before, absent = case.before.found[0].symbol, case.after.beside[0]
     if not before.file or mentions(case.old, before.file, rf"super\(.*?\)\.{re.escape(absent.name)}\b"):
         return
-    yield Problem(
-        kind=Verdict.REMOVED,
-        severity=Severity.WARNING,
+    yield UseProblem(
+        kind=FindingKind.REMOVED,
+        severity=AuditSeverity.WARNING,
         place=case.use.place,
         symbol=case.symbol,
         message=f"{absent.container} no longer defines {absent.name}; only a base of another distribution may have it",
@@ -225,7 +225,7 @@ def _gone_from_here(case: Case) -> Iterator[Problem]:
     )
 
 
-def _is_of_the_class(target: Derivation) -> bool:
+def _is_of_the_class(target: AccessPath) -> bool:
     """Whether it is looked up in the class itself: by its name, by `super()`, or by `self` of a class that does not
     define it either."""
     if isinstance(target, Either):
@@ -236,7 +236,7 @@ def _is_of_the_class(target: Derivation) -> bool:
     return isinstance(base, SuperOf | Name) or (isinstance(base, InstanceOf) and isinstance(base.base, ClientClass))
 
 
-def star_losses(case: Case) -> Iterator[Problem]:
+def star_losses(case: JudgedUse) -> Iterator[UseProblem]:
     """The name is still there, and a star import no longer gives it: only `__all__` shrank."""
     module = case.context.starred(case.use)
     if not module or not case.before.found or not case.after.found:
@@ -245,9 +245,9 @@ def star_losses(case: Case) -> Iterator[Problem]:
     before, after = _exported(case.old, module), _exported(case.new, module)
     if after is None or name in after or (before is not None and name not in before):
         return
-    yield Problem(
-        kind=Verdict.REMOVED,
-        severity=Severity.BREAKING,
+    yield UseProblem(
+        kind=FindingKind.REMOVED,
+        severity=AuditSeverity.BREAKING,
         place=case.use.place,
         symbol=case.symbol,
         message=f"`from {module} import *` no longer gives {name}; import it by name",
@@ -270,7 +270,7 @@ def _exported(upstream: Upstream, module: str) -> frozenset[str] | None:
     return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list | tuple) else None
 
 
-def refusals(case: Case) -> Iterator[Problem]:
+def refusals(case: JudgedUse) -> Iterator[UseProblem]:
     """The name is there, and what it does is to raise."""
     if case.use.action not in _REFUSING or not case.before.found:
         return
@@ -278,9 +278,9 @@ def refusals(case: Case) -> Iterator[Problem]:
         message = _refusal(case.new, after)
         if not message or _refusal(case.old, before):
             continue
-        yield Problem(
-            kind=Verdict.REMOVED,
-            severity=sure(Severity.BREAKING, all_members=len(case.after.found) == 1 and case.after.closed),
+        yield UseProblem(
+            kind=FindingKind.REMOVED,
+            severity=sure(AuditSeverity.BREAKING, all_members=len(case.after.found) == 1 and case.after.closed),
             place=case.use.place,
             symbol=case.symbol,
             message=f"{case.symbol} only raises now: {message}",
@@ -291,24 +291,24 @@ def refusals(case: Case) -> Iterator[Problem]:
         )
 
 
-def _is_gone(case: Case) -> bool:
+def _is_gone(case: JudgedUse) -> bool:
     """Whether the new side lacks what the old one has; of a union: more members lack it than before."""
     if case.after.cascade or not case.after.absent:
         return False
     return bool(case.before.found) and len(case.after.absent) > len(case.before.absent)
 
 
-def _explained(case: Case, absent: Absent) -> Explanation:
-    return case.explain(absent) or (Verdict.REMOVED, None)
+def _explained(case: JudgedUse, absent: Absent) -> Explanation:
+    return case.explain(absent) or (FindingKind.REMOVED, None)
 
 
-def _sentence(case: Case, kind: Verdict, absent: Absent, replacement: str) -> str:
+def _sentence(case: JudgedUse, kind: FindingKind, absent: Absent, replacement: str) -> str:
     home = absent.container
-    if kind is Verdict.MOVED and replacement:
+    if kind is FindingKind.MOVED and replacement:
         return f"{case.symbol} moved: it is {replacement} now"
-    if kind is Verdict.RENAMED and replacement:
+    if kind is FindingKind.RENAMED and replacement:
         return f"{case.symbol} was renamed: it is {replacement} now"
-    if kind is Verdict.RETURN_CHANGED:
+    if kind is FindingKind.RETURN_CHANGED:
         return f"what is returned is a {home} now, which has no {absent.name}"
     if case.use.action is Action.ASSIGN:
         return f"{case.symbol} is gone from {home}: nothing reads what is assigned here"
@@ -318,7 +318,7 @@ def _sentence(case: Case, kind: Verdict, absent: Absent, replacement: str) -> st
     return f"{case.symbol} is gone: {home} has no {absent.name}{later}"
 
 
-def exception_of(case: Case, absent: Absent) -> str:
+def exception_of(case: JudgedUse, absent: Absent) -> str:
     """What a use of a name that is gone raises; "" if nothing."""
     use = case.use
     if use.action in (Action.IMPORT, Action.STAR_IMPORT):
@@ -332,7 +332,7 @@ def exception_of(case: Case, absent: Absent) -> str:
     return "" if use.action in (Action.ASSIGN, Action.PROBE) else "AttributeError"
 
 
-def _receiver_changed(case: Case) -> bool:
+def _receiver_changed(case: JudgedUse) -> bool:
     """Whether the name is gone because a function returns something else, not because a class lost it."""
     target = case.use.target
     if not isinstance(target, Attribute) or not _is_returned(target.base, case.old):
@@ -341,9 +341,9 @@ def _receiver_changed(case: Case) -> bool:
     return all(_last(absent.container) not in had for absent in case.after.absent)
 
 
-def _is_returned(derivation: Derivation, upstream: Upstream) -> bool:
+def _is_returned(derivation: AccessPath, upstream: Upstream) -> bool:
     match derivation:
-        case Awaited(base) | Iterated(base) | Item(base) | Entered(base):
+        case Awaited(base) | Iterated(base) | ItemOf(base) | Entered(base):
             return _is_returned(base, upstream)
         case Called(base):
             found = locate(upstream, base).found
@@ -363,7 +363,7 @@ def _last(dotted: str) -> str:
     return dotted.rpartition(".")[2]
 
 
-def _refusal(upstream: Upstream, met: Met) -> str:
+def _refusal(upstream: Upstream, met: Resolved) -> str:
     if met.symbol.refuses or met.symbol.kind is not SymbolKind.CLASS:
         return met.symbol.refuses
     for name in ("__init__", "__new__"):

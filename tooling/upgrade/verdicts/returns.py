@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.findings import Evidence, Severity, Verdict
+from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind
 from tooling.upgrade.symbols import (
     Absent,
     Builtin,
@@ -19,21 +19,21 @@ from tooling.upgrade.symbols import (
     SymbolKind,
     Values,
 )
-from tooling.upgrade.uses import Action, Argument, Arguments, Awaited, Called, Item, Iterated, Place
+from tooling.upgrade.uses import Action, Argument, Awaited, Called, ItemOf, Iterated, PassedArguments, SourcePlace
 from tooling.upgrade.verdicts.binding import bind, takes
 from tooling.upgrade.verdicts.case import sure
-from tooling.upgrade.verdicts.comparison import Problem, evidence
+from tooling.upgrade.verdicts.comparison import UseProblem, evidence
 from tooling.upgrade.verdicts.targets import locate, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.upgrade.symbols import Type, Upstream
-    from tooling.upgrade.uses import ClientMethod, Derivation
-    from tooling.upgrade.verdicts.case import Case
+    from tooling.upgrade.uses import AccessPath, ClientMethod
+    from tooling.upgrade.verdicts.case import JudgedUse
 
 
-_NOWHERE = Place("", 0, 0, 0, 0)
+_NOWHERE = SourcePlace("", 0, 0, 0, 0)
 
 
 def signature_of(method: ClientMethod) -> Signature:
@@ -46,7 +46,7 @@ def signature_of(method: ClientMethod) -> Signature:
     )
 
 
-def call_arguments(source: str, name: str) -> Arguments | None:
+def call_arguments(source: str, name: str) -> PassedArguments | None:
     """Arguments of a call `x.name(...)` given as text; None if it is something else or hides some of them."""
     try:
         node = ast.parse(source.strip(), mode="eval").body
@@ -60,7 +60,7 @@ def call_arguments(source: str, name: str) -> Arguments | None:
         return None
     given = [Argument(_NOWHERE, None, index) for index in range(len(node.args))]
     given += [Argument(_NOWHERE, each.arg, -1) for each in node.keywords]
-    return Arguments(tuple(given))
+    return PassedArguments(tuple(given))
 
 
 def receiver_is_self(source: str, name: str) -> bool:
@@ -69,14 +69,14 @@ def receiver_is_self(source: str, name: str) -> bool:
     return text.startswith((f"self.{name}(", f"cls.{name}("))
 
 
-def fits(signature: Signature, arguments: Arguments) -> bool:
+def fits(signature: Signature, arguments: PassedArguments) -> bool:
     """Whether the call raises no TypeError."""
     lenient = Keyword.READ if takes(signature, "double-star") else Keyword.REFUSED
     bound = bind(signature, arguments, lambda _name: lenient)
     return bound.fits(len(arguments.given)) and not bound.by_keyword_only
 
 
-def everything(signature: Signature, *, optional: str) -> Arguments:
+def everything(signature: Signature, *, optional: str) -> PassedArguments:
     """A call that passes each parameter. optional: those with a default "left out", "by position" or "by keyword"."""
     given: list[Argument] = []
     for parameter in signature.parameters:
@@ -88,7 +88,7 @@ def everything(signature: Signature, *, optional: str) -> Arguments:
             given.append(Argument(_NOWHERE, parameter.name, -1))
         else:
             given.append(Argument(_NOWHERE, None, len(given)))
-    return Arguments(tuple(given))
+    return PassedArguments(tuple(given))
 
 
 def misfit(method: ClientMethod, target: Signature) -> str:
@@ -138,7 +138,7 @@ _VERBS = {
 }
 
 
-def contradictions(case: Case) -> Iterator[Problem]:
+def contradictions(case: JudgedUse) -> Iterator[UseProblem]:
     """The use and the new value do not go together."""
     if case.use.action is Action.UNPACK:
         target, count = case.use.target, case.use.count
@@ -149,12 +149,12 @@ def contradictions(case: Case) -> Iterator[Problem]:
             yield from _protocol(case)
             return
         message = f"{_name(case)} gives {new} values now; {count} are unpacked here"
-        yield _problem(case, Verdict.RETURN_CHANGED, message, "ValueError", whole=True, inferred=False)
+        yield _problem(case, FindingKind.RETURN_CHANGED, message, "ValueError", whole=True, inferred=False)
     elif case.use.action in _VERBS:
         yield from _protocol(case)
 
 
-def _protocol(case: Case) -> Iterator[Problem]:
+def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
     """What is done needs a method that the new value does not have."""
     action = Action.ITERATE if case.use.action is Action.UNPACK else case.use.action
     key = action, bool(case.use.awaited) and action is not Action.AWAIT
@@ -169,7 +169,7 @@ def _protocol(case: Case) -> Iterator[Problem]:
     whole = all(answer is False for answer in answers) and not after.open and not before.open
     kinds = " or ".join(sorted({_describe(each) for each in after.types}))
     asynchronous = _async_kinds(before.types) != _async_kinds(after.types)
-    kind = Verdict.ASYNC_CHANGED if asynchronous else Verdict.RETURN_CHANGED
+    kind = FindingKind.ASYNC_CHANGED if asynchronous else FindingKind.RETURN_CHANGED
     message = f"{_name(case)} gives {kinds} now, which cannot be {_VERBS[case.use.action]}{_how(key)}"
     inferred = before.inferred or after.inferred
     yield _problem(case, kind, message, "TypeError", whole=whole, inferred=inferred)
@@ -211,29 +211,31 @@ def _describe(value: Type) -> str:
             return {"NoneType": "None"}.get(name, f"a value of type {name}")
 
 
-def _source(derivation: Derivation) -> Derivation:
+def _source(derivation: AccessPath) -> AccessPath:
     """The callable or attribute that gave the value."""
     match derivation:
-        case Called(base) | Awaited(base) | Iterated(base) | Item(base):
+        case Called(base) | Awaited(base) | Iterated(base) | ItemOf(base):
             return _source(base)
     return derivation
 
 
-def _name(case: Case) -> str:
+def _name(case: JudgedUse) -> str:
     source = _source(case.use.target)
     found = locate(case.old, source).found
     return spelled(source) or (found[0].symbol.dotted if found else case.use.symbol_text)
 
 
-def _side(upstream: Upstream, target: Derivation) -> Evidence:
+def _side(upstream: Upstream, target: AccessPath) -> Evidence:
     found = locate(upstream, _source(target)).found
     return evidence(upstream, found[0].symbol) if found else Evidence()
 
 
-def _problem(case: Case, kind: Verdict, message: str, raises: str, *, whole: bool, inferred: bool) -> Problem:
-    return Problem(
+def _problem(
+    case: JudgedUse, kind: FindingKind, message: str, raises: str, *, whole: bool, inferred: bool
+) -> UseProblem:
+    return UseProblem(
         kind=kind,
-        severity=sure(Severity.BREAKING, all_members=whole),
+        severity=sure(AuditSeverity.BREAKING, all_members=whole),
         place=case.use.place,
         symbol=_name(case),
         message=message,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.uses import Action, Attribute, Name
-from tooling.upgrade.verdicts.case import Case
+from tooling.upgrade.verdicts.case import JudgedUse
 from tooling.upgrade.verdicts.comparison import Alternatives, JudgeContext
 from tooling.upgrade.verdicts.guards import new_side, reachable
 from tooling.upgrade.verdicts.judge import imported_name, problems
@@ -16,8 +16,8 @@ from tooling.upgrade.verdicts.targets import locate, roots_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tooling.upgrade.uses import ClientMethod, Derivation, FileUses, Use
-    from tooling.upgrade.verdicts.comparison import Comparison
+    from tooling.upgrade.uses import AccessPath, ClientMethod, FileUses, Use
+    from tooling.upgrade.verdicts.comparison import ReleasePair
 
 _LAST = 1 << 30
 
@@ -25,7 +25,7 @@ _LAST = 1 << 30
 class Surroundings:
     """Looked up once per `try` statement and per class."""
 
-    def __init__(self, files: Sequence[FileUses], pairs: Sequence[Comparison]) -> None:
+    def __init__(self, files: Sequence[FileUses], pairs: Sequence[ReleasePair]) -> None:
         """files: those of the whole repository."""
         self._pairs = pairs
         self._tried: dict[tuple[str, int], list[Use]] = defaultdict(list)
@@ -82,7 +82,7 @@ class Surroundings:
         for pair in self._pairs:
             if not any(pair.owns(root) for root in roots_of(use.target)):
                 continue
-            case = Case(use, pair.old, pair.new, JudgeContext(pair.distribution, self._pairs))
+            case = JudgedUse(use, pair.old, pair.new, JudgeContext(pair.distribution, self._pairs))
             sight = case.after
             if sight.absent and not sight.found:
                 return {exception_of(case, sight.absent[0])} - {""}
@@ -111,7 +111,7 @@ class Surroundings:
         bases = {base for base, names in self._extensions if name in names}
         return any(owner in self._lineage(base) for base in bases)
 
-    def _lineage(self, base: Derivation) -> set[str]:
+    def _lineage(self, base: AccessPath) -> set[str]:
         """Dotted paths of a base and of its bases, on the old side."""
         return {
             ancestor.dotted

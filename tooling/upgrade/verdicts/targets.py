@@ -27,7 +27,7 @@ from tooling.upgrade.uses import (
     Either,
     Entered,
     InstanceOf,
-    Item,
+    ItemOf,
     Iterated,
     Name,
     Parametrised,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tooling.upgrade.symbols import Resolution, Type, Upstream
-    from tooling.upgrade.uses import Derivation
+    from tooling.upgrade.uses import AccessPath
 
 _HOLDERS = (SymbolKind.CLASS, SymbolKind.MODULE)
 """Definitions whose attributes are looked up in themselves."""
@@ -49,7 +49,7 @@ _PYTHON_TYPES: dict[str, type] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class Resolved:
     """A definition that was found."""
 
     symbol: Symbol
@@ -62,10 +62,10 @@ class Met:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Lookup:
     """What the last step of a derivation meets."""
 
-    found: tuple[Met, ...] = ()
+    found: tuple[Resolved, ...] = ()
     absent: tuple[Absent, ...] = ()
     open: str = ""
     """Why there may be more; "" if this is all."""
@@ -82,7 +82,7 @@ class Sight:
         return not self.open and not self.cascade
 
 
-def locate(upstream: Upstream, derivation: Derivation) -> Sight:
+def locate(upstream: Upstream, derivation: AccessPath) -> Lookup:
     """The definitions that the last step of a derivation reaches."""
     match derivation:
         case Name(dotted):
@@ -94,16 +94,16 @@ def locate(upstream: Upstream, derivation: Derivation) -> Sight:
         case ClientClass(bases=bases):
             return _joined(locate(upstream, base) for base in bases)
         case Unknown():
-            return Sight(open="not ours, or beyond inference")
+            return Lookup(open="not ours, or beyond inference")
     return _valued(upstream, derivation)
 
 
-def root_of(derivation: Derivation) -> str:
+def root_of(derivation: AccessPath) -> str:
     """Dotted name at the bottom of a derivation; "" if it has none."""
     return next(roots_of(derivation), "")
 
 
-def roots_of(derivation: Derivation) -> Iterator[str]:
+def roots_of(derivation: AccessPath) -> Iterator[str]:
     """All dotted names at the bottom of a derivation."""
     match derivation:
         case Name(dotted):
@@ -114,7 +114,7 @@ def roots_of(derivation: Derivation) -> Iterator[str]:
             | InstanceOf(base=base)
             | Awaited(base=base)
             | Iterated(base=base)
-            | Item(base=base)
+            | ItemOf(base=base)
             | Entered(base=base)
         ):
             yield from roots_of(base)
@@ -123,7 +123,7 @@ def roots_of(derivation: Derivation) -> Iterator[str]:
                 yield from roots_of(each)
 
 
-def spelled(derivation: Derivation, otherwise: str = "") -> str:
+def spelled(derivation: AccessPath, otherwise: str = "") -> str:
     """The path a reader would give the thing: "vllm.LLM.generate" for `llm.generate` of a `vllm.LLM`."""
     match derivation:
         case Name(dotted):
@@ -136,7 +136,7 @@ def spelled(derivation: Derivation, otherwise: str = "") -> str:
     return otherwise
 
 
-def _class_of(derivation: Derivation) -> Derivation:
+def _class_of(derivation: AccessPath) -> AccessPath:
     """The class of an instance or of `super()`, if it has a name; names of classes begin with a capital."""
     match derivation:
         case Called(Name(dotted)) | InstanceOf(Name(dotted)) if dotted.rpartition(".")[2][:1].isupper():
@@ -152,18 +152,18 @@ def _class_of(derivation: Derivation) -> Derivation:
     return Unknown()
 
 
-def _sight(resolution: Resolution, *, receiver: str, by_class: bool = False) -> Sight:
+def _sight(resolution: Resolution, *, receiver: str, by_class: bool = False) -> Lookup:
     match resolution:
         case Found(symbol, _through, deprecated):
             unbound = by_class and bool(symbol.owner) and symbol.binding == "method"
-            return Sight(found=(Met(symbol, unbound, deprecated, receiver),))
+            return Lookup(found=(Resolved(symbol, unbound, deprecated, receiver),))
         case Absent():
-            return Sight(absent=(resolution,))
+            return Lookup(absent=(resolution,))
         case Open(why, beside):
-            return Sight(open=why or "not known", beside=(beside,) if beside is not None else ())
+            return Lookup(open=why or "not known", beside=(beside,) if beside is not None else ())
 
 
-def _member_of(upstream: Upstream, base: Derivation, name: str) -> Sight:
+def _member_of(upstream: Upstream, base: AccessPath, name: str) -> Lookup:
     match base:
         case SuperOf(bases):
             return _first_of(upstream, bases, name, instance=True)
@@ -173,12 +173,12 @@ def _member_of(upstream: Upstream, base: Derivation, name: str) -> Sight:
             return _first_of(upstream, bases, name, instance=True)
     outcome = upstream.follow(base)
     if isinstance(outcome, Gone):
-        return Sight(cascade=True)
+        return Lookup(cascade=True)
     if isinstance(outcome, Open):
-        return Sight(open=outcome.why or "not known")
+        return Lookup(open=outcome.why or "not known")
     types = [each for each in outcome.types if each != Builtin("NoneType")]
     if not types:
-        return Sight(open="nothing is known of the value")
+        return Lookup(open="nothing is known of the value")
     if any(isinstance(each, Definite) and each.symbol.kind not in _HOLDERS for each in types):
         return _behind(upstream, Attribute(base, name))
     sight = _joined(_of_type(upstream, each, name) for each in types)
@@ -186,17 +186,17 @@ def _member_of(upstream: Upstream, base: Derivation, name: str) -> Sight:
     return replace(sight, open=why, inferred=sight.inferred or outcome.inferred)
 
 
-def _behind(upstream: Upstream, derivation: Attribute) -> Sight:
+def _behind(upstream: Upstream, derivation: Attribute) -> Lookup:
     """An attribute of what a constant, field or property holds: only the release can say what that is."""
     outcome = upstream.follow(derivation)
     if isinstance(outcome, Gone):
         if outcome.step != derivation:
-            return Sight(cascade=True)
-        return Sight(absent=(outcome.absent,), open="some values have it" if outcome.partly else "")
+            return Lookup(cascade=True)
+        return Lookup(absent=(outcome.absent,), open="some values have it" if outcome.partly else "")
     return _valued(upstream, derivation)
 
 
-def _of_type(upstream: Upstream, value: Type, name: str) -> Sight:
+def _of_type(upstream: Upstream, value: Type, name: str) -> Lookup:
     match value:
         case Instance(symbol):
             return _sight(upstream.member(symbol, name), receiver=symbol.dotted)
@@ -204,60 +204,60 @@ def _of_type(upstream: Upstream, value: Type, name: str) -> Sight:
             by_class = symbol.kind is SymbolKind.CLASS
             return _sight(upstream.member(symbol, name), receiver=symbol.dotted, by_class=by_class)
         case Definite(symbol):
-            return Sight(open=f"an attribute of {symbol.dotted}, which is no class")
+            return Lookup(open=f"an attribute of {symbol.dotted}, which is no class")
         case Builtin(kind) | Container(name=kind):
             python = _PYTHON_TYPES.get(kind)
             if python is None or hasattr(python, name):
-                return Sight(open=f"an attribute of {kind}")
-            return Sight(absent=(Absent(container=kind, name=name),))
+                return Lookup(open=f"an attribute of {kind}")
+            return Lookup(absent=(Absent(container=kind, name=name),))
 
 
-def _first_of(upstream: Upstream, bases: tuple[Derivation, ...], name: str, *, instance: bool) -> Sight:
+def _first_of(upstream: Upstream, bases: tuple[AccessPath, ...], name: str, *, instance: bool) -> Lookup:
     """As the method resolution order goes: the first base that has it; unknown ones before that make it open."""
     missing: list[Absent] = []
     for base in bases:
         here = locate(upstream, base)
         if here.cascade or (here.absent and not here.found):
-            return Sight(cascade=True)
+            return Lookup(cascade=True)
         if not here.closed or not here.found:
-            return Sight(open=here.open or "a base class is not known")
+            return Lookup(open=here.open or "a base class is not known")
         for met in here.found:
             sight = _in_class(upstream, met.symbol, name, instance=instance)
             if sight.open or sight.found:
                 return sight
             missing.extend(sight.absent)
-    return Sight(absent=tuple(missing[:1]), open="" if missing else "no base class is known")
+    return Lookup(absent=tuple(missing[:1]), open="" if missing else "no base class is known")
 
 
-def _in_class(upstream: Upstream, symbol: Symbol, name: str, *, instance: bool) -> Sight:
+def _in_class(upstream: Upstream, symbol: Symbol, name: str, *, instance: bool) -> Lookup:
     if symbol.kind is not SymbolKind.CLASS:
-        return Sight(open=f"{symbol.dotted} is no class")
+        return Lookup(open=f"{symbol.dotted} is no class")
     if name == "__init__" and instance and not isinstance(upstream.member(symbol, name), Found):
         # Dataclasses and pydantic models have a constructor that nobody wrote: the class stands for it.
-        return Sight(found=(Met(symbol, receiver=symbol.dotted),))
+        return Lookup(found=(Resolved(symbol, receiver=symbol.dotted),))
     return _sight(upstream.member(symbol, name), receiver=symbol.dotted, by_class=not instance)
 
 
-def _valued(upstream: Upstream, derivation: Derivation) -> Sight:
+def _valued(upstream: Upstream, derivation: AccessPath) -> Lookup:
     outcome = upstream.follow(derivation)
     if isinstance(outcome, Gone):
-        return Sight(cascade=True)
+        return Lookup(cascade=True)
     if isinstance(outcome, Open):
-        return Sight(open=outcome.why or "not known")
+        return Lookup(open=outcome.why or "not known")
     found = tuple(_met(each) for each in outcome.types if isinstance(each, Definite))
     partly = outcome.open or len(found) < len(outcome.types) or not found
-    return Sight(found=found, open="other values are possible" if partly else "", inferred=outcome.inferred)
+    return Lookup(found=found, open="other values are possible" if partly else "", inferred=outcome.inferred)
 
 
-def _met(value: Definite) -> Met:
+def _met(value: Definite) -> Resolved:
     unbound = not value.bound and bool(value.symbol.owner) and value.symbol.binding == "method"
-    return Met(value.symbol, unbound and value.symbol.kind is SymbolKind.FUNCTION, receiver=value.receiver)
+    return Resolved(value.symbol, unbound and value.symbol.kind is SymbolKind.FUNCTION, receiver=value.receiver)
 
 
-def _joined(sights: Iterable[Sight]) -> Sight:
-    whole = Sight()
+def _joined(sights: Iterable[Lookup]) -> Lookup:
+    whole = Lookup()
     for sight in sights:
-        whole = Sight(
+        whole = Lookup(
             found=(*whole.found, *(met for met in sight.found if met not in whole.found)),
             absent=(*whole.absent, *(gone for gone in sight.absent if gone not in whole.absent)),
             open=whole.open or sight.open,

@@ -6,11 +6,11 @@ import pytest
 
 from tooling.cli.errors import UsageError
 from tooling.upgrade.checklists.check import drift
-from tooling.upgrade.checklists.contents import AffectedFile, Checklist, Entry, GuardedPlace, Subject
+from tooling.upgrade.checklists.contents import AffectedFile, Checklist, ChecklistEntry, ChecklistPackage, GuardedPlace
 from tooling.upgrade.checklists.document import parse, render
 
 PATH = "skills/upgrade-deps/checklists/vllm.md"
-GENERATE = Entry(
+GENERATE = ChecklistEntry(
     symbol="vllm.entrypoints.llm.LLM.generate",
     source="vllm/entrypoints/llm.py",
     signature="def generate(prompts, *, use_tqdm=True)",
@@ -21,7 +21,7 @@ GENERATE = Entry(
 )
 LLM = replace(GENERATE, symbol="vllm.entrypoints.llm.LLM", signature="class LLM(model)")
 LIST = Checklist(
-    subject=Subject("vllm", ("vllm",), "https://github.com/vllm-project/vllm", "v{version}", "0.18.0"),
+    subject=ChecklistPackage("vllm", ("vllm",), "https://github.com/vllm-project/vllm", "v{version}", "0.18.0"),
     files=(AffectedFile("areal/engine/run.py", "primary"), AffectedFile("tests/test_run.py", "secondary")),
     entries=(LLM, GENERATE),
     guarded=(GuardedPlace("areal/engine/run.py", "Engine.step", "vllm >= 0.12"),),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.upgrade.declarations.declaration import Kind, Style, read_requirement
+from tooling.upgrade.declarations.declaration import DeclarationKind, SpecifierStyle, read_requirement
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.declarations.toml_text import scan_toml
 
@@ -64,23 +64,23 @@ def test_pyproject_declares_in_all_its_tables(found):
     all_of = found("pyproject.toml", PYPROJECT)
     said = {name: (each.specifier, each.kind, each.group) for name, each in all_of.items()}
     assert said == {
-        "hatchling": (">=1.25", Kind.BUILD, ""),
-        "vllm": (">= 0.11, < 0.12", Kind.REQUIREMENT, ""),
-        "torch": ("", Kind.REQUIREMENT, ""),
-        "sglang": ("==0.5.4", Kind.REQUIREMENT, "gpu"),
-        "pytest": (">=8", Kind.REQUIREMENT, "dev"),
-        "ruff": ("==0.9.0", Kind.REQUIREMENT, "lint"),
-        "transformers": ("==5.3.0", Kind.OVERRIDE, ""),
-        "peft": ("<0.18", Kind.CONSTRAINT, ""),
-        "mbridge": ("310e8fb", Kind.SOURCE, ""),
-        "verl": ("0.6.1", Kind.SOURCE, ""),
-        "datasets": ("^4.0", Kind.REQUIREMENT, ""),
-        "ray": ("~2.40", Kind.REQUIREMENT, ""),
+        "hatchling": (">=1.25", DeclarationKind.BUILD, ""),
+        "vllm": (">= 0.11, < 0.12", DeclarationKind.REQUIREMENT, ""),
+        "torch": ("", DeclarationKind.REQUIREMENT, ""),
+        "sglang": ("==0.5.4", DeclarationKind.REQUIREMENT, "gpu"),
+        "pytest": (">=8", DeclarationKind.REQUIREMENT, "dev"),
+        "ruff": ("==0.9.0", DeclarationKind.REQUIREMENT, "lint"),
+        "transformers": ("==5.3.0", DeclarationKind.OVERRIDE, ""),
+        "peft": ("<0.18", DeclarationKind.CONSTRAINT, ""),
+        "mbridge": ("310e8fb", DeclarationKind.SOURCE, ""),
+        "verl": ("0.6.1", DeclarationKind.SOURCE, ""),
+        "datasets": ("^4.0", DeclarationKind.REQUIREMENT, ""),
+        "ray": ("~2.40", DeclarationKind.REQUIREMENT, ""),
     }
     assert all_of["vllm"].extras == ("audio",)
     assert all_of["vllm"].marker == 'platform_system == "Linux"'
-    assert all_of["mbridge"].style is Style.OPAQUE
-    assert all_of["ray"].style is Style.POETRY
+    assert all_of["mbridge"].style is SpecifierStyle.OPAQUE
+    assert all_of["ray"].style is SpecifierStyle.POETRY
 
 
 def test_twin_manifests_count(found):
@@ -101,7 +101,7 @@ def test_requirements_with_hashes_references_and_continued_lines(found, tmp_path
 
 
 def test_constraints_ask_for_nothing(found):
-    assert found("constraints.txt", "torch==2.13.0\n")["torch"].kind is Kind.CONSTRAINT
+    assert found("constraints.txt", "torch==2.13.0\n")["torch"].kind is DeclarationKind.CONSTRAINT
 
 
 def test_setup_files_are_read_and_never_run(found):
@@ -134,10 +134,10 @@ def test_dockerfiles_hold_tags_variables_and_commands(found):
     )
     said = {name: (each.specifier, each.kind) for name, each in found("docker/Dockerfile.gpu", text).items()}
     assert said == {
-        "sglang": ("0.5.10.post1", Kind.IMAGE),
-        "vllm": ("0.11.0", Kind.VARIABLE),
-        "trl": (">=0.19,<0.20", Kind.COMMAND),
-        "transformers": ("==4.57.1", Kind.COMMAND),
+        "sglang": ("0.5.10.post1", DeclarationKind.IMAGE),
+        "vllm": ("0.11.0", DeclarationKind.VARIABLE),
+        "trl": (">=0.19,<0.20", DeclarationKind.COMMAND),
+        "transformers": ("==4.57.1", DeclarationKind.COMMAND),
     }
 
 
@@ -149,7 +149,7 @@ def test_ci_files_and_scripts(found):
     assert found(".github/workflows/ci.yml", workflow)["trl"].specifier == "==1.0.0"
     all_of = found(".ci/run", 'readonly WANT="datasets==4.0.0"\npip install "$WANT"\n')
     assert all_of["datasets"].path == ".ci/run"
-    assert all_of["vllm-openai"].kind is Kind.IMAGE
+    assert all_of["vllm-openai"].kind is DeclarationKind.IMAGE
 
 
 def test_an_image_concerns_the_package_it_is_named_after(tmp_path):
@@ -162,10 +162,10 @@ def test_an_image_concerns_the_package_it_is_named_after(tmp_path):
 def test_conda_environments_and_hooks(found):
     text = "dependencies:\n  - python=3.11\n  - pytorch::torch=2.9.1=py3_cuda\n  - pip:\n    - vllm==0.11.0\n"
     all_of = found("environment.yml", text)
-    assert (all_of["torch"].specifier, all_of["torch"].style) == ("=2.9.1", Style.CONDA)
-    assert (all_of["vllm"].specifier, all_of["vllm"].style) == ("==0.11.0", Style.PEP508)
+    assert (all_of["torch"].specifier, all_of["torch"].style) == ("=2.9.1", SpecifierStyle.CONDA)
+    assert (all_of["vllm"].specifier, all_of["vllm"].style) == ("==0.11.0", SpecifierStyle.PEP508)
     hooks = "repos:\n- hooks:\n  - id: mypy\n    additional_dependencies: [pydantic==2.9, 'types-PyYAML']\n"
-    assert found(".pre-commit-config.yaml", hooks)["pydantic"].kind is Kind.HOOK
+    assert found(".pre-commit-config.yaml", hooks)["pydantic"].kind is DeclarationKind.HOOK
 
 
 def test_a_damaged_file_is_a_problem_and_the_others_count(tmp_path):

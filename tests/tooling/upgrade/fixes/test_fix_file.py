@@ -4,33 +4,33 @@ from dataclasses import replace
 
 import pytest
 
-from tooling.upgrade.findings import Finding, Replacement, Severity, Verdict
+from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.fixes.files import Fixed, fix_file
 
 
 def finding(
     source: str,
     mark: str,
-    kind: Verdict,
+    kind: FindingKind,
     symbol: str,
     text: str,
     *,
     parameter: str = "",
     occurrence: int = 0,
-) -> Finding:
+) -> AuditFinding:
     """A finding at the given occurrence of `mark` in the source."""
     data, at = source.encode(), -1
     for _ in range(occurrence + 1):
         at = data.index(mark.encode(), at + 1)
     line = data.count(b"\n", 0, at) + 1
     column = at - (data.rfind(b"\n", 0, at) + 1)
-    return Finding(
+    return AuditFinding(
         path="client.py",
         line=line,
         column=column,
         end_line=line,
         kind=kind,
-        severity=Severity.BREAKING,
+        severity=AuditSeverity.BREAKING,
         confidence=1.0,
         distribution="up",
         symbol=symbol,
@@ -41,11 +41,11 @@ def finding(
     )
 
 
-def moved(source: str, mark: str, symbol: str, text: str, occurrence: int = 0) -> Finding:
-    return finding(source, mark, Verdict.MOVED, symbol, text, occurrence=occurrence)
+def moved(source: str, mark: str, symbol: str, text: str, occurrence: int = 0) -> AuditFinding:
+    return finding(source, mark, FindingKind.MOVED, symbol, text, occurrence=occurrence)
 
 
-def fix(source: str, *findings: Finding, exported: bool = False) -> Fixed:
+def fix(source: str, *findings: AuditFinding, exported: bool = False) -> Fixed:
     return fix_file("client.py", source.encode(), findings, exported=lambda _: exported)
 
 
@@ -106,7 +106,7 @@ def test_a_renamed_name_is_renamed_where_the_import_is_used_and_nowhere_else() -
         "from up import Old\n\n\ndef f(x: Old) -> None:\n    Old.go('Old')\n\n\n"
         "def g(Old: int) -> int:\n    return Old\n"
     )
-    done = fix(source, finding(source, "Old", Verdict.RENAMED, "up.Old", "up.New"))
+    done = fix(source, finding(source, "Old", FindingKind.RENAMED, "up.Old", "up.New"))
     assert done.data.decode() == (
         "from up import New\n\n\ndef f(x: New) -> None:\n    New.go('Old')\n\n\n"
         "def g(Old: int) -> int:\n    return Old\n"
@@ -124,19 +124,19 @@ def test_findings_on_uses_of_a_mended_import_are_done_with_it() -> None:
 @pytest.mark.parametrize("ending", ["", "__all__ = ['Old']\n"])
 def test_a_name_that_others_import_from_here_keeps_its_name(ending: str) -> None:
     source = "from up import Old\nOld()\n" + ending
-    done = fix(source, finding(source, "Old", Verdict.RENAMED, "up.Old", "up.New"), exported=not ending)
+    done = fix(source, finding(source, "Old", FindingKind.RENAMED, "up.Old", "up.New"), exported=not ending)
     assert done.data.decode() == "from up import New as Old\nOld()\n" + ending
 
 
 def test_a_new_name_that_is_taken_is_imported_under_the_old_one() -> None:
     source = "from up import Old\nNew = 1\nOld(New)\n"
-    done = fix(source, finding(source, "Old", Verdict.RENAMED, "up.Old", "up.New"))
+    done = fix(source, finding(source, "Old", FindingKind.RENAMED, "up.Old", "up.New"))
     assert done.data == b"from up import New as Old\nNew = 1\nOld(New)\n"
 
 
 def test_a_name_with_two_bindings_keeps_its_name() -> None:
     source = "try:\n    from up import Old\nexcept ImportError:\n    Old = None\nOld\n"
-    done = fix(source, finding(source, "Old", Verdict.RENAMED, "up.Old", "up.New"))
+    done = fix(source, finding(source, "Old", FindingKind.RENAMED, "up.Old", "up.New"))
     assert b"from up import New as Old\n" in done.data
 
 
@@ -161,34 +161,34 @@ def test_a_relative_import_is_left_alone() -> None:
 
 def test_a_keyword_is_renamed_also_behind_wide_characters() -> None:
     source = "x = '\N{GRINNING FACE}é'; up.f(a, old=1)  # old=1\n"
-    done = fix(source, finding(source, "old=1", Verdict.PARAM_RENAMED, "up.f", "new", parameter="old"))
+    done = fix(source, finding(source, "old=1", FindingKind.PARAM_RENAMED, "up.f", "new", parameter="old"))
     assert done.data.decode() == "x = '\N{GRINNING FACE}é'; up.f(a, new=1)  # old=1\n"
 
 
 def test_a_keyword_whose_new_name_is_passed_already_is_left_alone() -> None:
     source = "up.f(old=1, new=2)\n"
-    done = fix(source, finding(source, "old", Verdict.PARAM_RENAMED, "up.f", "new", parameter="old"))
+    done = fix(source, finding(source, "old", FindingKind.PARAM_RENAMED, "up.f", "new", parameter="old"))
     assert done.data.decode() == source
     assert "already" in done.left[0][1]
 
 
 def test_positional_arguments_get_their_keywords() -> None:
     source = "up.f(a, b, c)\n"
-    second = finding(source, "b", Verdict.PARAM_KWONLY, "up.f", "size", parameter="size")
-    third = finding(source, "c)", Verdict.PARAM_KWONLY, "up.f", "rest", parameter="rest")
+    second = finding(source, "b", FindingKind.PARAM_KWONLY, "up.f", "size", parameter="size")
+    third = finding(source, "c)", FindingKind.PARAM_KWONLY, "up.f", "rest", parameter="rest")
     assert fix(source, second, third).data == b"up.f(a, size=b, rest=c)\n"
 
 
 def test_no_argument_is_named_when_one_behind_it_cannot_be() -> None:
     source = "up.f(a, b, c)\n"
-    done = fix(source, finding(source, "b", Verdict.PARAM_KWONLY, "up.f", "size", parameter="size"))
+    done = fix(source, finding(source, "b", FindingKind.PARAM_KWONLY, "up.f", "size", parameter="size"))
     assert done.data.decode() == source
     assert "behind it" in done.left[0][1]
 
 
 def test_a_member_is_renamed_on_its_own_line_only() -> None:
     source = "llm = up.LLM()\nllm.old(1).x\nother.old(1)\n"
-    done = fix(source, finding(source, "llm.old", Verdict.RENAMED, "up.LLM.old", "up.LLM.new"))
+    done = fix(source, finding(source, "llm.old", FindingKind.RENAMED, "up.LLM.old", "up.LLM.new"))
     assert done.data == b"llm = up.LLM()\nllm.new(1).x\nother.old(1)\n"
 
 
@@ -202,7 +202,7 @@ def test_a_member_that_moved_to_another_module_is_left_to_people() -> None:
     ("before", "text", "after"), [("x.size + 1", "size()", "x.size() + 1"), ("x.size()", "size", "x.size")]
 )
 def test_a_property_and_a_method_change_places(before: str, text: str, after: str) -> None:
-    done = fix(before + "\n", finding(before, "x.size", Verdict.KIND_CHANGED, "up.X.size", text))
+    done = fix(before + "\n", finding(before, "x.size", FindingKind.KIND_CHANGED, "up.X.size", text))
     assert done.data.decode() == after + "\n"
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tooling.upgrade.findings import Severity
+from tooling.upgrade.findings import AuditSeverity
 from tooling.upgrade.interfaces.judge import judge_interfaces
-from tooling.upgrade.interfaces.modules import Modules
-from tooling.upgrade.interfaces.programs import Programs
+from tooling.upgrade.interfaces.modules import ReleaseModules
+from tooling.upgrade.interfaces.programs import ReleasePrograms
 from tooling.upgrade.sources.folder import memory_release
 
 PAIRS = tomllib.loads(Path(__file__).with_name("flags.toml").read_text(encoding="utf-8"))["pair"]
@@ -61,7 +61,7 @@ def test_the_pair_does_what_it_says(pair, tmp_path):
 def test_exactly_the_marked_lines_are_found(pair, tmp_path):
     (tmp_path / pair.get("client_name", "client.py")).write_text(pair["client"])
     found = judge_interfaces(tmp_path, release(pair, "old", "1.0"), release(pair, "new", "2.0"), "app")
-    words = {Severity.BREAKING: "breaks", Severity.WARNING: "warns"}
+    words = {AuditSeverity.BREAKING: "breaks", AuditSeverity.WARNING: "warns"}
     assert {each.line: (words[each.severity], each.kind) for each in found} == expected(pair)
     assert all(each.message and each.symbol and each.distribution == "app" for each in found)
 
@@ -88,7 +88,7 @@ def test_flags_of_transformers_style_parsers_are_the_fields_of_their_classes():
         "if __name__ == '__main__':\n    main()\n"
     )
     files = {"app/__init__.py": "", "app/base.py": "class Base:\n    output_dir: str\n", "app/server.py": text}
-    command = Programs(Modules(memory_release(files, "app", "1"))).command("app.server", ())
+    command = ReleasePrograms(ReleaseModules(memory_release(files, "app", "1"))).command("app.server", ())
     assert command is not None
     assert sorted(command.flags()) == [
         "--bf16", "--output-dir", "--output_dir", "--warmup-ratio", "--warmup_ratio",

@@ -11,14 +11,14 @@ import sys
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from tooling.upgrade.findings import Severity
+from tooling.upgrade.findings import AuditSeverity
 from tooling.upgrade.interfaces.judge import judge_interfaces
-from tooling.upgrade.interfaces.modules import Modules
+from tooling.upgrade.interfaces.modules import ReleaseModules
 from tooling.upgrade.interfaces.routes import routes
 from tooling.upgrade.sources.folder import memory_release
 
 MARK = re.compile(r"# (breaks|warns): ([\w-]+)")
-WORDS = {Severity.BREAKING: "breaks", Severity.WARNING: "warns"}
+WORDS = {AuditSeverity.BREAKING: "breaks", AuditSeverity.WARNING: "warns"}
 
 
 def release(version, **files):
@@ -71,7 +71,7 @@ def models(config="pass", gone=True):
 
 
 def test_routes_have_prefixes_methods_and_alike_parameters():
-    table = routes(Modules(release("1", server=SERVER, models=models(gone=False))))
+    table = routes(ReleaseModules(release("1", server=SERVER, models=models(gone=False))))
     assert {path: sorted({method for row in rows for method in row.methods}) for path, rows in table.items()} == {
         "/generate_from_file": ["POST"],
         "/health": ["GET"],

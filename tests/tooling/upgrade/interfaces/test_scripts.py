@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from tooling.upgrade.findings import Severity
+from tooling.upgrade.findings import AuditSeverity
 from tooling.upgrade.interfaces.judge import judge_interfaces
 from tooling.upgrade.sources.folder import memory_release
 
 MARK = re.compile(r"# (breaks|warns)")
-WORDS = {Severity.BREAKING: "breaks", Severity.WARNING: "warns"}
+WORDS = {AuditSeverity.BREAKING: "breaks", AuditSeverity.WARNING: "warns"}
 OLD = {
     "lib/__init__.py": "if 1:\n    from .arguments import TrainingArguments\n",
     "lib/arguments.py": (

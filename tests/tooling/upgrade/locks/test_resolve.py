@@ -12,7 +12,7 @@ from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.errors import OfflineError
 from tooling.upgrade.locks import uv
 from tooling.upgrade.locks.resolve import lock
-from tooling.upgrade.locks.result import Made, VersionChange
+from tooling.upgrade.locks.result import LockAction, VersionChange
 from tooling.upgrade.manifests.bump import bump
 from tooling.upgrade.manifests.requests import parse_request
 from tooling.upgrade.policy.read import read_policy
@@ -90,7 +90,7 @@ def test_a_lock_is_made_anew_inside_the_plan_alone(resolve):
     (first,), plan = resolve("engine==0.11.0", files=files)
     content = {change.path: change.after for change in plan.changes}["uv.lock"]
     (second,), plan = resolve("engine==0.19.0", files={**files, "uv.lock": content.decode()})
-    assert first.made is second.made is Made.LOCKED
+    assert first.made is second.made is LockAction.LOCKED
     assert second.changes == (VersionChange("engine", "0.11.0", "0.19.0"), VersionChange("tensor", "2.8.0", "2.10.0"))
     assert [change.path for change in plan.changes] == ["pyproject.toml", "uv.lock"]
     assert b'name = "engine"\nversion = "0.19.0"' in plan.read("uv.lock")
@@ -133,7 +133,7 @@ def test_pins_are_checked_and_an_outdated_one_is_the_obstacle(resolve):
         "constraints.txt": "engine==0.11.0\ntensor==2.8.0\n",
     }
     (result,), plan = resolve("engine==0.19.0", files=files)
-    assert result.made is Made.CHECKED
+    assert result.made is LockAction.CHECKED
     assert result.proposal is not None
     assert (result.proposal.declaration.where, result.proposal.specifier) == ("constraints.txt:2", "==2.10.0")
     (fixed,), plan = resolve("engine==0.19.0", files=files, fix=True)
@@ -155,7 +155,7 @@ def test_a_variant_without_the_package_is_skipped(resolve):
         '[tool.areal.upgrade.variants.b]\nmanifests = ["pyproject.toml"]\nextras = ["b"]\n'
     )
     results, _ = resolve("engine==0.18.0", files={"pyproject.toml": manifest(table=table)})
-    assert [(each.variant, each.made) for each in results] == [("a", Made.CHECKED), ("b", Made.SKIPPED)]
+    assert [(each.variant, each.made) for each in results] == [("a", LockAction.CHECKED), ("b", LockAction.SKIPPED)]
     assert "models" not in results[0].versions or results[0].versions["models"] == "4.57.0"
 
 
@@ -168,7 +168,7 @@ def test_an_unknown_version_is_named(resolve):
 def test_a_lock_of_another_tool_is_left_to_it(resolve):
     files = {"pyproject.toml": manifest("engine>=0.11"), "poetry.lock": "", "uv.toml": ""}
     (result,), plan = resolve("engine==0.18.0", files=files)
-    assert result.made is Made.SKIPPED
+    assert result.made is LockAction.SKIPPED
     assert "another tool" in result.notes[0]
     assert not plan
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tooling.cli.errors import UsageError
-from tooling.upgrade.declarations.declaration import Style
+from tooling.upgrade.declarations.declaration import SpecifierStyle
 from tooling.upgrade.manifests.specifiers import allows, changed
 from tooling.upgrade.policy.watched import RangeRule
 
@@ -43,31 +43,31 @@ from tooling.upgrade.policy.watched import RangeRule
     ],
 )
 def test_only_what_forbids_the_version_changes(old, version, new):
-    outcome = changed(old, Style.PEP508, version)
+    outcome = changed(old, SpecifierStyle.PEP508, version)
     assert outcome.specifier == new
     assert outcome.why
     assert not outcome.problem
 
 
 def test_a_range_is_raised_where_the_policy_says_so():
-    assert changed(">=0.11,<1", Style.PEP508, "0.18.0", RangeRule.RAISE).specifier == ">=0.18.0,<1"
-    assert changed(">=0.18.0", Style.PEP508, "0.18.0", RangeRule.RAISE).specifier == ">=0.18.0"
-    assert changed("<1", Style.PEP508, "0.18.0", RangeRule.RAISE).specifier == "<1"
+    assert changed(">=0.11,<1", SpecifierStyle.PEP508, "0.18.0", RangeRule.RAISE).specifier == ">=0.18.0,<1"
+    assert changed(">=0.18.0", SpecifierStyle.PEP508, "0.18.0", RangeRule.RAISE).specifier == ">=0.18.0"
+    assert changed("<1", SpecifierStyle.PEP508, "0.18.0", RangeRule.RAISE).specifier == "<1"
 
 
 @pytest.mark.parametrize(
     ("style", "old", "new"),
     [
-        (Style.PLAIN, "0.11.0", "0.18.0"),
-        (Style.PLAIN, "0.18.0", "0.18.0"),
-        (Style.CONDA, "=0.11", "=0.18"),
-        (Style.CONDA, "=0.18", "=0.18"),
-        (Style.CONDA, ">=0.11,<0.12", ">=0.11,<0.19"),
-        (Style.POETRY, "^0.11.0", "^0.18.0"),
-        (Style.POETRY, "^0.18", "^0.18"),
-        (Style.POETRY, "~0.11.2", "~0.18.0"),
-        (Style.POETRY, "0.11.0", "0.18.0"),
-        (Style.POETRY, ">=0.11", ">=0.11"),
+        (SpecifierStyle.PLAIN, "0.11.0", "0.18.0"),
+        (SpecifierStyle.PLAIN, "0.18.0", "0.18.0"),
+        (SpecifierStyle.CONDA, "=0.11", "=0.18"),
+        (SpecifierStyle.CONDA, "=0.18", "=0.18"),
+        (SpecifierStyle.CONDA, ">=0.11,<0.12", ">=0.11,<0.19"),
+        (SpecifierStyle.POETRY, "^0.11.0", "^0.18.0"),
+        (SpecifierStyle.POETRY, "^0.18", "^0.18"),
+        (SpecifierStyle.POETRY, "~0.11.2", "~0.18.0"),
+        (SpecifierStyle.POETRY, "0.11.0", "0.18.0"),
+        (SpecifierStyle.POETRY, ">=0.11", ">=0.11"),
     ],
 )
 def test_each_style_keeps_its_form(style, old, new):
@@ -75,14 +75,14 @@ def test_each_style_keeps_its_form(style, old, new):
 
 
 def test_a_commit_cannot_be_moved_to_a_version():
-    outcome = changed("310e8fb", Style.OPAQUE, "0.18.0")
+    outcome = changed("310e8fb", SpecifierStyle.OPAQUE, "0.18.0")
     assert outcome.problem
     assert outcome.specifier == "310e8fb"
 
 
 def test_what_is_no_version_is_refused():
     with pytest.raises(UsageError, match="is no version"):
-        changed("==1", Style.PEP508, "latest")
+        changed("==1", SpecifierStyle.PEP508, "latest")
 
 
 VERSIONS = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
@@ -91,9 +91,9 @@ VERSIONS = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(lambda parts
 @given(st.lists(st.tuples(st.sampled_from(["==", "!=", "<=", ">=", "<", ">"]), VERSIONS), max_size=4), VERSIONS)
 def test_the_outcome_allows_the_version_or_says_that_it_cannot(clauses, version):
     specifier = ",".join(f"{operator}{bound}" for operator, bound in clauses)
-    outcome = changed(specifier, Style.PEP508, version)
+    outcome = changed(specifier, SpecifierStyle.PEP508, version)
     if outcome.problem:
         assert outcome.specifier == specifier
     else:
         assert allows(outcome.specifier, Version(version))
-        assert changed(outcome.specifier, Style.PEP508, version).specifier == outcome.specifier
+        assert changed(outcome.specifier, SpecifierStyle.PEP508, version).specifier == outcome.specifier

@@ -13,7 +13,7 @@ from tooling.upgrade.replacements import Explainer
 from tooling.upgrade.sources.folder import memory_release
 from tooling.upgrade.upstream import open_upstream
 from tooling.upgrade.usage import index_repository
-from tooling.upgrade.verdicts import Comparison, audit
+from tooling.upgrade.verdicts import ReleasePair, audit
 
 
 def _load(name: str):
@@ -34,7 +34,7 @@ def audited(pair, folder: Path) -> set[tuple[str, int, str, str]]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     index = index_repository(folder, sorted({name.partition("/")[0].removesuffix(".py") for name in pair.old}))
-    comparison = Comparison(
+    comparison = ReleasePair(
         "up",
         open_upstream(memory_release(pair.old, "up", pair.old_version)),
         open_upstream(memory_release(pair.new, "up", pair.new_version)),

@@ -10,7 +10,7 @@ import pytest
 from tooling.cli.errors import UsageError
 from tooling.upgrade.policy.infer import import_names
 from tooling.upgrade.policy.read import read_policy
-from tooling.upgrade.policy.watched import RangeRule, Scope, Tier
+from tooling.upgrade.policy.watched import RangeRule, Tier, VersionScope
 
 TABLE = """\
 [project]
@@ -56,7 +56,7 @@ def test_a_table_is_read_as_it_stands(tmp_path):
     assert vllm is not None
     assert (vllm.tier, vllm.scope, vllm.variants, vllm.ranges) == (
         Tier.SECONDARY,
-        Scope.VARIANT_ONLY,
+        VersionScope.VARIANT_ONLY,
         ("gpu",),
         RangeRule.RAISE,
     )
@@ -120,9 +120,9 @@ def test_twin_manifests_are_variants_and_tell_the_scopes(tmp_path):
     policy = policy_of(tmp_path, '[project]\nname = "app"\ndependencies = ["torch<2.11", "ray"]\n')
     assert [(each.name, each.lock) for each in policy.variants] == [("default", "uv.lock"), ("vllm", "uv.vllm.lock")]
     assert {each.distribution: (each.scope, each.variants) for each in policy.packages} == {
-        "ray": (Scope.SHARED, ()),
-        "torch": (Scope.DIVERGENT, ()),
-        "vllm": (Scope.VARIANT_ONLY, ("vllm",)),
+        "ray": (VersionScope.SHARED, ()),
+        "torch": (VersionScope.DIVERGENT, ()),
+        "vllm": (VersionScope.VARIANT_ONLY, ("vllm",)),
     }
 
 

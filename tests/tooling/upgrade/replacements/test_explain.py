@@ -6,14 +6,14 @@ from textwrap import indent
 
 import pytest
 
-from tooling.upgrade.findings import Verdict
+from tooling.upgrade.findings import FindingKind
 from tooling.upgrade.replacements.explain import Explainer, explain_absence
 from tooling.upgrade.sources.folder import memory_release
 from tooling.upgrade.symbols import Absent, Found
 from tooling.upgrade.upstream import open_upstream
-from tooling.upgrade.uses import Action, Argument, Arguments, Attribute, Called, Name, Place, Use
+from tooling.upgrade.uses import Action, Argument, Attribute, Called, Name, PassedArguments, SourcePlace, Use
 
-HERE = Place("client.py", 1, 0, 1, 1)
+HERE = SourcePlace("client.py", 1, 0, 1, 1)
 BODY = """
     total = 0
     for index, value in enumerate(values):
@@ -38,7 +38,7 @@ def upstream(files, version="1"):
 def use_of(target, action=Action.IMPORT, *, positional=0, keywords=()):
     given = [Argument(HERE, None, number) for number in range(positional)]
     given += [Argument(HERE, name, -1) for name in keywords]
-    arguments = Arguments(tuple(given)) if action in (Action.CALL, Action.SUBCLASS) else None
+    arguments = PassedArguments(tuple(given)) if action in (Action.CALL, Action.SUBCLASS) else None
     derivation = Name(target) if isinstance(target, str) else target
     return Use(action=action, place=HERE, target=derivation, package="pkg", arguments=arguments)
 
@@ -63,7 +63,7 @@ def parameter(name, old, new, *, function="pkg.f", positional=0, keywords=None):
 
 def test_the_only_new_definition_of_a_name_is_its_new_home():
     verdict, found = explained("pkg.a.f", {"pkg/a.py": f"def f(values):{BODY}"}, {"pkg/b.py": f"def f(values):{OTHER}"})
-    assert (verdict, found.text, found.certain) == (Verdict.MOVED, "pkg.b.f", True)
+    assert (verdict, found.text, found.certain) == (FindingKind.MOVED, "pkg.b.f", True)
     assert found.why == "only new definition of that name"
 
 
@@ -82,12 +82,12 @@ def test_a_call_must_bind_in_the_new_home_before_it_is_trusted():
 
 def test_several_homes_with_one_name_are_no_explanation():
     new = {"pkg/b.py": "def f(x): return 1", "pkg/c.py": "def f(x): return 2"}
-    assert explained("pkg.a.f", {"pkg/a.py": "def f(x): ..."}, new) == (Verdict.REMOVED, None)
+    assert explained("pkg.a.f", {"pkg/a.py": "def f(x): ..."}, new) == (FindingKind.REMOVED, None)
 
 
 def test_copies_that_were_there_before_are_no_new_home():
     copy = {"pkg/b.py": f"def f(values):{OTHER}"}
-    assert explained("pkg.a.f", {"pkg/a.py": f"def f(values):{BODY}", **copy}, copy) == (Verdict.REMOVED, None)
+    assert explained("pkg.a.f", {"pkg/a.py": f"def f(values):{BODY}", **copy}, copy) == (FindingKind.REMOVED, None)
 
 
 def test_a_copy_with_the_same_body_may_take_its_place():
@@ -121,24 +121,24 @@ def importing(name, other):
 
 def test_importers_tell_a_new_name_too():
     verdict, found = explained("pkg.a.load_rows", *importing("load_rows", "load_all_rows"))
-    assert (verdict, found.text) == (Verdict.RENAMED, "pkg.a.load_all_rows")
+    assert (verdict, found.text) == (FindingKind.RENAMED, "pkg.a.load_all_rows")
     assert found.why == "the package's own importers changed alike"
 
 
 def test_importers_that_took_another_helper_tell_nothing():
-    assert explained("pkg.a.load_rows", *importing("load_rows", "is_available")) == (Verdict.REMOVED, None)
+    assert explained("pkg.a.load_rows", *importing("load_rows", "is_available")) == (FindingKind.REMOVED, None)
 
 
 def test_a_dropped_re_export_leads_to_where_the_definition_always_was():
     files = {"pkg/a.py": f"def f(values):{BODY}"}
     verdict, found = explained("pkg.f", {**files, "pkg/__init__.py": "from pkg.a import f"}, files)
-    assert (verdict, found.text, found.certain) == (Verdict.MOVED, "pkg.a.f", True)
+    assert (verdict, found.text, found.certain) == (FindingKind.MOVED, "pkg.a.f", True)
 
 
 def test_a_same_body_under_a_new_name_is_a_rename():
     old, new = {"pkg/a.py": f"def f(values):{BODY}"}, {"pkg/a.py": f"def fancy(values):{BODY}"}
     verdict, found = explained("pkg.a.f", old, new)
-    assert (verdict, found.text, found.certain) == (Verdict.RENAMED, "pkg.a.fancy", True)
+    assert (verdict, found.text, found.certain) == (FindingKind.RENAMED, "pkg.a.fancy", True)
     assert found.why == "same body"
 
 
@@ -146,12 +146,12 @@ def test_an_edited_body_under_a_new_name_is_a_rename_if_little_changed():
     old = {"pkg/a.py": f"class Reader:\n    def read(self, values):{METHOD}"}
     edited = old["pkg/a.py"].replace("Reader", "FileReader").replace("total = 0", "total = 1")
     verdict, found = explained("pkg.a.Reader", old, {"pkg/a.py": edited})
-    assert (verdict, found.text) == (Verdict.RENAMED, "pkg.a.FileReader")
+    assert (verdict, found.text) == (FindingKind.RENAMED, "pkg.a.FileReader")
 
 
 def test_another_body_under_another_name_is_nothing():
     old, new = {"pkg/a.py": f"def f(values):{BODY}"}, {"pkg/a.py": f"def g(values):{OTHER}"}
-    assert explained("pkg.a.f", old, new) == (Verdict.REMOVED, None)
+    assert explained("pkg.a.f", old, new) == (FindingKind.REMOVED, None)
 
 
 def test_what_the_old_release_advises_outweighs_everything():
@@ -162,14 +162,14 @@ def test_what_the_old_release_advises_outweighs_everything():
     }
     new = {"pkg/b.py": "def f(x): return 1", "pkg/c.py": "def better(x): return 2"}
     verdict, found = explained("pkg.a.f", old, new)
-    assert (verdict, found.text) == (Verdict.RENAMED, "pkg.c.better")
+    assert (verdict, found.text) == (FindingKind.RENAMED, "pkg.c.better")
     assert found.why.startswith("the old version says to use it")
 
 
 def test_advice_of_a_release_in_between_counts():
     middle = {"pkg/a.py": "import warnings\ndef f(x):\n    warnings.warn('f moved to pkg.c.new_f', FutureWarning)\n"}
     old, new = {"pkg/a.py": f"def f(x):{OTHER}"}, {"pkg/c.py": "def new_f(x): return 2"}
-    assert explained("pkg.a.f", old, new) == (Verdict.REMOVED, None)
+    assert explained("pkg.a.f", old, new) == (FindingKind.REMOVED, None)
     assert explained("pkg.a.f", old, new, between=[middle])[1].text == "pkg.c.new_f"
 
 
@@ -184,20 +184,20 @@ SHIMS = {
 def test_what_a_shim_passed_on_to_takes_its_place(shim):
     kept = "class New:\n    def __init__(self, size=1): ...\n"
     verdict, found = explained("pkg.a.old_name", {"pkg/a.py": kept + SHIMS[shim]}, {"pkg/a.py": kept})
-    assert (verdict, found.text) == (Verdict.RENAMED, "pkg.a.New")
+    assert (verdict, found.text) == (FindingKind.RENAMED, "pkg.a.New")
     assert found.why == "the old one only passed on to it"
 
 
 def test_a_class_that_adds_something_is_no_shim():
     kept = "class New:\n    def __init__(self, size=1): ...\n"
     old = f"{kept}class Old(New):\n    def extra(self):\n        return 1\n"
-    assert explained("pkg.a.Old", {"pkg/a.py": old}, {"pkg/a.py": kept}) == (Verdict.REMOVED, None)
+    assert explained("pkg.a.Old", {"pkg/a.py": old}, {"pkg/a.py": kept}) == (FindingKind.REMOVED, None)
 
 
 @pytest.mark.parametrize("marker", ["class Old(New): ...", "Old = TypeVar('Old', New)", "def Old():\n    return New()"])
 def test_code_that_does_not_say_it_is_a_shim_is_none(marker):
     kept = "class New:\n    def __init__(self, size=1): ...\n"
-    assert explained("pkg.a.Old", {"pkg/a.py": kept + marker}, {"pkg/a.py": kept}) == (Verdict.REMOVED, None)
+    assert explained("pkg.a.Old", {"pkg/a.py": kept + marker}, {"pkg/a.py": kept}) == (FindingKind.REMOVED, None)
 
 
 def test_advice_in_the_constructor_of_a_class_counts():
@@ -236,7 +236,7 @@ def test_what_became_private_is_told_and_not_trusted():
 
 def test_tests_of_the_package_are_no_home():
     assert explained("pkg.a.f", {"pkg/a.py": "def f(): ..."}, {"pkg/tests/t.py": "def f(): ..."}) == (
-        Verdict.REMOVED,
+        FindingKind.REMOVED,
         None,
     )
 
@@ -244,7 +244,7 @@ def test_tests_of_the_package_are_no_home():
 def test_values_need_an_equal_value_or_a_constant_s_name():
     old = {"pkg/a.py": "LIMIT = 10\nlogger = make()\n"}
     assert explained("pkg.a.LIMIT", old, {"pkg/b.py": "LIMIT = 20"})[1].text == "pkg.b.LIMIT"
-    assert explained("pkg.a.logger", old, {"pkg/b.py": "logger = other()"}) == (Verdict.REMOVED, None)
+    assert explained("pkg.a.logger", old, {"pkg/b.py": "logger = other()"}) == (FindingKind.REMOVED, None)
 
 
 # ------------------------------------------------------------------------------------------------------------- modules
@@ -254,7 +254,7 @@ def test_a_module_went_where_most_of_it_is():
     old = {"pkg/a.py": "def f(): ...\ndef g(): ...\nclass H: ..."}
     new = {"pkg/sub/b.py": "def f(): ...\ndef g(): ...", "pkg/c.py": "class H: ..."}
     verdict, found = explained("pkg.a", old, new)
-    assert (verdict, found.text) == (Verdict.MOVED, "pkg.sub.b")
+    assert (verdict, found.text) == (FindingKind.MOVED, "pkg.sub.b")
 
 
 def test_of_a_gone_module_each_name_is_followed_by_itself():
@@ -267,7 +267,7 @@ def test_a_member_of_a_moved_class_is_found_through_the_class():
     old = {"pkg/a.py": f"class H:\n    def m(self, values):{METHOD}"}
     new = {"pkg/b.py": f"class H:\n    def m(self, values):{METHOD}"}
     verdict, found = explained("pkg.a.H.m", old, new)
-    assert (verdict, found.text) == (Verdict.MOVED, "pkg.b.H.m")
+    assert (verdict, found.text) == (FindingKind.MOVED, "pkg.b.H.m")
 
 
 # ------------------------------------------------------------------------------------------------------------- members
@@ -282,22 +282,22 @@ def member(name, old, new, action=Action.READ):
 def test_a_method_with_the_same_body_is_the_renamed_one():
     old, new = f"class C:\n    def run(self, values):{METHOD}", f"class C:\n    def execute(self, values):{METHOD}"
     verdict, found = member("run", old, new, Action.CALL)
-    assert (verdict, found.text, found.certain) == (Verdict.RENAMED, "pkg.C.execute", True)
+    assert (verdict, found.text, found.certain) == (FindingKind.RENAMED, "pkg.C.execute", True)
 
 
 def test_a_method_among_others_that_came_is_told_apart_by_its_body():
     old = f"class C:\n    def run(self, values):{METHOD}"
     new = f"class C:\n    def collect(self, values):{OTHER_METHOD}\n    def execute(self, values):{METHOD}"
     assert member("run", old, new)[1].text == "pkg.C.execute"
-    assert member("run", old, f"class C:\n    def collect(self, values):{OTHER_METHOD}") == (Verdict.REMOVED, None)
+    assert member("run", old, f"class C:\n    def collect(self, values):{OTHER_METHOD}") == (FindingKind.REMOVED, None)
 
 
 def test_an_enum_member_is_followed_by_its_value():
     old = "import enum\nclass C(enum.Enum):\n    FAST = 'fast'\n    SLOW = 'slow'\n"
     new = "import enum\nclass C(enum.Enum):\n    QUICK = 'fast'\n    SLOW = 'slow'\n    NEW = 'new'\n"
     verdict, found = member("FAST", old, new)
-    assert (verdict, found.text) == (Verdict.RENAMED, "pkg.C.QUICK")
-    assert member("FAST", old, new.replace("'fast'", "'other'")) == (Verdict.REMOVED, None)
+    assert (verdict, found.text) == (FindingKind.RENAMED, "pkg.C.QUICK")
+    assert member("FAST", old, new.replace("'fast'", "'other'")) == (FindingKind.REMOVED, None)
 
 
 def test_an_attribute_is_followed_by_the_lines_it_stood_in():
@@ -321,7 +321,7 @@ def test_a_property_s_advice_names_its_successor():
 
 def test_a_parameter_at_the_same_place_with_the_same_default_is_the_renamed_one():
     verdict, found = parameter("n", "def f(a, n=8): ...", "def f(a, count=8): ...", positional=1)
-    assert (verdict, found.text) == (Verdict.PARAM_RENAMED, "count")
+    assert (verdict, found.text) == (FindingKind.PARAM_RENAMED, "count")
 
 
 UNRELATED = [
@@ -370,9 +370,9 @@ def test_what_a_release_in_between_says_about_a_parameter_counts():
     before, between, after = (upstream({"pkg/__init__.py": text}) for text in (old, middle, new))
     use = use_of("pkg.f", Action.CALL, positional=1, keywords=["n"])
     absent = Absent("pkg.f", "n")
-    assert explain_absence(absent, before, after, use) == (Verdict.PARAM_REMOVED, None)
+    assert explain_absence(absent, before, after, use) == (FindingKind.PARAM_REMOVED, None)
     verdict, found = Explainer([between])(absent, before, after, use)
-    assert (verdict, found.text, found.certain) == (Verdict.PARAM_RENAMED, "most", True)
+    assert (verdict, found.text, found.certain) == (FindingKind.PARAM_RENAMED, "most", True)
 
 
 def test_advice_to_pass_something_of_another_type_is_told_and_not_trusted():
@@ -388,7 +388,7 @@ def test_a_parameter_whose_lines_carry_the_new_name_is_the_renamed_one():
     old = "def f(a, *, tok=None, size=None):\n    return run(tok, a)\n"
     new = "def f(a, *, other=None, tokenizer=None, more=None):\n    return run(tokenizer, a)\n"
     verdict, found = parameter("tok", old, new)
-    assert (verdict, found.text) == (Verdict.PARAM_RENAMED, "tokenizer")
+    assert (verdict, found.text) == (FindingKind.PARAM_RENAMED, "tokenizer")
     assert found.why == "it stands where the old name stood"
 
 
@@ -399,33 +399,36 @@ def test_what_the_old_function_warns_about_its_parameter_counts():
     )
     new = "def f(a, x=1, processing=None): ...\n"
     verdict, found = parameter("tokenizer", old, new)
-    assert (verdict, found.text) == (Verdict.PARAM_RENAMED, "processing")
+    assert (verdict, found.text) == (FindingKind.PARAM_RENAMED, "processing")
 
 
 def test_parameters_that_were_merged_into_one_are_no_renames():
     old = "def f(a, theta=1, scaling=None):\n    return run(theta), run(scaling)\n"
     new = "def f(a, rope=None):\n    return run(rope), 0\n"
-    assert parameter("theta", old, new) == (Verdict.PARAM_REMOVED, None)
+    assert parameter("theta", old, new) == (FindingKind.PARAM_REMOVED, None)
 
 
 def test_equal_declarations_and_passed_on_keywords_tell_nothing():
     head = "class A:\n    def __init__(\n        self,\n        one=None,\n        two=None,\n    ):\n"
     old = head + "        super().__init__(\n            one=one,\n            two=two,\n        )\n"
     new = old.replace("one", "three").replace("two", "four")
-    assert parameter("one", old, new, function="pkg.A") == (Verdict.PARAM_REMOVED, None)
+    assert parameter("one", old, new, function="pkg.A") == (FindingKind.PARAM_REMOVED, None)
 
 
 def test_a_parameter_that_became_several_is_told_and_not_trusted():
     old = "def f(a, position: int): ...\n"
     new = "def f(a, position_x: int, position_y: int): ...\n"
     verdict, found = parameter("position", old, new, positional=1)
-    assert (verdict, found.text, found.certain) == (Verdict.PARAM_RENAMED, "position_x", False)
+    assert (verdict, found.text, found.certain) == (FindingKind.PARAM_RENAMED, "position_x", False)
 
 
 def test_parameters_of_other_types_are_no_renames():
-    assert parameter("n", "def f(a, n: int = 1): ...", "def f(a, p: str = 'x'): ...") == (Verdict.PARAM_REMOVED, None)
-    assert parameter("n", "def f(a, n=None): ...", "def f(a, p=None, q=None): ...") == (Verdict.PARAM_REMOVED, None)
-    assert parameter("n", "def f(a, n=1): ...", "def f(a): ...") == (Verdict.PARAM_REMOVED, None)
+    assert parameter("n", "def f(a, n: int = 1): ...", "def f(a, p: str = 'x'): ...") == (
+        FindingKind.PARAM_REMOVED,
+        None,
+    )
+    assert parameter("n", "def f(a, n=None): ...", "def f(a, p=None, q=None): ...") == (FindingKind.PARAM_REMOVED, None)
+    assert parameter("n", "def f(a, n=1): ...", "def f(a): ...") == (FindingKind.PARAM_REMOVED, None)
 
 
 def test_a_renamed_parameter_is_trusted_only_if_the_call_then_binds():
@@ -440,7 +443,7 @@ def test_fields_of_a_dataclass_are_parameters_where_they_are_passed_and_members_
     new = old.replace("size: int", "length: int")
     assert parameter("size", old, new, function="pkg.C")[1].text == "length"
     verdict, found = member("size", old, new)
-    assert (verdict, found.text) == (Verdict.RENAMED, "pkg.C.length")
+    assert (verdict, found.text) == (FindingKind.RENAMED, "pkg.C.length")
 
 
 @pytest.mark.parametrize("action", [Action.CALL, Action.READ])

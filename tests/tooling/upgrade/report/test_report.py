@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from tooling.upgrade.findings import Audit, Evidence, Finding, Replacement, Severity, Unseen, Verdict
+from tooling.upgrade.findings import Audit, AuditFinding, AuditSeverity, Evidence, FindingKind, Replacement, Unseen
 from tooling.upgrade.report.document import MEANING, document, open_share
 from tooling.upgrade.report.sarif import sarif
 from tooling.upgrade.report.text import code, escaped, markdown, text
 
-MOVED = Finding(
+MOVED = AuditFinding(
     path="train/serve.py",
     line=7,
     end_line=7,
-    kind=Verdict.MOVED,
-    severity=Severity.BREAKING,
+    kind=FindingKind.MOVED,
+    severity=AuditSeverity.BREAKING,
     confidence=0.987,
     distribution="vllm",
     symbol="vllm.utils.Counter",
@@ -26,9 +26,15 @@ MOVED = Finding(
     fixable=True,
 )
 LATER = replace(
-    MOVED, line=30, end_line=32, kind=Verdict.DEPRECATED, severity=Severity.WARNING, replacement=None, fixable=False
+    MOVED,
+    line=30,
+    end_line=32,
+    kind=FindingKind.DEPRECATED,
+    severity=AuditSeverity.WARNING,
+    replacement=None,
+    fixable=False,
 )
-QUIET = replace(LATER, kind=Verdict.PRIVATE, severity=Severity.INFO, message="`_x` is private")
+QUIET = replace(LATER, kind=FindingKind.PRIVATE, severity=AuditSeverity.INFO, message="`_x` is private")
 AUDIT = Audit(
     distribution="vllm",
     old_version="0.17.0",
@@ -47,12 +53,12 @@ AUDIT = Audit(
 
 
 def test_every_verdict_has_a_meaning() -> None:
-    assert set(MEANING) == set(Verdict)
+    assert set(MEANING) == set(FindingKind)
 
 
 def test_the_worst_of_an_audit_leaves_information_out() -> None:
-    assert AUDIT.worst() is Severity.BREAKING
-    assert replace(AUDIT, findings=(LATER, QUIET)).worst() is Severity.WARNING
+    assert AUDIT.worst() is AuditSeverity.BREAKING
+    assert replace(AUDIT, findings=(LATER, QUIET)).worst() is AuditSeverity.WARNING
     assert replace(AUDIT, findings=(QUIET,)).worst() is None
 
 
@@ -108,7 +114,7 @@ def test_sarif_has_a_rule_for_each_result_and_levels_of_its_own() -> None:
 
 
 def test_a_fingerprint_survives_edits_above_the_line() -> None:
-    def fingerprint(finding: Finding) -> dict[str, str]:
+    def fingerprint(finding: AuditFinding) -> dict[str, str]:
         log = sarif([replace(AUDIT, findings=(finding,))], tool_version="0.1.0")
         return log["runs"][0]["results"][0]["partialFingerprints"]
 

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tooling.upgrade.sources.index_config import Index, IndexSettings
+from tooling.upgrade.sources.index_config import IndexSettings, PackageIndex
 from tooling.upgrade.sources.indexed import Catalogue
 
 
@@ -207,7 +207,7 @@ def catalogue(server, tmp_path):
     """Makes a catalogue over the server; keywords as `Catalogue` and `IndexSettings` have them."""
 
     def make(*, offline=False, known=(), report=lambda _line: None, **settings):
-        indexes = settings.pop("indexes", (Index(f"{server.url}/simple"),))
+        indexes = settings.pop("indexes", (PackageIndex(f"{server.url}/simple"),))
         chosen = IndexSettings(indexes=indexes, **{"retries": 2, "timeout": 5.0, **settings})
         return Catalogue(tmp_path / "cache", offline=offline, settings=chosen, known=known, report=report)
 

@@ -10,7 +10,7 @@ import pytest
 from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import ArchiveError, OfflineError, UpstreamError
 from tooling.upgrade.sources import remote
-from tooling.upgrade.sources.index_config import Index, IndexSettings
+from tooling.upgrade.sources.index_config import IndexSettings, PackageIndex
 from tooling.upgrade.sources.indexed import Catalogue, open_release, versions
 
 WHEEL = "pkg-1.0-py3-none-any.whl"
@@ -129,7 +129,7 @@ def test_a_page_that_comes_compressed_unasked_is_read(server, wheel, catalogue):
 
 def test_a_proxy_is_used_where_one_is_configured(server, wheel, catalogue):
     server.files[WHEEL] = wheel(SOURCES)
-    elsewhere = (Index("http://elsewhere.invalid/simple"),)
+    elsewhere = (PackageIndex("http://elsewhere.invalid/simple"),)
     assert catalogue(indexes=elsewhere, proxy=server.url).release("pkg==1.0").files()
     assert {headers["Host"] for _, _, headers in server.log} == {"elsewhere.invalid"}
 
@@ -262,7 +262,7 @@ def test_offline_a_release_that_was_never_read_is_missed_with_what_to_do(server,
 def test_with_the_network_gone_the_cache_still_answers(server, wheel, catalogue):
     server.files[WHEEL] = wheel(SOURCES)
     catalogue().release("pkg==1.0")
-    gone = (Index("http://127.0.0.1:1/simple"),)
+    gone = (PackageIndex("http://127.0.0.1:1/simple"),)
     assert catalogue(indexes=gone, retries=0).release("pkg==1.0").files()
     with pytest.raises(OfflineError, match="no answer"):
         catalogue(indexes=gone, retries=0).release("other==1.0")
@@ -311,7 +311,7 @@ def test_two_indexes_may_have_different_files_under_one_name(server, wheel, cata
 
 def read_once(arguments):
     folder, url = arguments
-    settings = IndexSettings(indexes=(Index(f"{url}/simple"),))
+    settings = IndexSettings(indexes=(PackageIndex(f"{url}/simple"),))
     return Catalogue(folder, settings=settings).release("pkg==1.0").digest()
 
 
@@ -326,7 +326,7 @@ def test_processes_share_one_cache(server, wheel, tmp_path):
 
 def test_the_functions_do_what_the_catalogue_does(server, wheel, tmp_path):
     server.files[WHEEL] = wheel(SOURCES)
-    settings = IndexSettings(indexes=(Index(f"{server.url}/simple"),))
+    settings = IndexSettings(indexes=(PackageIndex(f"{server.url}/simple"),))
     lines = []
     release = open_release("Pkg==1.0", cache=tmp_path, offline=False, settings=settings, report=lines.append)
     assert release.origin.distribution == "pkg"

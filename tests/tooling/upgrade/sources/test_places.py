@@ -8,7 +8,7 @@ import pytest
 
 from tooling.upgrade.errors import ArchiveError, UpstreamError
 from tooling.upgrade.sources.cache import Cache, default_folder
-from tooling.upgrade.sources.index_config import Index
+from tooling.upgrade.sources.index_config import PackageIndex
 from tooling.upgrade.sources.links import FileLink, choose
 from tooling.upgrade.sources.pages import read_page
 
@@ -43,7 +43,7 @@ def test_an_index_may_be_a_folder_with_pages(catalogue, folder, tmp_path):
     page.parent.mkdir(parents=True)
     digest = hashlib.sha256((folder / WHEEL).read_bytes()).hexdigest()
     page.write_text(f'<a href="../../wheels/{WHEEL}#sha256={digest}">{WHEEL}</a>')
-    index = Index((tmp_path / "simple").as_uri())
+    index = PackageIndex((tmp_path / "simple").as_uri())
     assert catalogue(indexes=(index,)).release("pkg==1.0").origin.verified == "whole"
     page.write_text(f'<a href="../../wheels/{WHEEL}#sha256={"0" * 64}">{WHEEL}</a>')
     with pytest.raises(ArchiveError, match="the index says"):
@@ -51,7 +51,7 @@ def test_an_index_may_be_a_folder_with_pages(catalogue, folder, tmp_path):
 
 
 def test_an_index_may_be_flat(catalogue, folder):
-    assert catalogue(indexes=(Index(folder.as_uri(), flat=True),)).versions("pkg")[0].text == "1.0"
+    assert catalogue(indexes=(PackageIndex(folder.as_uri(), flat=True),)).versions("pkg")[0].text == "1.0"
 
 
 def test_a_page_of_links_is_read(catalogue, folder, tmp_path):
@@ -81,15 +81,15 @@ def test_with_no_place_configured_the_error_says_so(catalogue):
 
 def test_a_name_is_taken_from_the_first_index_only_where_uv_would(catalogue, server, folder, wheel):
     server.files["pkg-9.0-py3-none-any.whl"] = wheel(SOURCES, version="9.0")
-    indexes = (Index(folder.as_uri(), flat=True), Index(f"{server.url}/simple"))
+    indexes = (PackageIndex(folder.as_uri(), flat=True), PackageIndex(f"{server.url}/simple"))
     assert [v.text for v in catalogue(indexes=indexes, first_index=True).versions("pkg")] == ["1.0"]
     assert [v.text for v in catalogue(indexes=indexes).versions("pkg")] == ["1.0", "9.0"]
 
 
 def test_what_the_first_index_cannot_give_is_read_from_the_next_and_said(catalogue, server, folder, wheel):
     server.files["pkg-9.0-py3-none-any.whl"] = wheel(SOURCES, version="9.0")
-    silent, public = Index("http://127.0.0.1:1/simple"), Index(f"{server.url}/simple")
-    for first in (silent, Index(folder.as_uri(), flat=True)):
+    silent, public = PackageIndex("http://127.0.0.1:1/simple"), PackageIndex(f"{server.url}/simple")
+    for first in (silent, PackageIndex(folder.as_uri(), flat=True)):
         said: list[str] = []
         found = catalogue(indexes=(first, public), first_index=True, retries=0, report=said.append)
         assert found.release("pkg==9.0").origin.url.startswith(server.url)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tooling.upgrade.symbols import Keyword, Parameter, Signature
-from tooling.upgrade.uses import Argument, Arguments, Place
+from tooling.upgrade.uses import Argument, PassedArguments, SourcePlace
 from tooling.upgrade.verdicts.binding import STAR, STARS, bind
 from tooling.upgrade.verdicts.presence import renamed_parameter
 from tooling.upgrade.verdicts.returns import call_arguments, fits
 
-HERE = Place("client.py", 1, 0, 1, 1)
+HERE = SourcePlace("client.py", 1, 0, 1, 1)
 
 
 def signature(text: str) -> Signature:
@@ -40,10 +40,12 @@ def parameter(each, kind, default) -> Parameter:
     return Parameter(each.arg, kind, text, text, ast.unparse(each.annotation) if each.annotation else "")
 
 
-def call(*positional: int, partial: bool = False, star: bool = False, stars: bool = False, **named: int) -> Arguments:
+def call(
+    *positional: int, partial: bool = False, star: bool = False, stars: bool = False, **named: int
+) -> PassedArguments:
     given = [Argument(HERE, None, index) for index in range(len(positional))]
     given += [Argument(HERE, name, -1) for name in named]
-    return Arguments(tuple(given), star, stars, partial)
+    return PassedArguments(tuple(given), star, stars, partial)
 
 
 def refuse(_name: str) -> Keyword:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from tooling.upgrade.findings import Severity, Verdict
+from tooling.upgrade.findings import AuditSeverity, FindingKind
 from tooling.upgrade.uses import (
     AllOf,
     AnyOf,
@@ -13,12 +13,12 @@ from tooling.upgrade.uses import (
     Constant,
     DeadGuard,
     Not,
-    Place,
+    SourcePlace,
     Undecided,
     VersionSource,
 )
-from tooling.upgrade.verdicts.comparison import Comparison
-from tooling.upgrade.verdicts.guards import Side, catches, compare, dead, describe, evaluate, reachable
+from tooling.upgrade.verdicts.comparison import ReleasePair
+from tooling.upgrade.verdicts.guards import ReleaseSide, catches, compare, dead, describe, evaluate, reachable
 
 
 class Held:
@@ -38,7 +38,7 @@ def up(operator: str, literal: str, parts: int = 0) -> CompareVersion:
     return CompareVersion(VersionSource.MODULE, "up", operator, literal, parts)
 
 
-SIDE = Side([("up", Held("up", "2.0"))])
+SIDE = ReleaseSide([("up", Held("up", "2.0"))])
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_conditions_have_three_values() -> None:
 
 
 def test_a_distribution_is_found_under_any_spelling() -> None:
-    side = Side([("my-dist", Held("my", "2.0"))])
+    side = ReleaseSide([("my-dist", Held("my", "2.0"))])
     assert evaluate(CompareVersion(VersionSource.DISTRIBUTION, "My_Dist", ">=", "2"), side) is True
 
 
@@ -81,10 +81,10 @@ def test_a_package_that_does_not_change_decides_nothing() -> None:
 
 
 def guard(condition) -> DeadGuard:
-    return DeadGuard(Place("client.py", 3, 0, 3, 9), condition)
+    return DeadGuard(SourcePlace("client.py", 3, 0, 3, 9), condition)
 
 
-PAIR = Comparison("up", Held("up", "1.0"), Held("up", "2.0"))
+PAIR = ReleasePair("up", Held("up", "1.0"), Held("up", "2.0"))
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_a_guard_is_dead_if_every_allowed_version_answers_alike(condition, allow
     finding = dead("client.py", guard(condition), PAIR, SpecifierSet(allowed))
     assert (finding is not None) is (answer is not None)
     if finding is not None:
-        assert finding.kind is Verdict.GUARD_DEAD
-        assert finding.severity is Severity.WARNING
+        assert finding.kind is FindingKind.GUARD_DEAD
+        assert finding.severity is AuditSeverity.WARNING
         assert f"is {answer} for" in finding.message
         assert not finding.fixable
 

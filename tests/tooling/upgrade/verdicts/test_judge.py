@@ -6,14 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tooling.upgrade.findings import Replacement, Severity, Verdict
+from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.sources.folder import memory_release
 from tooling.upgrade.upstream import open_upstream
 from tooling.upgrade.uses import (
     Action,
     Argument,
-    Arguments,
-    Attempt,
     Attribute,
     Called,
     ClientMethod,
@@ -25,13 +23,15 @@ from tooling.upgrade.uses import (
     InstanceOf,
     Name,
     Not,
-    Place,
+    PassedArguments,
+    SourcePlace,
+    TryPart,
     Undecided,
     Unknown,
     Use,
     VersionSource,
 )
-from tooling.upgrade.verdicts import Comparison, JudgeContext, audit, judge
+from tooling.upgrade.verdicts import JudgeContext, ReleasePair, audit, judge
 
 OLD = """
 class LLM:
@@ -55,16 +55,16 @@ def unknown(): return compute()
 """
 
 
-def compared(old: str = OLD, new: str = NEW) -> Comparison:
-    return Comparison(
+def compared(old: str = OLD, new: str = NEW) -> ReleasePair:
+    return ReleasePair(
         "up",
         open_upstream(memory_release({"up/__init__.py": old}, "up", "1.0")),
         open_upstream(memory_release({"up/__init__.py": new}, "up", "2.0")),
     )
 
 
-def at(line: int, column: int = 0) -> Place:
-    return Place("client.py", line, column, line, column + 1)
+def at(line: int, column: int = 0) -> SourcePlace:
+    return SourcePlace("client.py", line, column, line, column + 1)
 
 
 def use(action: Action, target, line: int = 1, *, text: str = "", **more) -> Use:
@@ -74,17 +74,17 @@ def use(action: Action, target, line: int = 1, *, text: str = "", **more) -> Use
 def call(target, *positional: int, line: int = 1, **named: int) -> Use:
     given = [Argument(at(line, 10 + index), None, index) for index in range(len(positional))]
     given += [Argument(at(line, 20 + index), name, -1) for index, name in enumerate(named)]
-    return use(Action.CALL, target, line, arguments=Arguments(tuple(given)))
+    return use(Action.CALL, target, line, arguments=PassedArguments(tuple(given)))
 
 
-def judged(one: Use, pair: Comparison | None = None, **context):
+def judged(one: Use, pair: ReleasePair | None = None, **context):
     pair = pair or compared()
     return judge(one, pair.old, pair.new, JudgeContext("up", (pair,), **context))
 
 
 def test_a_name_that_is_gone_is_breaking_and_shows_where_it_was() -> None:
     (finding,) = judged(use(Action.IMPORT, Name("up.gone"), 3))
-    assert (finding.kind, finding.severity, finding.line) == (Verdict.REMOVED, Severity.BREAKING, 3)
+    assert (finding.kind, finding.severity, finding.line) == (FindingKind.REMOVED, AuditSeverity.BREAKING, 3)
     assert finding.symbol == "up.gone"
     assert finding.old.signature == "def gone()"
     assert (finding.old.file, finding.old.line) == ("up/__init__.py", 8)
@@ -93,8 +93,8 @@ def test_a_name_that_is_gone_is_breaking_and_shows_where_it_was() -> None:
 
 def test_what_explains_an_absence_decides_kind_and_replacement() -> None:
     found = Replacement("up.same", "same body", certain=True)
-    (finding,) = judged(use(Action.IMPORT, Name("up.gone")), explain=lambda *_: (Verdict.RENAMED, found))
-    assert finding.kind is Verdict.RENAMED
+    (finding,) = judged(use(Action.IMPORT, Name("up.gone")), explain=lambda *_: (FindingKind.RENAMED, found))
+    assert finding.kind is FindingKind.RENAMED
     assert finding.replacement == found
     assert finding.fixable
     assert finding.new.signature == "def same(a, b=1)"
@@ -102,20 +102,20 @@ def test_what_explains_an_absence_decides_kind_and_replacement() -> None:
 
 def test_an_argument_is_the_place_of_what_is_said_of_it() -> None:
     (finding,) = judged(call(Name("up.LLM"), 1, swap=2, line=5))
-    assert (finding.kind, finding.parameter, finding.column) == (Verdict.PARAM_REMOVED, "swap", 20)
+    assert (finding.kind, finding.parameter, finding.column) == (FindingKind.PARAM_REMOVED, "swap", 20)
     assert finding.old.signature == "class LLM(model, swap=4)"
     assert finding.new.signature == "class LLM(model)"
 
 
 def test_a_method_of_an_instance_is_named_by_its_class() -> None:
     (finding,) = judged(call(Attribute(Called(Name("up.LLM")), "encode"), 1))
-    assert (finding.kind, finding.symbol) == (Verdict.REMOVED, "up.LLM.encode")
+    assert (finding.kind, finding.symbol) == (FindingKind.REMOVED, "up.LLM.encode")
 
 
 def test_a_default_that_changed_is_a_warning_for_those_who_rely_on_it() -> None:
     generate = Attribute(InstanceOf(Name("up.LLM")), "generate")
     (finding,) = judged(call(generate, 1))
-    assert (finding.kind, finding.severity) == (Verdict.DEFAULT_CHANGED, Severity.WARNING)
+    assert (finding.kind, finding.severity) == (FindingKind.DEFAULT_CHANGED, AuditSeverity.WARNING)
     assert judged(call(generate, 1, use_tqdm=1)) == []
 
 
@@ -132,10 +132,10 @@ def test_a_call_that_never_fitted_is_not_the_new_versions_fault() -> None:
 def test_one_of_two_types_is_a_warning_and_both_are_breaking() -> None:
     either = Either((Called(Name("up.LLM")), Called(Name("up.Engine"))))
     (finding,) = judged(call(Attribute(either, "encode"), 1))
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is AuditSeverity.WARNING
     both = Either((Called(Name("up.LLM")), Called(Name("up.LLM"))))
     (finding,) = judged(call(Attribute(both, "encode"), 1))
-    assert finding.severity is Severity.BREAKING
+    assert finding.severity is AuditSeverity.BREAKING
 
 
 def test_an_unknown_receiver_is_never_judged() -> None:
@@ -153,7 +153,7 @@ def test_a_probe_never_fails() -> None:
 
 def test_unevaluated_code_breaks_for_type_checkers_only() -> None:
     (finding,) = judged(use(Action.IMPORT, Name("up.gone"), evaluated=False))
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is AuditSeverity.WARNING
 
 
 def new_version(literal: str) -> CompareVersion:
@@ -165,26 +165,26 @@ def test_only_what_the_new_version_reaches_is_judged() -> None:
     assert judged(replace(gone, conditions=(Not(new_version("2.0")),))) == []
     assert judged(replace(gone, conditions=(HasName(Name("up"), "gone"),))) == []
     (finding,) = judged(replace(gone, conditions=(Not(new_version("3.0")),)))
-    assert finding.severity is Severity.BREAKING
+    assert finding.severity is AuditSeverity.BREAKING
     assert finding.guard == "not (up >= 3.0)"
 
 
 def test_an_undecided_condition_hides_nothing() -> None:
     (finding,) = judged(use(Action.READ, Name("up.gone"), conditions=(Undecided("sys.platform"),)))
-    assert (finding.severity, finding.guard) == (Severity.BREAKING, "sys.platform")
+    assert (finding.severity, finding.guard) == (AuditSeverity.BREAKING, "sys.platform")
 
 
 def test_code_for_the_new_version_is_judged_by_the_new_version_alone() -> None:
     (finding,) = judged(use(Action.READ, Name("up.never"), conditions=(new_version("2.0"),)))
-    assert (finding.kind, finding.severity) == (Verdict.REMOVED, Severity.BREAKING)
+    assert (finding.kind, finding.severity) == (FindingKind.REMOVED, AuditSeverity.BREAKING)
     assert judged(use(Action.READ, Name("up.never"))) == []
 
 
-BODY = Attempt(1, "body", frozenset({"ImportError"}))
-HANDLER = Attempt(1, "handler", frozenset({"ImportError"}), handler=0)
+BODY = TryPart(1, "body", frozenset({"ImportError"}))
+HANDLER = TryPart(1, "handler", frozenset({"ImportError"}), handler=0)
 
 
-def audited(*uses: Use, pair: Comparison | None = None, **more):
+def audited(*uses: Use, pair: ReleasePair | None = None, **more):
     class Index:
         files = (FileUses(path="client.py", digest="", uses=uses),)
 
@@ -202,7 +202,7 @@ def test_the_last_resort_is_what_breaks() -> None:
     tried = use(Action.IMPORT, Name("up.gone"), 2, attempts=(BODY,))
     fallback = use(Action.READ, Name("up.LLM.encode"), 4, text="up.LLM.encode", attempts=(HANDLER,))
     (finding,) = audited(tried, fallback).findings
-    assert (finding.line, finding.severity) == (4, Severity.BREAKING)
+    assert (finding.line, finding.severity) == (4, AuditSeverity.BREAKING)
 
 
 def test_a_handler_that_is_not_reached_is_not_judged() -> None:
@@ -214,20 +214,20 @@ def test_a_handler_that_is_not_reached_is_not_judged() -> None:
 def test_a_switched_off_feature_is_a_warning_that_names_it() -> None:
     tried = use(Action.IMPORT, Name("up.gone"), 2, attempts=(BODY,), switches=(Name("client.gone"),))
     (finding,) = audited(tried).findings
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is AuditSeverity.WARNING
     assert "client.gone is switched off" in finding.message
     assert finding.guard == "try ... except ImportError"
 
 
 def test_a_handler_that_raises_again_is_no_fallback() -> None:
     tried = use(Action.IMPORT, Name("up.gone"), 2, attempts=(replace(BODY, reraises=True),))
-    assert [each.severity for each in audited(tried).findings] == [Severity.BREAKING]
+    assert [each.severity for each in audited(tried).findings] == [AuditSeverity.BREAKING]
 
 
 def test_handling_any_error_of_a_call_is_no_fallback() -> None:
-    anything = Attempt(1, "body", frozenset({"Exception"}))
+    anything = TryPart(1, "body", frozenset({"Exception"}))
     (finding,) = audited(replace(call(Name("up.LLM"), 1, swap=2), attempts=(anything,))).findings
-    assert finding.severity is Severity.BREAKING
+    assert finding.severity is AuditSeverity.BREAKING
 
 
 def test_uses_of_a_gone_import_say_where_it_was_imported() -> None:
@@ -241,12 +241,12 @@ def test_uses_of_a_gone_import_say_where_it_was_imported() -> None:
 def test_uses_are_no_worse_than_their_import() -> None:
     imported = use(Action.IMPORT, Name("up.gone"), 1, text="gone", attempts=(BODY,))
     called = replace(call(Name("up.gone"), line=7), symbol_text="gone")
-    assert [each.line for each in audited(imported, called).findings if each.severity is Severity.BREAKING] == []
+    assert [each.line for each in audited(imported, called).findings if each.severity is AuditSeverity.BREAKING] == []
 
 
 def test_links_of_one_expression_give_one_finding() -> None:
     inner = use(Action.READ, Name("up.gone"), 3, text="up.gone")
-    outer = use(Action.CALL, Attribute(Name("up.gone"), "more"), 3, text="up.gone.more", arguments=Arguments())
+    outer = use(Action.CALL, Attribute(Name("up.gone"), "more"), 3, text="up.gone.more", arguments=PassedArguments())
     assert len(audited(inner, outer).findings) == 1
 
 
@@ -260,7 +260,7 @@ def test_what_cannot_be_seen_is_counted() -> None:
     assert (result.uses, result.judged, result.unresolved) == (3, 1, 1)
     assert [(each.count, each.example) for each in result.open] == [(1, "client.py:3")]
     (finding,) = result.findings
-    assert (finding.kind, finding.severity) == (Verdict.UNRESOLVED, Severity.INFO)
+    assert (finding.kind, finding.severity) == (FindingKind.UNRESOLVED, AuditSeverity.INFO)
 
 
 HOOKS_OLD = """
@@ -289,18 +289,18 @@ def override(name: str, *parameters: str, **more) -> Use:
 
 def test_an_override_that_drifted_shows_the_call_that_does_not_fit() -> None:
     (finding,) = judged(override("loss", "model"), compared(HOOKS_OLD, HOOKS_NEW))
-    assert (finding.kind, finding.severity) == (Verdict.OVERRIDE_DRIFT, Severity.BREAKING)
+    assert (finding.kind, finding.severity) == (FindingKind.OVERRIDE_DRIFT, AuditSeverity.BREAKING)
     assert "up/__init__.py:4 calls self.loss(1, count=2)" in finding.message
 
 
 def test_a_decorated_override_may_take_more_than_it_shows() -> None:
     (finding,) = judged(override("loss", "model", decorated=True), compared(HOOKS_OLD, HOOKS_NEW))
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is AuditSeverity.WARNING
 
 
 def test_an_override_of_a_lost_helper_is_a_warning() -> None:
     (finding,) = judged(override("helper"), compared(HOOKS_OLD, HOOKS_NEW))
-    assert (finding.kind, finding.severity) == (Verdict.OVERRIDE_DRIFT, Severity.WARNING)
+    assert (finding.kind, finding.severity) == (FindingKind.OVERRIDE_DRIFT, AuditSeverity.WARNING)
 
 
 @pytest.mark.parametrize("name", ["__init__", "__new__"])
@@ -330,9 +330,11 @@ def test_equal_releases_differ_in_nothing() -> None:
 def test_what_stands_on_a_moved_name_is_judged_at_its_new_place() -> None:
     old = open_upstream(memory_release({"up/__init__.py": "", "up/a.py": OLD}, "up", "1.0"))
     new = open_upstream(memory_release({"up/__init__.py": "", "up/b.py": NEW}, "up", "2.0"))
-    pair = Comparison("up", old, new)
+    pair = ReleasePair("up", old, new)
     moved = Replacement("up.b.LLM", "only home", certain=True)
     one = call(Attribute(Called(Name("up.a.LLM")), "encode"), 1)
     assert judged(one, pair) == []
-    (finding,) = judged(one, pair, explain=lambda absent, *_: (Verdict.MOVED, moved) if absent.name == "a" else None)
-    assert (finding.kind, finding.symbol) == (Verdict.REMOVED, "up.a.LLM.encode")
+    (finding,) = judged(
+        one, pair, explain=lambda absent, *_: (FindingKind.MOVED, moved) if absent.name == "a" else None
+    )
+    assert (finding.kind, finding.symbol) == (FindingKind.REMOVED, "up.a.LLM.encode")

@@ -37,7 +37,7 @@ _GAP = 64 << 10
 """Bytes between two wanted parts from which it is cheaper to ask twice."""
 
 
-class Reader(Protocol):
+class ArchiveReader(Protocol):
     """Random access to an archive."""
 
     size: int

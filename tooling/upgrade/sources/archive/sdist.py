@@ -37,7 +37,7 @@ def tar_members(path: Path, filename: str, wanted: Callable[[str], bool]) -> dic
         with gzip.open(path, "rb") as unpacked:
             stream = _Bounded(unpacked, filename)
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:  # type: ignore[call-overload]  # a stream is read from only
-                return _Collector(filename, wanted).collect(archive)
+                return _TarCollector(filename, wanted).collect(archive)
     except (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError) as error:
         raise ArchiveError(f"damaged archive: {error}", where=filename, fix="nothing of it was kept") from error
 
@@ -71,7 +71,7 @@ class _Header(tarfile.TarInfo):
         return header
 
 
-class _Collector:
+class _TarCollector:
     """What has been seen of one archive."""
 
     def __init__(self, where: str, wanted: Callable[[str], bool]) -> None:

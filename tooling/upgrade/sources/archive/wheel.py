@@ -18,14 +18,14 @@ from tooling.upgrade.sources.installation import is_native, is_source
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from tooling.upgrade.sources.archive.reading import Reader
+    from tooling.upgrade.sources.archive.reading import ArchiveReader
     from tooling.upgrade.sources.archive.zip import Member
 
 _INSTALLED = ("purelib", "platlib")
 """Folders of `<name>.data` whose content lands beside the packages."""
 
 
-def read_wheel(reader: Reader, *, vouched: bool) -> Contents:
+def read_wheel(reader: ArchiveReader, *, vouched: bool) -> Contents:
     """The sources of a wheel. vouched: whether the whole file's hash was checked; then a member may be missing from
     RECORD. Otherwise RECORD is all there is and must name each.
 

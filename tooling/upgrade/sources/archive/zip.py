@@ -19,7 +19,7 @@ from tooling.upgrade.sources.archive.reading import MAX_MEMBERS, Budget, checked
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tooling.upgrade.sources.archive.reading import Reader
+    from tooling.upgrade.sources.archive.reading import ArchiveReader
 
 TAIL = 64 << 10
 """Bytes read first, from the end: the end record, and of most wheels the whole directory."""
@@ -48,7 +48,7 @@ class Member:
     """Where the next member or the directory starts."""
 
 
-def directory(reader: Reader) -> list[Member]:
+def directory(reader: ArchiveReader) -> list[Member]:
     """All files of an archive, ordered by where they lie; folders are left out. Raises ArchiveError unless the archive
     is plain: one part, nothing before or between, no encryption, no links, no name twice."""
     start, size, count = _end_record(reader)
@@ -63,7 +63,7 @@ def directory(reader: Reader) -> list[Member]:
     return _laid_out(sorted(members, key=lambda member: member.offset), start, reader)
 
 
-def contents(reader: Reader, members: Sequence[Member]) -> Iterator[tuple[str, bytes]]:
+def contents(reader: ArchiveReader, members: Sequence[Member]) -> Iterator[tuple[str, bytes]]:
     """(name, content) of members, in the order they lie. Each one's length and CRC-32 are checked."""
     budget = Budget(reader.name)
     ordered = sorted(members, key=lambda member: member.offset)
@@ -79,7 +79,7 @@ def _bound(member: Member) -> int:
     return min(member.end, member.offset + 30 + len(member.raw_name) + _FULL16 + member.compressed)
 
 
-def _end_record(reader: Reader) -> tuple[int, int, int]:
+def _end_record(reader: ArchiveReader) -> tuple[int, int, int]:
     """(start, size, entries) of the central directory."""
     length = min(reader.size, TAIL)
     tail = reader.read(reader.size - length, length)
@@ -103,7 +103,7 @@ def _end_record(reader: Reader) -> tuple[int, int, int]:
     return start, size, count
 
 
-def _end_record64(reader: Reader, locator: bytes) -> tuple[int, int, int, int]:
+def _end_record64(reader: ArchiveReader, locator: bytes) -> tuple[int, int, int, int]:
     """(where it lies, size, start, entries), of the record the locator points to."""
     _, where, disks = struct.unpack("<LQL", locator[4:])
     if disks > 1 or where + 56 > reader.size:
@@ -168,7 +168,7 @@ def _zip64(extra: bytes, size: int, compressed: int, offset: int, where: str) ->
     return size, compressed, offset
 
 
-def _laid_out(members: list[Member], directory_start: int, reader: Reader) -> list[Member]:
+def _laid_out(members: list[Member], directory_start: int, reader: ArchiveReader) -> list[Member]:
     """Members with their ends, folders dropped; ArchiveError where two overlap or share a name."""
     seen: set[str] = set()
     files = []
@@ -185,7 +185,7 @@ def _laid_out(members: list[Member], directory_start: int, reader: Reader) -> li
     return files
 
 
-def _content(reader: Reader, member: Member) -> bytes:
+def _content(reader: ArchiveReader, member: Member) -> bytes:
     header = reader.read(member.offset, 30)
     if header[:4] != _LOCAL:
         raise _damaged(reader, f"{member.name!r} is not where the directory says")
@@ -218,5 +218,5 @@ def _content(reader: Reader, member: Member) -> bytes:
     return content
 
 
-def _damaged(reader: Reader, what: str) -> ArchiveError:
+def _damaged(reader: ArchiveReader, what: str) -> ArchiveError:
     return ArchiveError(f"damaged archive: {what}", where=reader.name, fix="nothing of it was kept; fetch it again")

@@ -12,8 +12,8 @@ from tooling.upgrade.uses import Attribute, ClientClass, InstanceOf, SuperOf
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tooling.upgrade.usage.link.store import Store
-    from tooling.upgrade.uses import Derivation
+    from tooling.upgrade.usage.link.store import FactsStore
+    from tooling.upgrade.uses import AccessPath
 
 
 MAX_ALTERNATIVES = 8
@@ -23,7 +23,7 @@ MAX_ALTERNATIVES = 8
 class Ours:
     """Something of a package that is asked for."""
 
-    derivation: Derivation
+    derivation: AccessPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Super:
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class LinkedModule:
     """A module of the repository."""
 
     path: str
@@ -74,13 +74,13 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ValueRow:
     """A tuple."""
 
     members: tuple[Alternatives, ...]
 
 
-Value = Ours | OwnClass | OwnInstance | OwnFunction | Super | Module | Held | Row
+Value = Ours | OwnClass | OwnInstance | OwnFunction | Super | LinkedModule | Held | ValueRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def has_ours(alternatives: Alternatives, depth: int = 3) -> bool:
             return True
         if depth and isinstance(value, Held) and has_ours(value.inside, depth - 1):
             return True
-        if depth and isinstance(value, Row) and any(has_ours(member, depth - 1) for member in value.members):
+        if depth and isinstance(value, ValueRow) and any(has_ours(member, depth - 1) for member in value.members):
             return True
     return False
 
@@ -125,13 +125,13 @@ def has_ours(alternatives: Alternatives, depth: int = 3) -> bool:
 _MAX_CLASSES = 40
 
 
-class Lineage:
+class RepositoryLineage:
     """What a class descends from."""
 
     def __init__(self) -> None:
         self.own: list[OwnClass] = []
         """Classes of the repository in the order they are looked through, itself first."""
-        self.ours: list[Derivation] = []
+        self.ours: list[AccessPath] = []
         """Bases that belong to packages."""
         self.foreign = False
         """Whether there are bases that nobody knows."""
@@ -140,9 +140,9 @@ class Lineage:
 class Classes:
     """Members of classes."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: FactsStore) -> None:
         self._store = store
-        self._lineages: dict[OwnClass, Lineage] = {}
+        self._lineages: dict[OwnClass, RepositoryLineage] = {}
 
     def value(self, path: str, number: int) -> Alternatives:
         """What a row of a file's table may be."""
@@ -152,15 +152,15 @@ class Classes:
         """What a function gives when it is called."""
         raise NotImplementedError
 
-    def lineage(self, owner: OwnClass) -> Lineage:
+    def lineage(self, owner: OwnClass) -> RepositoryLineage:
         """Bases, followed to the end."""
         found = self._lineages.get(owner)
         if found is None:
-            found = self._lineages[owner] = Lineage()
+            found = self._lineages[owner] = RepositoryLineage()
             self._collect(owner, found)
         return found
 
-    def _collect(self, owner: OwnClass, into: Lineage) -> None:
+    def _collect(self, owner: OwnClass, into: RepositoryLineage) -> None:
         if owner in into.own or len(into.own) > _MAX_CLASSES:
             return
         into.own.append(owner)
@@ -201,7 +201,7 @@ class Classes:
         inherited = one(Ours(Attribute(self._base(holder, owner, lineage), name)))
         return joined([inherited, (Alternative(None),)]) if lineage.foreign else inherited
 
-    def _base(self, holder: OwnClass | OwnInstance | Super, owner: OwnClass, lineage: Lineage) -> Derivation:
+    def _base(self, holder: OwnClass | OwnInstance | Super, owner: OwnClass, lineage: RepositoryLineage) -> AccessPath:
         if isinstance(holder, Super):
             return SuperOf(tuple(lineage.ours))
         client = self.client_class(owner)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from tooling.upgrade.usage.conditions import is_decidable, negated
 from tooling.upgrade.usage.link.classes import Ours
 from tooling.upgrade.usage.link.scopes import linked_condition
-from tooling.upgrade.uses import Attempt, Condition, Constant, Name
+from tooling.upgrade.uses import Condition, Constant, Name, TryPart
 
 if TYPE_CHECKING:
     from tooling.upgrade.usage.link.resolve import Resolver
-    from tooling.upgrade.usage.link.store import Store
+    from tooling.upgrade.usage.link.store import FactsStore
 
 _IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException", "*"})
 _OTHER_FILE = 100_000
@@ -21,13 +21,13 @@ _OTHER_FILE = 100_000
 class Contexts:
     """Conditions and attempts of all files."""
 
-    def __init__(self, link: Resolver, store: Store) -> None:
+    def __init__(self, link: Resolver, store: FactsStore) -> None:
         self._link = link
         self._store = store
         self._conditions: dict[tuple[str, int], Condition] = {}
         self._files: dict[str, int] = {}
         self._places: dict[tuple[str, int], tuple[Condition, ...]] = {}
-        self._tries: dict[tuple[str, int], tuple[Attempt, ...]] = {}
+        self._tries: dict[tuple[str, int], tuple[TryPart, ...]] = {}
 
     def condition(self, path: str, number: int) -> Condition:
         """A test of a file; number + 1, negative where it must fail."""
@@ -46,7 +46,7 @@ class Contexts:
             known = self._places[path, context] = tuple(one for one in found if one != Constant(True))
         return known
 
-    def attempts(self, path: str, context: int) -> tuple[Attempt, ...]:
+    def attempts(self, path: str, context: int) -> tuple[TryPart, ...]:
         """All attempts around a place."""
         known = self._tries.get((path, context))
         if known is None:
@@ -55,12 +55,12 @@ class Contexts:
             known = self._tries[path, context] = tuple(self._attempt(path, row) for row in rows)
         return known
 
-    def _attempt(self, path: str, row: Any) -> Attempt:
+    def _attempt(self, path: str, row: Any) -> TryPart:
         number, part, caught, handler, reraises = row
         names: set[str] = set()
         for entry in caught:
             names.update([entry] if isinstance(entry, str) else self._exception(path, entry))
-        return Attempt(number, part, frozenset(names), handler, reraises)
+        return TryPart(number, part, frozenset(names), handler, reraises)
 
     def _exception(self, path: str, number: int) -> list[str]:
         facts = self._store.facts(path)
@@ -71,12 +71,12 @@ class Contexts:
         return [one.derivation.dotted for one in found if isinstance(one, Ours) and isinstance(one.derivation, Name)]
 
     def bindings(
-        self, path: str, guards: tuple[tuple[str, int], ...], known: tuple[Attempt, ...]
-    ) -> tuple[list[Condition], list[Attempt]]:
+        self, path: str, guards: tuple[tuple[str, int], ...], known: tuple[TryPart, ...]
+    ) -> tuple[list[Condition], list[TryPart]]:
         """What the bindings that a value came through add: conditions that a release can decide, and imports that were
         tried. Of the latter only failures to import count at the use: nothing else was tried there."""
         conditions: list[Condition] = []
-        attempts: list[Attempt] = []
+        attempts: list[TryPart] = []
         for file, context in guards:
             conditions += [one for one in self.conditions(file, context) if is_decidable(one)]
             for attempt in self.attempts(file, context):
@@ -85,7 +85,7 @@ class Contexts:
                 number = attempt.number + (
                     0 if file == path else (_OTHER_FILE * (1 + self._files.setdefault(file, len(self._files))))
                 )
-                tried = Attempt(number, attempt.part, frozenset({"ImportError"}), attempt.handler, attempt.reraises)
+                tried = TryPart(number, attempt.part, frozenset({"ImportError"}), attempt.handler, attempt.reraises)
                 if all((one.number, one.part) != (number, attempt.part) for one in (*known, *attempts)):
                     attempts.append(tried)
         return list(dict.fromkeys(conditions)), attempts

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from tooling.upgrade.uses import (
+    AccessPath,
     Attribute,
     Awaited,
     Called,
     ClientClass,
-    Derivation,
     Either,
     Entered,
     InstanceOf,
-    Item,
+    ItemOf,
     Iterated,
     Name,
     Parametrised,
     SuperOf,
 )
 
-_STEPS = (Attribute, Called, InstanceOf, Awaited, Iterated, Item, Entered)
+_STEPS = (Attribute, Called, InstanceOf, Awaited, Iterated, ItemOf, Entered)
 
 
-def package_root(derivation: Derivation) -> str:
+def package_root(derivation: AccessPath) -> str:
     """The dotted path that a derivation starts from; of several the first."""
     while isinstance(derivation, _STEPS):
         derivation = derivation.base
@@ -31,7 +31,7 @@ def package_root(derivation: Derivation) -> str:
     return next((found for found in map(package_root, inner) if found), "")
 
 
-def _members(derivation: Derivation) -> tuple[Derivation, ...]:
+def _members(derivation: AccessPath) -> tuple[AccessPath, ...]:
     if isinstance(derivation, Either):
         return derivation.members
     if isinstance(derivation, SuperOf | ClientClass):
@@ -39,7 +39,7 @@ def _members(derivation: Derivation) -> tuple[Derivation, ...]:
     return derivation.arguments if isinstance(derivation, Parametrised) else ()
 
 
-def touches_private(derivation: Derivation) -> bool:
+def touches_private(derivation: AccessPath) -> bool:
     """Whether a private part (`_x`, not `__x__`) is named here: in the dotted path, or as the last attribute."""
     if isinstance(derivation, Attribute):
         return _is_private(derivation.name)

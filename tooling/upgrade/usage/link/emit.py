@@ -7,27 +7,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.conditions import is_decidable
-from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, Facts, UseRow
+from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, FileFacts, UseRow
 from tooling.upgrade.usage.guards import all_of, any_of, is_decided
 from tooling.upgrade.usage.link.classes import Alternative, Alternatives, Ours, OwnClass, OwnFunction
 from tooling.upgrade.usage.link.context import Contexts
 from tooling.upgrade.usage.link.derivations import package_root, touches_private
 from tooling.upgrade.uses import (
+    AccessPath,
     Action,
     Argument,
-    Arguments,
-    Attempt,
     Attribute,
     ClientMethod,
     ClientParameter,
     Condition,
     Constant,
     DeadGuard,
-    Derivation,
     Either,
     FileUses,
     Name,
-    Place,
+    PassedArguments,
+    SourcePlace,
+    TryPart,
     Unknown,
     Use,
 )
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.upgrade.usage.link.resolve import Resolver
-    from tooling.upgrade.usage.link.store import Store
+    from tooling.upgrade.usage.link.store import FactsStore
 
 
 class GuardedFunctions:
     """What else must hold inside of functions, by all places that name them."""
 
-    def __init__(self, store: Store, contexts: Contexts) -> None:
+    def __init__(self, store: FactsStore, contexts: Contexts) -> None:
         self._store = store
         self._contexts = contexts
         self._known: dict[tuple[str, str], tuple[Condition, ...]] = {}
@@ -94,7 +94,7 @@ _ACTIONS = {action.value: action for action in Action}
 class Emitter:
     """Uses of one file after the other."""
 
-    def __init__(self, link: Resolver, store: Store) -> None:
+    def __init__(self, link: Resolver, store: FactsStore) -> None:
         self._link = link
         self._store = store
         self._contexts = Contexts(link, store)
@@ -118,7 +118,7 @@ class Emitter:
         extensions = tuple(self._extensions(path, facts))
         return FileUses(path=path, digest=digest, uses=tuple(uses), guards=guards, extensions=extensions)
 
-    def _extensions(self, path: str, facts: Facts) -> Iterator[tuple[Derivation, frozenset[str]]]:
+    def _extensions(self, path: str, facts: FileFacts) -> Iterator[tuple[AccessPath, frozenset[str]]]:
         """What the classes of a file add to packages' classes."""
         for qualname in facts.classes:
             lineage = self._link.lineage(OwnClass(path, qualname))
@@ -149,9 +149,9 @@ class Emitter:
 
     def _targets(
         self, path: str, action: str, context: int, alternatives: Alternatives
-    ) -> Iterator[tuple[Derivation, tuple[tuple[str, int], ...]]]:
+    ) -> Iterator[tuple[AccessPath, tuple[tuple[str, int], ...]]]:
         """What a row is about: one use for all alternatives, or one for each where conditions tell them apart."""
-        found: list[tuple[Derivation, Alternative]] = []
+        found: list[tuple[AccessPath, Alternative]] = []
         for entry in alternatives:
             derivation = self._derivation(action, entry)
             if derivation is not None:
@@ -183,7 +183,7 @@ class Emitter:
                 return False
         return True
 
-    def _derivation(self, action: str, entry: Alternative) -> Derivation | None:
+    def _derivation(self, action: str, entry: Alternative) -> AccessPath | None:
         value = entry.value
         if isinstance(value, Ours):
             return value.derivation
@@ -212,7 +212,7 @@ class Emitter:
     def _overrides(self, path: str, row: Any, alternatives: Alternatives) -> Iterator[Use]:
         details = dict(row[4])
         for entry in alternatives:
-            bases: list[Derivation] = []
+            bases: list[AccessPath] = []
             if isinstance(entry.value, Ours):
                 bases = [entry.value.derivation]
             elif isinstance(entry.value, OwnClass):
@@ -222,7 +222,7 @@ class Emitter:
 
     # ------------------------------------------------------------------------------------------------------ one use
 
-    def _use(self, path: str, row: Any, target: Derivation, guards: tuple[tuple[str, int], ...]) -> Use:
+    def _use(self, path: str, row: Any, target: AccessPath, guards: tuple[tuple[str, int], ...]) -> Use:
         action, span, _, context, details = row
         given = dict(details)
         stands: ContextRow = self._store.facts(path).contexts[context]
@@ -231,7 +231,7 @@ class Emitter:
         dotted = package_root(target)
         return Use(
             action=_ACTIONS[action],
-            place=Place(path, *span),
+            place=SourcePlace(path, *span),
             target=target,
             package=self._link.package_of(dotted),
             arguments=self._arguments(path, given["arguments"]) if "arguments" in given else None,
@@ -249,7 +249,7 @@ class Emitter:
 
     def _conditions(
         self, path: str, context: int, guards: tuple[tuple[str, int], ...]
-    ) -> tuple[tuple[Condition, ...], tuple[Attempt, ...]]:
+    ) -> tuple[tuple[Condition, ...], tuple[TryPart, ...]]:
         conditions = self._contexts.conditions(path, context)
         around = self._guarded.conditions(path, self._store.facts(path).contexts[context][3])
         conditions = (*(one for one in around if one not in conditions), *conditions)
@@ -260,15 +260,15 @@ class Emitter:
             attempts = (*tried, *attempts)
         return conditions, attempts
 
-    def _arguments(self, path: str, row: Any) -> Arguments:
+    def _arguments(self, path: str, row: Any) -> PassedArguments:
         given, has_star, has_double_star, partial = row
         arguments = tuple(
-            Argument(Place(path, *span), name, position, literal, self._target(path, value), mapping)
+            Argument(SourcePlace(path, *span), name, position, literal, self._target(path, value), mapping)
             for span, name, position, literal, value, mapping in given
         )
-        return Arguments(arguments, has_star, has_double_star, partial)
+        return PassedArguments(arguments, has_star, has_double_star, partial)
 
-    def _target(self, path: str, number: int) -> Derivation | None:
+    def _target(self, path: str, number: int) -> AccessPath | None:
         """A value as a derivation, if it is a package's and nothing else."""
         found = self._link.value(path, number) if number != UNKNOWN else ()
         members = tuple(dict.fromkeys(one.value.derivation for one in found if isinstance(one.value, Ours)))
@@ -306,17 +306,17 @@ class Emitter:
                 continue
             condition = self._contexts.condition(path, number + 1)
             if is_decidable(condition):
-                yield DeadGuard(Place(path, *span), condition)
+                yield DeadGuard(SourcePlace(path, *span), condition)
 
 
-def _without_fields(arguments: Arguments | None, fields: frozenset[str]) -> Arguments:
+def _without_fields(arguments: PassedArguments | None, fields: frozenset[str]) -> PassedArguments:
     """Of a call that makes a class with further fields only the keywords that are none of these can be judged."""
     given = () if arguments is None else arguments.given
     kept = tuple(one for one in given if one.name is not None and one.name not in fields)
-    return Arguments(kept, has_star=True, has_double_star=True, partial=True)
+    return PassedArguments(kept, has_star=True, has_double_star=True, partial=True)
 
 
-def _rows(facts: Facts) -> list[UseRow]:
+def _rows(facts: FileFacts) -> list[UseRow]:
     """Rows by place. A read at the very place of something more telling says nothing new."""
     telling = {(row[1], row[2]) for row in facts.uses if row[0] != "read"}
     kept = dict.fromkeys(row for row in facts.uses if row[0] != "read" or (row[1], row[2]) not in telling)

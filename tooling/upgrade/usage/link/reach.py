@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tooling.upgrade.usage.facts import NONE
 from tooling.upgrade.usage.link.classes import (
     Alternatives,
-    Module,
+    LinkedModule,
     Ours,
     OwnClass,
     OwnFunction,
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tooling.upgrade.usage.link.resolve import Resolver
-    from tooling.upgrade.usage.link.store import Store
+    from tooling.upgrade.usage.link.store import FactsStore
 
 _ROUNDS = 5
 """How many files away from a package its values are followed."""
 
 
-def affected_files(link: Resolver, store: Store, mentioning: Iterable[str]) -> set[str]:
+def affected_files(link: Resolver, store: FactsStore, mentioning: Iterable[str]) -> set[str]:
     """The files whose uses are worth looking for."""
     wanted = set(mentioning)
     new = set(wanted)
@@ -46,7 +46,7 @@ def affected_files(link: Resolver, store: Store, mentioning: Iterable[str]) -> s
     return wanted
 
 
-def _importers(store: Store) -> dict[str, list[tuple[str, str | None]]]:
+def _importers(store: FactsStore) -> dict[str, list[tuple[str, str | None]]]:
     """By module: who imports it, and which name of it; None for all of it."""
     checkout = store.checkout
     edges: dict[str, list[tuple[str, str | None]]] = {}
@@ -70,7 +70,7 @@ def _importers(store: Store) -> dict[str, list[tuple[str, str | None]]]:
 class _Reach:
     """Names of modules that lead to packages."""
 
-    def __init__(self, link: Resolver, store: Store) -> None:
+    def __init__(self, link: Resolver, store: FactsStore) -> None:
         self._link = link
         self._store = store
         self._classes: dict[OwnClass, bool] = {}
@@ -97,7 +97,7 @@ class _Reach:
             )
         if isinstance(value, OwnInstance):
             return self._class_leads(OwnClass(value.path, value.qualname))
-        if isinstance(value, Module):
+        if isinstance(value, LinkedModule):
             return False  # importing a module is not yet using a name of it: the importer of that name counts
         return isinstance(value, OwnClass) and self._class_leads(value)
 

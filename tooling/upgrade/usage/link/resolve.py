@@ -5,30 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.upgrade.usage.facts import NONE, Facts
+from tooling.upgrade.usage.facts import NONE, FileFacts
 from tooling.upgrade.usage.link.classes import (
     UNKNOWN,
     Alternative,
     Alternatives,
     Classes,
     Held,
-    Module,
+    LinkedModule,
     Ours,
     OwnClass,
     OwnFunction,
     OwnInstance,
-    Row,
     Super,
     Value,
+    ValueRow,
     joined,
     one,
 )
-from tooling.upgrade.uses import Attribute, Awaited, Called, Entered, InstanceOf, Item, Iterated, Name
+from tooling.upgrade.uses import Attribute, Awaited, Called, Entered, InstanceOf, ItemOf, Iterated, Name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tooling.upgrade.usage.link.store import Store
+    from tooling.upgrade.usage.link.store import FactsStore
 
 _ITERABLES = frozenset(
     {"AbstractSet", "AsyncGenerator", "AsyncIterable", "AsyncIterator", "Collection", "Deque", "FrozenSet", "Generator"}
@@ -46,7 +46,7 @@ _CONTEXT_MAKERS = frozenset({"contextlib.contextmanager", "contextlib.asyncconte
 class Resolver(Classes):
     """Values of all files."""
 
-    def __init__(self, store: Store, packages: Sequence[str]) -> None:
+    def __init__(self, store: FactsStore, packages: Sequence[str]) -> None:
         super().__init__(store)
         self._packages = tuple(sorted(packages, key=len, reverse=True))
         self._known: dict[tuple[str, int], Alternatives] = {}
@@ -111,7 +111,7 @@ class Resolver(Classes):
 
     def symbol(self, path: str, parts: Sequence[str]) -> Alternatives:
         """What a path inside a module leads to."""
-        result = one(Module(path))
+        result = one(LinkedModule(path))
         for part in parts:
             result = self.attribute(result, part)
         return result
@@ -138,14 +138,14 @@ class Resolver(Classes):
         self._busy.discard(key)
         return joined(parts) if parts else UNKNOWN
 
-    def _not_bound(self, path: str, name: str, facts: Facts) -> Alternatives:
+    def _not_bound(self, path: str, name: str, facts: FileFacts) -> Alternatives:
         if path.endswith("__init__.py"):
             found = self._store.checkout.find(path, name, 1)
             if found is not None and not found[1] and found[0] != path:
-                return one(Module(found[0]))
+                return one(LinkedModule(found[0]))
         return self._from_stars(path, name, facts)
 
-    def _from_stars(self, path: str, name: str, facts: Facts) -> Alternatives:
+    def _from_stars(self, path: str, name: str, facts: FileFacts) -> Alternatives:
         """A name that only star imports can supply."""
         key = ("star", path, name)
         if key in self._busy or name.startswith("__"):
@@ -154,7 +154,7 @@ class Resolver(Classes):
         outside: list[Alternatives] = []
         for star in facts.stars:
             for entry in self.value(path, star):
-                if isinstance(entry.value, Module):
+                if isinstance(entry.value, LinkedModule):
                     found = self._exported(entry.value.path, name)
                     if found is not None:
                         self._busy.discard(key)
@@ -184,7 +184,7 @@ class Resolver(Classes):
             return one(OwnClass(path, row[1]))
         return self._decorated(path, row[1], facts)
 
-    def _decorated(self, path: str, qualname: str, facts: Facts) -> Alternatives:
+    def _decorated(self, path: str, qualname: str, facts: FileFacts) -> Alternatives:
         return one(OwnFunction(path, qualname)) if qualname in facts.functions else UNKNOWN
 
     # ------------------------------------------------------------------------------------------------------- steps
@@ -195,7 +195,7 @@ class Resolver(Classes):
         def rule(value: Value) -> Alternatives:
             if isinstance(value, Ours):
                 return one(Ours(Attribute(value.derivation, name)))
-            if isinstance(value, Module):
+            if isinstance(value, LinkedModule):
                 return self.module_name(value.path, name)
             if isinstance(value, OwnClass | OwnInstance | Super):
                 return self.member(value, name)
@@ -248,7 +248,7 @@ class Resolver(Classes):
         def rule(value: Value) -> Alternatives:
             if isinstance(value, Held) and value.how == how:
                 return value.inside
-            if isinstance(value, Row) and how == "iter":
+            if isinstance(value, ValueRow) and how == "iter":
                 return joined(value.members)
             return UNKNOWN
 
@@ -261,7 +261,7 @@ class Resolver(Classes):
         def rule(value: Value) -> Alternatives:
             if isinstance(value, Ours):
                 return one(Ours(_STEPS[kind](value.derivation, row)))
-            if isinstance(value, Row) and kind == "item" and isinstance(row[2], int):
+            if isinstance(value, ValueRow) and kind == "item" and isinstance(row[2], int):
                 return value.members[row[2]] if -len(value.members) <= row[2] < len(value.members) else UNKNOWN
             if isinstance(value, Held) and kind == "item":
                 return value.inside if value.how in ("iter", "dict") else UNKNOWN
@@ -300,7 +300,7 @@ class Resolver(Classes):
         if name in _MAPPINGS:
             return one(Held("dict", self.instance_of(path, arguments[-1])))
         if name in ("tuple", "Tuple"):
-            return one(Row(tuple(self.instance_of(path, number) for number in arguments)))
+            return one(ValueRow(tuple(self.instance_of(path, number) for number in arguments)))
         for names, how in ((_ITERABLES, "iter"), (_AWAITABLES, "await"), (_CONTEXTS, "enter")):
             if name in names:
                 index = -1 if name == "Coroutine" else 0
@@ -312,7 +312,7 @@ def _merged(first: tuple[tuple[str, int], ...], second: tuple[tuple[str, int], .
     return tuple(dict.fromkeys((*first, *second)))[:4]
 
 
-def _is_plain(facts: Facts, context: int) -> bool:
+def _is_plain(facts: FileFacts, context: int) -> bool:
     """Whether a binding stands at module level, under no condition and in no attempt."""
     conditions, attempts, _, function, evaluated = facts.contexts[context]
     return not conditions and not attempts and not function and bool(evaluated)
@@ -321,7 +321,7 @@ def _is_plain(facts: Facts, context: int) -> bool:
 _STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "await": lambda base, row: Awaited(base),
     "iter": lambda base, row: Iterated(base, bool(row[2])),
-    "item": lambda base, row: Item(base, row[2]),
+    "item": lambda base, row: ItemOf(base, row[2]),
     "enter": lambda base, row: Entered(base, bool(row[2])),
 }
 _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
@@ -342,7 +342,7 @@ _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
     "param": lambda link, path, row: UNKNOWN,
     "list": lambda link, path, row: one(Held("iter", link.value(path, row[1]))),
     "dict": lambda link, path, row: one(Held("dict", link.value(path, row[1]))),
-    "tuple": lambda link, path, row: one(Row(tuple(link.value(path, number) for number in row[1]))),
+    "tuple": lambda link, path, row: one(ValueRow(tuple(link.value(path, number) for number in row[1]))),
     "remote": lambda link, path, row: UNKNOWN,
     "partial": lambda link, path, row: UNKNOWN,
     "either": lambda link, path, row: joined(link.value(path, number) for number in row[1]),

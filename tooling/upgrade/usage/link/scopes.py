@@ -8,15 +8,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.conditions import condition_of
-from tooling.upgrade.usage.facts import NONE, Facts, Span
-from tooling.upgrade.usage.guards import NOTHING, Definition, Symbol, Truth, Value, all_of, undecided
-from tooling.upgrade.usage.link.classes import Module, Ours
+from tooling.upgrade.usage.facts import NONE, FileFacts, Span
+from tooling.upgrade.usage.guards import NOTHING, GuardDefinition, GuardSymbol, Truth, Value, all_of, undecided
+from tooling.upgrade.usage.link.classes import LinkedModule, Ours
 from tooling.upgrade.uses import Condition, HasName, ModuleExists, Name, Not
 
 if TYPE_CHECKING:
-    from tooling.upgrade.usage.guards import Scope
+    from tooling.upgrade.usage.guards import GuardScope
     from tooling.upgrade.usage.link.resolve import Resolver
-    from tooling.upgrade.usage.link.store import Store
+    from tooling.upgrade.usage.link.store import FactsStore
 
 _FUNCTION_LINES = 60
 _ROOTS = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
@@ -30,12 +30,12 @@ _TELLING = re.compile(
 class FileScope:
     """Module level of a file."""
 
-    def __init__(self, link: Resolver, store: Store, path: str) -> None:
+    def __init__(self, link: Resolver, store: FactsStore, path: str) -> None:
         self._link = link
         self._store = store
         self._path = path
 
-    def find(self, name: str) -> Value | Definition | None:
+    def find(self, name: str) -> Value | GuardDefinition | None:
         """What a name stands for."""
         facts = self._store.facts(self._path)
         rows = facts.bindings.get(name)
@@ -48,41 +48,41 @@ class FileScope:
             rows = [row for row in rows if row[0] != NONE] or rows
         number, _, span = rows[-1] if len(rows) > 1 and rows[-1][1] == 0 else rows[0]
         found = self.row(number)
-        if found is not None and not (isinstance(found, Symbol) and not found.dotted):
+        if found is not None and not (isinstance(found, GuardSymbol) and not found.dotted):
             return found
         return self._expression(span) or found or NOTHING
 
-    def _starred(self, name: str, facts: Facts) -> Value | Definition | None:
+    def _starred(self, name: str, facts: FileFacts) -> Value | GuardDefinition | None:
         for star in facts.stars:
             for entry in self._link.value(self._path, star):
-                if isinstance(entry.value, Module) and name in self._store.facts(entry.value.path).bindings:
+                if isinstance(entry.value, LinkedModule) and name in self._store.facts(entry.value.path).bindings:
                     return FileScope(self._link, self._store, entry.value.path).find(name)
         return None
 
-    def symbol(self, dotted: str) -> Value | Definition | None:
+    def symbol(self, dotted: str) -> Value | GuardDefinition | None:
         """What a dotted path leads to inside the repository."""
         if self._link.package_of(dotted):
             return None
         return self._located(self._store.checkout.find(self._path, dotted))
 
-    def _located(self, found: tuple[str, tuple[str, ...]] | None) -> Value | Definition | None:
+    def _located(self, found: tuple[str, tuple[str, ...]] | None) -> Value | GuardDefinition | None:
         if found is None or len(found[1]) != 1:
             return None
         return FileScope(self._link, self._store, found[0]).find(found[1][0])
 
-    def row(self, number: int) -> Value | Definition | None:
+    def row(self, number: int) -> Value | GuardDefinition | None:
         """What a value of the file is to a condition."""
         facts = self._store.facts(self._path)
         row = facts.nodes[number]
         if row[0] in ("import", "name"):
             package = self._link.package_of(row[1])
             inside = None if package else self._located(self._store.checkout.find(self._path, row[1]))
-            return inside or Symbol(row[1], Name(row[1]) if package else None)
+            return inside or GuardSymbol(row[1], Name(row[1]) if package else None)
         if row[0] == "relative":
             found = self._store.checkout.find(self._path, row[2], row[1])
             if found is not None and not found[1]:
-                return Symbol(self._store.checkout.module_name(found[0]))
-            return self._located(found) or Symbol("." * row[1] + row[2])
+                return GuardSymbol(self._store.checkout.module_name(found[0]))
+            return self._located(found) or GuardSymbol("." * row[1] + row[2])
         if row[0] == "global":
             return self.find(row[1])
         if row[0] == "own" and row[1] in facts.functions:
@@ -92,25 +92,25 @@ class FileScope:
     def _derived(self, number: int) -> Value | None:
         alternatives = self._link.value(self._path, number)
         if len(alternatives) == 1 and isinstance(alternatives[0].value, Ours):
-            return Symbol("", alternatives[0].value.derivation)
+            return GuardSymbol("", alternatives[0].value.derivation)
         return None
 
-    def _function(self, line: int, end_line: int) -> Definition | None:
+    def _function(self, line: int, end_line: int) -> GuardDefinition | None:
         text = self._store.text(self._path, (line, 0, end_line, 100_000))
         name = text.partition("(")[0].rpartition(" ")[2]
         silent = "import " not in text and _says_nothing(self._store, self._path, text, (), own=name)
         if silent or end_line - line > _FUNCTION_LINES:
             return None
         node = _parsed_function(text)
-        return None if node is None else Definition(node, self)
+        return None if node is None else GuardDefinition(node, self)
 
-    def _expression(self, span: Span | None) -> Definition | None:
+    def _expression(self, span: Span | None) -> GuardDefinition | None:
         node = None if span is None else parsed(self._store.text(self._path, span))
-        return None if node is None else Definition(node, self)
+        return None if node is None else GuardDefinition(node, self)
 
     # --------------------------------------------------------------------------------------------------------- flags
 
-    def _flag(self, facts: Facts, rows: list[Any]) -> Value | None:
+    def _flag(self, facts: FileFacts, rows: list[Any]) -> Value | None:
         """`try: import x; HAS_X = True` / `except ImportError: HAS_X = False`, and names set to None by the handler."""
         body, fallback, kept = None, False, None
         for number, context, span in rows:
@@ -133,7 +133,7 @@ class FileScope:
             return None
         return self._exists(facts, body, kept)
 
-    def _exists(self, facts: Facts, attempt: int, kept: int | None) -> Value | None:
+    def _exists(self, facts: FileFacts, attempt: int, kept: int | None) -> Value | None:
         """The imports of an attempt's body, as a condition."""
         conditions: list[Condition] = []
         for action, _, target, context, _ in facts.uses:
@@ -151,8 +151,8 @@ class FileScope:
         if not conditions:
             return NOTHING
         symbol = self.row(kept) if kept is not None else None
-        if isinstance(symbol, Symbol):
-            return Symbol(symbol.dotted, symbol.derivation, all_of(conditions))
+        if isinstance(symbol, GuardSymbol):
+            return GuardSymbol(symbol.dotted, symbol.derivation, all_of(conditions))
         return Truth(all_of(conditions))
 
 
@@ -165,23 +165,23 @@ class TestScope:
         self._rows = {row[0]: row for row in rows}
         self._file = file
 
-    def find(self, name: str) -> Value | Definition | None:
+    def find(self, name: str) -> Value | GuardDefinition | None:
         """What a name stands for."""
         row = self._rows.get(name)
         if row is None:
             return self._file.find(name)
         found = self._file.row(row[1]) if row[1] > NONE else None
-        if found is not None and not (isinstance(found, Symbol) and not found.dotted and row[2]):
+        if found is not None and not (isinstance(found, GuardSymbol) and not found.dotted and row[2]):
             return found
         node = parsed(row[2]) if row[2] else None
-        return NOTHING if node is None else Definition(node, TestScope(row[3], self._file))
+        return NOTHING if node is None else GuardDefinition(node, TestScope(row[3], self._file))
 
-    def symbol(self, dotted: str) -> Value | Definition | None:
+    def symbol(self, dotted: str) -> Value | GuardDefinition | None:
         """What a dotted path leads to inside the repository."""
         return self._file.symbol(dotted)
 
 
-def linked_condition(link: Resolver, store: Store, path: str, number: int) -> Condition:
+def linked_condition(link: Resolver, store: FactsStore, path: str, number: int) -> Condition:
     """A test of a file as a condition."""
     facts = store.facts(path)
     text, rows, _ = facts.tests[number]
@@ -191,11 +191,11 @@ def linked_condition(link: Resolver, store: Store, path: str, number: int) -> Co
     node = parsed(text)
     if node is None:
         return undecided(text)
-    scope: Scope = TestScope(rows, FileScope(link, store, path))
+    scope: GuardScope = TestScope(rows, FileScope(link, store, path))
     return condition_of(node, scope)
 
 
-def _says_nothing(store: Store, path: str, text: str, rows: tuple[Any, ...], own: str = "") -> bool:
+def _says_nothing(store: FactsStore, path: str, text: str, rows: tuple[Any, ...], own: str = "") -> bool:
     """Whether a condition, or a function called `own`, is about unknown locals and what libraries know at run time:
     most are, and need no parser."""
     if not text or text[0].isdigit() or _TELLING.search(text) is not None:
@@ -212,7 +212,7 @@ def _says_nothing(store: Store, path: str, text: str, rows: tuple[Any, ...], own
     return not text.startswith(("True", "False", "None"))
 
 
-def _is_library(store: Store, path: str, name: str) -> bool:
+def _is_library(store: FactsStore, path: str, name: str) -> bool:
     """Whether a name is none of the module's, or one that it imports from outside the repository once and for all."""
     facts = store.facts(path)
     rows = facts.bindings.get(name, ())

@@ -9,21 +9,21 @@ from tooling.upgrade.usage.scan import scan
 
 if TYPE_CHECKING:
     from tooling.upgrade.usage.checkout import Checkout
-    from tooling.upgrade.usage.facts import Facts, FactsCache
+    from tooling.upgrade.usage.facts import FactsCache, FileFacts
 
 
-class Store:
+class FactsStore:
     """Facts by path."""
 
     def __init__(self, checkout: Checkout, cache: FactsCache) -> None:
         self.checkout = checkout
         self._cache = cache
-        self._facts: dict[str, Facts] = {}
+        self._facts: dict[str, FileFacts] = {}
         self._lines: dict[str, list[bytes]] = {}
         self.scanned = 0
         self.scan_seconds = 0.0
 
-    def facts(self, path: str) -> Facts:
+    def facts(self, path: str) -> FileFacts:
         """What a file says."""
         found = self._facts.get(path)
         if found is None:

@@ -14,15 +14,15 @@ import re
 import sys
 import warnings
 
-from tooling.upgrade.usage.facts import Facts
-from tooling.upgrade.usage.scan.annotations import Annotations
-from tooling.upgrade.usage.scan.arguments import Arguments
-from tooling.upgrade.usage.scan.calls import Calls
+from tooling.upgrade.usage.facts import FileFacts
+from tooling.upgrade.usage.scan.annotations import AnnotationWalk
+from tooling.upgrade.usage.scan.arguments import ArgumentReader
+from tooling.upgrade.usage.scan.calls import CallReader
 from tooling.upgrade.usage.scan.core import WalkState
-from tooling.upgrade.usage.scan.definitions import Definitions
-from tooling.upgrade.usage.scan.expressions import Expressions
+from tooling.upgrade.usage.scan.definitions import DefinitionReader
+from tooling.upgrade.usage.scan.expressions import ExpressionReader
 from tooling.upgrade.usage.scan.frames import bound_names
-from tooling.upgrade.usage.scan.statements import Statements
+from tooling.upgrade.usage.scan.statements import StatementReader
 
 __all__ = ["scan"]
 
@@ -35,12 +35,12 @@ class _Walk:
     """The parts of a walk over one file, put together; each knows those below it, and asks this for those above."""
 
     def __init__(self, state: WalkState) -> None:
-        annotations = Annotations(state)
-        expressions = Expressions(state, annotations)
-        arguments = Arguments(state, expressions)
-        calls = Calls(state, annotations, expressions, arguments)
-        self.statements = Statements(state, annotations, expressions, arguments, calls)
-        self.definitions = Definitions(state, annotations, expressions, arguments, self.statements)
+        annotations = AnnotationWalk(state)
+        expressions = ExpressionReader(state, annotations)
+        arguments = ArgumentReader(state, expressions)
+        calls = CallReader(state, annotations, expressions, arguments)
+        self.statements = StatementReader(state, annotations, expressions, arguments, calls)
+        self.definitions = DefinitionReader(state, annotations, expressions, arguments, self.statements)
         self.expression = expressions.expression
         self.call, self.used_call, self.awaited_call = calls.call, calls.used_call, calls.awaited_call
         self.quiet_value = arguments.quiet_value
@@ -49,7 +49,7 @@ class _Walk:
         state.visit = self
 
 
-def scan(source: bytes) -> Facts:
+def scan(source: bytes) -> FileFacts:
     """What a file says. A file that Python's parser refuses has a `problem` and nothing else."""
     enabled = gc.isenabled()
     limit = sys.getrecursionlimit()
@@ -75,7 +75,7 @@ def scan(source: bytes) -> Facts:
         walk.definitions.finish(frame)
         return state.facts
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return Facts(problem=_problem(error))
+        return FileFacts(problem=_problem(error))
     finally:
         sys.setrecursionlimit(limit)
         if enabled:

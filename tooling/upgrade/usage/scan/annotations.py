@@ -15,7 +15,7 @@ _TYPING = ("typing.", "typing_extensions.", "collections.abc.", "collections.", 
 _BUILTIN_CONTAINERS = frozenset({"list", "dict", "tuple", "set", "frozenset", "type"})
 
 
-class Annotations:
+class AnnotationWalk:
     """Reading of annotations."""
 
     def __init__(self, walk: WalkState) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tooling.upgrade.usage.scan.core import WalkState
-    from tooling.upgrade.usage.scan.expressions import Expressions
+    from tooling.upgrade.usage.scan.expressions import ExpressionReader
 
 ArgumentRow = tuple[Span, str | None, int, str | None, int, bool]
 """Span, keyword, position, literal, value, from a mapping."""
@@ -37,10 +37,10 @@ class CallArguments:
         return (tuple(self.given), self.has_star, self.has_double_star, self.partial)
 
 
-class Arguments:
+class ArgumentReader:
     """Reading of arguments."""
 
-    def __init__(self, walk: WalkState, expressions: Expressions) -> None:
+    def __init__(self, walk: WalkState, expressions: ExpressionReader) -> None:
         self.walk = walk
         self.expressions = expressions
 

@@ -7,22 +7,22 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
-from tooling.upgrade.usage.scan.arguments import Arguments, CallArguments
+from tooling.upgrade.usage.scan.arguments import ArgumentReader, CallArguments
 from tooling.upgrade.usage.scan.core import span_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tooling.upgrade.usage.scan.annotations import Annotations
+    from tooling.upgrade.usage.scan.annotations import AnnotationWalk
     from tooling.upgrade.usage.scan.core import WalkState
-    from tooling.upgrade.usage.scan.expressions import Expressions
+    from tooling.upgrade.usage.scan.expressions import ExpressionReader
 
 
-class Calls:
+class CallReader:
     """Values of calls; tables at the end say what is known of special ones."""
 
     def __init__(
-        self, walk: WalkState, annotations: Annotations, expressions: Expressions, arguments: Arguments
+        self, walk: WalkState, annotations: AnnotationWalk, expressions: ExpressionReader, arguments: ArgumentReader
     ) -> None:
         self.walk = walk
         self.annotations = annotations
@@ -135,7 +135,7 @@ def constant_name(node: ast.expr) -> str:
 _COPIES = frozenset({"list", "tuple", "set", "sorted", "reversed", "iter"})
 
 
-def _getattr(calls: Calls, node: ast.Call) -> int:
+def _getattr(calls: CallReader, node: ast.Call) -> int:
     name = constant_name(node.args[1]) if len(node.args) > 1 else ""
     if not name.isidentifier():
         calls.expressions.children(node, True)
@@ -148,7 +148,7 @@ def _getattr(calls: Calls, node: ast.Call) -> int:
     return calls.walk.either([value, default])
 
 
-def _hasattr(calls: Calls, node: ast.Call) -> int:
+def _hasattr(calls: CallReader, node: ast.Call) -> int:
     if len(node.args) == 2 and constant_name(node.args[1]).isidentifier():
         calls.walk.emit(
             "probe", node, calls.walk.attribute(calls.expressions.base(node.args[0]), constant_name(node.args[1]))
@@ -158,7 +158,7 @@ def _hasattr(calls: Calls, node: ast.Call) -> int:
     return UNKNOWN
 
 
-def _setattr(calls: Calls, node: ast.Call) -> int:
+def _setattr(calls: CallReader, node: ast.Call) -> int:
     name = constant_name(node.args[1]) if len(node.args) == 3 else ""
     if not name.isidentifier():
         calls.expressions.children(node, True)
@@ -168,7 +168,7 @@ def _setattr(calls: Calls, node: ast.Call) -> int:
     return UNKNOWN
 
 
-def _delattr(calls: Calls, node: ast.Call) -> int:
+def _delattr(calls: CallReader, node: ast.Call) -> int:
     if len(node.args) == 2 and constant_name(node.args[1]).isidentifier():
         calls.walk.emit(
             "delete", node, calls.walk.attribute(calls.expressions.base(node.args[0]), constant_name(node.args[1]))
@@ -176,14 +176,14 @@ def _delattr(calls: Calls, node: ast.Call) -> int:
     return UNKNOWN
 
 
-def _isinstance(calls: Calls, node: ast.Call) -> int:
+def _isinstance(calls: CallReader, node: ast.Call) -> int:
     if len(node.args) == 2:
         calls.expressions.expression(node.args[0])
         instance_classes(calls, node.args[1])
     return UNKNOWN
 
 
-def instance_classes(calls: Calls, node: ast.expr, action: str = "isinstance") -> None:
+def instance_classes(calls: CallReader, node: ast.expr, action: str = "isinstance") -> None:
     """Classes that something is checked against."""
     if isinstance(node, ast.Tuple):
         for element in node.elts:
@@ -197,7 +197,7 @@ def instance_classes(calls: Calls, node: ast.expr, action: str = "isinstance") -
         calls.expressions.expression(node)
 
 
-def _super(calls: Calls, node: ast.Call) -> int:
+def _super(calls: CallReader, node: ast.Call) -> int:
     frame = calls.walk.frame
     frame.calls_super = True
     while frame is not None and not frame.owner and frame.parent is not None:
@@ -205,7 +205,7 @@ def _super(calls: Calls, node: ast.Call) -> int:
     return calls.walk.node("super", frame.owner) if frame.owner else UNKNOWN
 
 
-def _type(calls: Calls, node: ast.Call) -> int:
+def _type(calls: CallReader, node: ast.Call) -> int:
     """`type(x)` is x's class: calling or reading it goes on from there."""
     if len(node.args) != 1:
         calls.expressions.children(node, True)
@@ -215,32 +215,32 @@ def _type(calls: Calls, node: ast.Call) -> int:
     return int(row[1]) if row[0] in ("instance", "call") else UNKNOWN
 
 
-def _copy(calls: Calls, node: ast.Call) -> int:
+def _copy(calls: CallReader, node: ast.Call) -> int:
     values = [calls.expressions.expression(argument) for argument in node.args]
     for keyword in node.keywords:
         calls.expressions.expression(keyword.value)
     return calls.walk.step("list", calls.walk.iterated(values[0])) if len(values) == 1 else UNKNOWN
 
 
-def _next(calls: Calls, node: ast.Call) -> int:
+def _next(calls: CallReader, node: ast.Call) -> int:
     values = [calls.expressions.expression(argument) for argument in node.args]
     return calls.walk.iterated(values[0]) if values else UNKNOWN
 
 
-def _enumerate(calls: Calls, node: ast.Call) -> int:
+def _enumerate(calls: CallReader, node: ast.Call) -> int:
     values = [calls.expressions.expression(argument) for argument in node.args]
     element = calls.walk.iterated(values[0]) if values else UNKNOWN
     return calls.walk.step("list", calls.walk.node("tuple", (UNKNOWN, element)))
 
 
-def _zip(calls: Calls, node: ast.Call) -> int:
+def _zip(calls: CallReader, node: ast.Call) -> int:
     elements = tuple(calls.walk.iterated(calls.expressions.expression(argument)) for argument in node.args)
     for keyword in node.keywords:
         calls.expressions.expression(keyword.value)
     return calls.walk.step("list", calls.walk.node("tuple", elements)) if elements else UNKNOWN
 
 
-def _import(calls: Calls, node: ast.Call) -> int:
+def _import(calls: CallReader, node: ast.Call) -> int:
     name = constant_name(node.args[0]) if node.args else ""
     if not name:
         calls.expressions.children(node, True)
@@ -249,7 +249,7 @@ def _import(calls: Calls, node: ast.Call) -> int:
     return calls.walk.node("import", name if len(node.args) > 3 else name.partition(".")[0])
 
 
-_BUILTIN_CALLS: dict[str, Callable[[Calls, ast.Call], int]] = {
+_BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int]] = {
     "getattr": _getattr,
     "hasattr": _hasattr,
     "setattr": _setattr,
@@ -273,19 +273,19 @@ _LOGGERS = frozenset({"getLogger", "get_logger", "init_logger", "getChild", "get
 _MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "DefaultDict"})
 
 
-def _partial(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _partial(calls: CallReader, node: ast.Call, target: int) -> int | None:
     if not node.args or isinstance(node.args[0], ast.Starred):
         return None
     return calls.walk.step("partial", calls.bound_call(node, node.args[0], node.args[1:], node.keywords))
 
 
-def _to_thread(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _to_thread(calls: CallReader, node: ast.Call, target: int) -> int | None:
     if not node.args or isinstance(node.args[0], ast.Starred):
         return None
     return calls.walk.step("remote", calls.bound_call(node, node.args[0], node.args[1:], node.keywords))
 
 
-def _thread(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _thread(calls: CallReader, node: ast.Call, target: int) -> int | None:
     given = {keyword.arg: keyword.value for keyword in node.keywords}
     function, positional, named = given.pop("target", None), given.pop("args", None), given.pop("kwargs", None)
     if function is None:
@@ -300,7 +300,7 @@ def _thread(calls: Calls, node: ast.Call, target: int) -> int | None:
     return UNKNOWN
 
 
-def _import_module(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _import_module(calls: CallReader, node: ast.Call, target: int) -> int | None:
     name = constant_name(node.args[0]) if node.args else ""
     if not name or name.startswith("."):
         return None
@@ -308,23 +308,23 @@ def _import_module(calls: Calls, node: ast.Call, target: int) -> int | None:
     return calls.walk.node("import", name)
 
 
-def _find_spec(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _find_spec(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """Asking for a module can fail only for its parent packages: no use of its own."""
     return UNKNOWN if node.args and constant_name(node.args[0]) else None
 
 
-def _cast(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _cast(calls: CallReader, node: ast.Call, target: int) -> int | None:
     if len(node.args) != 2:
         return None
     calls.expressions.expression(node.args[1])
     return calls.annotations.annotation(node.args[0])
 
 
-def _same(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _same(calls: CallReader, node: ast.Call, target: int) -> int | None:
     return calls.expressions.expression(node.args[0]) if len(node.args) == 1 and not node.keywords else None
 
 
-def _ray_get(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _ray_get(calls: CallReader, node: ast.Call, target: int) -> int | None:
     if not node.args:
         return None
     value = calls.expressions.expression(node.args[0])
@@ -332,7 +332,7 @@ def _ray_get(calls: Calls, node: ast.Call, target: int) -> int | None:
     return calls.walk.step("call", row[1]) if row[0] == "remote" else UNKNOWN
 
 
-def _patch_object(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _patch_object(calls: CallReader, node: ast.Call, target: int) -> int | None:
     name = constant_name(node.args[1]) if len(node.args) > 1 else ""
     if not name.isidentifier():
         return None
@@ -344,12 +344,12 @@ def _patch_object(calls: Calls, node: ast.Call, target: int) -> int | None:
     return UNKNOWN
 
 
-def _monkeypatch(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _monkeypatch(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """pytest's `monkeypatch.setattr(x, "name", value)`; its form with a dotted string is a string like others."""
     return _patch_object(calls, node, target) if target == UNKNOWN and len(node.args) >= 3 else None
 
 
-def _patch_dict(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _patch_dict(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """`mock.patch.dict(sys.modules, {"a.b": fake})`: names that are made up, not looked up."""
     if not calls.walk.dotted(target).endswith("patch.dict") or not node.args:
         return None
@@ -361,7 +361,7 @@ def _patch_dict(calls: Calls, node: ast.Call, target: int) -> int | None:
     )
 
 
-def _remote(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _remote(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """`x.remote(...)`: x called, by somebody else."""
     assert isinstance(node.func, ast.Attribute)
     base = calls.walk.facts.nodes[target]
@@ -372,7 +372,7 @@ def _remote(calls: Calls, node: ast.Call, target: int) -> int | None:
     return calls.walk.step("remote", inner)
 
 
-def _options(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _options(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """`Actor.options(...)` is the actor; only ray's `options` is followed by `.remote`."""
     assert isinstance(node.func, ast.Attribute)
     inner = calls.walk.facts.nodes[calls.arguments.quiet_value(node.func.value)]
@@ -382,21 +382,21 @@ def _options(calls: Calls, node: ast.Call, target: int) -> int | None:
     return calls.arguments.quiet_value(node.func.value)
 
 
-def _submit(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _submit(calls: CallReader, node: ast.Call, target: int) -> int | None:
     if target != UNKNOWN or not node.args or isinstance(node.args[0], ast.Starred):
         return None
     calls.bound_call(node, node.args[0], node.args[1:], node.keywords)
     return UNKNOWN
 
 
-def _in_executor(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _in_executor(calls: CallReader, node: ast.Call, target: int) -> int | None:
     if target != UNKNOWN or len(node.args) < 2 or isinstance(node.args[1], ast.Starred):
         return None
     inner = calls.bound_call(node, node.args[1], node.args[2:], [])
     return calls.walk.step("remote", inner)
 
 
-def _view(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _view(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """`.values()`, `.items()`, `.get()` of dicts whose content is known by display or annotation."""
     assert isinstance(node.func, ast.Attribute)
     base = calls.walk.facts.nodes[calls.arguments.quiet_value(node.func.value)]
@@ -416,7 +416,7 @@ def _view(calls: Calls, node: ast.Call, target: int) -> int | None:
     return calls.walk.step("list", held if node.func.attr == "values" else calls.walk.node("tuple", (UNKNOWN, held)))
 
 
-def _logger(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _logger(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """A logger's name is no dotted path."""
     if len(node.args) != 1 or not constant_name(node.args[0]):
         return None
@@ -426,7 +426,7 @@ def _logger(calls: Calls, node: ast.Call, target: int) -> int | None:
     return calls.walk.step("call", target)
 
 
-def _import_or_skip(calls: Calls, node: ast.Call, target: int) -> int | None:
+def _import_or_skip(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """`pytest.importorskip("a", minversion="1.2")`: what follows runs only if that import works."""
     module = constant_name(node.args[0]) if node.args else ""
     if not module:
@@ -449,7 +449,7 @@ def _import_or_skip(calls: Calls, node: ast.Call, target: int) -> int | None:
     return value
 
 
-_WRAPPERS: dict[str, Callable[[Calls, ast.Call, int], int | None]] = {
+_WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "functools.partial": _partial,
     "functools.partialmethod": _partial,
     "asyncio.to_thread": _to_thread,
@@ -467,7 +467,7 @@ _WRAPPERS: dict[str, Callable[[Calls, ast.Call, int], int | None]] = {
     "unittest.mock.patch.object": _patch_object,
     "mock.patch.object": _patch_object,
 }
-_METHODS: dict[str, Callable[[Calls, ast.Call, int], int | None]] = {
+_METHODS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "remote": _remote,
     "options": _options,
     "submit": _submit,

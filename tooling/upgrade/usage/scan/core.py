@@ -9,7 +9,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tooling.upgrade.usage.facts import NONE, UNKNOWN, Facts, Node, Span
+from tooling.upgrade.usage.facts import NONE, UNKNOWN, FileFacts, Node, Span
 from tooling.upgrade.usage.scan.frames import Frame
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class WalkState:
     """The whole walk: set by `scan` when all its parts are made."""
 
     def __init__(self, source: bytes) -> None:
-        self.facts = Facts()
+        self.facts = FileFacts()
         self.lines = source.splitlines(keepends=True)
         self.numbers: dict[Node, int] = {node: index for index, node in enumerate(self.facts.nodes)}
         self.hot: list[bool] = [False, False]

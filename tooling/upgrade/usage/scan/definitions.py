@@ -11,11 +11,11 @@ from tooling.upgrade.usage.scan.frames import Frame, FunctionNode, bound_names
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tooling.upgrade.usage.scan.annotations import Annotations
-    from tooling.upgrade.usage.scan.arguments import Arguments
+    from tooling.upgrade.usage.scan.annotations import AnnotationWalk
+    from tooling.upgrade.usage.scan.arguments import ArgumentReader
     from tooling.upgrade.usage.scan.core import WalkState
-    from tooling.upgrade.usage.scan.expressions import Expressions
-    from tooling.upgrade.usage.scan.statements import Statements
+    from tooling.upgrade.usage.scan.expressions import ExpressionReader
+    from tooling.upgrade.usage.scan.statements import StatementReader
 
 _BINDINGS = {
     "property": "property",
@@ -47,16 +47,16 @@ _MODELS = frozenset({"pydantic.BaseModel", "pydantic.RootModel", "pydantic_setti
 _SKIPS = {"pytest.mark.skipif": -1, "unittest.skipIf": -1, "unittest.skipUnless": 1}
 
 
-class Definitions:
+class DefinitionReader:
     """Definitions of functions and classes."""
 
     def __init__(
         self,
         walk: WalkState,
-        annotations: Annotations,
-        expressions: Expressions,
-        arguments: Arguments,
-        statements: Statements,
+        annotations: AnnotationWalk,
+        expressions: ExpressionReader,
+        arguments: ArgumentReader,
+        statements: StatementReader,
     ) -> None:
         self.walk = walk
         self.annotations = annotations
@@ -248,10 +248,10 @@ class Definitions:
             if qualname is None or self.walk.facts.functions[qualname].line != statement.lineno:
                 continue  # a later definition of the name counts
             for base in bases:
-                self.walk.emit("override", _Line(statement), base, name=statement.name, method=qualname)
+                self.walk.emit("override", _DefinitionLine(statement), base, name=statement.name, method=qualname)
 
 
-class _Line:
+class _DefinitionLine:
     """Place of a `def` line: from `def` to the end of the name."""
 
     def __init__(self, node: FunctionNode) -> None:

@@ -13,7 +13,7 @@ from tooling.upgrade.usage.scan.frames import Frame, bound_names
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tooling.upgrade.usage.scan.annotations import Annotations
+    from tooling.upgrade.usage.scan.annotations import AnnotationWalk
     from tooling.upgrade.usage.scan.core import WalkState
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?::[A-Za-z_]\w*(?:\.\w+)*)?|[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
@@ -75,10 +75,10 @@ def _classes(node: ast.expr) -> list[ast.expr]:
     return [node]
 
 
-class Expressions:
+class ExpressionReader:
     """Values of expressions."""
 
-    def __init__(self, walk: WalkState, annotations: Annotations) -> None:
+    def __init__(self, walk: WalkState, annotations: AnnotationWalk) -> None:
         self.walk = walk
         self.annotations = annotations
 
@@ -355,31 +355,31 @@ def constant_key(node: ast.expr) -> str | int | None:
 
 
 _HANDLERS: dict[type[ast.AST], Callable[[Any, Any, bool], int]] = {
-    ast.Name: Expressions.name,
-    ast.Attribute: Expressions.attribute_read,
-    ast.Constant: Expressions.constant,
+    ast.Name: ExpressionReader.name,
+    ast.Attribute: ExpressionReader.attribute_read,
+    ast.Constant: ExpressionReader.constant,
     ast.Call: lambda reader, node, read: reader.walk.visit.call(node),
-    ast.Await: Expressions.await_,
-    ast.Subscript: Expressions.subscript,
-    ast.BoolOp: Expressions.boolean,
-    ast.IfExp: Expressions.conditional,
-    ast.NamedExpr: Expressions.walrus,
-    ast.Lambda: Expressions.lambda_,
-    ast.ListComp: Expressions.comprehension,
-    ast.SetComp: Expressions.comprehension,
-    ast.DictComp: Expressions.comprehension,
-    ast.GeneratorExp: Expressions.comprehension,
-    ast.Tuple: Expressions.display,
-    ast.List: Expressions.display,
-    ast.Set: Expressions.display,
-    ast.Dict: Expressions.mapping,
-    ast.Yield: Expressions.yielded,
-    ast.YieldFrom: Expressions.yielded,
-    ast.JoinedStr: Expressions.formatted,
-    ast.BinOp: Expressions.children,
-    ast.UnaryOp: Expressions.children,
-    ast.Compare: Expressions.children,
-    ast.Slice: Expressions.children,
-    ast.Starred: Expressions.children,
-    ast.FormattedValue: Expressions.children,
+    ast.Await: ExpressionReader.await_,
+    ast.Subscript: ExpressionReader.subscript,
+    ast.BoolOp: ExpressionReader.boolean,
+    ast.IfExp: ExpressionReader.conditional,
+    ast.NamedExpr: ExpressionReader.walrus,
+    ast.Lambda: ExpressionReader.lambda_,
+    ast.ListComp: ExpressionReader.comprehension,
+    ast.SetComp: ExpressionReader.comprehension,
+    ast.DictComp: ExpressionReader.comprehension,
+    ast.GeneratorExp: ExpressionReader.comprehension,
+    ast.Tuple: ExpressionReader.display,
+    ast.List: ExpressionReader.display,
+    ast.Set: ExpressionReader.display,
+    ast.Dict: ExpressionReader.mapping,
+    ast.Yield: ExpressionReader.yielded,
+    ast.YieldFrom: ExpressionReader.yielded,
+    ast.JoinedStr: ExpressionReader.formatted,
+    ast.BinOp: ExpressionReader.children,
+    ast.UnaryOp: ExpressionReader.children,
+    ast.Compare: ExpressionReader.children,
+    ast.Slice: ExpressionReader.children,
+    ast.Starred: ExpressionReader.children,
+    ast.FormattedValue: ExpressionReader.children,
 }

@@ -13,11 +13,11 @@ from tooling.upgrade.usage.scan.frames import KnownDict
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tooling.upgrade.usage.scan.annotations import Annotations
-    from tooling.upgrade.usage.scan.arguments import Arguments
-    from tooling.upgrade.usage.scan.calls import Calls
+    from tooling.upgrade.usage.scan.annotations import AnnotationWalk
+    from tooling.upgrade.usage.scan.arguments import ArgumentReader
+    from tooling.upgrade.usage.scan.calls import CallReader
     from tooling.upgrade.usage.scan.core import WalkState
-    from tooling.upgrade.usage.scan.expressions import Expressions
+    from tooling.upgrade.usage.scan.expressions import ExpressionReader
 
 
 State = tuple[dict[str, int], "dict[str, KnownDict]"]
@@ -28,11 +28,16 @@ _EXITS = frozenset({"sys.exit", "os._exit", "os.abort", "pytest.skip", "pytest.f
 _NEVER = frozenset({"exit", "quit"})
 
 
-class Statements:
+class StatementReader:
     """Statements of a scope; definitions are in `definitions`."""
 
     def __init__(
-        self, walk: WalkState, annotations: Annotations, expressions: Expressions, arguments: Arguments, calls: Calls
+        self,
+        walk: WalkState,
+        annotations: AnnotationWalk,
+        expressions: ExpressionReader,
+        arguments: ArgumentReader,
+        calls: CallReader,
     ) -> None:
         self.walk = walk
         self.annotations = annotations
@@ -541,27 +546,27 @@ def leaves(node: ast.Call, dotted: str) -> bool:
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], Any]] = {
-    ast.Import: Statements.import_,
-    ast.ImportFrom: Statements.import_from,
-    ast.Assign: Statements.assign_statement,
-    ast.AnnAssign: Statements.annotated,
-    ast.AugAssign: Statements.augmented,
-    ast.Delete: Statements.delete,
-    ast.For: Statements.loop,
-    ast.AsyncFor: Statements.loop,
-    ast.While: Statements.while_,
-    ast.With: Statements.with_,
-    ast.AsyncWith: Statements.with_,
-    ast.If: Statements.if_,
-    ast.Try: Statements.try_,
-    ast.TryStar: Statements.try_,
-    ast.Match: Statements.match_,
-    ast.Assert: Statements.assert_,
-    ast.Expr: Statements.expression_statement,
-    ast.Return: Statements.returned,
-    ast.Raise: Statements.raised,
-    ast.Continue: Statements.left,
-    ast.Break: Statements.left,
+    ast.Import: StatementReader.import_,
+    ast.ImportFrom: StatementReader.import_from,
+    ast.Assign: StatementReader.assign_statement,
+    ast.AnnAssign: StatementReader.annotated,
+    ast.AugAssign: StatementReader.augmented,
+    ast.Delete: StatementReader.delete,
+    ast.For: StatementReader.loop,
+    ast.AsyncFor: StatementReader.loop,
+    ast.While: StatementReader.while_,
+    ast.With: StatementReader.with_,
+    ast.AsyncWith: StatementReader.with_,
+    ast.If: StatementReader.if_,
+    ast.Try: StatementReader.try_,
+    ast.TryStar: StatementReader.try_,
+    ast.Match: StatementReader.match_,
+    ast.Assert: StatementReader.assert_,
+    ast.Expr: StatementReader.expression_statement,
+    ast.Return: StatementReader.returned,
+    ast.Raise: StatementReader.raised,
+    ast.Continue: StatementReader.left,
+    ast.Break: StatementReader.left,
     ast.FunctionDef: lambda reader, node: reader.walk.visit.definition(node),
     ast.AsyncFunctionDef: lambda reader, node: reader.walk.visit.definition(node),
     ast.ClassDef: lambda reader, node: reader.walk.visit.definition(node),
