@@ -203,7 +203,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Following a derivation failed: at `step`, because of `absent`; `partly` if some members of a union go on."""
+    """Following an access path failed: at `step`, because of `absent`; `partly` if some members of a union go on."""
 
     step: AccessPath
     absent: Absent
@@ -266,11 +266,11 @@ class Upstream(Protocol):
         """Whether a function or class takes the keyword, followed through **kwargs."""
         ...
 
-    def follow(self, derivation: AccessPath) -> Outcome:
+    def follow(self, access_path: AccessPath) -> Outcome:
         """The value of an expression of a client, on this release."""
         ...
 
-    def unpacked(self, derivation: AccessPath) -> int | None:
+    def unpacked(self, access_path: AccessPath) -> int | None:
         """How many values it unpacks into, where that is sure."""
         ...
 

@@ -1,6 +1,6 @@
 """Contract between `usage`, which reads the repository, and those who judge: what a piece of code does with a package.
 
-A use knows nothing of any version. What it touches is written as a derivation, how the value came about:
+Uses do not depend on a version. What it touches is written as an access path, how the value came about:
 
     from vllm import LLM                         Name("vllm.LLM")
     llm = LLM(model)                             Called(Name("vllm.LLM"))
@@ -8,7 +8,7 @@ A use knows nothing of any version. What it touches is written as a derivation, 
     async for out in engine.generate(x): out.y   Attribute(Iterated(Called(Attribute(...)), asynchronous=True), "y")
 
 so that the same use can be followed through the old and through the new release (`upstream`). Everything is frozen
-and hashable. A derivation never ends in something that is not ours: unknown values are `Unknown`.
+and hashable. An access path never ends in something that is not ours: unknown values are `Unknown`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-# --------------------------------------------------------------------------------------------------------- derivations
+# --------------------------------------------------------------------------------------------------------- access paths
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,14 +40,14 @@ def _run(arguments: argparse.Namespace, stream: TextIO) -> Report | None:
         return run(arguments)
     from tooling.upgrade.cli.frame import apply, context_of, end_progress, half_written, repository_root, writing
 
-    wishes = _wishes(arguments)
+    options = _wishes(arguments)
     if arguments.audit_only or arguments.dry_run:
         context = context_of(arguments)
-        upgrade = _planned(context, wishes, arguments)
+        upgrade = _planned(context, options, arguments)
         upgrade.warnings += half_written(context.root)
     else:
         with writing(repository_root(arguments.repo), arguments) as repository:
-            upgrade = _planned(context_of(arguments), wishes, arguments)  # read when nobody writes any more
+            upgrade = _planned(context_of(arguments), options, arguments)  # read when nobody writes any more
             apply(repository, upgrade.plan)
     end_progress()
     if arguments.sarif:
@@ -114,7 +114,7 @@ def _old_versions(texts: Sequence[str], asked: set[str]) -> dict[str, str]:
     return old
 
 
-def _planned(context: UpgradeContext, wishes: UpgradeOptions, arguments: argparse.Namespace) -> Upgrade:
+def _planned(context: UpgradeContext, options: UpgradeOptions, arguments: argparse.Namespace) -> Upgrade:
     """The plan; when it fails, one that holds the summary only, with the problem."""
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.cli.frame import check_summary
@@ -122,7 +122,7 @@ def _planned(context: UpgradeContext, wishes: UpgradeOptions, arguments: argpars
     from tooling.upgrade.operations.upgrading import Upgrade, plan_upgrade
 
     check_summary(context.root, arguments.summary)
-    upgrade = Upgrade(wishes, Plan(context.root))
+    upgrade = Upgrade(options, Plan(context.root))
     try:
         plan_upgrade(context, upgrade)
     except ToolError as error:

@@ -25,7 +25,7 @@ def is_summary(content: bytes) -> bool:
 
 def summary(upgrade: Upgrade) -> str:
     """The whole document. Deterministic: no times, no machine."""
-    title = ", ".join(str(request) for request in upgrade.wishes.requests)
+    title = ", ".join(str(request) for request in upgrade.options.requests)
     parts = [
         f"{_TITLE}{escaped(title)}\n",
         *_problem(upgrade),

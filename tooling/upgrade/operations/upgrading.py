@@ -48,7 +48,7 @@ class UpgradeOptions:
 class Upgrade:
     """Everything that was found and is to be written. Filled step by step, so that a failure can still be told."""
 
-    wishes: UpgradeOptions
+    options: UpgradeOptions
     plan: Plan
     moves: list[Move] = field(default_factory=list)
     bump: Bump | None = None
@@ -72,12 +72,12 @@ class Upgrade:
 def plan_upgrade(context: UpgradeContext, upgrade: Upgrade) -> None:
     """Fill in an upgrade. A conflict becomes its `problem`, and the audit goes on. What it raises leaves the steps
     before in the record: UsageError for requests that make no sense, UpstreamError for releases that cannot be had."""
-    wishes = upgrade.wishes
-    requests = check_requests(wishes.requests, context.policy)
-    upgrade.moves = [_move(context, request, wishes.old) for request in requests]
-    if wishes.bump:
+    options = upgrade.options
+    requests = check_requests(options.requests, context.policy)
+    upgrade.moves = [_move(context, request, options.old) for request in requests]
+    if options.bump:
         _bump(context, upgrade, requests)
-    if wishes.bump and wishes.lock:
+    if options.bump and options.lock:
         try:
             _lock(context, upgrade, requests)
         except ResolutionError as error:
@@ -88,19 +88,19 @@ def plan_upgrade(context: UpgradeContext, upgrade: Upgrade) -> None:
     try:
         check_looked_at(context, upgrade.audits)
     except UsageError as error:
-        if wishes.bump:  # the versions were asked for, whatever uses them
+        if options.bump:  # the versions were asked for, whatever uses them
             upgrade.warnings.append(str(error))
         else:
             upgrade.problem = error
     if upgrade.problem is not None:
         return
     before = upgrade.audits
-    if wishes.fix:
+    if options.fix:
         from tooling.upgrade.operations.fixing import fix
 
         upgrade.fixes = fix(context, upgrade.plan, upgrade.moves, upgrade.audits, allowed=allowed)
         upgrade.audits = upgrade.fixes.after
-    if wishes.bump and wishes.checklists:
+    if options.bump and options.checklists:
         try:
             _checklists(context, upgrade)
         except UsageError as error:  # a damaged one: nothing will be written, so nothing was fixed either
@@ -181,8 +181,8 @@ def _lock(context: UpgradeContext, upgrade: Upgrade, requests: Sequence[VersionR
         context.policy,
         context.declarations,
         requests,
-        fix=upgrade.wishes.fix,
-        offline=upgrade.wishes.offline,
+        fix=upgrade.options.fix,
+        offline=upgrade.options.offline,
     )
     for result in upgrade.locks:
         solved = result.proposal is not None and result.proposal.applied

@@ -1,4 +1,4 @@
-"""Derivations of a client followed through a release."""
+"""Access paths of a client followed through a release."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MAX_DEPTH = 60
 
 
 class PathFollower:
-    """Follows derivations; answers are kept for the run."""
+    """Follows access paths; answers are kept for the run."""
 
     def __init__(self, model: Model, inference: TypeInference) -> None:
         self.model = model
@@ -55,25 +55,25 @@ class PathFollower:
         self._answers: dict[AccessPath, Outcome] = {}
         self._depth = 0
 
-    def follow(self, derivation: AccessPath) -> Outcome:
+    def follow(self, access_path: AccessPath) -> Outcome:
         """The value of a client's expression on this release."""
-        found = self._answers.get(derivation)
+        found = self._answers.get(access_path)
         if found is None:
             if self._depth > MAX_DEPTH:
                 return Open("too long to follow")
             self._depth += 1
             try:
-                found = self._follow(derivation)
+                found = self._follow(access_path)
             finally:
                 self._depth -= 1
             if isinstance(found, Values) and not found.types:
                 found = Open("its type is not known")
-            self._answers[derivation] = found
+            self._answers[access_path] = found
         return found
 
-    def _follow(self, derivation: AccessPath) -> Outcome:
-        method = getattr(self, f"_on_{type(derivation).__name__.lower()}")
-        found: Outcome = method(derivation)
+    def _follow(self, access_path: AccessPath) -> Outcome:
+        method = getattr(self, f"_on_{type(access_path).__name__.lower()}")
+        found: Outcome = method(access_path)
         return found
 
     def _on_unknown(self, step: Unknown) -> Outcome:
@@ -179,7 +179,7 @@ class PathFollower:
         base = self.follow(step.base)
         return self.inference.looped(base, asynchronous=step.asynchronous) if isinstance(base, Values) else base
 
-    def _on_item(self, step: ItemOf) -> Outcome:
+    def _on_itemof(self, step: ItemOf) -> Outcome:
         base = self.follow(step.base)
         if not isinstance(base, Values):
             return base
@@ -224,9 +224,9 @@ class PathFollower:
         result = union(parts)
         return replace(result, open=result.open or values.open, inferred=result.inferred or values.inferred)
 
-    def unpacked(self, derivation: AccessPath) -> int | None:
+    def unpacked(self, access_path: AccessPath) -> int | None:
         """How many values it unpacks into, where that is sure."""
-        outcome = self.follow(derivation)
+        outcome = self.follow(access_path)
         if not isinstance(outcome, Values):
             return None
         values = self._forced(outcome)
@@ -244,7 +244,7 @@ class PathFollower:
 
 
 def _client_bases(base: AccessPath) -> tuple[tuple[AccessPath, ...], bool] | None:
-    """Bases of a class of the client behind a derivation, and whether it is an instance."""
+    """Bases of a class of the client behind an access path, and whether it is an instance."""
     if isinstance(base, SuperOf):
         return base.bases, True
     if isinstance(base, ClientClass):

@@ -117,13 +117,13 @@ class UpstreamRelease:
         """The text by which a keyword of a function or class is deprecated, followed through **kwargs; "" if none."""
         return self.keywords.announced(symbol, name)
 
-    def follow(self, derivation: AccessPath) -> Outcome:
+    def follow(self, access_path: AccessPath) -> Outcome:
         """The value of an expression of a client, on this release."""
-        return self.follower.follow(derivation)
+        return self.follower.follow(access_path)
 
-    def unpacked(self, derivation: AccessPath) -> int | None:
+    def unpacked(self, access_path: AccessPath) -> int | None:
         """How many values it unpacks into, where that is sure."""
-        return self.follower.unpacked(derivation)
+        return self.follower.unpacked(access_path)
 
     def calls_of(self, name: str) -> Sequence[tuple[str, int, str]]:
         """(file, line, source) of calls `<anything>.name(...)` in the release."""

@@ -129,8 +129,8 @@ class _Evaluator:
             inside = scope.symbol(dotted)
             if inside is not None:
                 return self._followed(inside)
-            derivation = None if base.derivation is None else Attribute(base.derivation, node.attr)
-            return self._followed(GuardSymbol(dotted, derivation))
+            access_path = None if base.access_path is None else Attribute(base.access_path, node.attr)
+            return self._followed(GuardSymbol(dotted, access_path))
         if isinstance(base, VersionText):
             return guards.attribute(base, node.attr)
         if isinstance(base, GuardNames):
@@ -272,12 +272,12 @@ class _Evaluator:
             return NOTHING
         if name == "getattr" and member.value == "__version__":
             return guards.version_of_symbol(f"{base.dotted}.__version__") or NOTHING
-        if base.derivation is None or (
+        if base.access_path is None or (
             name == "getattr"
             and not (len(node.args) == 3 and isinstance(node.args[2], ast.Constant) and not node.args[2].value)
         ):
             return NOTHING
-        return Truth(HasName(base.derivation, member.value))
+        return Truth(HasName(base.access_path, member.value))
 
     def _probed(self, node: ast.expr, scope: GuardScope) -> Value:
         """What is asked for its names; of longer expressions the walk over the file noted the value by their source."""
@@ -290,8 +290,8 @@ class _Evaluator:
     def _names(self, node: ast.Call, scope: GuardScope, *, parameters: bool) -> Value:
         of = self._probed(node.args[0], scope) if node.args else NOTHING
         return (
-            GuardNames(of.derivation, parameters)
-            if isinstance(of, GuardSymbol) and of.derivation is not None
+            GuardNames(of.access_path, parameters)
+            if isinstance(of, GuardSymbol) and of.access_path is not None
             else NOTHING
         )
 

@@ -223,10 +223,10 @@ class VersionText:
 
 @dataclass(frozen=True, slots=True)
 class GuardSymbol:
-    """Something imported; `derivation` if it belongs to a package that is asked for, or leads there."""
+    """Something imported; `access_path` if it belongs to a package that is asked for, or leads there."""
 
     dotted: str
-    derivation: AccessPath | None = None
+    access_path: AccessPath | None = None
     exists: Condition | None = None
     """For a name that a handler sets to None: when it is something else."""
 

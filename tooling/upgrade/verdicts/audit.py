@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tooling.upgrade.findings import Audit, AuditFinding, AuditSeverity, FindingKind, Unseen
 from tooling.upgrade.uses import Action, Name
-from tooling.upgrade.verdicts.case import Coverage, JudgedUse, seen
+from tooling.upgrade.verdicts.case import Coverage, JudgedUse, coverage_of
 from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
 from tooling.upgrade.verdicts.guards import dead
 from tooling.upgrade.verdicts.judge import imported_name, is_absence, judged
@@ -69,13 +69,13 @@ class _Tally:
     open: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
-    def add(self, use: Use, outlook: Coverage) -> None:
+    def add(self, use: Use, known: Coverage) -> None:
         self.uses += 1
-        self.symbols.add(outlook.symbol)
-        if outlook.why:
-            self.open[outlook.why] += 1
-            self.examples.setdefault(outlook.why, f"{use.place.path}:{use.place.line}")
-        elif outlook.unresolved:
+        self.symbols.add(known.symbol)
+        if known.why:
+            self.open[known.why] += 1
+            self.examples.setdefault(known.why, f"{use.place.path}:{use.place.line}")
+        elif known.unresolved:
             self.unresolved += 1
         else:
             self.judged += 1
@@ -144,23 +144,23 @@ def _of_file(file: FileUses, pair: ReleasePair, context: JudgeContext, tally: _T
     for use in file.uses:
         if not any(pair.owns(root) for root in roots_of(use.target)):
             continue
-        outlook, found = _looked_at(JudgedUse(use, pair.old, pair.new, context))
-        tally.add(use, outlook)
+        known, found = _looked_at(JudgedUse(use, pair.old, pair.new, context))
+        tally.add(use, known)
         findings.extend(found)
-        if outlook.unresolved and use.action is Action.IMPORT:
-            findings.append(_unresolved(use, outlook, pair))
+        if known.unresolved and use.action is Action.IMPORT:
+            findings.append(_unresolved(use, known, pair))
     return findings
 
 
 def _looked_at(case: JudgedUse) -> tuple[Coverage, list[AuditFinding]]:
     """How much is known of a use, and what is said of it. Code that is nested beyond Python's stack is open."""
     try:
-        return seen(case), judged(case)
+        return coverage_of(case), judged(case)
     except RecursionError:
         return Coverage(case.use.symbol_text, why="nested too deep to be followed"), []
 
 
-def _unresolved(use: Use, outlook: Coverage, pair: ReleasePair) -> AuditFinding:
+def _unresolved(use: Use, known: Coverage, pair: ReleasePair) -> AuditFinding:
     return AuditFinding(
         path=use.place.path,
         line=use.place.line,
@@ -170,8 +170,8 @@ def _unresolved(use: Use, outlook: Coverage, pair: ReleasePair) -> AuditFinding:
         severity=AuditSeverity.INFO,
         confidence=0.5,
         distribution=pair.distribution,
-        symbol=outlook.symbol,
-        message=f"{outlook.symbol}: {pair.distribution} {pair.old.release.origin.version} does not have it either",
+        symbol=known.symbol,
+        message=f"{known.symbol}: {pair.distribution} {pair.old.release.origin.version} does not have it either",
     )
 
 

@@ -40,24 +40,24 @@ if TYPE_CHECKING:
 Renaming = Callable[[str], str]
 
 
-def translated(derivation: AccessPath, rename: Renaming) -> AccessPath:
+def translated(access_path: AccessPath, rename: Renaming) -> AccessPath:
     """rename: the new dotted path of a name, or the same."""
-    match derivation:
+    match access_path:
         case Name(dotted):
             return Name(rename(dotted))
         case Attribute() | Called() | InstanceOf() | Awaited() | Iterated() | ItemOf() | Entered():
-            return replace(derivation, base=translated(derivation.base, rename))
+            return replace(access_path, base=translated(access_path.base, rename))
         case SuperOf(bases) | ClientClass(bases=bases):
-            return replace(derivation, bases=_all(bases, rename))
+            return replace(access_path, bases=_all(bases, rename))
         case Either(members):
             return Either(_all(members, rename))
         case Parametrised(name, arguments):
             return Parametrised(name, _all(arguments, rename))
-    return derivation
+    return access_path
 
 
-def _all(derivations: tuple[AccessPath, ...], rename: Renaming) -> tuple[AccessPath, ...]:
-    return tuple(translated(each, rename) for each in derivations)
+def _all(access_paths: tuple[AccessPath, ...], rename: Renaming) -> tuple[AccessPath, ...]:
+    return tuple(translated(each, rename) for each in access_paths)
 
 
 _SURE = 0.95
@@ -183,7 +183,7 @@ class Coverage:
     """The old version does not have it."""
 
 
-def seen(case: JudgedUse) -> Coverage:
+def coverage_of(case: JudgedUse) -> Coverage:
     """How much is known of a use on both sides."""
     use, before, after = case.use, case.before, case.after
     symbol = spelled(use.target, before.found[0].symbol.dotted if before.found else use.symbol_text)

@@ -341,15 +341,15 @@ def _receiver_changed(case: JudgedUse) -> bool:
     return all(_last(absent.container) not in had for absent in case.after.absent)
 
 
-def _is_returned(derivation: AccessPath, upstream: Upstream) -> bool:
-    match derivation:
+def _is_returned(access_path: AccessPath, upstream: Upstream) -> bool:
+    match access_path:
         case Awaited(base) | Iterated(base) | ItemOf(base) | Entered(base):
             return _is_returned(base, upstream)
         case Called(base):
             found = locate(upstream, base).found
             return bool(found) and all(met.symbol.kind is not SymbolKind.CLASS for met in found)
         case Attribute():
-            outcome = upstream.follow(derivation)
+            outcome = upstream.follow(access_path)
             return isinstance(outcome, Values) and all(_is_given(each) for each in outcome.types)
     return False
 

@@ -211,12 +211,12 @@ def _describe(value: Type) -> str:
             return {"NoneType": "None"}.get(name, f"a value of type {name}")
 
 
-def _source(derivation: AccessPath) -> AccessPath:
+def _source(access_path: AccessPath) -> AccessPath:
     """The callable or attribute that gave the value."""
-    match derivation:
+    match access_path:
         case Called(base) | Awaited(base) | Iterated(base) | ItemOf(base):
             return _source(base)
-    return derivation
+    return access_path
 
 
 def _name(case: JudgedUse) -> str:

@@ -1,4 +1,4 @@
-"""What the last step of a derivation meets in one release: the definitions it finds, those it misses, and whether that
+"""Find what the last step of an access path meets in one release: definitions found or missing, and whether that
 is all. Values of whole expressions come from `Upstream.follow`; here the definition itself counts (a property, not
 what it returns)."""
 
@@ -63,7 +63,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What the last step of a derivation meets."""
+    """What the last step of an access path meets."""
 
     found: tuple[Resolved, ...] = ()
     absent: tuple[Absent, ...] = ()
@@ -82,9 +82,9 @@ class Lookup:
         return not self.open and not self.cascade
 
 
-def locate(upstream: Upstream, derivation: AccessPath) -> Lookup:
-    """The definitions that the last step of a derivation reaches."""
-    match derivation:
+def locate(upstream: Upstream, access_path: AccessPath) -> Lookup:
+    """The definitions that the last step of an access path reaches."""
+    match access_path:
         case Name(dotted):
             return _sight(upstream.resolve(dotted), receiver=dotted.rpartition(".")[0], by_class=True)
         case Attribute(base, name):
@@ -95,17 +95,17 @@ def locate(upstream: Upstream, derivation: AccessPath) -> Lookup:
             return _joined(locate(upstream, base) for base in bases)
         case Unknown():
             return Lookup(open="not ours, or beyond inference")
-    return _valued(upstream, derivation)
+    return _valued(upstream, access_path)
 
 
-def root_of(derivation: AccessPath) -> str:
-    """Dotted name at the bottom of a derivation; "" if it has none."""
-    return next(roots_of(derivation), "")
+def root_of(access_path: AccessPath) -> str:
+    """Dotted name at the bottom of an access path; "" if it has none."""
+    return next(roots_of(access_path), "")
 
 
-def roots_of(derivation: AccessPath) -> Iterator[str]:
-    """All dotted names at the bottom of a derivation."""
-    match derivation:
+def roots_of(access_path: AccessPath) -> Iterator[str]:
+    """All dotted names at the bottom of an access path."""
+    match access_path:
         case Name(dotted):
             yield dotted
         case (
@@ -123,9 +123,9 @@ def roots_of(derivation: AccessPath) -> Iterator[str]:
                 yield from roots_of(each)
 
 
-def spelled(derivation: AccessPath, otherwise: str = "") -> str:
+def spelled(access_path: AccessPath, otherwise: str = "") -> str:
     """The path a reader would give the thing: "vllm.LLM.generate" for `llm.generate` of a `vllm.LLM`."""
-    match derivation:
+    match access_path:
         case Name(dotted):
             return dotted
         case Attribute(base, name):
@@ -136,9 +136,9 @@ def spelled(derivation: AccessPath, otherwise: str = "") -> str:
     return otherwise
 
 
-def _class_of(derivation: AccessPath) -> AccessPath:
+def _class_of(access_path: AccessPath) -> AccessPath:
     """The class of an instance or of `super()`, if it has a name; names of classes begin with a capital."""
-    match derivation:
+    match access_path:
         case Called(Name(dotted)) | InstanceOf(Name(dotted)) if dotted.rpartition(".")[2][:1].isupper():
             return Name(dotted)
         case SuperOf((first, *_)) | ClientClass(bases=(first, *_)):
@@ -146,9 +146,9 @@ def _class_of(derivation: AccessPath) -> AccessPath:
         case Called(ClientClass() as inner) | InstanceOf(ClientClass() as inner):
             return _class_of(inner)
         case Name():
-            return derivation
+            return access_path
         case Attribute(Name(), _):
-            return Name(spelled(derivation))
+            return Name(spelled(access_path))
     return Unknown()
 
 
@@ -186,14 +186,14 @@ def _member_of(upstream: Upstream, base: AccessPath, name: str) -> Lookup:
     return replace(sight, open=why, inferred=sight.inferred or outcome.inferred)
 
 
-def _behind(upstream: Upstream, derivation: Attribute) -> Lookup:
+def _behind(upstream: Upstream, access_path: Attribute) -> Lookup:
     """An attribute of what a constant, field or property holds: only the release can say what that is."""
-    outcome = upstream.follow(derivation)
+    outcome = upstream.follow(access_path)
     if isinstance(outcome, Gone):
-        if outcome.step != derivation:
+        if outcome.step != access_path:
             return Lookup(cascade=True)
         return Lookup(absent=(outcome.absent,), open="some values have it" if outcome.partly else "")
-    return _valued(upstream, derivation)
+    return _valued(upstream, access_path)
 
 
 def _of_type(upstream: Upstream, value: Type, name: str) -> Lookup:
@@ -238,8 +238,8 @@ def _in_class(upstream: Upstream, symbol: Symbol, name: str, *, instance: bool) 
     return _sight(upstream.member(symbol, name), receiver=symbol.dotted, by_class=not instance)
 
 
-def _valued(upstream: Upstream, derivation: AccessPath) -> Lookup:
-    outcome = upstream.follow(derivation)
+def _valued(upstream: Upstream, access_path: AccessPath) -> Lookup:
+    outcome = upstream.follow(access_path)
     if isinstance(outcome, Gone):
         return Lookup(cascade=True)
     if isinstance(outcome, Open):

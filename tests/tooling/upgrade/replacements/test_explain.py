@@ -39,8 +39,8 @@ def use_of(target, action=Action.IMPORT, *, positional=0, keywords=()):
     given = [Argument(HERE, None, number) for number in range(positional)]
     given += [Argument(HERE, name, -1) for name in keywords]
     arguments = PassedArguments(tuple(given)) if action in (Action.CALL, Action.SUBCLASS) else None
-    derivation = Name(target) if isinstance(target, str) else target
-    return Use(action=action, place=HERE, target=derivation, package="pkg", arguments=arguments)
+    access_path = Name(target) if isinstance(target, str) else target
+    return Use(action=action, place=HERE, target=access_path, package="pkg", arguments=arguments)
 
 
 def explained(dotted, old, new, *, use=None, between=()):

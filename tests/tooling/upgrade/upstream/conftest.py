@@ -47,9 +47,9 @@ class Package:
     def keyword(self, dotted, name):
         return self.upstream.keyword(self.found(dotted), name).value
 
-    def follow(self, derivation):
+    def follow(self, access_path):
         """The outcome in words: "LLM" for an instance, "<f>" for the thing itself, "list[LLM]", "?" for open."""
-        outcome = self.upstream.follow(derivation)
+        outcome = self.upstream.follow(access_path)
         if isinstance(outcome, Gone):
             return f"gone: {outcome.absent.container}.{outcome.absent.name}" + (" partly" if outcome.partly else "")
         return "?" if isinstance(outcome, Open) else words(outcome)

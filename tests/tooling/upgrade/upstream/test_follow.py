@@ -102,7 +102,7 @@ def method(name):
 
 
 @pytest.mark.parametrize(
-    ("derivation", "answer"),
+    ("access_path", "answer"),
     [
         (Name("pkg.Engine"), "<Engine>"),
         (ENGINE, "Engine"),
@@ -156,12 +156,12 @@ def method(name):
     ],
     ids=str,
 )
-def test_a_value_is_followed(package, derivation, answer):
-    assert package(root=SOURCE).follow(derivation) == answer
+def test_a_value_is_followed(package, access_path, answer):
+    assert package(root=SOURCE).follow(access_path) == answer
 
 
 @pytest.mark.parametrize(
-    ("derivation", "answer"),
+    ("access_path", "answer"),
     [
         (Name("pkg.Nothing"), "gone: pkg.Nothing"),
         (Attribute(ENGINE, "stop"), "gone: pkg.Engine.stop"),
@@ -175,8 +175,8 @@ def test_a_value_is_followed(package, derivation, answer):
     ],
     ids=str,
 )
-def test_what_is_missing_on_the_way_is_named(package, derivation, answer):
-    assert package(root=SOURCE).follow(derivation) == answer
+def test_what_is_missing_on_the_way_is_named(package, access_path, answer):
+    assert package(root=SOURCE).follow(access_path) == answer
 
 
 def test_a_value_from_unannotated_code_says_so(package):
@@ -194,12 +194,12 @@ def test_methods_know_what_they_were_reached_through(package):
 
 
 @pytest.mark.parametrize(
-    ("derivation", "count"),
+    ("access_path", "count"),
     [(method("pair"), 2), (InstanceOf(Name("pkg.Pair")), 2), (method("run"), None), (method("anything"), None)],
     ids=str,
 )
-def test_the_number_of_values_is_known_where_it_is_sure(package, derivation, count):
-    assert package(root=SOURCE).upstream.unpacked(derivation) == count
+def test_the_number_of_values_is_known_where_it_is_sure(package, access_path, count):
+    assert package(root=SOURCE).upstream.unpacked(access_path) == count
 
 
 CLASSES = """

@@ -312,7 +312,7 @@ def test_constructors_are_free(name) -> None:
 def test_code_that_is_nested_too_deep_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = compared()
 
-    def deep(_derivation):
+    def deep(_access_path):
         raise RecursionError
 
     monkeypatch.setattr(pair.new, "follow", deep)

@@ -23,7 +23,7 @@ MAX_ALTERNATIVES = 8
 class Ours:
     """Something of a package that is asked for."""
 
-    derivation: AccessPath
+    access_path: AccessPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +174,13 @@ class Classes:
                 if isinstance(entry.value, OwnClass):
                     self._collect(entry.value, into)
                 elif isinstance(entry.value, Ours):
-                    if entry.value.derivation not in into.ours:
-                        into.ours.append(entry.value.derivation)
+                    if entry.value.access_path not in into.ours:
+                        into.ours.append(entry.value.access_path)
                 else:
                     into.foreign = True
 
     def client_class(self, owner: OwnClass) -> ClientClass | None:
-        """The class as a derivation; None if nothing of it belongs to a package."""
+        """The class as an access path; None if nothing of it belongs to a package."""
         lineage = self.lineage(owner)
         if not lineage.ours:
             return None

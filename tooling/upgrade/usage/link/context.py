@@ -68,7 +68,7 @@ class Contexts:
         if row[0] in ("import", "name"):
             return [row[1]]
         found = [entry.value for entry in self._link.value(path, number)]
-        return [one.derivation.dotted for one in found if isinstance(one, Ours) and isinstance(one.derivation, Name)]
+        return [one.access_path.dotted for one in found if isinstance(one, Ours) and isinstance(one.access_path, Name)]
 
     def bindings(
         self, path: str, guards: tuple[tuple[str, int], ...], known: tuple[TryPart, ...]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tooling.upgrade.usage.conditions import is_decidable
 from tooling.upgrade.usage.facts import UNKNOWN, ContextRow, FileFacts, UseRow
 from tooling.upgrade.usage.guards import all_of, any_of, is_decided
+from tooling.upgrade.usage.link.access_paths import package_root, touches_private
 from tooling.upgrade.usage.link.classes import Alternative, Alternatives, Ours, OwnClass, OwnFunction
 from tooling.upgrade.usage.link.context import Contexts
-from tooling.upgrade.usage.link.derivations import package_root, touches_private
 from tooling.upgrade.uses import (
     AccessPath,
     Action,
@@ -153,16 +153,16 @@ class Emitter:
         """What a row is about: one use for all alternatives, or one for each where conditions tell them apart."""
         found: list[tuple[AccessPath, Alternative]] = []
         for entry in alternatives:
-            derivation = self._derivation(action, entry)
-            if derivation is not None:
-                found.append((derivation, entry))
+            access_path = self._access_path(action, entry)
+            if access_path is not None:
+                found.append((access_path, entry))
         if not found:
             return
         if self._are_told_apart(path, context, [entry for _, entry in found]):
-            for derivation, entry in found:
-                yield derivation, entry.guards
+            for access_path, entry in found:
+                yield access_path, entry.guards
             return
-        members = tuple(dict.fromkeys(derivation for derivation, _ in found))
+        members = tuple(dict.fromkeys(access_path for access_path, _ in found))
         if any(entry.value is None or not isinstance(entry.value, Ours | OwnClass) for entry in alternatives):
             members = (*members, Unknown())
         guards = found[0][1].guards if len(alternatives) == 1 else ()
@@ -183,10 +183,10 @@ class Emitter:
                 return False
         return True
 
-    def _derivation(self, action: str, entry: Alternative) -> AccessPath | None:
+    def _access_path(self, action: str, entry: Alternative) -> AccessPath | None:
         value = entry.value
         if isinstance(value, Ours):
-            return value.derivation
+            return value.access_path
         if isinstance(value, OwnClass) and action == "call" and self._inherits_constructor(value):
             return self._link.client_class(value)
         return None
@@ -214,7 +214,7 @@ class Emitter:
         for entry in alternatives:
             bases: list[AccessPath] = []
             if isinstance(entry.value, Ours):
-                bases = [entry.value.derivation]
+                bases = [entry.value.access_path]
             elif isinstance(entry.value, OwnClass):
                 bases = self._link.lineage(entry.value).ours
             for base in bases:
@@ -269,9 +269,9 @@ class Emitter:
         return PassedArguments(arguments, has_star, has_double_star, partial)
 
     def _target(self, path: str, number: int) -> AccessPath | None:
-        """A value as a derivation, if it is a package's and nothing else."""
+        """A value as an access path, if it is a package's and nothing else."""
         found = self._link.value(path, number) if number != UNKNOWN else ()
-        members = tuple(dict.fromkeys(one.value.derivation for one in found if isinstance(one.value, Ours)))
+        members = tuple(dict.fromkeys(one.value.access_path for one in found if isinstance(one.value, Ours)))
         if not members or len(members) < len(found):
             return None
         return members[0] if len(members) == 1 else Either(members)

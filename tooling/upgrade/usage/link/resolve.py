@@ -159,8 +159,8 @@ class Resolver(Classes):
                     if found is not None:
                         self._busy.discard(key)
                         return found
-                elif isinstance(entry.value, Ours) and isinstance(entry.value.derivation, Name):
-                    outside.append(one(Ours(Name(f"{entry.value.derivation.dotted}.{name}"))))
+                elif isinstance(entry.value, Ours) and isinstance(entry.value.access_path, Name):
+                    outside.append(one(Ours(Name(f"{entry.value.access_path.dotted}.{name}"))))
         self._busy.discard(key)
         return joined(outside) if outside else UNKNOWN
 
@@ -194,7 +194,7 @@ class Resolver(Classes):
 
         def rule(value: Value) -> Alternatives:
             if isinstance(value, Ours):
-                return one(Ours(Attribute(value.derivation, name)))
+                return one(Ours(Attribute(value.access_path, name)))
             if isinstance(value, LinkedModule):
                 return self.module_name(value.path, name)
             if isinstance(value, OwnClass | OwnInstance | Super):
@@ -208,7 +208,7 @@ class Resolver(Classes):
 
         def rule(value: Value) -> Alternatives:
             if isinstance(value, Ours):
-                return one(Ours(Called(value.derivation)))
+                return one(Ours(Called(value.access_path)))
             if isinstance(value, OwnClass):
                 return one(OwnInstance(value.path, value.qualname))
             if isinstance(value, OwnFunction):
@@ -260,7 +260,7 @@ class Resolver(Classes):
 
         def rule(value: Value) -> Alternatives:
             if isinstance(value, Ours):
-                return one(Ours(_STEPS[kind](value.derivation, row)))
+                return one(Ours(_STEPS[kind](value.access_path, row)))
             if isinstance(value, ValueRow) and kind == "item" and isinstance(row[2], int):
                 return value.members[row[2]] if -len(value.members) <= row[2] < len(value.members) else UNKNOWN
             if isinstance(value, Held) and kind == "item":
@@ -289,7 +289,7 @@ class Resolver(Classes):
 
         def rule(value: Value) -> Alternatives:
             if isinstance(value, Ours):
-                return one(Ours(InstanceOf(value.derivation)))
+                return one(Ours(InstanceOf(value.access_path)))
             return one(OwnInstance(value.path, value.qualname)) if isinstance(value, OwnClass) else UNKNOWN
 
         return self._each(self.value(path, number), rule)

@@ -92,7 +92,7 @@ class FileScope:
     def _derived(self, number: int) -> Value | None:
         alternatives = self._link.value(self._path, number)
         if len(alternatives) == 1 and isinstance(alternatives[0].value, Ours):
-            return GuardSymbol("", alternatives[0].value.derivation)
+            return GuardSymbol("", alternatives[0].value.access_path)
         return None
 
     def _function(self, line: int, end_line: int) -> GuardDefinition | None:
@@ -152,7 +152,7 @@ class FileScope:
             return NOTHING
         symbol = self.row(kept) if kept is not None else None
         if isinstance(symbol, GuardSymbol):
-            return GuardSymbol(symbol.dotted, symbol.derivation, all_of(conditions))
+            return GuardSymbol(symbol.dotted, symbol.access_path, all_of(conditions))
         return Truth(all_of(conditions))
 
 
