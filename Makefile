@@ -4,8 +4,8 @@
 
 help:
 	@echo "make demo    set up, then run asynchronous GRPO on arithmetic and write a report"
-	@echo "make test    set up, then every gate: style, types, layers, docs, tests"
-	@echo "make test-all  the same with the exhaustive tests, twice as long"
+	@echo "make test    set up, then every gate: style, types, layers, docs, tests (five minutes)"
+	@echo "make test-all  the same with the exhaustive tests"
 	@echo "make setup   make .venv ready (again: milliseconds)"
 	@echo "make lint    the quick gates only"
 	@echo "make format  rewrite the code in the house style"

@@ -1,0 +1,53 @@
+"""What every test relies on: a home of its own, no network, commands in this process, CPU budgets that are judged."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import cpu_budget
+import pytest
+
+
+def test_home_and_caches_are_not_the_users():
+    home = Path(os.environ["HOME"])
+    assert home.name.startswith("areal-tests-")
+    assert all(Path(os.environ[name]).is_relative_to(home) for name in ("XDG_CACHE_HOME", "HF_HOME"))
+    done = subprocess.run(["git", "config", "user.name"], cwd=home, capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+
+
+def test_a_connection_to_another_machine_fails_the_test():
+    with socket.socket() as link, pytest.raises(pytest.fail.Exception, match="mark the test `network`"):
+        link.connect(("192.0.2.1", 80))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        socket.create_connection(server.getsockname()).close()
+
+
+def command(argv):
+    sys.stdout.write(f"out {Path.cwd().name} {os.environ['COLOUR']} {sys.stdin.read()}\n")
+    subprocess.run([sys.executable, "-c", "import sys; print('child', file=sys.stderr)"], check=True)
+    os.environ["COLOUR"] = "changed"
+    if argv == ["exit"]:
+        raise SystemExit("wrong")
+    return 3
+
+
+def test_a_command_runs_in_this_process_with_streams_of_its_own(run_command, tmp_path):
+    before = Path.cwd()
+    done = run_command(command, [1], cwd=tmp_path, environment={"COLOUR": "blue"}, stdin="given")
+    assert (done.code, done.stdout, done.stderr) == (3, f"out {tmp_path.name} blue given\n", "child\n")
+    assert (Path.cwd(), "COLOUR" in os.environ) == (before, False)
+    assert run_command(command, ["exit"], environment={"COLOUR": ""}).code == 1
+    assert run_command(lambda _: sys.stdout.write('{"ok": true}') and 0, []).json == {"ok": True}
+
+
+def test_a_folder_counts_for_its_longest_budget_and_is_judged():
+    budgets = {"tests": 1.0, "tests/areal": 2.0, "tests/areal/api": 4.0}
+    assert cpu_budget.folder_of("tests/areal/api/test_x.py", budgets) == "tests/areal/api"
+    assert cpu_budget.folder_of("tests/areal/apis/test_x.py", budgets) == "tests/areal"
+    assert cpu_budget.folder_of("tests/test_x.py", budgets) == "tests"
+    warned, failed = cpu_budget.judge({"tests": 0.9, "tests/areal": 2.2, "tests/areal/api": 6.1}, budgets)
+    assert warned == ["tests/areal: 2 CPU s, budget 2 (110%)"]
+    assert failed == ["tests/areal/api: 6 CPU s, budget 4 (152%)"]
