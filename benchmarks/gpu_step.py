@@ -6,7 +6,7 @@
 What is compared, each side in a process of its own, in turn:
 
 train         `TrainingEngine`: bfloat16, float32 masters
-archon        `ArchonEngine` with one process: FSDP2's mixed precision, float32 masters
+archon        the same with the section `archon`, in one process: FSDP2's mixed precision, float32 masters
 transformers  AutoModelForCausalLM with float32 parameters under bfloat16 autocast, its own loss over full logits, and
               fused AdamW: the loop that one writes by hand
 

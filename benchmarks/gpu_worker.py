@@ -27,7 +27,8 @@ def engine_step(job: dict[str, Any], tokens: Tensor, *, archon: bool, stack: Exi
     from parallel_worker import policy_loss
 
     from areal.api import PaddedBatch
-    from areal.engine.train.config import TrainEngineConfig
+    from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+    from areal.engine.train.engine import TrainingEngine
     from areal.models import from_config
 
     config = TrainEngineConfig(
@@ -38,18 +39,11 @@ def engine_step(job: dict[str, Any], tokens: Tensor, *, archon: bool, stack: Exi
         gradient_checkpointing=job["checkpointing"],
     )
     model: Any = from_config(job["model"], seed=1, device=job["device"])
-    engine: Any
     if archon:
-        from areal.engine.archon.config import ArchonConfig
-        from areal.engine.archon.engine import ArchonEngine
-        from areal.engine.archon.processes import connected
+        from areal.engine.train.processes import connected
 
         stack.enter_context(connected(job["device"], alone=True))
-        engine = ArchonEngine(model, config=config, archon=ArchonConfig())
-    else:
-        from areal.engine.train.engine import TrainingEngine
-
-        engine = TrainingEngine(model, config=config)
+    engine = TrainingEngine(model, config=config, archon=ArchonConfig() if archon else None)
     rows, length = tokens.shape
     ones = torch.ones(rows, length)
     ones[:, 0] = 0

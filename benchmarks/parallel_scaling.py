@@ -1,4 +1,4 @@
-"""One training step of `ArchonEngine` split over processes, every dimension alone: time, memory, bytes sent.
+"""One training step of `TrainingEngine` split over processes, every dimension alone: time, memory, bytes sent.
 
     .venv/bin/python benchmarks/parallel_scaling.py [--world-size 1 2 4] [--rounds 2] [--json]
 

@@ -18,10 +18,9 @@ from memory import PeakMemory
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from areal.api import LossOutput, PaddedBatch
-from areal.engine.archon.config import ArchonConfig
-from areal.engine.archon.engine import ArchonEngine
-from areal.engine.archon.processes import connected
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+from areal.engine.train.engine import TrainingEngine
+from areal.engine.train.processes import connected
 from areal.models import from_config
 from areal.models.parallel.dims import ParallelDims
 
@@ -152,7 +151,7 @@ def run(case: Case, batch: PaddedBatch, steps: int) -> dict[str, Any]:
     memory = PeakMemory()
     memory.forget()
     empty = memory.read()
-    engine = ArchonEngine(
+    engine = TrainingEngine(
         from_config(MODELS[case.model], seed=1), config=TRAINING, archon=ArchonConfig(parallel=case.dims)
     )
     loss_fn, seconds = policy_loss(batch), []

@@ -9,11 +9,10 @@ from areal.algorithm import Objective, get_objective
 from areal.algorithm.blocks import BlockChoice
 from areal.api import Config, ConfigError, DatasetKind, GenerationConfig
 from areal.dataset.config import DatasetConfig
-from areal.engine.archon.config import ArchonConfig
 from areal.engine.embedded.config import EmbeddedEngineConfig
 from areal.engine.server.config import ServerEngineConfig
 from areal.engine.sglang.config import SGLangConfig
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train.config import ArchonConfig, TrainEngineConfig
 from areal.engine.vllm.config import VLLMConfig
 from areal.infra.checkpoint.config import CheckpointConfig
 from areal.infra.metrics.config import MetricsConfig

@@ -18,7 +18,7 @@ from areal.algorithm.packing import collate, select, split_groups
 from areal.algorithm.supervised import value_loss
 from areal.api import ConfigError, EngineError, PaddedBatch, TrainStats
 from areal.infra.metrics import names
-from areal.trainer.engines import export_model, published_weights
+from areal.trainer.engines import export_model
 from areal.trainer.states import EngineStates
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     from areal.algorithm.objective import Objective
     from areal.api import LossOutput, Trajectory
+    from areal.engine.train.engine import TrainingEngine
     from areal.trainer.config import PPOConfig
-    from areal.trainer.engines import Engine, Scorer
+    from areal.trainer.engines import Scorer
 
 
 class PolicyLearner:
@@ -41,8 +42,8 @@ class PolicyLearner:
         *,
         config: PPOConfig,
         objective: Objective,
-        actor: Engine,
-        critic: Engine | None = None,
+        actor: TrainingEngine,
+        critic: TrainingEngine | None = None,
         reference: Scorer | None = None,
     ) -> None:
         """Raises ConfigError when critic or reference do not fit what the objective needs."""
@@ -100,8 +101,8 @@ class PolicyLearner:
         return metrics | self._describe(batch)
 
     def weights(self) -> Mapping[str, Tensor]:
-        """What rollouts get; see `published_weights`."""
-        return published_weights(self.actor)
+        """What rollouts get; see `TrainingEngine.weights`."""
+        return self.actor.weights()
 
     def publish(self, version: int) -> Mapping[str, Tensor]:
         """The same, as `version`."""
@@ -211,7 +212,7 @@ class PolicyLearner:
 
         return self.actor.train_batch(minibatch, loss_fn, temperature=self._temperature, with_entropy=True)
 
-    def _update_critic(self, critic: Engine, minibatch: PaddedBatch) -> TrainStats:
+    def _update_critic(self, critic: TrainingEngine, minibatch: PaddedBatch) -> TrainStats:
         denominators = count(minibatch.loss_mask)
 
         def loss_fn(values: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:

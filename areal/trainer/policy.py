@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.reference import FrozenModel
 from areal.models.value_head import ValueModel
 from areal.trainer.assembly import load_model
@@ -33,7 +32,7 @@ def build_learner(config: PPOConfig, tokenizer: Any, total_steps: int) -> Policy
         critic = build_engine(config, tokenizer, settings=config.critic, total_steps=steps, head=ValueModel)
     actor = build_engine(config, tokenizer, settings=config.actor, total_steps=steps)
     reference: Scorer | None = None
-    if objective.needs_reference and isinstance(actor, TrainingEngine):
+    if objective.needs_reference and actor.ranks.is_alone:
         # Of the actor's own model: device and dtype are then the same, and so are the first step's log-probabilities.
         reference = FrozenModel.copy_of(actor.model, config=config.actor)
     elif objective.needs_reference:
@@ -57,7 +56,7 @@ class Policy:
     def whole_model(self) -> nn.Module:
         """The live model where one process has all of it, else a new one with the present weights."""
         actor = self._learner.local.actor
-        return actor.model if isinstance(actor, TrainingEngine) else self._assembled()
+        return actor.model if actor.ranks.is_alone else self._assembled()
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `TrainEngine.weights`: of the whole model."""

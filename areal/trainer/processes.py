@@ -68,7 +68,7 @@ def run_on_rank_zero(config: RunConfig, lead: Callable[[RankGroup], dict[str, An
     check_processes(config, num_processes)
     if config.archon is None:
         return lead(RankGroup())
-    from areal.engine.archon.processes import connected
+    from areal.engine.train.processes import connected
 
     with connected(config.actor.device, alone=num_processes == 1):
         import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the trained models: whole states of one process, or the shards of every rank.
+"""Saves and loads the trained models of a run: whole states of one process, or the shards of every rank.
 
 Either is continued by any number of processes, and shards also by a run that splits nothing any more.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from areal.api import CheckpointError
-from areal.engine.train.engine import TrainingEngine
 from areal.infra.checkpoint.state_io import load_state, save_state
 from areal.utils.seeding import rng_state, set_rng_state
 
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from areal.engine.archon.checkpoint import ShardedCheckpoints
-    from areal.trainer.engines import Engine
+    from areal.engine.train.checkpoint import ShardedCheckpoints
+    from areal.engine.train.engine import TrainingEngine
     from areal.trainer.rank_group import Distributed
 
 _RNG_OF_RANK: Final = "rng_rank_"
@@ -27,10 +26,11 @@ _RNG_OF_RANK: Final = "rng_rank_"
 class EngineStates:
     """The engines of one rank as checkpoints see them. `save` and `load` are called on all ranks."""
 
-    def __init__(self, engines: Mapping[str, Engine], *, together: str = "") -> None:
+    def __init__(self, engines: Mapping[str, TrainingEngine], *, together: str = "") -> None:
         """engines: by name. together: the name that their whole states are saved under as one; else each under its
         own."""
         self._engines = dict(engines)
+        self._ranks = next(iter(engines.values())).ranks
         self._together = together
         self._sharded: dict[str, ShardedCheckpoints] = {}
         self._store = _Inside()
@@ -38,7 +38,7 @@ class EngineStates:
     @property
     def is_sharded(self) -> bool:
         """Whether `save` has to write them, since no process has all of them."""
-        return not all(isinstance(engine, TrainingEngine) for engine in self._engines.values())
+        return not self._ranks.is_alone
 
     def whole(self) -> dict[str, Any]:
         """States by the names of their files, of engines of one process."""
@@ -50,7 +50,15 @@ class EngineStates:
 
         Raises CheckpointError on all ranks when one cannot write: they go on together, and try again later.
         """
-        _agree(_save_rng(folder))
+        failure: str | None = None
+        try:
+            if self._ranks.rank:
+                save_state(folder, f"{_RNG_OF_RANK}{self._ranks.rank}", _host_rng_state())
+        except OSError as error:  # the disk may be full for this rank alone
+            failure = str(error)
+        if failed := self._ranks.failures(failure):
+            listed = "; ".join(f"rank {rank}: {message}" for rank, message in failed.items())
+            raise CheckpointError(f"no checkpoint was written: {listed}")
         for name in self._engines:
             shards = self._shards(name)
             self._store.folder = folder / name
@@ -61,34 +69,25 @@ class EngineStates:
         """Continue from what `save` wrote, or from whole states. Raises CheckpointError or EngineError for those of
         another model.
         """
-        from areal.engine.archon.checkpoint import SHARDS_FOLDER
+        from areal.engine.train.checkpoint import SHARDS_FOLDER
 
         for name, engine in self._engines.items():
-            if not (folder / name / SHARDS_FOLDER).is_dir():
-                engine.load_state_dict(self._whole_of(folder, name))
-            elif isinstance(engine, TrainingEngine):
-                from areal.engine.archon.checkpoint import read_whole_state
-
-                engine.load_state_dict(read_whole_state(folder / name, engine.model, dtype=engine.config.dtype))
-            else:
+            if (folder / name / SHARDS_FOLDER).is_dir():
                 self._shards(name).load(folder / name)
-        if (rank := _rank()) and (folder / f"{_RNG_OF_RANK}{rank}.json").is_file():
+            elif self._together:
+                engine.load_state_dict(load_state(folder, self._together)[name])
+            else:
+                engine.load_state_dict(load_state(folder, name))
+        if (rank := self._ranks.rank) and (folder / f"{_RNG_OF_RANK}{rank}.json").is_file():
             set_rng_state(load_state(folder, f"{_RNG_OF_RANK}{rank}"))
-
-    def _whole_of(self, folder: Path, name: str) -> Mapping[str, Any]:
-        state: Mapping[str, Any] = (
-            load_state(folder, self._together)[name] if self._together else load_state(folder, name)
-        )
-        return state
 
     def _shards(self, name: str) -> ShardedCheckpoints:
         """Made when it is first needed, on all ranks: it makes a group of processes."""
         if name not in self._sharded:
-            from areal.engine.archon.checkpoint import ShardedCheckpoints
+            from areal.engine.train.checkpoint import ShardedCheckpoints
 
-            engine = self._engines[name]
-            assert not isinstance(engine, TrainingEngine), "an engine of one process has no shards"
-            self._sharded[name] = ShardedCheckpoints(engine, None if _rank() else self._store)
+            store = None if self._ranks.rank else self._store
+            self._sharded[name] = ShardedCheckpoints(self._engines[name], store)
         return self._sharded[name]
 
 
@@ -141,35 +140,6 @@ class _Inside:
         return self.folder
 
 
-def _save_rng(folder: Path) -> str | None:
-    """What went wrong; the disk may be full for this rank alone."""
-    rank = _rank()
-    try:
-        if rank:
-            save_state(folder, f"{_RNG_OF_RANK}{rank}", _host_rng_state())
-    except OSError as error:
-        return f"rank {rank}: {error}"
-    return None
-
-
-def _agree(failure: str | None) -> None:
-    """Raise on all ranks what went wrong on any."""
-    import torch.distributed as dist
-
-    failures: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(failures, failure)
-    found = [item for item in failures if item is not None]
-    if found:
-        raise CheckpointError(f"no checkpoint was written: {'; '.join(found[:4])}")
-
-
 def _host_rng_state() -> dict[str, Any]:
     """Without those of devices: every rank sees all of its machine's, and its own device's is among its shards."""
     return {name: state for name, state in rng_state().items() if name != "cuda"}
-
-
-def _rank() -> int:
-    """0 in a process that is alone."""
-    import torch.distributed as dist
-
-    return dist.get_rank() if dist.is_initialized() else 0

@@ -1,1 +1,2 @@
-"""Training engine over many processes: data, tensor, context, expert and pipeline parallelism, as one process would."""
+"""What surrounds training over many processes: what it would cost (`planning`), and proof that it computes what one
+process computes (`equality`). The engine itself is `areal.engine.train`."""

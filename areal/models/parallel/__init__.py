@@ -2,7 +2,7 @@
 
 A family names the split of each of its matrices (`Shard`), a run says how many ranks there are along each way
 (`ParallelDims`), and `shard_model` applies both. Everything here keeps the numbers of one process: what a rank computes
-is exact, or a part of a sum. Losses, optimizers and checkpoints are `areal.engine.archon`'s.
+is exact, or a part of a sum. Losses, optimizers and checkpoints are `areal.engine.train`'s.
 
 Importing this package does not import torch; calling its functions does.
 """

@@ -63,8 +63,8 @@ def build_meshes(dims: ParallelDims, device_type: str) -> Meshes:
     """
     if not dist.is_initialized():
         raise ConfigError(
-            f"parallel: {dims.describe()} needs a process group; start the program with torchrun "
-            f"--nproc-per-node, or call areal.engine.archon.processes.start_processes"
+            f"parallel: {dims.describe()} needs a process group; start the program with torchrun --nproc-per-node and "
+            f"enter areal.engine.train.processes.connected"
         )
     dims.resolved(dist.get_world_size())
     root = init_device_mesh(

@@ -25,7 +25,7 @@ import torch._dynamo  # noqa: F401 - imported once for all forks, like what is n
 import areal.infra.metrics.report
 import areal.trainer.ppo  # noqa: F401 - likewise, for all forks
 from areal.cli.main import main as command_line
-from areal.engine.train.optimizer import MasterOptimizer
+from areal.engine.train.optimizer import ModelOptimizer
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics.logger import MetricLogger, read_metrics
 from areal.infra.rollout.executor import RolloutExecutor
@@ -48,8 +48,8 @@ SETTINGS = {
 }
 PLACES = {
     # name: owner, method, call, before or after it. Step 4 is the worst: step 3 is done and in no checkpoint.
-    "between the two optimizer steps of step 4": (MasterOptimizer, "step", 7, "after"),
-    "after the last optimizer step of step 4": (MasterOptimizer, "step", 8, "after"),
+    "between the two optimizer steps of step 4": (ModelOptimizer, "step", 7, "after"),
+    "after the last optimizer step of step 4": (ModelOptimizer, "step", 8, "after"),
     "after the rollouts moved on to step 5": (RolloutExecutor, "advance", 4, "after"),
     "between the two logs of step 4": (MetricLogger, "log", 4, "after"),
     "after step 4, before its checkpoint": (CheckpointStore, "save", 2, "before"),

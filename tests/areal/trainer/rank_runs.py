@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from areal.api import CheckpointError
-from areal.engine.archon.config import ArchonConfig
+from areal.engine.train.config import ArchonConfig
 from areal.infra.metrics.logger import read_metrics
 from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from areal.api import Config
-from areal.engine.archon.schedules import PipelineLayout, pipeline_layout
 from areal.engine.hf.config import LoraConfig
 from areal.models.parallel.dims import ParallelDims
+from areal.models.parallel.schedules import PipelineLayout, pipeline_layout
 
 Kind = Literal["dense", "tied", "mixture", "latent", "transformers gpt2", "transformers llama", "transformers mixtral"]
 

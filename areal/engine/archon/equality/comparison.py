@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from areal.api import LossOutput, PaddedBatch
-from areal.engine.archon.config import ArchonConfig
-from areal.engine.archon.engine import ArchonEngine
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.models import from_config
 from areal.models.value_head import ValueModel
@@ -51,7 +49,7 @@ def compare(
     )
     make_model = make_model or _model
     single = TrainingEngine(make_model(case), config=config, is_critic=case.is_critic)
-    many = ArchonEngine(make_model(case), config=config, archon=archon, is_critic=case.is_critic)
+    many = TrainingEngine(make_model(case), config=config, archon=archon, is_critic=case.is_critic)
     batch = make_batch(few_rows=case.few_rows)
     differences = _steps(case, single, many, batch)
     tolerance = TOLERANCES[dtype]
@@ -126,7 +124,7 @@ def _model(case: Case) -> nn.Module:
     return critic
 
 
-def _steps(case: Case, single: TrainingEngine, many: ArchonEngine, batch: PaddedBatch) -> dict[str, float]:
+def _steps(case: Case, single: TrainingEngine, many: TrainingEngine, batch: PaddedBatch) -> dict[str, float]:
     found: dict[str, float] = {}
 
     def note(what: str, one: Any, other: Any) -> None:

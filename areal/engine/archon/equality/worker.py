@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from areal.engine.archon.equality.cases import CONFIGS, Case, cases
 from areal.engine.archon.equality.comparison import compare
-from areal.engine.archon.processes import connected
+from areal.engine.train.processes import connected
 from areal.models.registry import MODELS
 
 

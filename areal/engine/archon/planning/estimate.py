@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from areal.engine.archon.planning.activations import activation_values
 from areal.engine.archon.planning.timeline import timeline
+from areal.engine.train.memory import activation_values
 
 if TYPE_CHECKING:
     from areal.engine.archon.planning.shards import Shards
-    from areal.engine.archon.schedules import PipelineLayout
     from areal.engine.train.config import TrainEngineConfig
     from areal.models.parallel.dims import ParallelDims
+    from areal.models.parallel.schedules import PipelineLayout
 
 _BYTES: Final = {"float32": 4, "bfloat16": 2, "float64": 8}
 RESERVE: Final = 0.1

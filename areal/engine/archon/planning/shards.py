@@ -13,10 +13,9 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from areal.api import ConfigError
-from areal.engine.archon.optimizer import local_data
 from areal.engine.hf.lora import add_lora
-from areal.engine.train.optimizer import token_parameters
-from areal.engine.train.updates import is_turned
+from areal.engine.train.optimizer import is_turned, token_parameters
+from areal.engine.train.shards import local_data
 from areal.models.blocks.moe import Experts
 from areal.models.parallel.experts import apply_expert_parallel
 from areal.models.parallel.meshes import build_meshes
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from areal.api import ModelSpec
-    from areal.engine.archon.schedules import PipelineLayout
     from areal.engine.hf.config import LoraConfig
     from areal.models.parallel.dims import ParallelDims
+    from areal.models.parallel.schedules import PipelineLayout
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 if TYPE_CHECKING:
-    from areal.engine.archon.schedules import PipelineLayout
+    from areal.models.parallel.schedules import PipelineLayout
 
 _COST: Final = {"F": 1, "I": 1, "W": 1, "B": 2}
 _OF_ONE: Final = _COST["F"] + _COST["B"]

@@ -11,14 +11,12 @@ import torch.distributed as dist
 
 from areal.algorithm.packing import select
 from areal.api import ConfigError, EngineError, ModelError, NumericsError, TrainEngine
-from areal.engine.archon import matrices
-from areal.engine.archon.config import ArchonConfig
-from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
-from areal.engine.archon.processes import connected
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train import distributed_muon as matrices
+from areal.engine.train.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
+from areal.engine.train.processes import connected
 from areal.models import from_config
 from areal.models.parallel import ParallelDims
 
@@ -30,7 +28,7 @@ def config_of(**changes):
 def engine_of(kind="dense", sizes=None, *, config=None, seed=0, **archon):
     dims = ParallelDims(**(sizes or {"dp_shard": 2}))
     model = from_config(CONFIGS[kind], dtype=torch.float64, seed=seed)
-    return ArchonEngine(model, config=config or config_of(), archon=ArchonConfig(parallel=dims, **archon))
+    return TrainingEngine(model, config=config or config_of(), archon=ArchonConfig(parallel=dims, **archon))
 
 
 def single_of(kind="dense", *, config=None, seed=0):
@@ -56,9 +54,9 @@ def poisoned(batch, row):
 def skips():
     """One row of one rank is not finite: every rank skips, says which row, and goes on."""
     engine, batch = engine_of(config=config_of(max_skipped_steps=1)), make_batch()
-    before = engine.weights()
+    before = engine.state_dict()["parameters"]
     stats = engine.train_batch(batch, poisoned(batch, 4))
-    unchanged = difference(before, engine.weights())
+    unchanged = difference(before, engine.state_dict()["parameters"])
     rows, stepped = list(engine.offending_rows), stats.stepped
     after = engine.train_batch(batch, loss_of(batch))
     engine.train_batch(batch, poisoned(batch, 0))
@@ -78,9 +76,13 @@ def nothing():
     engine, batch = engine_of(config=config_of(weight_decay=0.5)), make_batch()
     batch = dataclasses.replace(batch, loss_mask=torch.zeros_like(batch.loss_mask))
     engine.train_batch(make_batch(), loss_of(make_batch()))
-    before = engine.weights()
+    before = engine.state_dict()["parameters"]
     stats = engine.train_batch(batch, loss_of(batch))
-    return {"changed": difference(before, engine.weights()), "norm": stats.grad_norm, "stepped": stats.stepped}
+    return {
+        "changed": difference(before, engine.state_dict()["parameters"]),
+        "norm": stats.grad_norm,
+        "stepped": stats.stepped,
+    }
 
 
 def states():
@@ -95,15 +97,15 @@ def states():
     crossed[1].load_state_dict(single.state_dict())
     for engine in (many, *crossed):
         engine.train_batch(batch, loss_of(batch), with_entropy=True)
-    weights = dict(many.weights())
+    weights = many.state_dict()["parameters"]
     try:
         engine_of().load_state_dict(many.state_dict())
         refused = ""
     except EngineError as error:
         refused = str(error)
     return {
-        "into one": difference(weights, crossed[0].weights()),
-        "into many": difference(weights, crossed[1].weights()),
+        "into one": difference(weights, crossed[0].state_dict()["parameters"]),
+        "into many": difference(weights, crossed[1].state_dict()["parameters"]),
         "version": crossed[0].version,
         "refused": refused,
     }
@@ -127,8 +129,8 @@ def momenta():
             engine.load_state_dict(source.state_dict())
         for engine in (many, *crossed, again):
             engine.train_batch(batch, loss_of(batch), with_entropy=True)
-        weights = dict(many.weights())
-        found[optimizer] = [difference(weights, engine.weights()) for engine in (*crossed, again)]
+        weights = many.state_dict()["parameters"]
+        found[optimizer] = [difference(weights, engine.state_dict()["parameters"]) for engine in (*crossed, again)]
         try:
             engine_of("mixture").load_state_dict(many.state_dict())
             found[f"{optimizer} refused"] = ""
@@ -144,7 +146,7 @@ def apart():
         model = from_config({**CONFIGS["dense"], "num_hidden_layers": 4}, dtype=torch.float32, seed=3)
         archon = ArchonConfig(parallel=ParallelDims(pp=2), pp_schedule=name)
         config = config_of(dtype="bfloat16", max_tokens_per_micro_batch=24)
-        engine, batch = ArchonEngine(model, config=config, archon=archon), make_batch()
+        engine, batch = TrainingEngine(model, config=config, archon=archon), make_batch()
         loss = engine.train_batch(batch, loss_of(batch)).loss
         moments = engine.state_dict()["optimizer"]["moments"]
         found.append((loss, {name: moment["exp_avg"] for name, moment in moments.items()}))
@@ -167,12 +169,12 @@ def low_precision():
         found[name] = {
             "loss": abs(losses[0] - losses[1]),
             "masters": sorted({str(tensor.dtype) for tensor in masters[0].values()}),
-            "parameters": sorted({str(tensor.dtype) for tensor in many.weights().values()}),
+            "parameters": sorted({str(tensor.dtype) for tensor in many.state_dict()["parameters"].values()}),
             "difference": difference(*masters),
         }
         again = engine_of(sizes={"dp_shard": 2}, config=config, seed=9)
         again.load_state_dict(many.state_dict())
-        found[name]["reloaded"] = difference(dict(again.weights()), dict(many.weights()))
+        found[name]["reloaded"] = difference(again.state_dict()["parameters"], many.state_dict()["parameters"])
     return found
 
 
@@ -186,7 +188,7 @@ def refusals():
             sizes={"pp": 2}, config=config_of(gradient_checkpointing=True), pp_schedule="ZBVZeroBubble"
         ),
         "no pieces": lambda: engine_of(sizes={"pp": 2}, pp_schedule="Interleaved1F1B", pp_pieces=0),
-        "role": lambda: ArchonEngine(
+        "role": lambda: TrainingEngine(
             from_config(tied), config=config_of(), archon=ArchonConfig(parallel=ParallelDims(tp=2)), is_critic=True
         ),
         "values": lambda: engine_of().forward_values(make_batch()),
@@ -206,7 +208,7 @@ def order():
     batch, results = make_batch(), []
     for rows, budget in (([*range(8)], 24), ([5, 2, 7, 0, 1, 6, 3, 4], 1000), ([*range(8)], 1)):
         engine, shuffled = engine_of(config=config_of(max_tokens_per_micro_batch=budget)), select(batch, rows)
-        results.append((engine.train_batch(shuffled, loss_of(shuffled)), dict(engine.weights())))
+        results.append((engine.train_batch(shuffled, loss_of(shuffled)), engine.state_dict()["parameters"]))
     return {
         "losses": max(abs(stats.loss - results[0][0].loss) for stats, _ in results),
         "parameters": max(difference(results[0][1], weights) for _, weights in results),

@@ -9,13 +9,12 @@ import torch
 import torch.distributed as dist
 
 from areal.api import CheckpointError
-from areal.engine.archon.checkpoint import ShardedCheckpoints
-from areal.engine.archon.config import ArchonConfig
-from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
-from areal.engine.archon.processes import connected
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train.checkpoint import ShardedCheckpoints
+from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+from areal.engine.train.engine import TrainingEngine
+from areal.engine.train.processes import connected
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims
@@ -31,7 +30,7 @@ def engine_of(kind, sizes, *, seed, dtype="float64", optimizer=None):
     config = TrainEngineConfig(lr=1e-2, weight_decay=0.1, adam_eps=1e-3, device="cpu", dtype=dtype, **options)
     # In a pipeline, each rank has two pieces, and the first and the last have the embedding.
     archon = ArchonConfig(parallel=ParallelDims(**sizes), pp_schedule="Interleaved1F1B")
-    return ArchonEngine(from_config(MODELS[kind], dtype=torch.float64, seed=seed), config=config, archon=archon)
+    return TrainingEngine(from_config(MODELS[kind], dtype=torch.float64, seed=seed), config=config, archon=archon)
 
 
 def step(engine):
@@ -86,7 +85,7 @@ def resume(kind, folder, world_size):
     expected = torch.load(folder / f"{kind}-after.pt")
     exported = folder / f"{kind}-hf-{world_size}"
     engine.save_pretrained(exported)
-    weights = dict(engine.weights())
+    weights = engine.state_dict()["parameters"]
     model = from_config(MODELS[kind], dtype=torch.float64)
     model.load_state_dict(weights)
     reloaded = from_pretrained(exported, dtype=torch.float64)

@@ -9,7 +9,7 @@ from torch._dynamo.utils import counters
 
 from areal.engine.archon.equality.cases import Case
 from areal.engine.archon.equality.comparison import compare
-from areal.engine.archon.processes import connected
+from areal.engine.train.processes import connected
 from areal.models.parallel import ParallelDims
 
 SIZES = ({"tp": 2}, {"dp_shard": 2})

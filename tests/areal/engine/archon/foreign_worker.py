@@ -11,16 +11,15 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from areal.api import CheckpointError, ConfigError, EngineError, ModelError, PaddedBatch
-from areal.engine.archon.checkpoint import ShardedCheckpoints
-from areal.engine.archon.config import ArchonConfig
-from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
-from areal.engine.archon.processes import connected
 from areal.engine.hf import loading
 from areal.engine.hf.config import LoraConfig
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train.checkpoint import ShardedCheckpoints
+from areal.engine.train.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
+from areal.engine.train.passes import Scoring
+from areal.engine.train.processes import connected
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.models import from_config
 from areal.models.parallel import ParallelDims
@@ -67,7 +66,7 @@ def many_of(kind, sizes=None, *, seed=0, model=None, **changes):
     archon = ArchonConfig(
         parallel=ParallelDims(**(sizes or {"dp_shard": 2})), compile=changes.pop("compile", False), keep_groups=False
     )
-    return ArchonEngine(model or model_of(kind, seed=seed), config=config_of(**changes), archon=archon)
+    return TrainingEngine(model or model_of(kind, seed=seed), config=config_of(**changes), archon=archon)
 
 
 def step(engine, batch=None):
@@ -143,10 +142,10 @@ def unequal_work():
         body.register_forward_hook(lambda *_, counts=counts: counts.append(1))
         losses = [(step(engine, batch).loss, step(engine, batch).loss) for engine in (single, many)]
         runs = [None] * dist.get_world_size()
-        dist.all_gather_object(runs, [len(counts), len(many._divide(batch)[dist.get_rank()])])
+        dist.all_gather_object(runs, [len(counts), len(many._runner.divide(batch)[dist.get_rank()])])
         found[name] = {
             "loss": max(abs(one - other) for one, other in zip(*losses, strict=True)),
-            "parameters": difference(dict(single.weights()), dict(many.weights())),
+            "parameters": difference(single.state_dict()["parameters"], many.state_dict()["parameters"]),
             "runs and rows": runs,
             # An expert that no token of a step goes to has no gradient on one process, and one of zeros on many.
             "all used": all(single.state_dict()["optimizer"]["moments"].values()),
@@ -185,7 +184,8 @@ def frozen_base():
     """In low precision the base is kept as it is computed with, in shards, and has neither gradients nor moments."""
     engine = many_of("dense", lora=LORA, dtype="bfloat16")
     batch = make_batch()
-    engine._backward(batch, engine._divide(batch), loss_of(batch), _scoring())
+    scoring = Scoring(only_masked=True, with_entropy=True)
+    engine._backward(batch, engine._runner.divide(batch), loss_of(batch), scoring)
     named = dict(engine.model.named_parameters())
     frozen = {name: parameter for name, parameter in named.items() if ".lora_" not in name}
     found = {
@@ -197,12 +197,6 @@ def frozen_base():
     step(engine)
     found["moments"] = sorted({".lora_" in name for name in engine.state_dict()["optimizer"]["moments"]})
     return found
-
-
-def _scoring():
-    from areal.engine.archon.passes import Scoring
-
-    return Scoring(temperature=1.0, with_distribution=True, only_masked=True, with_entropy=True)
 
 
 def checkpoints(folder):
@@ -220,7 +214,7 @@ def checkpoints(folder):
         again = many_of(kind, sizes[1], **changes)
         ShardedCheckpoints(again, _store(folder / name)).load(path)
         found[name] = {
-            "parameters": difference(dict(engine.weights()), dict(again.weights())),
+            "parameters": difference(engine.state_dict()["parameters"], again.state_dict()["parameters"]),
             "loss": abs(step(engine).loss - step(again).loss),
             "bytes": sum(file.stat().st_size for file in path.rglob("*.distcp")),
         }

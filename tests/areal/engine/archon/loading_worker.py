@@ -12,16 +12,14 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 from areal.api import ModelError
-from areal.engine.archon.config import ArchonConfig
-from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
-from areal.engine.archon.loading import ShardSource
-from areal.engine.archon.optimizer import local_data
-from areal.engine.archon.pretrained import engine_from_pretrained
-from areal.engine.archon.processes import connected
 from areal.engine.hf.config import LoraConfig
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+from areal.engine.train.engine import TrainingEngine
+from areal.engine.train.loading import ShardSource
+from areal.engine.train.processes import connected
+from areal.engine.train.shards import local_data
 from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims
 from areal.models.registry import MODELS
@@ -104,6 +102,13 @@ def same(one, other):
     )
 
 
+def from_shards(folder, *, is_critic=False, **settings):
+    """An engine whose ranks each read their shards of the checkpoint."""
+    source = ShardSource(folder, CPU)
+    model = source.blank()
+    return TrainingEngine(ValueModel(model) if is_critic else model, source=source, is_critic=is_critic, **settings)
+
+
 def everywhere(value):
     found = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
@@ -112,9 +117,9 @@ def everywhere(value):
 
 def compare(kind, sizes, archon, root):
     folder = folder_of(kind, root)
-    parts = engine_from_pretrained(folder, device=CPU, **options(sizes, archon))
-    whole = ArchonEngine(from_pretrained(folder, dtype=torch.float32), **options(sizes, archon))
-    found = {"same": all(everywhere(same(parts, whole))) and parts.sharded_state()[1] == whole.sharded_state()[1]}
+    parts = from_shards(folder, **options(sizes, archon))
+    whole = TrainingEngine(from_pretrained(folder, dtype=torch.float32), **options(sizes, archon))
+    found = {"same": all(everywhere(same(parts, whole))) and parts.state.base == whole.state.base}
     batch = make_batch()
     losses = [engine.train_batch(batch, loss_of(batch)).loss for engine in (parts, whole)]
     return found | {"losses": losses, "stays the same": all(everywhere(same(parts, whole)))}
@@ -122,9 +127,9 @@ def compare(kind, sizes, archon, root):
 
 def critic(root):
     folder = folder_of("tied", root)
-    parts = engine_from_pretrained(folder, device=CPU, is_critic=True, **options({"dp_shard": 2}, {}))
+    parts = from_shards(folder, is_critic=True, **options({"dp_shard": 2}, {}))
     model = ValueModel(from_pretrained(folder, dtype=torch.float32))
-    whole = ArchonEngine(model, is_critic=True, **options({"dp_shard": 2}, {}))
+    whole = TrainingEngine(model, is_critic=True, **options({"dp_shard": 2}, {}))
     head = parts.model.head.weight.detach().full_tensor()
     return {"same": all(everywhere(same(parts, whole))), "head": float(head.abs().sum())}
 
@@ -165,11 +170,11 @@ def memory(root):
     found = {}
     for name, sizes in (("dp_shard", {"dp_shard": 4}), ("dp_shard tp", {"dp_shard": 2, "tp": 2}), ("pp", {"pp": 4})):
         with Watch() as watch:
-            engine = engine_from_pretrained(folder, device=CPU, **options(sizes, {}))
+            engine = from_shards(folder, **options(sizes, {}))
         held = sum(local_data(tensor).nbytes for tensor in engine.model.state_dict().values())
         found[name] = {"grown": everywhere(watch.grown / size), "held": everywhere(held / size)}
         source = ShardSource(folder, CPU)
-        engine = ArchonEngine(source.blank(), source=source, **options(sizes, {}))
+        engine = TrainingEngine(source.blank(), source=source, **options(sizes, {}))
         found[name]["read"] = everywhere(source.bytes_read / size)
         del engine
     return found
@@ -218,7 +223,7 @@ def refusals(root):
 def messages_of(folder):
     """What is said of a folder that is read in parts, and of one that is read whole."""
     attempts = (
-        lambda: engine_from_pretrained(folder, device=CPU, **options({"dp_shard": 2}, {})),
+        lambda: from_shards(folder, **options({"dp_shard": 2}, {})),
         lambda: from_pretrained(folder),
     )
     found = []

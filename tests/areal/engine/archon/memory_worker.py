@@ -13,13 +13,12 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from areal.api import EngineError, PaddedBatch
-from areal.engine.archon import engine as engine_module
-from areal.engine.archon.config import ArchonConfig
-from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
-from areal.engine.archon.processes import connected
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train import runner as engine_module
+from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+from areal.engine.train.engine import TrainingEngine
+from areal.engine.train.processes import connected
 from areal.models import from_config
 from areal.models.parallel import ParallelDims
 
@@ -32,7 +31,7 @@ def engine_of(**sizes):
         lr=1e-2, adam_eps=1e-3, dtype="float64", device="cpu", max_tokens_per_micro_batch=BUDGET, logprob_chunk_size=64
     )
     archon = ArchonConfig(parallel=ParallelDims(**sizes))
-    return ArchonEngine(from_config(WIDE, dtype=torch.float64, seed=0), config=config, archon=archon)
+    return TrainingEngine(from_config(WIDE, dtype=torch.float64, seed=0), config=config, archon=archon)
 
 
 def batch_of(rows, length):
@@ -82,13 +81,15 @@ class Messages(logging.Handler):
 def halves(way, batch):
     """A step in too little memory, compared with an undisturbed one; then one where nothing fits, and one more."""
     messages = Messages()
-    logging.getLogger("areal.engine.archon.memory").addHandler(messages)
+    logging.getLogger("areal.engine.train.memory").addHandler(messages)
     free, tight = engine_of(**way), engine_of(**way)
     expected = free.train_batch(batch, loss_of(batch), with_entropy=True)
-    needs = [tight._micro_batches._expectation.bytes_for("training", tokens) for tokens in (BUDGET, BUDGET // 2)]
+    needs = [
+        tight._runner._micro_batches._expectation.bytes_for("training", tokens) for tokens in (BUDGET, BUDGET // 2)
+    ]
     with room_for(sum(needs) / 2):
         stats = tight.train_batch(batch, loss_of(batch), with_entropy=True)
-    weights = [dict(engine.weights()) for engine in (free, tight)]
+    weights = [engine.state_dict()["parameters"] for engine in (free, tight)]
     differences = [float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]]
     try:
         with room_for(sum(needs) / 2):
@@ -119,7 +120,7 @@ def parameters_on_host():
             archon = ArchonConfig(parallel=ParallelDims(**sizes), offload_parameters=offloaded)
             # What is refused without an accelerator, and would be of no use, still shows that the parts fit together.
             with mock.patch.object(engine_module, "check_offload"):
-                engine = ArchonEngine(from_config(CONFIGS[kind], dtype=torch.float64), config=config, archon=archon)
+                engine = TrainingEngine(from_config(CONFIGS[kind], dtype=torch.float64), config=config, archon=archon)
             for _ in range(2):
                 engine.train_batch(batch, loss_of(batch), with_entropy=True)
             states.append(engine.state_dict())

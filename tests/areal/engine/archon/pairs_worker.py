@@ -11,13 +11,11 @@ from areal.algorithm.preference import bradley_terry_loss, preference_loss
 from areal.algorithm.preference_spec import PreferenceSpec
 from areal.algorithm.scoring import final_scores
 from areal.api import PairedBatch
-from areal.engine.archon.config import ArchonConfig
-from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.equality.cases import CONFIGS
-from areal.engine.archon.processes import connected
 from areal.engine.hf.config import LoraConfig
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
+from areal.engine.train.processes import connected
 from areal.models import from_config
 from areal.models.parallel import ParallelDims
 from areal.models.value_head import ValueModel
@@ -86,10 +84,12 @@ def scored(values, _, part):
 def compare(way, *, critic, **changes):
     batch, loss_fn, config = make_pairs(), scored if critic else preference, config_of(**changes)
     alone = TrainingEngine(model_of(critic=critic), config=config, is_critic=critic)
-    ranks = ArchonEngine(model_of(critic=critic), config=config, archon=ArchonConfig(**WAYS[way]), is_critic=critic)
+    ranks = TrainingEngine(model_of(critic=critic), config=config, archon=ArchonConfig(**WAYS[way]), is_critic=critic)
     first, second = (engine.train_batch(batch, loss_fn) for engine in (alone, ranks))
-    weights = ranks.weights()
-    parameters = max(float((tensor - weights[name]).abs().max()) for name, tensor in alone.weights().items())
+    weights = ranks.state_dict()["parameters"]
+    parameters = max(
+        float((tensor - weights[name]).abs().max()) for name, tensor in alone.state_dict()["parameters"].items()
+    )
     metrics = max(abs(first.metrics[name] - second.metrics[name]) for name in ("accuracy", "margin"))
     return {"loss": abs(first.loss - second.loss), "parameters": parameters, "metrics": metrics}
 

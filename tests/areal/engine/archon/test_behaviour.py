@@ -4,13 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from areal.engine.archon.equality.launch import run_processes
-
 
 @pytest.fixture(scope="module")
-def found():
+def found(fork_server):
     """What two gloo processes saw; one start for all tests here."""
-    return run_processes(str(Path(__file__).with_name("behaviour_worker.py")), 2, [], timeout_seconds=200)[0]
+    return fork_server.run_ranks(str(Path(__file__).with_name("behaviour_worker.py")), 2, [], timeout_seconds=200)[0]
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -30,7 +28,7 @@ def test_a_row_of_one_rank_that_is_not_finite_makes_all_ranks_skip_and_is_named(
     assert (skips["stepped"], skips["rows"], skips["count"], skips["unchanged"]) == (False, [4], 1.0, 0.0)
     assert skips["recovers"]
     assert skips["skips"] == 3
-    assert "skipped on all ranks (2 in a row)" in skips["stopped"]
+    assert "skipped (2 in a row)" in skips["stopped"]
     assert "rows [0] of prompt groups [0]" in skips["stopped"]
 
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from areal.engine.archon.equality.launch import run_processes
-
 WORKER = str(Path(__file__).with_name("checkpoint_worker.py"))
 
 
@@ -18,10 +16,10 @@ WORKER = str(Path(__file__).with_name("checkpoint_worker.py"))
 )
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_checkpoint_of_four_ranks_is_continued_by_two_and_one_and_exported(tmp_path):
+def test_a_checkpoint_of_four_ranks_is_continued_by_two_and_one_and_exported(tmp_path, fork_server):
     def run(what, world_size):
         arguments = [f"--folder={tmp_path}", f"--what={what}"]
-        return run_processes(WORKER, world_size, arguments, timeout_seconds=200)[0]
+        return fork_server.run_ranks(WORKER, world_size, arguments, timeout_seconds=200)[0]
 
     saved = run("save", 4)
     refused = {}

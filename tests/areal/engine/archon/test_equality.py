@@ -3,7 +3,6 @@
 import pytest
 
 from areal.engine.archon.equality.cases import CONFIGS, cases
-from areal.engine.archon.equality.launch import run_processes
 from areal.engine.archon.planning.shards import shards_of
 from areal.models.registry import MODELS
 
@@ -28,8 +27,8 @@ def _assert_all_equal(results, expected):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
-def test_every_way_of_splitting_computes_what_one_process_computes(world_size):
-    results = run_processes(WORKER, world_size, ["--quick"], timeout_seconds=240)
+def test_every_way_of_splitting_computes_what_one_process_computes(world_size, fork_server):
+    results = fork_server.run_ranks(WORKER, world_size, ["--quick"], timeout_seconds=240)
     _assert_all_equal(results, cases(world_size, quick=True))
     native = [case for case in cases(world_size, quick=True) if not case.is_foreign]
     present = [case for case in native if CONFIGS[case.kind]["model_type"] in MODELS]

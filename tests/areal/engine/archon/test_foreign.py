@@ -9,7 +9,6 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from areal.engine.archon.equality.launch import run_processes
 from areal.engine.hf import loading
 from areal.engine.hf.parallel import blocks_of
 
@@ -24,12 +23,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(folder, request):
+def found(folder, request, fork_server):
     """What two gloo processes saw; one start for all tests here, with the cases of those that were asked for."""
     own = [item for item in request.session.items if item.path == Path(__file__)]
     quick = not any(item.get_closest_marker("exhaustive") for item in own)
     arguments = [f"--folder={folder}", *(["--quick"] if quick else [])]
-    return run_processes(str(Path(__file__).with_name("foreign_worker.py")), 2, arguments, timeout_seconds=240)[0]
+    return fork_server.run_ranks(Path(__file__).with_name("foreign_worker.py"), 2, arguments, timeout_seconds=240)[0]
 
 
 def _rarely(case):

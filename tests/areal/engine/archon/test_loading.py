@@ -4,15 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from areal.engine.archon.equality.launch import run_processes
-
 WORKER = str(Path(__file__).with_name("loading_worker.py"))
 
 pytestmark = pytest.mark.slow
 
 
-def _run(world_size, folder, *options):
-    found = run_processes(WORKER, world_size, [f"--folder={folder}", *options], timeout_seconds=200)[0]
+def _run(fork_server, world_size, folder, *options):
+    found = fork_server.run_ranks(WORKER, world_size, [f"--folder={folder}", *options], timeout_seconds=200)[0]
     for name, case in found["cases"].items():
         assert case["same"], name
         assert case["losses"][0] == case["losses"][1], name
@@ -21,8 +19,8 @@ def _run(world_size, folder, *options):
 
 
 @pytest.mark.timeout(240)
-def test_parts_are_equal_to_those_of_a_whole_model_bit_by_bit_and_errors_too(tmp_path):
-    found = _run(2, tmp_path, "--quick")
+def test_parts_are_equal_to_those_of_a_whole_model_bit_by_bit_and_errors_too(tmp_path, fork_server):
+    found = _run(fork_server, 2, tmp_path, "--quick")
     assert found["critic"] == {"same": True, "head": 0.0}
     refused = found["refusals"]
     assert refused["same"]
@@ -39,9 +37,9 @@ def test_parts_are_equal_to_those_of_a_whole_model_bit_by_bit_and_errors_too(tmp
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(400)
-def test_no_rank_needs_memory_for_a_whole_model_however_it_is_split(tmp_path):
-    _run(2, tmp_path / "two")
-    found = _run(4, tmp_path / "four")
+def test_no_rank_needs_memory_for_a_whole_model_however_it_is_split(tmp_path, fork_server):
+    _run(fork_server, 2, tmp_path / "two")
+    found = _run(fork_server, 4, tmp_path / "four")
     for name, shares in found["memory"].items():
         # What a rank keeps, and one tensor on its way: a quarter of the model, and in no case all of it.
         for grown, held, read in zip(shares["grown"], shares["held"], shares["read"], strict=True):

@@ -6,22 +6,20 @@ import pytest
 import torch
 
 from areal.api import ConfigError, EngineError
-from areal.engine.archon.config import ArchonConfig
-from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
-from areal.engine.archon.equality.launch import run_processes
-from areal.engine.archon.memory import Expectation, can_reserve
-from areal.engine.archon.processes import connected
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+from areal.engine.train.engine import TrainingEngine
+from areal.engine.train.memory import Expectation, can_reserve
+from areal.engine.train.processes import connected
 from areal.models import from_config
 from areal.models.parallel.plan import ParallelPlan
 
 
 @pytest.fixture(scope="module")
-def found():
+def found(fork_server):
     """What two gloo processes saw."""
-    return run_processes(str(Path(__file__).with_name("memory_worker.py")), 2, [], timeout_seconds=200)[0]
+    return fork_server.run_ranks(str(Path(__file__).with_name("memory_worker.py")), 2, [], timeout_seconds=200)[0]
 
 
 @pytest.mark.slow
@@ -44,11 +42,11 @@ class TestOneOfTwoRanks:
         assert tight["loss"] < 1e-12
         assert tight["parameters"] < 1e-12
         assert "rank 1 has no 0." in tight["messages"][0]
-        assert "run with at most 512" in tight["messages"][0]
+        assert "run again with at most 512" in tight["messages"][0]
 
     def test_what_cannot_be_made_smaller_is_the_same_error_on_all_ranks(self, found):
         assert found["everybody"][0] == found["everybody"][1]
-        assert "micro-batches of 1024 tokens, which are what has to stay together: rank 1" in found["everybody"][0]
+        assert "micro-batches of 1024 tokens, which cannot be cut further: rank 1" in found["everybody"][0]
         assert "the longest of this batch has 1024 tokens" in found["everybody"][0]
         assert found["dp_shard"]["after"] < 1e-12
 
@@ -74,8 +72,8 @@ def alone():
 
 def test_parameters_are_not_offloaded_from_the_host_to_the_host(alone):
     archon = ArchonConfig(offload_parameters=True)
-    with pytest.raises(ConfigError, match="there is none here"):
-        ArchonEngine(from_config(CONFIGS["dense"]), config=TrainEngineConfig(device="cpu"), archon=archon)
+    with pytest.raises(ConfigError, match="on the host already"):
+        TrainingEngine(from_config(CONFIGS["dense"]), config=TrainEngineConfig(device="cpu"), archon=archon)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator beside the host")
@@ -83,7 +81,7 @@ def test_parameters_are_not_offloaded_from_the_host_to_the_host(alone):
 def test_on_an_accelerator_memory_is_measured_and_given_to_the_host(alone, options):
     archon = ArchonConfig(offload_parameters=options.get("offload_parameters", False))
     config = TrainEngineConfig(lr=1e-2, offload_optimizer=options.get("offload_optimizer", False))
-    engine = ArchonEngine(from_config(CONFIGS["dense"]).to(alone), config=config, archon=archon)
+    engine = TrainingEngine(from_config(CONFIGS["dense"]).to(alone), config=config, archon=archon)
     batch = make_batch()
     for _ in range(2):
         engine.train_batch(batch, loss_of(batch), with_entropy=True)
@@ -91,7 +89,7 @@ def test_on_an_accelerator_memory_is_measured_and_given_to_the_host(alone, optio
     assert where == {"cpu" if archon.offload_parameters else alone.type}
     moments = {value.device.type for value in engine.optimizer.moments("norm.weight").values()}
     assert moments == {"cpu" if options else alone.type}
-    assert engine._micro_batches._expectation.bytes_for("training", 80) > 0
+    assert engine._runner._micro_batches._expectation.bytes_for("training", 80) > 0
     assert all(torch.isfinite(tensor).all() for tensor in engine.weights().values())
 
 
@@ -100,7 +98,7 @@ def test_a_process_that_is_alone_runs_the_batch_again_with_half_the_tokens(alone
     for _ in range(2):
         config = TrainEngineConfig(lr=1e-2, adam_eps=1e-3, dtype="float64", device="cpu")
         model = from_config(CONFIGS["dense"], dtype=torch.float64, seed=0)
-        engines.append(ArchonEngine(model, config=config, archon=ArchonConfig()))
+        engines.append(TrainingEngine(model, config=config, archon=ArchonConfig()))
     hidden = engines[1].model.hidden
 
     def refuse(tokens, *rest, **options):

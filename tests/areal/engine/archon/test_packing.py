@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal.engine.archon.packing import cuts_of, divide_rows
+from areal.engine.train.packing import cuts_of, divide_rows
 
 ROWS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5)), min_size=1, max_size=20)
 

@@ -4,15 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from areal.engine.archon.equality.launch import run_processes
-
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def found():
+def found(fork_server):
     """What two gloo processes saw."""
-    return run_processes(str(Path(__file__).with_name("pairs_worker.py")), 2, [], timeout_seconds=200)[0]
+    return fork_server.run_ranks(str(Path(__file__).with_name("pairs_worker.py")), 2, [], timeout_seconds=200)[0]
 
 
 @pytest.mark.parametrize("way", ["dp_shard", "dp_shard, groups may part", "tp"])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from areal.engine.archon.randomness import random_states, restore_random_states
+from areal.engine.train.processes import random_states, restore_random_states
 
 CPU = torch.device("cpu")
 

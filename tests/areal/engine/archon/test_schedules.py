@@ -4,7 +4,7 @@ import pytest
 
 from areal.api import ConfigError
 from areal.engine.archon.planning.timeline import timeline
-from areal.engine.archon.schedules import SCHEDULES, pipeline_layout
+from areal.models.parallel.schedules import SCHEDULES, pipeline_layout
 
 
 def test_every_piece_is_on_one_rank():

@@ -11,7 +11,7 @@ from areal.algorithm.packing import select
 from areal.api import ConfigError, EngineError, LossOutput, NumericsError, TrainEngine
 from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
-from areal.engine.train.schedule import learning_rate
+from areal.engine.train.progress import learning_rate
 
 
 def _parameters(engine):
@@ -351,11 +351,11 @@ class TestOutOfMemory:
         assert stats.loss == pytest.approx(expected_stats.loss, rel=1e-12)
         _assert_equal_weights(_parameters(engine), expected, 1e-10)
 
-    def test_the_second_time_ends_the_run_with_advice(self, limited, make_batch, policy_loss):
+    def test_what_cannot_be_made_smaller_ends_the_run_with_advice(self, limited, make_batch, policy_loss):
         batch = make_batch(lengths=(7, 8, 7, 8), prompts=(2, 2, 2, 2))
         engine = limited(3, MemoryError("no room"))
         before = _parameters(engine)
-        with pytest.raises(EngineError, match=r"30 tokens, and again with 15.*Lower max_tokens_per_micro_batch"):
+        with pytest.raises(EngineError, match=r"8 tokens, which cannot be cut further: no room\. Lower"):
             engine.train_batch(batch, policy_loss(batch))
         with pytest.raises(EngineError, match="longest of this batch has 8 tokens"):
             engine.forward_logp(batch)

@@ -7,9 +7,9 @@ import torch
 
 from areal.api import ConfigError, EngineError
 from areal.engine.train.config import TrainEngineConfig
-from areal.engine.train.muon import OrthogonaliseHere, orthogonal
-from areal.engine.train.optimizer import MasterOptimizer, token_parameters
-from areal.engine.train.updates import Updates
+from areal.engine.train.muon import orthogonal
+from areal.engine.train.optimizer import ModelOptimizer
+from areal.engine.train.ranks import Ranks
 from areal.models import from_config
 
 KINDS = ("adamw", "muon", "sgd")
@@ -203,28 +203,20 @@ class TestOffload:
     def test_masters_are_apart_from_parameters_and_moments_are_where_masters_are(self, make_model, dtype):
         model = make_model()
         config = TrainEngineConfig(optimizer="muon", offload_optimizer=True)
-        optimizer = MasterOptimizer(model, config, dtype=dtype)
-        masters = optimizer.updates.masters
+        masters = ModelOptimizer(model, config, dtype=dtype, ranks=Ranks(torch.device("cpu"))).masters
         addresses = {parameter.data_ptr() for parameter in model.parameters()}
         assert addresses.isdisjoint(master.data_ptr() for master in masters.values())
         assert {master.dtype for master in masters.values()} == {torch.float32}
 
     def test_masters_go_to_the_device_that_is_their_home(self, make_model):
-        model = make_model()
-        named = dict(model.named_parameters())
-        updates = Updates(
-            named,
-            TrainEngineConfig(optimizer="muon"),
-            whole=named,
-            tokens=token_parameters(model),
-            orthogonalise=lambda names: OrthogonaliseHere(torch.device("cpu")),
-            dtype=torch.float32,
-            home=torch.device("meta"),
+        model, config = make_model(), TrainEngineConfig(optimizer="muon")
+        optimizer = ModelOptimizer(
+            model, config, dtype=torch.float32, ranks=Ranks(torch.device("cpu")), home=torch.device("meta")
         )
-        assert {master.device.type for master in updates.masters.values()} == {"meta"}
+        assert {master.device.type for master in optimizer.masters.values()} == {"meta"}
         assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
-        updates.set_moments("norm.weight", {"exp_avg": torch.zeros(16)})
-        assert updates.moments("norm.weight")["exp_avg"].device.type == "meta"
+        optimizer.set_moments("norm.weight", {"exp_avg": torch.zeros(16)})
+        assert optimizer.moments("norm.weight")["exp_avg"].device.type == "meta"
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator beside the host")
     @pytest.mark.parametrize("optimizer", KINDS)
@@ -242,9 +234,9 @@ class TestOffload:
             held.append(torch.cuda.memory_allocated() - start)
             ends.append({name: value.cpu() for name, value in engine.weights().items()})
             if offload:
-                values = engine._optimizer.updates
-                assert {master.device.type for master in values.masters.values()} == {"cpu"}
-                assert all(master.is_pinned() for master in values.masters.values())
+                masters = engine.optimizer.masters.values()
+                assert {master.device.type for master in masters} == {"cpu"}
+                assert all(master.is_pinned() for master in masters)
             del engine
         assert held[1] < held[0]
         torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=1e-5)

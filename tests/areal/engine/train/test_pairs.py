@@ -10,8 +10,7 @@ from areal.algorithm.preference import bradley_terry_loss, preference_loss
 from areal.algorithm.preference_spec import PreferenceSpec
 from areal.algorithm.scoring import MARK, final_scores, marked
 from areal.api import PairedBatch
-from areal.engine.archon.packing import cuts_of, divide_rows
-from areal.engine.train.forward import cut_rows
+from areal.engine.train.packing import cut_rows, cuts_of, divide_rows
 from areal.models.value_head import ValueModel
 
 VOCAB = 29

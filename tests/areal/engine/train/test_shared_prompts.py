@@ -6,11 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from areal.algorithm.packing import select
-from areal.api import PaddedBatch
-from areal.engine.train.forward import place, predicted_tokens, token_scores, token_values
+from areal.api import LossOutput, PaddedBatch
+from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.layout import lay_out
+from areal.engine.train.passes import Scoring, predicted_tokens
+from areal.engine.train.runner import ModelRunner
 from areal.models import from_config
 from areal.models.value_head import ValueModel
 
@@ -117,17 +120,21 @@ def gradients_of(model):
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def one_step(model, batch, loss_fn, *, chunk=1000):
+def one_step(model, batch, loss_fn, **options):
     """Loss, log-probabilities, entropies and gradients as the engine computes them."""
-    model.zero_grad()
-    options = {"temperature": 0.8, "chunk": chunk, "only_masked": True, "with_distribution": True}
-    found = token_scores(model, batch, **options)
-    logp, entropy = (
-        place(values, found.predicted, dtype=values.dtype) for values in (found.scores.logp, found.scores.entropy)
-    )
-    loss = loss_fn(logp, entropy, batch).loss
-    loss.backward()
-    return loss.detach(), logp.detach(), entropy.detach(), gradients_of(model)
+    seen = []
+
+    def recorded(scores, entropy, part):
+        padding = (0, batch.tokens.shape[1] - scores.shape[1])
+        seen.extend(
+            functional.pad(values.detach(), padding) if values is not None else None for values in (scores, entropy)
+        )
+        return loss_fn(scores, entropy, part)
+
+    runner = ModelRunner(model, TrainEngineConfig(), **options)
+    scoring = Scoring(temperature=0.8, only_masked=True, with_entropy=not runner.is_critic)
+    found = runner.backward(batch, runner.divide(batch), recorded, scoring, zero_grad=model.zero_grad)
+    return torch.tensor(found.loss, dtype=torch.float64), *seen, gradients_of(model)
 
 
 def naive_step(model, batch, loss_fn, naive_scores):
@@ -234,21 +241,21 @@ def test_critic_values_and_gradients_equal_those_of_every_row_alone(case):
     with torch.no_grad():
         critic.head.weight.normal_(generator=torch.Generator().manual_seed(1))
 
-    def step(values):
-        critic.zero_grad()
-        ((values - batch.returns) * predicted_tokens(batch, only_masked=True)).square().sum().backward()
-        return values.detach(), gradients_of(critic)
+    def loss(values, _, part):
+        weight = predicted_tokens(part, only_masked=True)
+        return LossOutput(loss=((values - part.returns) * weight).square().sum())
 
-    found = token_values(critic, batch, only_masked=True)
-    shared, shared_gradients = step(place(found.values, found.predicted, dtype=torch.float32))
+    _, shared, _, shared_gradients = one_step(critic, batch, loss, is_critic=True)
     rows = []
     for tokens, length in zip(batch.tokens, batch.lengths.tolist(), strict=True):
         values = critic(tokens[:length], torch.arange(length), torch.tensor([0, length]), length)
         rows.append(torch.cat((torch.zeros(1), values[:-1], torch.zeros(len(tokens) - length))))
-    alone, alone_gradients = step(torch.stack(rows))
-    predicted = predicted_tokens(batch, only_masked=True)
+    alone, predicted = torch.stack(rows), predicted_tokens(batch, only_masked=True)
+    critic.zero_grad()
+    loss(alone, None, batch).loss.backward()
+    alone_gradients = gradients_of(critic)
     # Values are float32 whatever the model is.
-    torch.testing.assert_close(shared, alone * predicted, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(shared.float(), alone.detach() * predicted, rtol=1e-6, atol=1e-6)
     for name, gradient in alone_gradients.items():
         torch.testing.assert_close(
             shared_gradients[name], gradient, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"

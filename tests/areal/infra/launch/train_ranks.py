@@ -14,13 +14,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from areal.engine.archon.checkpoint import ShardedCheckpoints
-from areal.engine.archon.config import ArchonConfig
-from areal.engine.archon.engine import ArchonEngine
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
-from areal.engine.archon.processes import connected
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.train.checkpoint import ShardedCheckpoints
+from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+from areal.engine.train.engine import TrainingEngine
+from areal.engine.train.processes import connected
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.models import from_config
 from areal.models.parallel import ParallelDims
@@ -34,7 +33,7 @@ def build_model():
 
 def build_engine():
     archon = ArchonConfig(parallel=ParallelDims(dp_shard=dist.get_world_size()))
-    return ArchonEngine(build_model(), config=TrainEngineConfig(**SETTINGS), archon=archon)
+    return TrainingEngine(build_model(), config=TrainEngineConfig(**SETTINGS), archon=archon)
 
 
 def train(folder, steps, dies_at):

@@ -1,11 +1,13 @@
-"""The process of a rank: its device and its connection to the others, from the environment that torchrun sets."""
+"""Connects the process of a rank to the others, from the environment that torchrun sets, on its device; and saves and
+restores the random generators that it draws from.
+"""
 
 from __future__ import annotations
 
 import os
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
@@ -13,11 +15,14 @@ import torch.distributed as dist
 from areal.api import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor
 
 _VARIABLES: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT_SECONDS: Final = 1800.0
 """How long a rank waits for the others before it gives up."""
+_PROCESSOR: Final = "cpu"
 
 
 @contextmanager
@@ -32,7 +37,7 @@ def connected(
     missing = [name for name in _VARIABLES if name not in os.environ]
     if missing and not alone:
         raise ConfigError(
-            f"{', '.join(missing)} not set: this is no process of a group; start the program with "
+            f"{', '.join(missing)} not set: this process is not one of a group; start the program with "
             f"`torchrun --nproc-per-node N ...`"
         )
     chosen = _device(device)
@@ -49,6 +54,27 @@ def connected(
         yield chosen
     finally:
         dist.destroy_process_group()
+
+
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """Return uint8 states of the generators of the processor and of this rank's device, by the type of device.
+
+    Other devices of the host belong to other ranks, and asking them takes memory on them.
+    """
+    states = {_PROCESSOR: torch.get_rng_state()}
+    if device.type != _PROCESSOR:
+        module: Any = torch.get_device_module(device)
+        states[device.type] = module.get_rng_state(device).cpu()
+    return states
+
+
+def restore_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Restore `random_states`. Generators without a state, as after a move to other devices, keep theirs."""
+    if _PROCESSOR in states:
+        torch.set_rng_state(states[_PROCESSOR])
+    if device.type != _PROCESSOR and device.type in states:
+        module: Any = torch.get_device_module(device)
+        module.set_rng_state(states[device.type], device)
 
 
 def _device(name: str) -> torch.device:

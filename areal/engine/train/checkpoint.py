@@ -1,4 +1,4 @@
-"""Checkpoints of shards: every rank writes what it holds, any number of ranks reads it, training goes on meanwhile.
+"""Saves shards, each rank what it holds, while training goes on; any number of ranks reads them.
 
 The folder, its manifest and its appearing at once are the store's business (`areal.infra.checkpoint.CheckpointStore`),
 which runs on rank 0; this is what fills the folder. Format: `torch.distributed.checkpoint`.
@@ -18,26 +18,23 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from areal.api import CheckpointError, EngineError
-from areal.engine.archon.gather import as_sharded
-from areal.engine.archon.optimizer import local_data
-from areal.engine.archon.randomness import random_states, restore_random_states
-from areal.engine.archon.state import STATE_SCHEMA
-from areal.models.parallel.data import give_back
+from areal.engine.train.processes import random_states, restore_random_states
+from areal.engine.train.shards import as_sharded, local_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from torch import Tensor, nn
+    from torch import Tensor
     from torch.distributed import ProcessGroup
 
-    from areal.engine.archon.engine import ArchonEngine
+    from areal.engine.train.engine import TrainingEngine
 
 SHARDS_FOLDER: Final = "shards"
+_PARAMETERS: Final = "parameters."
 _RNG: Final = "rng.rank_"
 _BASE: Final = "base"
 """Fingerprint of what adapters were trained on top of; only there when adapters are."""
@@ -60,14 +57,19 @@ class ShardedCheckpoints:
     checkpoints.load(path)          # of any number of ranks
     """
 
-    def __init__(self, engine: ArchonEngine, store: Store | None) -> None:
-        """store: on rank 0; None on the others."""
-        if (store is not None) != (dist.get_rank() == 0):
-            raise CheckpointError(f"rank {dist.get_rank()}: the store belongs to rank 0, and to it alone")
+    def __init__(self, engine: TrainingEngine, store: Store | None) -> None:
+        """store: on rank 0; None on the others.
+
+        A process that is alone loads what any number of ranks saved; it has no shards to save, see
+        `TrainingEngine.state_dict`.
+        """
+        rank = engine.ranks.rank
+        if not engine.ranks.is_alone and (store is not None) != (rank == 0):
+            raise CheckpointError(f"rank {rank}: the store belongs to rank 0, and to it alone")
         self._engine = engine
         self._store = store
         # Writing talks in the background, so it must not share a group with training.
-        self._group: ProcessGroup = dist.new_group(backend="gloo")
+        self._group: ProcessGroup | None = None if engine.ranks.is_alone else dist.new_group(backend="gloo")
         self._running: _Write | None = None
 
     def save(self, step: int, meta: Mapping[str, Any] | None = None) -> None:
@@ -79,7 +81,6 @@ class ShardedCheckpoints:
         # The caller's own may change before it is written.
         write = _Write(self._store, step, copy.deepcopy(dict(meta or {})))
         folder = _from_first_rank(write.folder, self._group)
-        give_back(self._engine.model)
         writes = async_save(
             self._state(),
             storage_writer=FileSystemWriter(folder / SHARDS_FOLDER, single_file_per_rank=True, thread_count=1),
@@ -119,29 +120,35 @@ class ShardedCheckpoints:
         except (OSError, ValueError, EOFError) as error:
             raise CheckpointError(f"{folder} holds no readable shards: {error}") from error
         self._check_base(reader, known)
-        give_back(self._engine.model)
         try:
             room = self._state(known)
         except EngineError as error:
             raise CheckpointError(f"{folder} does not fit this engine: {error}") from error
         state = {key: value for key, value in room.items() if not key.startswith(_RNG) or key in known}
-        missing = sorted(set(state) - set(known))
-        if missing:
-            raise CheckpointError(f"{folder} is of another model: it has no {', '.join(missing[:4])}")
+        pieces = self._engine.ranks.gather(sorted(state), "pp")
+        expected = {key for keys in pieces for key in keys if not key.startswith(_RNG)}
+        if missing := sorted(expected - set(known)):
+            raise CheckpointError(f"{folder} is of another model: it does not have {', '.join(missing[:4])}")
+        if surplus := sorted(key for key in known if key.startswith(_PARAMETERS) and key not in expected):
+            raise CheckpointError(f"{folder} is of another model: it also has {', '.join(surplus[:4])}")
         try:
-            load_shards(state, storage_reader=reader, process_group=self._group)
+            self._read(state, reader)
         except CheckpointException as error:
             raise CheckpointError(f"{folder} does not fit this model: {error}") from error
         self._take(state)
 
+    def _read(self, state: dict[str, Any], reader: FileSystemReader) -> None:
+        """Fill the tensors of `state`, in place."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as intended
+            load_shards(state, storage_reader=reader, process_group=self._group, no_dist=self._group is None)
+
     def _check_base(self, reader: FileSystemReader, known: Mapping[str, Any]) -> None:
         """Raise CheckpointError unless adapters go on top of the model that they were trained on."""
-        _, base = self._engine.sharded_state()
-        found = {_BASE: torch.zeros(0, dtype=torch.uint8)}
+        found = {_BASE: torch.zeros(known[_BASE].size if _BASE in known else 0, dtype=torch.uint8)}
         if _BASE in known:
-            found = {_BASE: torch.zeros(known[_BASE].size, dtype=torch.uint8)}
-            load_shards(found, storage_reader=reader, process_group=self._group)
-        if not torch.equal(found[_BASE], _digest(base or "")):
+            self._read(found, reader)
+        if not torch.equal(found[_BASE], _digest(self._engine.state.base or "")):
             raise CheckpointError(
                 f"{reader.path} was saved with other adapters or on top of another base model; use the same model.path "
                 f"and lora settings as when it was saved"
@@ -149,20 +156,19 @@ class ShardedCheckpoints:
 
     def _state(self, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Flat names to sharded tensors; known: names in a checkpoint, for which there has to be room."""
-        engine = self._engine
-        own, base = engine.sharded_state()
-        state: dict[str, Any] = {f"parameters.{name}": value for name, value in own.items()}
-        if base is not None:
-            state[_BASE] = _digest(base)
-        optimizer = engine.optimizer
+        engine, optimizer = self._engine, self._engine.optimizer
+        state: dict[str, Any] = {f"{_PARAMETERS}{name}": value for name, value in engine.state.exact().items()}
+        if engine.state.base is not None:
+            state[_BASE] = _digest(engine.state.base)
         for name, parameter in optimizer.parameters.items():
             prefix = f"moments.{name}."
-            if known is None:
-                moments: Mapping[str, Tensor] = optimizer.moments(name)
-            else:
+            moments = optimizer.moments(name)
+            if known is not None:
                 kept = [key.removeprefix(prefix) for key in known if key.startswith(prefix)]
                 optimizer.check_moments(name, kept)
-                moments = {key: _room_for(key, local_data(parameter)) for key in kept}
+                # A step is counted once for all of a parameter.
+                shard = optimizer.exact(name)
+                moments = {key: torch.zeros(()) if key == "step" else torch.zeros_like(shard) for key in kept}
             for key, value in moments.items():
                 state[prefix + key] = value if key == "step" else as_sharded(value, parameter)
         state |= {f"counters.{name}": torch.tensor(value) for name, value in engine.counters().items()}
@@ -170,7 +176,7 @@ class ShardedCheckpoints:
 
     @property
     def _rng_prefix(self) -> str:
-        return f"{_RNG}{dist.get_rank()}."
+        return f"{_RNG}{self._engine.ranks.rank}."
 
     def _take(self, state: Mapping[str, Any]) -> None:
         """Parameters were read in place; this is the rest."""
@@ -179,51 +185,11 @@ class ShardedCheckpoints:
             prefix = f"moments.{name}."
             moments = {key[len(prefix) :]: local_data(value) for key, value in state.items() if key.startswith(prefix)}
             engine.optimizer.set_moments(name, moments)
-        engine.optimizer.follow()
+        engine.optimizer.refresh()
         engine.set_counters({name: int(state[f"counters.{name}"]) for name in engine.counters()})
         prefix = self._rng_prefix
         kept = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
         restore_random_states(kept, engine.device)
-
-
-def read_whole_state(folder: Path, model: nn.Module, *, dtype: str) -> dict[str, Any]:
-    """What `TrainingEngine.state_dict` would hold, from the shards in `folder`; by one process, without a group.
-
-    model, dtype: those of the engine that is to load it. Raises CheckpointError for a folder without shards.
-    """
-    reader = FileSystemReader(folder / SHARDS_FOLDER)
-    try:
-        known = reader.read_metadata().state_dict_metadata
-        state = {
-            key: torch.empty(item.size, dtype=item.properties.dtype)
-            for key, item in known.items()
-            if isinstance(item, TensorStorageMetadata) and not key.startswith(_RNG)
-        }
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as intended
-            load_shards(state, storage_reader=reader, no_dist=True)
-    except (OSError, ValueError, EOFError, CheckpointException) as error:
-        raise CheckpointError(f"{folder} holds no readable shards: {error}") from error
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    # A tied parameter has a second name, under which it has no master.
-    rounded = {name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter.requires_grad}
-    has_masters = dtype == "bfloat16"
-    parameters, masters, counters = {}, {}, {}
-    moments: dict[str, dict[str, Any]] = {name: {} for name in sorted(trained)}
-    for key, tensor in state.items():
-        kind, _, name = key.partition(".")
-        if kind == "moments":
-            name, _, which = name.rpartition(".")
-            moments.setdefault(name, {})[which] = tensor
-        elif kind == "parameters":
-            parameters[name] = tensor.to(torch.bfloat16) if has_masters and name in rounded else tensor
-            if has_masters and name in trained:
-                masters[name] = tensor
-        elif kind == "counters":
-            counters[name] = int(tensor)
-    optimizer = {"moments": moments, "masters": masters}
-    base = {"base": bytes(state[_BASE].tolist()).hex()} if _BASE in state else {}
-    return {"schema": STATE_SCHEMA, "parameters": parameters, **base, "optimizer": optimizer, **counters}
 
 
 class _Write:
@@ -279,16 +245,11 @@ class _Write:
             self._published.set_exception(error)
 
 
-def _room_for(moment: str, shard: Tensor) -> Tensor:
-    """What a moment of this shard is read into; a step is counted once for all of it."""
-    return torch.zeros((), dtype=torch.float32) if moment == "step" else torch.zeros_like(shard)
-
-
 def _digest(fingerprint: str) -> Tensor:
     return torch.tensor(list(bytes.fromhex(fingerprint)), dtype=torch.uint8)
 
 
-def _from_first_rank(read: Callable[[], Path], group: ProcessGroup) -> Path:
+def _from_first_rank(read: Callable[[], Path], group: ProcessGroup | None) -> Path:
     """What `read` gives on rank 0, for all; or its error, for all."""
     outcome: list[Any] = [None]
     if dist.get_rank() == 0:

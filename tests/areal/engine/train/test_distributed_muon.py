@@ -2,8 +2,8 @@
 
 import pytest
 
-from areal.engine.archon import matrices
-from areal.engine.archon.matrices import divide_matrices, rounds_of
+from areal.engine.train import distributed_muon as matrices
+from areal.engine.train.distributed_muon import divide_matrices, rounds_of
 
 
 def rows_of(shape, ranks):

@@ -1,5 +1,5 @@
-"""Matrices of which every rank has a part, made orthogonal: each is gathered by one rank, which computes it and sends
-the parts back.
+"""Orthogonalises matrices of which every rank has a part: each is gathered by one rank, which computes it and sends the
+parts back.
 
 Who computes what is decided once, by all ranks alike: the costliest matrices first, each by the one of its holders that
 has the least to do. Nothing is sent where a rank holds whole matrices, as of experts. The work is cut into rounds, so
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from areal.engine.train.muon import orthogonal, working_dtype
+from areal.engine.train.shards import box_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +62,7 @@ class Matrix:
         return any(part.rank != self.owner for part in self.parts)
 
 
-Box = tuple[tuple[int, int], ...]
+Bounds = tuple[tuple[int, int], ...]
 """Where a rank's part of a tensor begins and ends, along each dimension."""
 
 
@@ -75,8 +74,10 @@ class OrthogonaliseTogether:
         self._group = group
         self._device = device
         self._dtype = working_dtype(next(iter(parameters.values())))
-        self._own = {name: box_of(parameter) for name, parameter in parameters.items()}
-        boxes: list[dict[str, Box]] = [{} for _ in range(group.size())]
+        self._own = {
+            name: tuple((part.start, part.stop) for part in box_of(parameter)) for name, parameter in parameters.items()
+        }
+        boxes: list[dict[str, Bounds]] = [{} for _ in range(group.size())]
         dist.all_gather_object(boxes, self._own, group=group)
         shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
         matrices = divide_matrices(shapes, boxes)
@@ -149,24 +150,15 @@ class OrthogonaliseTogether:
         return list(received.split(sizes))
 
 
-def box_of(parameter: Tensor) -> Box:
-    """This rank's part of a parameter; all of it where it is not split."""
-    if not isinstance(parameter, DTensor):
-        return tuple((0, size) for size in parameter.shape)
-    sizes, starts = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-    assert sizes == tuple(parameter.to_local().shape), "every way of splitting cuts one run of rows and one of columns"
-    return tuple((start, start + size) for start, size in zip(starts, sizes, strict=True))
-
-
-def divide_matrices(shapes: Mapping[str, tuple[int, ...]], boxes: Sequence[Mapping[str, Box]]) -> list[Matrix]:
+def divide_matrices(shapes: Mapping[str, tuple[int, ...]], boxes: Sequence[Mapping[str, Bounds]]) -> list[Matrix]:
     """All matrices of parameters and stacks, in the order of the parameters, with their parts and owners.
 
     boxes: of each rank, by the name of the parameter. A part without values is none.
     """
-    holders: list[tuple[str, int | None, tuple[int, int], dict[int, Box]]] = []
+    holders: list[tuple[str, int | None, tuple[int, int], dict[int, Bounds]]] = []
     for name, shape in shapes.items():
         rows, columns = shape[-2:]
-        found: dict[int | None, dict[int, Box]] = defaultdict(dict)
+        found: dict[int | None, dict[int, Bounds]] = defaultdict(dict)
         for rank, box in enumerate(box[name] for box in boxes):
             if all(start < stop for start, stop in box):
                 for index in [None] if len(shape) == 2 else range(*box[0]):
@@ -212,9 +204,9 @@ def _owners(work: Sequence[tuple[int, tuple[int, ...]]], num_ranks: int) -> list
     return owners
 
 
-def _parts(found: Mapping[int, Box], owner: int) -> tuple[Part, ...]:
+def _parts(found: Mapping[int, Bounds], owner: int) -> tuple[Part, ...]:
     """Of copies, the owner's is sent if it has one, else the first rank's."""
-    senders: dict[Box, int] = {}
+    senders: dict[Bounds, int] = {}
     for rank, box in found.items():
         if rank == owner or box not in senders:
             senders[box] = rank

@@ -1,4 +1,4 @@
-"""Which rows of a batch each data rank computes, in which micro-batches. Every rank finds the same answer by itself.
+"""Cuts a batch: which rows each data rank computes, in which micro-batches. Every rank finds the same answer by itself.
 
 All ranks run the same number of micro-batches, since they communicate in each: one that has fewer runs blank ones.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from areal.algorithm.packing import select, units
-from areal.engine.train.forward import cut_rows
+from areal.algorithm.packing import micro_batches, select, units
 
 if TYPE_CHECKING:
     from areal.api import PaddedBatch
@@ -34,12 +33,31 @@ def divide_rows(batch: PaddedBatch, parts: int, *, keep_groups: bool) -> list[li
     return [sorted(rows) for rows in divided]
 
 
+def cut_rows(batch: PaddedBatch, budget: int) -> list[list[int]]:
+    """Row indices of micro-batches of at most `budget` tokens, in which rows of a group are together if they fit.
+
+    Only together they share what they have in common. The budget counts every row as if it were alone. Rows of a unit
+    (`areal.algorithm.packing.units`) are never separated: one that is too long has a micro-batch of its own.
+    """
+    lengths, groups = batch.lengths.tolist(), batch.groups.tolist()
+    members: dict[int, list[list[int]]] = {}
+    for unit in units(batch):
+        members.setdefault(groups[unit[0]], []).append(unit)
+    pieces = [
+        [row for place in part for row in found[place]]
+        for found in members.values()
+        for part in micro_batches([sum(lengths[row] for row in unit) for unit in found], budget)
+    ]
+    parts = micro_batches([sum(lengths[row] for row in piece) for piece in pieces], budget)
+    return sorted(sorted(row for index in part for row in pieces[index]) for part in parts)
+
+
 def cuts_of(batch: PaddedBatch, divided: list[list[int]], budget: int) -> list[list[list[int]]]:
     """Row indices of each micro-batch of each rank, [] for a blank one; all have as many as the busiest rank."""
-    cuts = [
-        [[rows[index] for index in part] for part in cut_rows(select(batch, rows), budget)] if rows else []
-        for rows in divided
-    ]
+    cuts = []
+    for rows in divided:
+        part = batch if len(rows) == batch.lengths.shape[0] or not rows else select(batch, rows)
+        cuts.append([[rows[index] for index in cut] for cut in cut_rows(part, budget)] if rows else [])
     most = max(map(len, cuts))
     return [cut + [[] for _ in range(most - len(cut))] for cut in cuts]
 

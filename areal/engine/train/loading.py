@@ -1,5 +1,4 @@
-"""Models from a checkpoint folder without any process holding a whole one: every rank reads its shards, and no more.
-`areal.engine.archon.pretrained` makes engines of them.
+"""Reads models from a checkpoint folder without any process holding a whole one: every rank reads its shards, no more.
 
 The model is made without memory, split, given memory for what is left of it, and filled tensor by tensor from slices of
 the safetensors files. What comes out is what loading the whole model and splitting it gives, bit by bit.
@@ -11,12 +10,9 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Shard
 
 from areal.api import ModelError
-from areal.engine.archon.gather import shard_of
-from areal.engine.archon.optimizer import local_data
+from areal.engine.train.shards import box_of, local_data, shard_of
 from areal.models.adapter import EMBEDDING, TableAdapter, untied
 from areal.models.loading import SafetensorsFolder, SlicedFolder, blank_model, read_config
 from areal.models.registry import get_spec
@@ -29,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from areal.models.adapter_rows import Box
+    from areal.engine.train.ranks import Ranks
 
 _logger = getLogger(__name__)
 
@@ -38,10 +34,10 @@ _MEBIBYTE: Final = 2**20
 
 
 class ShardSource:
-    """A checkpoint folder from which split models are filled. A `source` of an ArchonEngine."""
+    """A checkpoint folder from which split models are filled. A `source` of a TrainingEngine or a FrozenModel."""
 
     def __init__(self, path: Path, device: torch.device) -> None:
-        """device: where the shards shall be. Raises ModelError when the folder is not a checkpoint."""
+        """device: of the shards. Raises ModelError when the folder is not a checkpoint."""
         self.path = path
         self.device = device
         self.bytes_read = 0
@@ -55,7 +51,7 @@ class ShardSource:
         except ModelError as error:
             raise ModelError(f"{self.path}: {error}") from error
 
-    def fill(self, model: nn.Module, adapters: Mapping[str, Tensor]) -> None:
+    def fill(self, model: nn.Module, adapters: Mapping[str, Tensor], ranks: Ranks) -> None:
         """Give `model`, a DecoderModel or a ValueModel that was made by `blank` and split, its memory and its values.
 
         adapters: whole values of those parameters that the folder does not have. Called by all ranks. Raises ModelError
@@ -68,7 +64,8 @@ class ShardSource:
             self._read(model, adapters)
         except ModelError as error:
             failure = str(error)
-        _agree_on(failure, self.path)
+        if failed := ranks.failures(failure):
+            raise ModelError(f"{self.path}: {'; '.join(dict.fromkeys(failed.values()))}")
         seconds = time.perf_counter() - started
         _logger.info("read %.0f MiB of %s in %.1f s", self.bytes_read / _MEBIBYTE, self.path, seconds)
 
@@ -113,35 +110,3 @@ class ShardSource:
                         raise ModelError(untied(located.tied_head))
                 local.copy_(part)
         self.bytes_read += folder.bytes_read
-
-
-def box_of(tensor: Tensor) -> Box:
-    """Which part of a sharded tensor this rank has; all of one that is not sharded."""
-    bounds = [(0, size) for size in tensor.shape]
-    if isinstance(tensor, DTensor):
-        coordinate = tensor.device_mesh.get_coordinate()
-        assert coordinate is not None, "a rank has no part of tensors of meshes that it is not in"
-        splits = [
-            (placement, tensor.device_mesh.size(dim), coordinate[dim])
-            for dim, placement in enumerate(tensor.placements)
-            if hasattr(placement, "dim")
-        ]
-        # A strided split cuts what the others left, though its ranks come first.
-        for placement, ranks, rank in sorted(splits, key=lambda split: type(split[0]) is not Shard):
-            start, stop = bounds[placement.dim]
-            size = -(-(stop - start) // ranks)
-            bounds[placement.dim] = (min(start + rank * size, stop), min(start + (rank + 1) * size, stop))
-    box = tuple(slice(*bound) for bound in bounds)
-    shape = torch.Size(stop - start for start, stop in bounds)
-    assert shape == local_data(tensor).shape, f"a part of {shape} has {local_data(tensor).shape}"
-    return box
-
-
-def _agree_on(failure: str | None, path: Path) -> None:
-    """Raise on every rank what went wrong on any: the others would wait for one that gave up."""
-    failures: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(failures, failure)
-    found = {message: rank for rank, message in reversed([*enumerate(failures)]) if message is not None}
-    if found:
-        listed = [f"rank {rank}: {message}" if len(found) > 1 else message for message, rank in found.items()]
-        raise ModelError(f"{path}: {'; '.join(listed[:4])}")

@@ -1,0 +1,437 @@
+"""Runs a model forward and backward over micro-batches: one number per token, at the token it belongs to.
+
+This is the only place with a shift: the hidden state at position t-1 predicts token t, and what is computed from it is
+stored at t (`areal.api.records`). A process that is alone runs the model as it is. Ranks that share the rows of a
+micro-batch compute it together; each of them runs the model for every micro-batch, also when it has nothing to compute,
+because the model communicates. With pipeline parallelism, `areal.engine.train.pipeline` takes the place of
+`SequentialPasses`.
+
+Shape letters: S sequences, L padded length, T tokens that go through the model, N predicted tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.nn import functional
+
+from areal.algorithm.packing import select
+from areal.api import EngineError
+from areal.engine.train.head import TokenScores, VocabularyShares, score_dtype, score_tokens
+from areal.engine.train.layout import TokenLayout, lay_out
+from areal.models.blocks.attention import PackedAttention
+from areal.models.parallel.apply import Sharding
+from areal.models.parallel.collectives import enter, enter_gathered, join_pieces, leave
+from areal.models.parallel.context import ParallelAttention
+from areal.models.parallel.data import give_back, shard_rest
+from areal.models.registry import get_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+    from areal.api import AttentionBackend, LossFunction, LossOutput, PaddedBatch
+    from areal.engine.train.ranks import Ranks
+    from areal.models.parallel.plan import ParallelPlan
+
+    Keep = Callable[[list[int], Tensor, "Scored"], None]
+    """Takes rows of the batch, which of their tokens are predicted, and the scores of those."""
+
+MODEL_TOKENS: Final = "model_tokens_count"
+_LOSS: Final = "loss of the engine"
+"""Among the sums of a rank, where names of metrics are the loss function's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """What is asked of the model at each predicted token."""
+
+    temperature: float = 1.0
+    only_masked: bool = False
+    """Spare tokens with loss_mask 0."""
+    with_entropy: bool = False
+    smoothing: float = 0.0
+
+    @property
+    def with_distribution(self) -> bool:
+        """Whether more than the log-probability of the token is needed."""
+        return self.with_entropy or self.smoothing > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A micro-batch as all ranks that share its rows see it."""
+
+    tokens: TokenLayout
+    targets: Tensor
+    """int64 [N]."""
+    predicted: Tensor | None
+    """bool [S, L]: which tokens those are; None for a blank micro-batch."""
+    num_model_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Model input of one micro-batch on this rank."""
+
+    layout: Layout
+    tokens: Tensor
+    """int64 [piece of T, padded]."""
+    positions: Tensor
+    attention: AttentionBackend | None
+    """None for a model that attends by itself."""
+
+    @property
+    def source(self) -> Tensor:
+        """int64 [N]: index of the state that predicts each token, into T."""
+        return self.layout.tokens.source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Of the N predicted tokens in row-major order, replicated over the ranks that share the rows."""
+
+    scores: TokenScores | None = None
+    """None without a predicted token, and for critics."""
+    values: Tensor | None = None
+    """Of critics."""
+    anchor: Tensor | None = None
+    """Without a predicted token: something to send a gradient of zeros through, so that this rank takes part in the
+    backward pass; None for a process that is alone, which does not run the model then."""
+
+
+class Scorer:
+    """Scores one micro-batch by a decoder, or by a ValueModel around one, as far as this rank has them."""
+
+    def __init__(
+        self, model: nn.Module, decoder: Any, sharding: Sharding, ranks: Ranks, *, chunk: int, is_critic: bool
+    ) -> None:
+        """chunk: as logprob_chunk_size of the training configuration."""
+        self._model: Any = model
+        self._decoder = decoder
+        self._sharding = sharding
+        self._ranks = ranks
+        self._chunk = chunk
+        self._is_critic = is_critic
+        self._tp, self._cp = ranks.count("tp"), ranks.count("cp")
+        self._in_pieces = sharding.plan.sequence_parallel and self._tp > 1
+        """Whether ranks of tp keep pieces of the tokens between regions."""
+        self._multiple = self._cp * (self._tp if self._in_pieces else 1)
+
+    def lay_out(self, part: PaddedBatch | None, *, only_masked: bool) -> Layout:
+        """What of a micro-batch goes through the model; None for a blank one: one token that predicts nothing."""
+        found, predicted = None, None
+        targets = torch.zeros(0, dtype=torch.int64, device=self._ranks.device)
+        if part is not None:
+            limit, longest = self._model.length_limit, int(part.lengths.max())
+            if self._cp > 1 and limit is not None and longest > limit:
+                raise EngineError(
+                    f"a sequence of {longest} tokens is rotated differently than one of up to {limit}, which pieces of "
+                    f"it cannot tell; set parallel.cp to 1 or limit sequences to {limit} tokens"
+                )
+            predicted = predicted_tokens(part, only_masked=only_masked)
+            found = lay_out(part, predicted, length_limit=limit)
+            targets = part.tokens[predicted]
+        return Layout(
+            tokens=found or _blank(self._ranks.device),
+            targets=targets,
+            predicted=predicted,
+            num_model_tokens=found.tokens.shape[0] if found is not None else 0,
+        )
+
+    def prepare(self, layout: Layout, *, length: int = 1) -> Prepared:
+        """This rank's piece of the tokens, padded to a multiple that all pieces are equal in, and at least to `length`
+        tokens for all ranks together."""
+        packed, ranks = layout.tokens, self._ranks
+        if ranks.is_alone:
+            return Prepared(layout=layout, tokens=packed.tokens, positions=packed.positions, attention=packed.attention)
+        num_tokens = packed.tokens.shape[0]
+        total = -(-max(num_tokens, length) // self._multiple) * self._multiple
+        tokens, positions = (
+            functional.pad(ids, (0, total - num_tokens)).chunk(self._cp)[ranks.place("cp")]
+            for ids in (packed.tokens, packed.positions)
+        )
+        attention = None
+        if not self._sharding.attends_itself:
+            attention = ParallelAttention(
+                packed.attention or PackedAttention(packed.cu_seqlens, num_tokens, packed.tokens.device),
+                num_tokens,
+                heads=(ranks.place("tp"), self._tp),
+                tokens=ranks.group("cp"),
+                compiled=self._sharding.plan.compile,
+            )
+        return Prepared(layout=layout, tokens=tokens, positions=positions, attention=attention)
+
+    def run(self, prepared: Prepared) -> Tensor:
+        """States [piece, hidden_size], or values [piece]."""
+        forward = self._model if self._is_critic else self._model.hidden
+        packed = prepared.layout.tokens
+        states: Tensor = forward(
+            prepared.tokens, prepared.positions, packed.cu_seqlens, packed.max_seqlen, attention=prepared.attention
+        )
+        return states
+
+    def num_states(self, prepared: Prepared) -> int:
+        """Rows of the hidden states that flow between blocks on this rank."""
+        return prepared.tokens.shape[0] // (self._tp if self._in_pieces else 1)
+
+    def score(self, prepared: Prepared, states: Tensor, scoring: Scoring) -> Scored:
+        """Scores, or values, of the predicted tokens, from the states, or values, of this rank's piece."""
+        split = self._sharding.splits_vocabulary and not self._is_critic
+        if self._in_pieces:
+            join = enter_gathered if split else join_pieces
+            states = join(states, self._ranks.group("tp"))
+        rows, targets, here = prepared.source, prepared.layout.targets, None
+        if self._cp > 1:
+            # Predicting states that are in this rank's piece.
+            rows = rows - self._ranks.place("cp") * states.shape[0]
+            here = (rows >= 0) & (rows < states.shape[0])
+            rows, targets = rows[here], targets[here]
+        is_blank = not prepared.layout.targets.numel()
+        if self._is_critic:
+            if is_blank:
+                return Scored(anchor=states[:1])
+            return Scored(values=self._joined(states.index_select(0, rows), here))
+        num_here = rows.numel()
+        if not num_here:
+            # At least one row, so that every rank projects; what it scores reaches nobody.
+            rows, targets = rows.new_zeros(1), targets.new_zeros(1)
+        # Sequences share states. Of the ways to gather, this one adds their gradients in a fixed order on the CPU.
+        chosen = states.index_select(0, rows)
+        if split and not self._in_pieces:
+            chosen = enter(chosen, self._ranks.group("tp"))
+        found = score_tokens(
+            self._decoder.project,
+            chosen,
+            targets,
+            temperature=scoring.temperature,
+            chunk=self._chunk,
+            with_distribution=scoring.with_distribution,
+            measure=VocabularyShares(self._ranks.group("tp")) if split else None,
+        )
+        if is_blank:
+            return Scored(anchor=found.logp)
+        columns = (found.logp, found.entropy, found.mean_logp)
+        logp, entropy, mean_logp = (
+            None if column is None else self._joined(column[:num_here], here) for column in columns
+        )
+        assert logp is not None, "every token has a log-probability"
+        return Scored(scores=TokenScores(logp=logp, entropy=entropy, mean_logp=mean_logp))
+
+    def _joined(self, found: Tensor, here: Tensor | None) -> Tensor:
+        """[N] from each rank's own ones; their loss is the same everywhere, so each rank's gradient is its own."""
+        if here is None:
+            return found
+        everywhere = found.new_zeros(here.shape).index_add(0, here.nonzero()[:, 0], found)
+        return leave(everywhere, self._ranks.group("cp"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTotals:
+    """What the micro-batches of all ranks add up to."""
+
+    loss: float
+    metrics: dict[str, float]
+    num_micro_batches: int
+    """Blank ones not counted."""
+    num_predicted: int
+    """Tokens that the loss is about."""
+
+
+class SequentialPasses:
+    """Owns the model, which is whole on the ranks that share it, and runs micro-batches one after the other."""
+
+    def __init__(self, model: nn.Module, plan: ParallelPlan, ranks: Ranks, *, chunk: int, is_critic: bool) -> None:
+        """Split `model` in place, unless this process is alone."""
+        self.model = model
+        self.copies: frozenset[str] = frozenset()
+        self._ranks, self._is_critic = ranks, is_critic
+        holder: Any = model
+        decoder: Any = holder.backbone if is_critic else holder
+        if ranks.is_alone:
+            sharding = Sharding(plan=plan)
+            if plan.activation_checkpointing:
+                holder.set_gradient_checkpointing(True)
+        else:
+            sharding = split_decoder(decoder, plan)
+            if is_critic and plan.shards_data:
+                assert plan.meshes is not None, "only a process that is alone has none"
+                shard_rest(model, plan, plan.meshes)
+        self.partial_over_tp = partial_gradients(sharding, is_critic=is_critic)
+        self._scorer = Scorer(model, decoder, sharding, ranks, chunk=chunk, is_critic=is_critic)
+
+    def forward(self, batch: PaddedBatch, micro: list[list[int]], scoring: Scoring, keep: Keep) -> None:
+        """Scores of this data rank's micro-batches."""
+        for rows in micro:
+            layout, scored = self._run(select(batch, rows) if rows else None, scoring)
+            if rows and layout.predicted is not None:
+                keep(rows, layout.predicted, scored)
+        give_back(self.model)
+
+    def backward(
+        self, batch: PaddedBatch, micro: list[list[int]], loss_fn: LossFunction, scoring: Scoring, totals: Totals
+    ) -> None:
+        """Gradients of this data rank's micro-batches, summed by FSDP2 over all of them."""
+        for rows in micro:
+            part = select(batch, rows) if rows else None
+            layout, scored = self._run(part, scoring)
+            roots, gradients = [], []
+            if scored.anchor is not None:
+                roots.append(scored.anchor)
+                gradients.append(torch.zeros_like(scored.anchor))
+            if part is not None:
+                output = loss_of(part, layout, scored, loss_fn, scoring, score_dtype_of(self.model))
+                roots.append(output.loss)
+                gradients.append(torch.ones_like(output.loss))
+                totals.add(output, layout)
+            torch.autograd.backward(roots, gradients)
+
+    def all_totals(self, totals: Totals) -> BatchTotals:
+        """Totals of all ranks."""
+        return totals.over(self._ranks)
+
+    def share(self, result: Tensor) -> None:
+        """Nothing to do: every rank has its scores."""
+
+    def _run(self, part: PaddedBatch | None, scoring: Scoring) -> tuple[Layout, Scored]:
+        layout = self._scorer.lay_out(part, only_masked=scoring.only_masked)
+        if self._ranks.is_alone and not layout.num_model_tokens:
+            return layout, Scored()
+        prepared = self._scorer.prepare(layout)
+        return layout, self._scorer.score(prepared, self._scorer.run(prepared), scoring)
+
+
+class Totals:
+    """Adds up losses and metrics of micro-batches, which are divided by denominators of the whole step already."""
+
+    def __init__(self) -> None:
+        self._losses: list[Tensor] = []
+        self._metrics: dict[str, list[Tensor]] = {}
+        self._num_model_tokens = 0
+        self._num_predicted = 0
+
+    def add(self, output: LossOutput, layout: Layout) -> None:
+        """Count a micro-batch of this rank; nothing leaves the device before all are there."""
+        self._losses.append(output.loss.detach())
+        self._num_model_tokens += layout.num_model_tokens
+        self._num_predicted += int(layout.targets.numel())
+        for name, value in output.metrics.items():
+            self._metrics.setdefault(name, []).append(value.detach())
+
+    def clear(self) -> None:
+        """Forget all micro-batches."""
+        self._losses.clear()
+        self._metrics.clear()
+        self._num_model_tokens = self._num_predicted = 0
+
+    def over(self, ranks: Ranks) -> BatchTotals:
+        """Totals of all ranks that have rows of their own, added in the order of the ranks."""
+        own: dict[str, float] = {}
+        if self._losses:
+            own = {name: _combine(name, torch.stack(values)) for name, values in self._metrics.items()}
+            own |= {MODEL_TOKENS: float(self._num_model_tokens), _LOSS: float(torch.stack(self._losses).sum())}
+        values: dict[str, list[float]] = {}
+        counts = [0, 0]
+        for found, *numbers in ranks.gather((own, len(self._losses), self._num_predicted), "data"):
+            counts = [sum(pair) for pair in zip(counts, numbers, strict=True)]
+            for name, value in found.items():
+                values.setdefault(name, []).append(value)
+        metrics = {name: _over_ranks(name, found) for name, found in values.items()}
+        return BatchTotals(
+            loss=metrics.pop(_LOSS, 0.0), metrics=metrics, num_micro_batches=counts[0], num_predicted=counts[1]
+        )
+
+
+def loss_of(
+    part: PaddedBatch, layout: Layout, scored: Scored, loss_fn: LossFunction, scoring: Scoring, dtype: torch.dtype
+) -> LossOutput:
+    """What `loss_fn` says of a micro-batch; see `TrainingEngine.train_batch`."""
+    assert layout.predicted is not None, "a blank micro-batch has no loss"
+    values_N, entropy_N = scored.values, None
+    if scored.scores is not None:
+        values_N, entropy_N = scored.scores.logp, scored.scores.entropy
+        if scoring.smoothing > 0 and scored.scores.mean_logp is not None:
+            values_N = (1 - scoring.smoothing) * values_N + scoring.smoothing * scored.scores.mean_logp
+    scores_SL = place(values_N, layout.predicted, dtype=dtype)
+    entropy_SL = place(entropy_N, layout.predicted, dtype=dtype) if scoring.with_entropy else None
+    return loss_fn(scores_SL, entropy_SL, part)
+
+
+def score_dtype_of(model: nn.Module) -> torch.dtype:
+    """Of log-probabilities and values that `model` gives."""
+    return score_dtype(next(model.parameters()).dtype)
+
+
+def predicted_tokens(batch: PaddedBatch, *, only_masked: bool) -> Tensor:
+    """bool [S, L]: tokens that have a prefix, so that a distribution over them exists; only_masked: and loss_mask 1."""
+    columns = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+    predicted_SL = (columns > 0) & (columns < batch.lengths[:, None])
+    return predicted_SL & (batch.loss_mask > 0) if only_masked else predicted_SL
+
+
+def place(values_N: Tensor | None, predicted_SL: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """[S, L] with values_N at the marked tokens and 0 elsewhere. None gives zeros that accept a gradient and drop
+    it."""
+    zeros_SL = torch.zeros(predicted_SL.shape, dtype=dtype, device=predicted_SL.device)
+    if values_N is None:
+        return zeros_SL.requires_grad_(torch.is_grad_enabled())
+    return zeros_SL.masked_scatter(predicted_SL, values_N.to(dtype))
+
+
+def to_device(batch: PaddedBatch, device: torch.device) -> PaddedBatch:
+    """The batch with all its tensors on `device`; the same object when they are there already."""
+    moved = {
+        item.name: value.to(device)
+        for item in fields(batch)
+        if isinstance(value := getattr(batch, item.name), torch.Tensor) and value.device != device
+    }
+    return replace(batch, **moved) if moved else batch
+
+
+def split_decoder(decoder: nn.Module, plan: ParallelPlan) -> Sharding:
+    """Apply `plan` to `decoder` in place, by its family, or by itself where it is a model of `transformers`.
+
+    Returns what engines have to know of the result. Raises ModelError when the model does not divide.
+    """
+    holder: Any = decoder
+    if hasattr(holder, "parallelize"):
+        holder.parallelize(plan)
+    else:
+        get_spec(holder.args.model_type).parallelize(holder, plan)
+    # A plan that splits nothing leaves nothing on the decoder.
+    return getattr(holder, "sharding", None) or Sharding(plan=plan)
+
+
+def partial_gradients(sharding: Sharding, *, is_critic: bool) -> frozenset[str]:
+    """Names of parameters, of the whole model, whose gradients are terms of a sum over tp."""
+    if not is_critic:
+        return sharding.partial_over_tp
+    partial = {f"backbone.{name}" for name in sharding.partial_over_tp}
+    if sharding.plan.sequence_parallel and sharding.plan.dims.tp > 1:
+        partial |= {"head.weight", "head.bias"}  # each rank maps its piece of the states
+    return frozenset(partial)
+
+
+def _combine(name: str, values: Tensor) -> float:
+    """One value of a metric from those of micro-batches; see `LossOutput.metrics`."""
+    if name.endswith("_max"):
+        return float(values.max())
+    return float(values.min() if name.endswith("_min") else values.sum())
+
+
+def _over_ranks(name: str, values: list[float]) -> float:
+    """One value of a metric from those of ranks."""
+    if name.endswith("_max"):
+        return max(values)
+    # -0.0 is what leaves every number as it is when it is added; 0.0 loses the sign of -0.0.
+    return min(values) if name.endswith("_min") else sum(values, -0.0)
+
+
+def _blank(device: torch.device) -> TokenLayout:
+    nothing = torch.zeros(0, dtype=torch.int64, device=device)
+    token = torch.zeros(1, dtype=torch.int64, device=device)
+    bounds = torch.tensor([0, 1], dtype=torch.int32, device=device)
+    return TokenLayout(tokens=token, positions=token, cu_seqlens=bounds, max_seqlen=1, attention=None, source=nothing)

@@ -1,0 +1,114 @@
+"""The processes that share one trained model, as its engine asks them.
+
+A process that is alone is the only rank along every way of splitting: all questions have an answer without
+communication, and torch.distributed is never used.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from areal.models.parallel.meshes import Meshes
+
+Value = TypeVar("Value")
+
+
+class Ranks:
+    """This process among those of its engine. Ways of splitting have the names of the fields of `Meshes`, e.g. "tp"."""
+
+    def __init__(self, device: torch.device, meshes: Meshes | None = None) -> None:
+        """device: where this process computes and communicates; meshes: None for a process that is alone."""
+        self.device = device
+        self.meshes = meshes
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the model is not split, so that nobody has to be waited for."""
+        return self.meshes is None
+
+    @property
+    def rank(self) -> int:
+        """Of this process among all."""
+        return 0 if self.meshes is None else dist.get_rank()
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return 1 if self.meshes is None else dist.get_world_size()
+
+    def count(self, way: str) -> int:
+        """Ranks along one way of splitting."""
+        return 1 if self.meshes is None else self.meshes.group(way).size()
+
+    def place(self, way: str) -> int:
+        """Place of this process among them."""
+        return 0 if self.meshes is None else self.meshes.group(way).rank()
+
+    def group(self, way: str) -> ProcessGroup:
+        """The ranks along one way of splitting, for communication."""
+        assert self.meshes is not None, "a process that is alone does not communicate"
+        return self.meshes.group(way)
+
+    def sum(self, tensor: Tensor, way: str) -> None:
+        """Add up the tensors of the ranks, in place."""
+        if self.meshes is not None:
+            dist.all_reduce(tensor, group=self.meshes.group(way))
+
+    def gather(self, value: Value, way: str | None = None) -> list[Value]:
+        """The objects of all ranks along `way`, or of all, in their order."""
+        if self.meshes is None:
+            return [value]
+        found: list[Any] = [None] * (self.size if way is None else self.count(way))
+        dist.all_gather_object(found, value, group=None if way is None else self.meshes.group(way))
+        return found
+
+    def sent(self, value: Value, way: str, source: int) -> Value:
+        """The object that the rank at the place `source` of `way` has."""
+        if self.count(way) == 1:
+            return value
+        found: list[Any] = [value]
+        dist.broadcast_object_list(found, group=self.group(way), group_src=source)
+        return found[0]
+
+    def agree(self, number: float) -> float:
+        """One number for all ranks: the largest, or NaN when any is not finite. Alone: the number as it is."""
+        if self.meshes is None:
+            return number
+        finite = math.isfinite(number)
+        found = torch.tensor(
+            [number if finite else 0.0, 0.0 if finite else 1.0], dtype=torch.float64, device=self.device
+        )
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return math.nan if found[1] else float(found[0])
+
+    def failures(self, failure: str | None) -> dict[int, str]:
+        """What went wrong, by rank; {} when nothing did.
+
+        A rank that raised its own error at once would leave the others waiting.
+        """
+        return {rank: message for rank, message in enumerate(self.gather(failure)) if message is not None}
+
+    def on_first(self, work: Callable[[], None]) -> None:
+        """Run `work` on rank 0; every rank raises its error."""
+        outcome: list[Exception | None] = [None]
+        if self.rank == 0:
+            try:
+                work()
+            except Exception as error:
+                if self.meshes is None:
+                    raise
+                outcome[0] = error
+        if self.meshes is not None:
+            dist.broadcast_object_list(outcome, src=0)
+        if outcome[0] is not None:
+            raise outcome[0]

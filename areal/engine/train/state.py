@@ -1,0 +1,251 @@
+"""Reads and writes the state of an engine as whole tensors: weights for rollouts, checkpoints of one file, Hugging Face
+folders.
+
+Where ranks share the model, tensors are gathered one at a time, by all ranks together; `areal.engine.train.checkpoint`
+saves shards instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed as dist
+
+from areal.api import EngineError
+from areal.engine.hf.adapter_files import merged_tensors, names_for_peft, transposed_layers, write_adapter
+from areal.engine.hf.lora import BaseModel
+from areal.engine.train.shards import as_sharded, local_data, shard_of, whole
+from areal.models.parallel.data import give_back
+from areal.models.saving import save_tensors
+from areal.utils.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from areal.engine.hf.lora import Adapters
+    from areal.engine.train.optimizer import ModelOptimizer
+    from areal.engine.train.ranks import Ranks
+
+STATE_SCHEMA: Final = 1
+
+
+class EngineState:
+    """Reads and writes the parameters and moments of an engine. All ranks call its methods together."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: ModelOptimizer,
+        ranks: Ranks,
+        *,
+        dtype: torch.dtype,
+        adapters: Adapters | None = None,
+    ) -> None:
+        """dtype: that of the weights that are handed out; shards are float32 where it is smaller. adapters: what is
+        trained, in place of all parameters."""
+        self._model = model
+        self._optimizer = optimizer
+        self._ranks = ranks
+        self._dtype = dtype
+        self._has_masters = torch.finfo(dtype).bits < 32
+        self._lora = None if adapters is None else adapters.config
+        named = list(model.named_parameters(remove_duplicate=False))
+        first: dict[int, str] = {}
+        for name, parameter in named:
+            first.setdefault(id(parameter), name)
+        self._first_names = {name: first[id(parameter)] for name, parameter in named}
+        """A parameter may have several names; the optimizer knows the first."""
+        self.base = None if adapters is None else adapters.base or self._fingerprint()
+        """Fingerprint of the frozen model that adapters are trained on top of."""
+
+    def own(self) -> dict[str, Tensor]:
+        """This rank's parts of what changes in a run: of the whole model, or of what is trained beside a frozen one."""
+        give_back(self._model)
+        state = self._model.state_dict()
+        return state if self._lora is None else {name: state[name] for name in self._optimizer.parameters}
+
+    def exact(self) -> dict[str, Tensor]:
+        """`own` with what checkpoints of shards hold in place of rounded parameters."""
+        found = self.own()
+        for name, tensor in found.items():
+            first = self._first_names.get(name, "")
+            if first in self._optimizer.parameters:
+                found[name] = as_sharded(self._optimizer.exact(first), tensor)
+        return found
+
+    def weights(self) -> dict[str, Tensor]:
+        """See `TrainingEngine.weights`."""
+        # Every rank takes part in gathering, and holds no more than one whole tensor at a time.
+        return {name: tensor for name, tensor in self._gathered(self.own()) if self._ranks.rank == 0}
+
+    def whole_state(self) -> dict[str, Any]:
+        """Everything but counters, as copies in host memory, on every rank."""
+        parameters = {name: tensor.to("cpu", copy=True) for name, tensor in self._gathered(self.own())}
+        moments: dict[str, dict[str, Tensor]] = {}
+        masters: dict[str, Tensor] = {}
+        for name, owner in self._owners(list(self._optimizer.parameters)):
+            parameter = self._optimizer.parameters.get(name)
+            found = {} if parameter is None else self._optimizer.moments(name)
+            moments[name] = {}
+            for key in self._ranks.sent(list(found), "pp", owner):
+                moment = None
+                if parameter is not None:
+                    moment = found[key] if key == "step" else whole(as_sharded(found[key], parameter))
+                moments[name][key] = self._sent(moment, owner).to("cpu", copy=True)
+            if self._has_masters:
+                master = None if parameter is None else whole(as_sharded(self._optimizer.exact(name), parameter))
+                masters[name] = self._sent(master, owner).to("cpu", copy=True)
+        return {
+            "schema": STATE_SCHEMA,
+            "parameters": parameters,
+            **({} if self.base is None else {"base": self.base}),
+            "optimizer": {"moments": moments, "masters": masters},
+        }
+
+    @torch.no_grad()
+    def load_whole_state(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `whole_state`: each rank takes its parts. Raises EngineError, before anything is changed, when it
+        belongs to another model."""
+        own, optimizer = self.own(), self._optimizer
+        self._check(state, own)
+        moments, masters = state["optimizer"]["moments"], state["optimizer"]["masters"]
+        for name, tensor in own.items():
+            local_data(tensor).copy_(shard_of(state["parameters"][name].to(tensor.device, tensor.dtype), tensor))
+        for name, parameter in optimizer.parameters.items():
+            if self._has_masters:
+                optimizer.exact(name).copy_(shard_of(masters[name].to(parameter.device), parameter))
+            parts = {
+                key: value if key == "step" else shard_of(value, parameter) for key, value in moments[name].items()
+            }
+            optimizer.set_moments(name, parts)
+        optimizer.refresh()
+        optimizer.zero_grad()
+
+    def _check(self, state: Mapping[str, Any], own: Mapping[str, Tensor]) -> None:
+        """Raise EngineError unless `state` is of this model and its optimizer."""
+        if state.get("schema") != STATE_SCHEMA:
+            raise EngineError(
+                f"engine state has schema {state.get('schema')!r}, this program reads {STATE_SCHEMA}; use the "
+                f"version of areal that wrote it"
+            )
+        if state.get("base") != self.base:
+            raise EngineError(
+                "the state was saved with other adapters or on top of another base model; use the same model.path and "
+                "lora settings as when it was saved"
+            )
+        optimizer = self._optimizer
+        moments, masters = state["optimizer"]["moments"], state["optimizer"]["masters"]
+        _check_names("parameters", state["parameters"], {name for name, _ in self._owners(list(own))})
+        for name, tensor in own.items():
+            stored, dtype = state["parameters"][name], self._dtype_of(name, tensor)
+            if stored.shape != tensor.shape or stored.dtype != dtype:
+                raise EngineError(
+                    f"parameter {name} is {stored.dtype} {tuple(stored.shape)} in the state and {dtype} "
+                    f"{tuple(tensor.shape)} in the model; use the configuration the state was saved with"
+                )
+        trained = {name for name, _ in self._owners(list(optimizer.parameters))}
+        _check_names("optimizer state", moments, trained)
+        expected = trained if self._has_masters else set()
+        _check_names("master weights (they exist only when dtype is bfloat16)", masters, expected)
+        for name, parameter in optimizer.parameters.items():
+            optimizer.check_moments(name, moments[name])
+            for key, value in moments[name].items():
+                if key != "step" and value.shape != parameter.shape:
+                    raise EngineError(
+                        f"optimizer state {key} of {name} has shape {tuple(value.shape)}, expected "
+                        f"{tuple(parameter.shape)}: it belongs to another model"
+                    )
+
+    def save_pretrained(self, path: Path, *, is_critic: bool) -> None:
+        """See `TrainingEngine.save_pretrained`."""
+        give_back(self._model)
+        tensors: dict[str, Tensor] = {}
+        head: dict[str, Tensor] = {}
+        everything = self._gathered(self._model.state_dict())
+        if self._lora is not None:
+            everything = merged_tensors(everything, self._lora, transposed=transposed_layers(self._model))
+        for name, tensor in everything:
+            kind, _, rest = name.partition(".")
+            if self._ranks.rank == 0 and is_critic and kind == "head":
+                head[rest] = tensor.cpu().contiguous()
+            elif self._ranks.rank == 0:
+                tensors[rest if is_critic else name] = tensor.cpu()
+        model: Any = self._model
+        decoder = model.backbone if is_critic else model
+
+        def write() -> None:
+            if hasattr(decoder, "save_tensors"):
+                decoder.save_tensors(tensors, path)
+            else:
+                save_tensors(decoder.args, tensors, path)
+            if head:
+                from safetensors.torch import save as serialize
+
+                atomic_write(path / "value_head.safetensors", serialize(head))
+
+        self._ranks.on_first(write)
+
+    def save_adapter(self, path: Path, *, base: str) -> None:
+        """See `TrainingEngine.save_adapter`."""
+        config = self._lora
+        if config is None:
+            raise EngineError("no adapter to save: the engine was configured without lora; use save_pretrained")
+        own = {name: tensor.shape for name, tensor in self._model.state_dict().items()}
+        shapes = {name: shape for piece in self._ranks.gather(own, "pp") for name, shape in piece.items()}
+        # Every rank gathers, and raises what cannot be named.
+        names = names_for_peft(self._model, shapes)
+        tensors = {name: tensor.cpu() for name, tensor in self._gathered(self.own()) if ".lora_" in name}
+        self._ranks.on_first(lambda: write_adapter(tensors, names, config, path, base=base))
+
+    def _fingerprint(self) -> str:
+        give_back(self._model)
+        frozen = {name: parameter for name, parameter in self._model.named_parameters() if not parameter.requires_grad}
+        return BaseModel.of_tensors(self._gathered(frozen)).fingerprint
+
+    def _gathered(self, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Names and whole tensors in the engine's dtype, in the order of the ranks of a pipeline and of the model, on
+        every rank, which has to take all of them."""
+        for name, owner in self._owners(list(own)):
+            tensor = own.get(name)
+            if tensor is not None:
+                tensor = whole(tensor).to(self._dtype_of(name, tensor))
+            yield name, self._sent(tensor, owner)
+
+    def _owners(self, names: list[str]) -> list[tuple[str, int]]:
+        """All names of the model, in its order, with the rank of the pipeline whose piece has them."""
+        found = self._ranks.gather(names, "pp")
+        # A tied embedding is on the first and on the last rank.
+        owners = {name: rank for rank, names in reversed([*enumerate(found)]) for name in names}
+        return [(name, rank) for rank, others in enumerate(found) for name in others if owners[name] == rank]
+
+    def _sent(self, tensor: Tensor | None, owner: int) -> Tensor:
+        """A tensor that one rank of the pipeline has, on all of them."""
+        if self._ranks.count("pp") == 1:
+            assert tensor is not None, "without a pipeline every rank has everything"
+            return tensor
+        form: Any = None if tensor is None else (tuple(tensor.shape), tensor.dtype)
+        shape, dtype = self._ranks.sent(form, "pp", owner)
+        if tensor is None:
+            tensor = torch.empty(shape, dtype=dtype, device=self._ranks.device)
+        tensor = tensor.to(self._ranks.device).contiguous()
+        dist.broadcast(tensor, group=self._ranks.group("pp"), group_src=owner)
+        return tensor
+
+    def _dtype_of(self, name: str, tensor: Tensor) -> torch.dtype:
+        """That a tensor is handed out in: what is trained in the engine's, buffers and what is frozen in their own."""
+        is_trained = self._first_names.get(name) in self._optimizer.parameters
+        return self._dtype if self._has_masters and is_trained else tensor.dtype
+
+
+def _check_names(what: str, found: Mapping[str, Any], expected: set[str]) -> None:
+    """Raise EngineError unless the keys of `found` are exactly `expected`."""
+    missing, surplus = sorted(expected - set(found)), sorted(set(found) - expected)
+    if missing or surplus:
+        raise EngineError(
+            f"{what} do not fit this model: {len(missing)} missing {missing[:3]}, {len(surplus)} unknown "
+            f"{surplus[:3]}; load a state that was saved with the same model and the same dtype"
+        )
