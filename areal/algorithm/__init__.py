@@ -15,7 +15,7 @@ micro-batches add up.
 
 Read in this order: objective (composition), then its blocks, each a class with fields, formula, source and computation:
 surrogates, corrections, advantages, aggregations, kl; presets and registry (names), blocks (from a configuration),
-tokens (sums and ratios on the mask). Beside them: supervised, preference_spec and preference, packing, metrics.
+tokens (sums and ratios on the mask). Beside them: supervised, preference, packing, metrics.
 
 Importing this package does not import torch; computing does.
 """

@@ -1,7 +1,7 @@
 """Reward models on disk: the layout of `transformers`' sequence classifiers with one label.
 
 In memory a reward model is a `ValueModel` whose head has no bias, asked for the value of a whole sequence
-(`areal.algorithm.scoring`).
+(`areal.algorithm.preference`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Learning a policy from preference pairs: DPO and its relatives (`areal.algorithm.preference_spec`).
+"""Learning a policy from preference pairs: DPO and its relatives (`areal.algorithm.preference`).
 
 The reference model scores every pair that the run will visit before the first step; then only its numbers are kept.
 """
@@ -35,7 +35,7 @@ class DPOLearner:
 
     def __init__(self, config: DPOConfig, tokenizer: Any, total_steps: int) -> None:
         self.config = config
-        self.spec = config.preference.spec()
+        self.settings = config.preference
         self.engine = build_engine(config, tokenizer, settings=config.actor, total_steps=total_steps)
         self.states = EngineStates({"actor": self.engine})
 
@@ -44,7 +44,7 @@ class DPOLearner:
         num_pairs = len(batch.lengths) // 2
 
         def loss_fn(logp: Tensor, _: Tensor | None, micro: PaddedBatch) -> LossOutput:
-            return preference_loss(logp, batch=micro, spec=self.spec, num_pairs=num_pairs)
+            return preference_loss(logp, batch=micro, settings=self.settings, num_pairs=num_pairs)
 
         return self.engine.train_batch(batch, loss_fn)
 
@@ -55,7 +55,7 @@ class DPOLearner:
     def evaluate(self, batch: PairedBatch, *, num_pairs: int) -> dict[str, Tensor]:
         """Terms of loss and metrics. num_pairs: that the means are over; `batch` may be a part of them."""
         logp = self.score(batch)
-        output = preference_loss(logp, batch=batch, spec=self.spec, num_pairs=num_pairs)
+        output = preference_loss(logp, batch=batch, settings=self.settings, num_pairs=num_pairs)
         return {"loss": output.loss, **output.metrics}
 
     def export(self, folder: Path) -> None:
@@ -79,7 +79,7 @@ class DPOTrainer:
         self.learner = row_loop.create_learner(self.group, DPOLearner, config, self.inputs)
         self.engine = self.learner.local.engine
         self._references: dict[str, ReferenceScores] = {}
-        if self.learner.local.spec.uses_reference:
+        if self.learner.local.settings.uses_reference:
             datasets = {"train_dataset": self.inputs.rows, "valid_dataset": self.inputs.valid}
             self._references = {
                 name: ReferenceScores(rows, name=name) for name, rows in datasets.items() if rows is not None

@@ -3,41 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from areal.algorithm.preference_spec import PreferenceSpec
-from areal.api import Config, ConfigError, DatasetKind
+from areal.algorithm.preference import PreferenceConfig
+from areal.api import ConfigError, DatasetKind
 from areal.trainer.config import RowsConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreferenceConfig(Config):
-    """The loss over pairs. What is null takes the default of the loss (`areal list preferences`)."""
-
-    loss: Literal["apo_down", "apo_zero", "cdpo", "dpo", "hinge", "ipo", "nca", "robust", "simpo", "sppo"] = "dpo"
-    """Name of the loss; `areal list preferences` shows them with formulas and defaults."""
-    beta: float | None = None
-    """Inverse temperature, > 0: how many nats of log-ratio make one unit of reward. Larger stays nearer the reference
-    for all losses but simpo."""
-    label_smoothing: float | None = None
-    """cdpo and robust: the chance that a label is swapped, 0 .. 0.5 (excluded)."""
-    margin: float | None = None
-    """cdpo, dpo and simpo: difference of rewards that is asked for beyond the preference itself."""
-    length_normalised: bool | None = None
-    """Mean (true) or sum (false) of an answer's log-probabilities over its tokens. null: mean for ipo and simpo, sum
-    for the others."""
-    likelihood_coef: float = 0.0
-    """Weight of the negative log-likelihood per token of the preferred answers, added to the loss; keeps them from
-    becoming less likely while their lead grows."""
-
-    def __post_init__(self) -> None:
-        """Refuse what the loss refuses."""
-        self.spec()
-
-    def spec(self) -> PreferenceSpec:
-        """The loss in the terms of `areal.algorithm`."""
-        return PreferenceSpec(**asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +29,7 @@ class DPOConfig(RowsConfig):
     def __post_init__(self) -> None:
         """Refuse a reference that nothing would ask."""
         RowsConfig.__post_init__(self)
-        if self.reference_path and not self.preference.spec().uses_reference:
+        if self.reference_path and not self.preference.uses_reference:
             raise ConfigError(
                 f"reference_path is set, but the loss {self.preference.loss!r} uses no reference; remove it"
             )

@@ -1,6 +1,6 @@
 """Training a reward model on preference pairs: a decoder with one score per sequence, and the Bradley-Terry loss.
 
-A reward model is a critic without a bias that is asked once per sequence (`areal.algorithm.scoring`), so that the
+A reward model is a critic without a bias that is asked once per sequence (`areal.algorithm.preference`), so that the
 engine needs nothing of its own for it. Scores start at 0 for everything.
 """
 
@@ -10,8 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from areal.algorithm import metrics as metric_functions
-from areal.algorithm.preference import bradley_terry_loss
-from areal.algorithm.scoring import final_scores
+from areal.algorithm.preference import bradley_terry_loss, final_scores
 from areal.api import ConfigError
 from areal.infra.metrics import names
 from areal.models.reward_model import save_reward_model

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from areal.algorithm.packing import collate
-from areal.algorithm.scoring import marked
+from areal.algorithm.preference import marked
 from areal.api import DataError, PaddedBatch, PairedBatch, StopReason, Trajectory
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def collate_pairs(
     """Batch of preference rows: of each the chosen answer, then the rejected one.
 
     numbers: of the pairs, for messages; from 0 when None. with_marks: each sequence ends with the token that a reward
-    model's score belongs to (`areal.algorithm.scoring`).
+    model's score belongs to (`areal.algorithm.preference`).
     """
     trajectories = []
     for number, row in zip(range(len(rows)) if numbers is None else numbers, rows, strict=True):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.algorithm.scoring import final_scores
+from areal.algorithm.preference import final_scores
 from areal.api import ConfigError, DataError
 from areal.models.reward_model import load_reward_model
 

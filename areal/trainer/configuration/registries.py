@@ -45,7 +45,7 @@ def objectives() -> dict[str, dict[str, Any]]:
 
 def preferences() -> dict[str, dict[str, Any]]:
     """Losses over pairs by name: formula, paper and defaults."""
-    from areal.algorithm.preference_spec import PREFERENCES
+    from areal.algorithm.preference import PREFERENCES
 
     return {
         name: {
@@ -54,7 +54,7 @@ def preferences() -> dict[str, dict[str, Any]]:
             "defaults": {
                 key: value
                 for key, value in asdict(entry).items()
-                if key not in ("formula", "source") and value is not None
+                if key not in ("formula", "source", "pair_losses") and value is not None
             },
         }
         for name, entry in PREFERENCES.items()

@@ -330,10 +330,10 @@ def _archon_notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
 
 
 def _preference_notes(config: DPOConfig) -> Iterator[str]:
-    spec = config.preference.spec().resolved()
-    how = "averaged" if spec.length_normalised else "summed"
-    yield f"preference.loss {spec.loss} with beta {spec.beta}: log-probabilities are {how} over the tokens of an answer"
-    if spec.uses_reference:
+    loss = config.preference.resolved()
+    how = "averaged" if loss.length_normalised else "summed"
+    yield f"preference.loss {loss.loss} with beta {loss.beta}: log-probabilities are {how} over the tokens of an answer"
+    if loss.uses_reference:
         whose = config.reference_path or "the model before its first step"
         yield f"the reference ({whose}) scores every pair of the run once, before the first step; then it is let go"
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from areal.algorithm.packing import select
-from areal.algorithm.preference import bradley_terry_loss, pair_losses, preference_loss
-from areal.algorithm.preference_spec import PREFERENCES, PreferenceSpec
+from areal.algorithm.preference import PREFERENCES, PreferenceConfig, bradley_terry_loss, pair_losses, preference_loss
 from areal.api import ConfigError, DataError, EngineError, PaddedBatch, PairedBatch
 
 GOLDEN = json.loads((Path(__file__).resolve().parents[2] / "golden" / "preference_golden.json").read_text())
@@ -53,13 +52,13 @@ def golden_pairs():
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: f"{case['loss']}-{case['options']}")
 def test_losses_and_gradients_equal_the_golden_values_pair_by_pair(golden_pairs, case):
     logp, batch = golden_pairs
-    spec = PreferenceSpec(loss=case["loss"], **case["options"])
+    spec = PreferenceConfig(loss=case["loss"], **case["options"])
     for index, (loss, by_chosen, by_rejected) in enumerate(case["values"]):
         rows = [2 * index, 2 * index + 1]
         # Micro-batches are trimmed to their longest row, and so are their log-probabilities.
         part = select(batch, rows)
         width = part.tokens.shape[1]
-        output = preference_loss(logp[rows, :width], batch=part, spec=spec)
+        output = preference_loss(logp[rows, :width], batch=part, settings=spec)
         (gradient,) = torch.autograd.grad(output.loss, logp)
 
         assert output.loss.item() == pytest.approx(loss, abs=1e-10, rel=1e-12)
@@ -77,16 +76,16 @@ def test_the_golden_values_cover_every_loss():
 @pytest.mark.parametrize(
     ("entry", "spec"),
     [
-        ("dpo(.1)", PreferenceSpec()),
-        ("cdpo(.1,.1)", PreferenceSpec(loss="cdpo")),
-        ("ipo norm", PreferenceSpec(loss="ipo")),
-        ("ipo sum", PreferenceSpec(loss="ipo", length_normalised=False)),
+        ("dpo(.1)", PreferenceConfig()),
+        ("cdpo(.1,.1)", PreferenceConfig(loss="cdpo")),
+        ("ipo norm", PreferenceConfig(loss="ipo")),
+        ("ipo sum", PreferenceConfig(loss="ipo", length_normalised=False)),
     ],
 )
 def test_losses_equal_the_values_of_the_first_golden_file(golden, entry, spec):
     answers = [((1.0, 0.0, 5), (-0.5, 0.0, 6)), ((0.4, 0.0, 4), (0.1, 0.0, 6))]
     logp, batch = make_pairs(answers)
-    assert preference_loss(logp, batch=batch, spec=spec).loss.item() == pytest.approx(golden[entry].mean().item())
+    assert preference_loss(logp, batch=batch, settings=spec).loss.item() == pytest.approx(golden[entry].mean().item())
 
 
 @pytest.mark.parametrize("case", GOLDEN["bradley_terry"], ids=lambda case: str(case["scores"]))
@@ -103,12 +102,12 @@ def test_bradley_terry_equals_the_golden_values_and_does_not_overflow(case):
 @pytest.mark.parametrize("loss", sorted(PREFERENCES))
 def test_parts_of_the_step_add_up_to_its_loss_gradient_and_metrics(golden_pairs, loss):
     logp, batch = golden_pairs
-    spec = PreferenceSpec(loss=loss, likelihood_coef=0.3)
-    whole = preference_loss(logp, batch=batch, spec=spec)
+    spec = PreferenceConfig(loss=loss, likelihood_coef=0.3)
+    whole = preference_loss(logp, batch=batch, settings=spec)
     parts = []
     for rows in ([2, 3], [0, 1, 4, 5]):
         part = select(batch, rows)
-        parts.append(preference_loss(logp[rows, : part.tokens.shape[1]], batch=part, spec=spec, num_pairs=3))
+        parts.append(preference_loss(logp[rows, : part.tokens.shape[1]], batch=part, settings=spec, num_pairs=3))
 
     total = sum(part.loss for part in parts)
     assert total.item() == pytest.approx(whole.loss.item(), abs=1e-12)
@@ -124,9 +123,8 @@ def test_metrics_say_who_is_ahead_by_how_much_and_ties_count_half():
         ((-1.0, -1.5, 2), (-2.0, -2.5, 2)),
     ]
     logp, batch = make_pairs(answers)
-    metrics = {
-        name: value.item() for name, value in preference_loss(logp, batch=batch, spec=PreferenceSpec()).metrics.items()
-    }
+    output = preference_loss(logp, batch=batch, settings=PreferenceConfig())
+    metrics = {name: value.item() for name, value in output.metrics.items()}
     assert metrics == pytest.approx(
         {
             "accuracy": 0.5,
@@ -146,7 +144,7 @@ def test_long_answers_in_float32_keep_the_sign_of_a_small_margin():
     logp = torch.full((2, length), -7.3)
     logp[0, 0] += 0.001
 
-    output = preference_loss(logp, batch=batch, spec=PreferenceSpec())
+    output = preference_loss(logp, batch=batch, settings=PreferenceConfig())
 
     assert output.metrics["accuracy"] == 1
     assert output.metrics["margin"].item() == pytest.approx(1e-4, rel=1e-2)
@@ -155,7 +153,7 @@ def test_long_answers_in_float32_keep_the_sign_of_a_small_margin():
 @pytest.mark.parametrize("loss", sorted(PREFERENCES))
 def test_no_loss_overflows(loss):
     far = torch.tensor([-1e5, 1e5], requires_grad=True)
-    losses = pair_losses(PreferenceSpec(loss=loss), far, -far)
+    losses = pair_losses(PreferenceConfig(loss=loss), far, -far)
     losses.sum().backward()
     assert torch.isfinite(losses).all()
     assert torch.isfinite(far.grad).all()
@@ -174,13 +172,13 @@ def test_a_loss_over_pairs_refuses_what_is_no_pair_or_has_no_reference(golden_pa
     names = ("tokens", "lengths", "loss_mask", "logp_behave", "versions", "turn_ids", "rewards", "groups", "truncated")
     plain = PaddedBatch(**{name: getattr(batch, name) for name in names})
     with pytest.raises(EngineError, match="got a PaddedBatch"):
-        preference_loss(logp, batch=plain, spec=PreferenceSpec())
+        preference_loss(logp, batch=plain, settings=PreferenceConfig())
     with pytest.raises(DataError, match="no log-probabilities of the reference"):
-        preference_loss(logp, batch=replace(batch, reference=None), spec=PreferenceSpec())
+        preference_loss(logp, batch=replace(batch, reference=None), settings=PreferenceConfig())
     with pytest.raises(DataError, match="no column 'margin'"):
         bradley_terry_loss(torch.zeros(6), batch=batch, use_margins=True)
     assert preference_loss(
-        logp, batch=replace(batch, reference=None), spec=PreferenceSpec(loss="simpo")
+        logp, batch=replace(batch, reference=None), settings=PreferenceConfig(loss="simpo")
     ).loss.isfinite()
 
 
@@ -190,7 +188,10 @@ def test_a_loss_over_pairs_refuses_what_is_no_pair_or_has_no_reference(golden_pa
         ({"loss": "ccdpo"}, "did you mean 'cdpo'"),
         ({"beta": 0}, "beta is 0"),
         ({"beta": float("nan")}, "beta is nan"),
-        ({"loss": "ipo", "label_smoothing": 0.1}, "label_smoothing has no effect with 'ipo'; use one of cdpo, robust"),
+        (
+            {"loss": "ipo", "label_smoothing": 0.1},
+            "no effect with preference loss 'ipo'; it belongs to cdpo, robust",
+        ),
         ({"loss": "ipo", "margin": 0.1}, "margin has no effect"),
         ({"loss": "cdpo", "label_smoothing": 0.5}, r"expected 0 \.\. 0\.5"),
         ({"likelihood_coef": -1}, "likelihood_coef is -1"),
@@ -198,4 +199,4 @@ def test_a_loss_over_pairs_refuses_what_is_no_pair_or_has_no_reference(golden_pa
 )
 def test_settings_that_train_on_the_wrong_thing_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
-        PreferenceSpec(**settings)
+        PreferenceConfig(**settings)

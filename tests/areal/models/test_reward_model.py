@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from areal.algorithm.scoring import final_scores
+from areal.algorithm.preference import final_scores
 from areal.api import CheckpointError, ModelError
 from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine

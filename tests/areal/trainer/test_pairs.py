@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from areal.algorithm.preference import preference_loss, sequence_logp
-from areal.algorithm.preference_spec import PREFERENCES, PreferenceSpec
+from areal.algorithm.preference import PREFERENCES, PreferenceConfig, preference_loss, sequence_logp
 from areal.api import ConfigError, DataError
 from areal.engine.train.engine import TrainingEngine
 from areal.infra.metrics.logger import read_metrics
@@ -149,7 +148,7 @@ def test_a_reference_of_its_own_is_what_the_numbers_come_from(tmp_path, pairs):
         for part in (load_model(config, tokenizer), from_pretrained(other))
     )
     expected = preference_loss(
-        policy, batch=replace(batch, reference=sequence_logp(theirs, batch.loss_mask)), spec=PreferenceSpec()
+        policy, batch=replace(batch, reference=sequence_logp(theirs, batch.loss_mask)), settings=PreferenceConfig()
     )
     assert summary["loss"] == pytest.approx(expected.loss.item(), abs=1e-5)
     assert abs(summary["loss"] - 0.693147) > 1e-4, "the reference is not the trained model"
@@ -202,7 +201,11 @@ def test_margins_of_rows_are_asked_for_and_scores_are_kept_around_zero(tmp_path,
     ("kind", "changes", "message"),
     [
         ("dpo", {"preference.loss": "dpoo"}, "did you mean 'dpo'"),
-        ("dpo", {"preference.loss": "ipo", "preference.margin": 1.0}, "margin has no effect with 'ipo'"),
+        (
+            "dpo",
+            {"preference.loss": "ipo", "preference.margin": 1.0},
+            "margin has no effect with preference loss 'ipo'",
+        ),
         ("dpo", {"preference.beta": 0}, "expected > 0"),
         ("dpo", {"preference.loss": "simpo", "reference_path": "x"}, "uses no reference"),
         ("dpo", {"reference_path": "no/such/folder"}, "reference_path"),

@@ -7,9 +7,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from areal.algorithm.preference import bradley_terry_loss, preference_loss
-from areal.algorithm.preference_spec import PreferenceSpec
-from areal.algorithm.scoring import final_scores
+from areal.algorithm.preference import PreferenceConfig, bradley_terry_loss, final_scores, preference_loss
 from areal.api import PairedBatch
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.hf.config import LoraConfig
@@ -74,7 +72,7 @@ def model_of(*, critic):
 
 
 def preference(scores, _, part):
-    return preference_loss(scores, batch=part, spec=PreferenceSpec(likelihood_coef=0.1), num_pairs=len(LENGTHS))
+    return preference_loss(scores, batch=part, settings=PreferenceConfig(likelihood_coef=0.1), num_pairs=len(LENGTHS))
 
 
 def scored(values, _, part):

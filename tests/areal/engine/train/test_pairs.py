@@ -6,9 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal.algorithm.packing import select
-from areal.algorithm.preference import bradley_terry_loss, preference_loss
-from areal.algorithm.preference_spec import PreferenceSpec
-from areal.algorithm.scoring import MARK, final_scores, marked
+from areal.algorithm.preference import MARK, PreferenceConfig, bradley_terry_loss, final_scores, marked, preference_loss
 from areal.api import PairedBatch
 from areal.engine.train.packing import cut_rows, cuts_of, divide_rows
 from areal.models.value_head import ValueModel
@@ -87,10 +85,10 @@ LENGTHS = ((4, 9), (7, 2), (1, 1), (3, 8), (6, 6))
 @pytest.mark.parametrize("budget", [1, 25, 40])
 def test_an_update_from_preferences_does_not_depend_on_micro_batches(make_engine, loss, budget):
     batch = pairs_of(LENGTHS)
-    spec = PreferenceSpec(loss=loss, likelihood_coef=0.1)
+    spec = PreferenceConfig(loss=loss, likelihood_coef=0.1)
 
     def loss_fn(logp, _, part):
-        return preference_loss(logp, batch=part, spec=spec, num_pairs=len(LENGTHS))
+        return preference_loss(logp, batch=part, settings=spec, num_pairs=len(LENGTHS))
 
     whole, expected = update(make_engine(), batch, loss_fn)
     cut, found = update(make_engine(max_tokens_per_micro_batch=budget), batch, loss_fn)
@@ -138,6 +136,6 @@ def test_a_score_is_that_of_the_state_after_the_last_token(make_engine, make_mod
 
 def test_the_prompt_that_two_answers_share_is_computed_once(make_engine):
     batch = pairs_of([(3, 4)], prompt=20)
-    spec = PreferenceSpec()
-    stats = make_engine().train_batch(batch, lambda logp, _, part: preference_loss(logp, batch=part, spec=spec))
+    spec = PreferenceConfig()
+    stats = make_engine().train_batch(batch, lambda logp, _, part: preference_loss(logp, batch=part, settings=spec))
     assert stats.metrics["model_tokens_count"] == 20 + (3 - 1) + (4 - 1)
