@@ -174,9 +174,15 @@ class Git:
         complaint = "\n".join(line for line in lines if line.strip() and not line.startswith("hint:"))
         return GitResult(done.returncode, done.stdout, complaint or "no reason given")
 
-    def run(self, *arguments: str, allowed: tuple[int, ...] = (0,), given: bytes | None = None) -> bytes:
+    def run(
+        self,
+        *arguments: str,
+        allowed: tuple[int, ...] = (0,),
+        given: bytes | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> bytes:
         """Return standard output. Raises UsageError with git's own words for an exit status that is not allowed."""
-        done = self.attempt(*arguments, given=given)
+        done = self.attempt(*arguments, given=given, environment=environment)
         if done.status not in allowed:
             unknown = "bad revision" in done.complaint or "unknown revision" in done.complaint
             fix = "name commits that are here: `git branch --all` and `git log` show them" if unknown else ""

@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ConflictError, ToolError, UsageError
 from tooling.kit.change.lock import repository_lock
-from tooling.pull_request import service
-from tooling.pull_request.body.facts import measure
-from tooling.pull_request.body.template import fill, find_template, untouched
-from tooling.pull_request.errors import RemoteError
-from tooling.pull_request.git import Git
-from tooling.pull_request.history.outcome import propose
-from tooling.pull_request.move import backups, moving
-from tooling.pull_request.move.record import Record, state_folder
-from tooling.pull_request.plan import Plan, Step, backup_step, fetch_step, move_step, push_of, push_step
-from tooling.pull_request.remote import complete, fetch, once_here, refuse_strangers, without_secrets
-from tooling.pull_request.situation import (
+from tooling.pull_request import backups, move, service
+from tooling.pull_request.backups import Record, state_folder
+from tooling.pull_request.body import fill, find_template, untouched
+from tooling.pull_request.branch import (
     Branch,
+    ProposalOptions,
     Target,
-    Wishes,
     current_branch,
     refuse_changes,
     refuse_elsewhere,
@@ -33,6 +26,11 @@ from tooling.pull_request.situation import (
     target,
     target_offline,
 )
+from tooling.pull_request.commits import propose
+from tooling.pull_request.facts import measure
+from tooling.pull_request.git import RemoteError, WorkTree
+from tooling.pull_request.plan import Plan, Step, backup_step, fetch_step, move_step, push_of, push_step
+from tooling.pull_request.remote import complete, fetch, once_here, refuse_strangers, without_secrets
 from tooling.review.records import Severity
 
 if TYPE_CHECKING:
@@ -40,20 +38,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.cli.git import Repository
-    from tooling.pull_request.body.facts import Facts
-    from tooling.pull_request.history.outcome import Proposal
-    from tooling.pull_request.move.moving import Recovery
+    from tooling.pull_request.commits import Proposal
+    from tooling.pull_request.facts import Facts
+    from tooling.pull_request.move import Recovery
 
     Observe = Callable[[str], None]
     Consent = Callable[[Plan], bool]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reports:
-    """Files with facts that are not in the repository."""
-
-    tests: Path | None = None
-    audit: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,51 +68,53 @@ def ignore(step: str) -> None:
 
 
 @contextlib.contextmanager
-def at_work(repository: Repository, *, dry_run: bool, wait_seconds: float) -> Iterator[tuple[Git, Recovery | None]]:
+def at_work(
+    repository: Repository, *, dry_run: bool, wait_seconds: float
+) -> Iterator[tuple[WorkTree, Recovery | None]]:
     """Git, alone in this work tree, with what an interrupted run left put right; in a dry run git that writes nothing
     that stays."""
     if dry_run:
-        if moving.pending(repository) is not None:
+        if move.pending(repository) is not None:
             raise ConflictError(
                 "an earlier run was interrupted while the branch moved",
                 where=os.fspath(repository.root),
                 fix="run it without --dry-run: it first ends or takes back what was begun; or `areal-pr restore`",
             )
-        with Git.rehearsing(repository) as git:
+        with WorkTree.rehearsing(repository) as git:
             yield git, None
         return
     with repository_lock(repository, wait_seconds=wait_seconds):
-        git = Git(repository)
-        yield git, moving.recover(git)
+        git = WorkTree.of(repository)
+        yield git, move.recover(git)
 
 
-def make_plan(git: Git, wishes: Wishes, reports: Reports, *, rehearsal: bool) -> tuple[Plan, list[str]]:
+def make_plan(git: WorkTree, options: ProposalOptions, *, rehearsal: bool) -> tuple[Plan, list[str]]:
     """Everything up to the first change of the branch, and warnings. Raises what forbids to go on."""
     refuse_operations(git.repository)
     branch = current_branch(git)
     refuse_elsewhere(git, branch)
-    warnings = refuse_changes(git, refuse_untracked=wishes.refuse_untracked)
-    goal = target(git, branch, wishes)
+    warnings = refuse_changes(git, refuse_untracked=options.refuse_untracked)
+    goal = target(git, branch, options)
     _fetch(git, branch, goal, rehearsal=rehearsal)
     kept = [each.commit for each in backups.backups(git, branch.name)]
     if goal.theirs:
         known = (*once_here(git, branch.reference, branch.tip), *kept)
         refuse_strangers(git, branch.name, goal.remote, goal.theirs, known)
-    proposal = propose(git, branch.tip, goal, wishes)
-    moving.refuse_losses(git, proposal.before, proposal.after)
+    proposal = propose(git, branch.tip, goal, options)
+    move.refuse_losses(git, proposal.before, proposal.after)
     complete(git, goal.base_remote, proposal.onto, proposal.after)
-    facts = measure(git, proposal, base_tip=goal.base_tip, test_report=reports.tests, audit=reports.audit)
+    facts = measure(git, proposal, base_tip=goal.base_tip, test_report=options.test_report, audit=options.audit)
     warnings += _doubts(facts)
     answer = service.look_up(git.root, branch, goal)
-    return _planned(git, branch, goal, facts, answer, wishes), warnings
+    return _planned(git, branch, goal, facts, answer, options), warnings
 
 
-def body_offline(git: Git, wishes: Wishes, reports: Reports) -> tuple[Proposal, str]:
+def body_offline(git: WorkTree, options: ProposalOptions) -> tuple[Proposal, str]:
     """Title and text by what was fetched last."""
     branch = current_branch(git)
-    goal = target_offline(git, branch, wishes)
-    proposal = propose(git, branch.tip, goal, wishes)
-    facts = measure(git, proposal, base_tip=goal.base_tip, test_report=reports.tests, audit=reports.audit)
+    goal = target_offline(git, branch, options)
+    proposal = propose(git, branch.tip, goal, options)
+    facts = measure(git, proposal, base_tip=goal.base_tip, test_report=options.test_report, audit=options.audit)
     return proposal, fill(find_template(git, goal.base_tip, proposal.after), facts)
 
 
@@ -139,8 +131,7 @@ def _doubts(facts: Facts) -> list[str]:
 
 def create(
     repository: Repository,
-    wishes: Wishes,
-    reports: Reports,
+    options: ProposalOptions,
     *,
     dry_run: bool,
     consent: Consent,
@@ -150,7 +141,7 @@ def create(
     """Plan, ask where it has to be asked, and do it."""
     with at_work(repository, dry_run=dry_run, wait_seconds=wait_seconds) as (git, recovery):
         observe("fetch")
-        plan, warnings = make_plan(git, wishes, reports, rehearsal=dry_run)
+        plan, warnings = make_plan(git, options, rehearsal=dry_run)
         if dry_run:
             return Done(plan=plan, warnings=tuple(warnings))
         if not consent(plan):
@@ -162,8 +153,8 @@ def create(
         _rewrite(git, plan, observe)
         _push(git, plan, observe)
         observe("pull request")
-        url, steps = _publish(git, plan, wishes)
-        stale = moving.moved_submodules(git, plan.proposal.before, plan.proposal.after)
+        url, steps = _publish(git, plan, options)
+        stale = move.moved_submodules(git, plan.proposal.before, plan.proposal.after)
         if stale:
             steps = (shlex.join(["git", "submodule", "update", "--init", "--", *stale]), *steps)
         observe("end")
@@ -182,19 +173,19 @@ def restore(
         found = backups.find(git, wanted, branch)
         if found.commit == branch.tip:
             return (), found, recovery
-        moving.refuse_losses(git, branch.tip, found.commit)
+        move.refuse_losses(git, branch.tip, found.commit)
         fresh = backups.reserve(branch)
         what = f"back to {found.id}"
         steps = (backup_step(branch, fresh), move_step(branch, branch.tip, found.commit, fresh, what))
         if not dry_run:
             observe("backup")
             backups.write(git, fresh)
-            moving.move(git, _record(branch, found.commit, fresh), observe)
+            move.move(git, _record(branch, found.commit, fresh), observe)
             observe("end")
         return steps, found, recovery
 
 
-def _fetch(git: Git, branch: Branch, goal: Target, *, rehearsal: bool) -> None:
+def _fetch(git: WorkTree, branch: Branch, goal: Target, *, rehearsal: bool) -> None:
     mine = (branch.name,) if goal.theirs else ()
     wanted = (goal.theirs,) if goal.theirs else ()
     if goal.remote == goal.base_remote:
@@ -206,21 +197,23 @@ def _fetch(git: Git, branch: Branch, goal: Target, *, rehearsal: bool) -> None:
         fetch(git, goal.remote, mine, wanted, rehearsal=rehearsal)
 
 
-def _planned(git: Git, branch: Branch, goal: Target, facts: Facts, answer: service.Answer, wishes: Wishes) -> Plan:
+def _planned(
+    git: WorkTree, branch: Branch, goal: Target, facts: Facts, answer: service.Answer, options: ProposalOptions
+) -> Plan:
     existing, proposal = answer.existing, facts.proposal
-    if existing is not None and existing.base != goal.base and not wishes.base:
+    if existing is not None and existing.base != goal.base and not options.base:
         fix = f"add --base {existing.base}, or --base {goal.base} to change it"
         raise UsageError(f"#{existing.number} is open against {existing.base!r}", where="--base", fix=fix)
     backup = backups.reserve(branch) if proposal.rewritten else None
-    extends = not goal.theirs or git.contains(proposal.after, goal.theirs)
+    extends = not goal.theirs or git.is_ancestor(goal.theirs, proposal.after)
     push = push_of(branch, goal, proposal, extends=extends)
     steps = [fetch_step(goal, (goal.base,))]
     if backup is not None:
         what = f"{len(proposal.commits)} commits become one" if proposal.joined else "its commits are replayed"
-        where = f" on {goal.base_remote}/{goal.base}" if wishes.rebase else ""
+        where = f" on {goal.base_remote}/{goal.base}" if options.rebase else ""
         moved = move_step(branch, proposal.before, proposal.after, backup, what + where)
         steps += [backup_step(branch, backup), moved]
-    if push is not None and wishes.push:
+    if push is not None and options.push:
         steps.append(push_step(push, goal.theirs))
     plan = Plan(
         branch=branch,
@@ -229,24 +222,24 @@ def _planned(git: Git, branch: Branch, goal: Target, facts: Facts, answer: servi
         answer=answer,
         backup=backup,
         push=push,
-        pushing=wishes.push,
+        pushing=options.push,
         facts=facts,
         body=fill(find_template(git, goal.base_tip, proposal.after), facts),
         steps=tuple(steps),
     )
-    step = _service_step(plan, wishes) if wishes.push else None
+    step = _service_step(plan, options) if options.push else None
     return replace(plan, steps=(*steps, step)) if step is not None else plan
 
 
-def _service_step(plan: Plan, wishes: Wishes) -> Step | None:
+def _service_step(plan: Plan, options: ProposalOptions) -> Step | None:
     existing = plan.answer.existing
-    words = _service_words(plan, wishes)
+    words = _service_words(plan, options)
     if existing is not None:
         if not words:
             return None
         effect, undo = f"#{existing.number} has the new title, base or text", "the service keeps earlier texts"
     else:
-        kind = "draft" if wishes.draft else "pull request"
+        kind = "draft" if options.draft else "pull request"
         effect = f"a {kind} against {plan.target.base}: {plan.proposal.title}"
         undo = "gh pr close NUMBER"
     if not plan.answer.usable:
@@ -260,41 +253,41 @@ def _service_step(plan: Plan, wishes: Wishes) -> Step | None:
     )
 
 
-def _service_words(plan: Plan, wishes: Wishes) -> list[str]:
+def _service_words(plan: Plan, options: ProposalOptions) -> list[str]:
     """Arguments for gh; empty where an open pull request stays as it is."""
     existing, goal, title = plan.answer.existing, plan.target, plan.proposal.title
     if existing is None:
-        return service.create_words(plan.branch, goal, title, draft=wishes.draft)
-    new_title = title if wishes.title and title != existing.title else ""
+        return service.create_words(plan.branch, goal, title, draft=options.draft)
+    new_title = title if options.title and title != existing.title else ""
     base = goal.base if existing.base != goal.base else ""
-    body = _replaces_body(plan, wishes)
+    body = _replaces_body(plan, options)
     if not (new_title or base or body):
         return []
     return service.edit_words(existing.number, goal, title=new_title, body=body, base=base)
 
 
-def _replaces_body(plan: Plan, wishes: Wishes) -> bool:
+def _replaces_body(plan: Plan, options: ProposalOptions) -> bool:
     """A text that somebody edited is kept, unless asked otherwise."""
     existing = plan.answer.existing
     if existing is None or existing.body.replace("\r\n", "\n").strip() == plan.body.strip():
         return False
-    return wishes.replace_body or not existing.body.strip() or untouched(existing.body)
+    return options.replace_body or not existing.body.strip() or untouched(existing.body)
 
 
-def _rewrite(git: Git, plan: Plan, observe: Observe) -> None:
+def _rewrite(git: WorkTree, plan: Plan, observe: Observe) -> None:
     if plan.backup is None:
         return
     refuse_moved(git, plan.branch)
     observe("backup")
     backups.write(git, plan.backup)
-    moving.move(git, _record(plan.branch, plan.proposal.after, plan.backup), observe)
+    move.move(git, _record(plan.branch, plan.proposal.after, plan.backup), observe)
 
 
 def _record(branch: Branch, after: str, backup: backups.Backup) -> Record:
     return Record(reference=branch.reference, before=branch.tip, after=after, backup=backup.id)
 
 
-def _push(git: Git, plan: Plan, observe: Observe) -> None:
+def _push(git: WorkTree, plan: Plan, observe: Observe) -> None:
     push = plan.push
     if push is None or not plan.pushing:
         return
@@ -325,15 +318,15 @@ def _refused(plan: Plan, said: str) -> ToolError:
     return RemoteError(f"the push was refused: {said}", where=where, fix=fix)
 
 
-def _publish(git: Git, plan: Plan, wishes: Wishes) -> tuple[str, tuple[str, ...]]:
+def _publish(git: WorkTree, plan: Plan, options: ProposalOptions) -> tuple[str, tuple[str, ...]]:
     """The address of the pull request, and what is left to do."""
     existing = plan.answer.existing
     if not plan.pushing:
         return "", (shlex.join(["git", *plan.push.words()]),) if plan.push is not None else ()
     if not plan.answer.usable:
         place = _keep_body(git, plan)
-        return "", service.by_hand(plan.branch, plan.target, plan.proposal.title, place, draft=wishes.draft)
-    words = _service_words(plan, wishes)
+        return "", service.by_hand(plan.branch, plan.target, plan.proposal.title, place, draft=options.draft)
+    words = _service_words(plan, options)
     url = service.perform(git.root, words, plan.body) if words else ""
     steps = list[str]()
     if existing is not None and not words and existing.body.replace("\r\n", "\n").strip() != plan.body.strip():
@@ -341,7 +334,7 @@ def _publish(git: Git, plan: Plan, wishes: Wishes) -> tuple[str, tuple[str, ...]
     return (existing.url if existing is not None else url), tuple(steps)
 
 
-def _keep_body(git: Git, plan: Plan) -> Path:
+def _keep_body(git: WorkTree, plan: Plan) -> Path:
     """The text beside git's own files: nothing of it is ever committed."""
     folder = state_folder(git.repository)
     folder.mkdir(exist_ok=True)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from tooling.review.report.outcome import finding_object
 
 if TYPE_CHECKING:
-    from tooling.pull_request.body.facts import Facts
-    from tooling.pull_request.history.outcome import Proposal
-    from tooling.pull_request.move.backups import Backup
+    from tooling.pull_request.backups import Backup
+    from tooling.pull_request.branch import Branch, Target
+    from tooling.pull_request.commits import Proposal
+    from tooling.pull_request.facts import Facts
     from tooling.pull_request.service import Answer
-    from tooling.pull_request.situation import Branch, Target
 
 Name = Literal["fetch", "backup", "move", "push", "pull-request"]
 

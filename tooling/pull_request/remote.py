@@ -1,4 +1,4 @@
-"""What the remote has: asked, fetched, and judged by whose commits those are."""
+"""Asks remotes what they have, fetches it, and judges by whose commits those are."""
 
 from __future__ import annotations
 
@@ -8,10 +8,38 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import ConflictError, UsageError
 from tooling.cli.suggest import did_you_mean
-from tooling.pull_request.errors import RemoteError
+from tooling.pull_request.git import RemoteError
 
 if TYPE_CHECKING:
-    from tooling.pull_request.git import Git
+    from tooling.pull_request.git import WorkTree
+
+
+_ADDRESS: Final = re.compile(
+    r"(?:(?:https?|ssh|git)://(?:[^/@]+@)?(?P<host>[^/:]+)(?::\d+)?/|(?:[^/@:]+@)?(?P<short>[^/:@]{2,}):(?!/))"
+    r"(?P<path>[^\s?#]+?)(?:\.git)?/?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A repository on a service. Example: Place("github.com", "owner", "name")."""
+
+    host: str
+    owner: str
+    """With all groups: "group/subgroup"."""
+    name: str
+
+    def __str__(self) -> str:
+        """As `gh --repo` takes it."""
+        return f"{self.host}/{self.owner}/{self.name}"
+
+
+def place_of(url: str) -> Place | None:
+    """The repository that an address names; None for folders and unknown forms."""
+    found = _ADDRESS.fullmatch(url)
+    owner, _, name = (found["path"] if found else "").strip("/").rpartition("/")
+    return Place((found["host"] or found["short"]).lower(), owner, name) if found and owner and name else None
+
 
 _HEADS: Final = "refs/heads/"
 _ATTEMPTS: Final = 3
@@ -29,7 +57,7 @@ class Offer:
     """The branch that its HEAD leads to; "" when it does not say."""
 
 
-def ask(git: Git, remote: str) -> Offer:
+def ask(git: WorkTree, remote: str) -> Offer:
     """Every branch of a remote. Raises RemoteError when it cannot be reached."""
     done = git.attempt("ls-remote", "--symref", "--", remote, "HEAD", f"{_HEADS}*")
     if done.status != 0:
@@ -62,7 +90,7 @@ def require_base(offer: Offer, base: str) -> str:
     return found
 
 
-def fetch(git: Git, remote: str, names: tuple[str, ...], wanted: tuple[str, ...], *, rehearsal: bool) -> None:
+def fetch(git: WorkTree, remote: str, names: tuple[str, ...], wanted: tuple[str, ...], *, rehearsal: bool) -> None:
     """Bring branches here, with what follows from the remote's settings (tracking branches). wanted: commits that have
     to be here afterwards. rehearsal: only objects, and only if something is missing."""
     quiet = ("--refmap=", "--no-write-fetch-head") if rehearsal else ()
@@ -82,7 +110,7 @@ def fetch(git: Git, remote: str, names: tuple[str, ...], wanted: tuple[str, ...]
     )
 
 
-def complete(git: Git, remote: str, *commits: str) -> None:
+def complete(git: WorkTree, remote: str, *commits: str) -> None:
     """In a clone that fetches files on demand: bring those of some commits at once. The review fetches nothing."""
     if git.setting(f"remote.{remote}.promisor") != "true":
         return
@@ -93,7 +121,7 @@ def complete(git: Git, remote: str, *commits: str) -> None:
         git.attempt("-c", "fetch.negotiationAlgorithm=noop", "fetch", "-q", *options, remote, given=missing.encode())
 
 
-def refuse_strangers(git: Git, branch: str, remote: str, theirs: str, known: tuple[str, ...]) -> None:
+def refuse_strangers(git: WorkTree, branch: str, remote: str, theirs: str, known: tuple[str, ...]) -> None:
     """Raise ConflictError when the remote branch holds commits that this branch never had. known: commits that this
     branch leads to, or once led to (reflog, backups)."""
     asked = "".join(f"{line}\n" for line in (theirs, *(f"^{each}" for each in known)))
@@ -111,7 +139,7 @@ def refuse_strangers(git: Git, branch: str, remote: str, theirs: str, known: tup
         )
 
 
-def once_here(git: Git, reference: str, tip: str) -> tuple[str, ...]:
+def once_here(git: WorkTree, reference: str, tip: str) -> tuple[str, ...]:
     """Commits that a branch leads to now, or led to before, by its reflog."""
     logged = git.attempt("log", "--walk-reflogs", "--format=%H", "--end-of-options", reference, "--")
     found = logged.output.decode().split() if logged.status == 0 else []

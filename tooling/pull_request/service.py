@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from tooling.pull_request.address import place_of
-from tooling.pull_request.errors import ServiceError
-from tooling.pull_request.remote import without_secrets
+from tooling.pull_request.git import ServiceError
+from tooling.pull_request.remote import place_of, without_secrets
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tooling.pull_request.situation import Branch, Target
+    from tooling.pull_request.branch import Branch, Target
 
 _SECONDS: Final = 60
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.pull_request.cli.main import main
+from tooling.pull_request.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = ("basename", "cat", "env", "git", "mkdir", "rm", "sed", "sh", "sleep", "touch", "uname")

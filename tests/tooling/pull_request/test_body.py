@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tooling.pull_request.body.sections import harmless
-from tooling.pull_request.body.template import sealed, untouched
+from tooling.pull_request.body import harmless, sealed, untouched
 
 SUITE = """<?xml version="1.0" encoding="utf-8"?>
 <testsuites><testsuite name="pytest" errors="0" failures="{failures}" skipped="2" tests="5" timestamp="{when}">

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from tooling.cli.git import find_repository
-from tooling.pull_request.create import Reports, create
-from tooling.pull_request.situation import Wishes
+from tooling.pull_request.branch import ProposalOptions
+from tooling.pull_request.create import create
 
 
 def clone_again(world, *options):
@@ -26,8 +26,7 @@ def kill_before(world, step):
     if child == 0:
         create(
             find_repository(world.root),
-            Wishes(),
-            Reports(),
+            ProposalOptions(),
             dry_run=False,
             consent=lambda plan: True,
             observe=lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == step else None,

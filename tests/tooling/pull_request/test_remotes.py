@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from tooling.cli.git import find_repository
-from tooling.pull_request.create import Reports, create
-from tooling.pull_request.situation import Wishes
+from tooling.pull_request.branch import ProposalOptions
+from tooling.pull_request.create import create
 
 
 def test_history_on_the_remote_is_replaced_only_with_consent(world):
@@ -52,7 +52,7 @@ def test_a_push_that_comes_in_between_wins(world):
     repository = find_repository(world.root)
     before = world.tip()
     with pytest.raises(Exception, match="somebody pushed to it meanwhile") as caught:
-        create(repository, Wishes(), Reports(), dry_run=False, consent=lambda plan: True, observe=somebody_pushes)
+        create(repository, ProposalOptions(), dry_run=False, consent=lambda plan: True, observe=somebody_pushes)
     assert caught.value.exit_code == 3
     assert world.there("topic") == theirs[0]
     assert "areal-pr restore" in caught.value.fix

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tooling.pull_request.address import Place, place_of
+from tooling.pull_request.branch import Branch, Target
+from tooling.pull_request.remote import Place, place_of
 from tooling.pull_request.service import by_hand
-from tooling.pull_request.situation import Branch, Target
 
 REAL_GH = shutil.which("gh")
 """Looked up before a test takes PATH away."""

@@ -1,4 +1,13 @@
-"""`areal-pr create`."""
+"""Brings the branch onto its base, joins its commits into one, pushes it, and opens or updates the pull request.
+
+  areal-pr create --dry-run             every step with what it needs, does and how it is taken back
+  areal-pr create --draft
+  areal-pr create --yes                 agree that commits on the remote are replaced (asked at a terminal)
+  areal-pr create --no-push             make the commit, and stop there
+
+Conflicts are found before anything changes. What the branch was is kept: `areal-pr restore` takes it back. A run that
+was killed is ended or taken back by the next one.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +15,50 @@ import sys
 from typing import TYPE_CHECKING
 
 from tooling.cli.git import find_repository
+from tooling.cli.parser import one_of
 from tooling.cli.report import Report, printable, say
-from tooling.pull_request.cli.wishes import recovered, recovery_fields, reports_of, shown, wishes_of
+from tooling.pull_request.commands.options import (
+    add_proposal_options,
+    add_running_options,
+    options_of,
+    recovered,
+    recovery_fields,
+    shown,
+)
 from tooling.pull_request.create import create
 
 if TYPE_CHECKING:
     import argparse
 
+    from tooling.cli.parser import Parser
     from tooling.pull_request.create import Done
     from tooling.pull_request.plan import Plan
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    add_proposal_options(parser)
+    parser.add_argument("--draft", action="store_true", help="open it as a draft")
+    parser.add_argument("--no-push", action="store_true", help="stop when the commit is made")
+    parser.add_argument("--yes", action="store_true", help="agree that commits on the remote are replaced")
+    parser.add_argument(
+        "--replace-body", action="store_true", help="also where somebody edited the text of the open pull request"
+    )
+    parser.add_argument(
+        "--untracked",
+        type=one_of("warn", "refuse"),
+        default="warn",
+        metavar="{warn,refuse}",
+        help="what files mean that git does not know (default: warn)",
+    )
+    add_running_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> Report:
     """Do it, or show what would be done."""
     done = create(
         find_repository(arguments.repo),
-        wishes_of(arguments),
-        reports_of(arguments),
+        options_of(arguments),
         dry_run=arguments.dry_run,
         consent=lambda plan: _consent(plan, agreed=arguments.yes),
         wait_seconds=arguments.wait,

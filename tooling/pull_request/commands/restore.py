@@ -1,4 +1,7 @@
-"""`areal-pr restore`."""
+"""Brings the branch that is checked out back to a backup (default: the newest that differs), with index and work tree.
+
+What it is now is kept as a new backup, so that this can be taken back too. The remote is left alone.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,19 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.git import find_repository
 from tooling.cli.report import Report
-from tooling.pull_request.cli.wishes import recovered, recovery_fields, shown
+from tooling.pull_request.commands.options import add_running_options, recovered, recovery_fields, shown
 from tooling.pull_request.create import restore
 
 if TYPE_CHECKING:
     import argparse
+
+    from tooling.cli.parser import Parser
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("id", nargs="?", default="", metavar="ID", help="which one (`areal-pr backups`)")
+    add_running_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> Report:

@@ -1,4 +1,4 @@
-"""Where the work stands: branch, base, remote, and what forbids to begin. Only looks."""
+"""Finds the branch, its base and its remotes, and what forbids to begin. Changes nothing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import ConflictError, UsageError
 from tooling.cli.suggest import did_you_mean
-from tooling.pull_request.address import place_of
-from tooling.pull_request.remote import ask, require_base, without_secrets
+from tooling.pull_request.remote import ask, place_of, require_base, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from tooling.cli.git import Repository
-    from tooling.pull_request.git import Git
-    from tooling.pull_request.remote import Offer
+    from tooling.pull_request.git import WorkTree
+
 
 HEADS: Final = "refs/heads/"
 _USUAL: Final = ("main", "master")
@@ -35,7 +35,7 @@ _OPERATIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class ProposalOptions:
     """What the caller asks for."""
 
     base: str = ""
@@ -49,6 +49,10 @@ class Wishes:
     push: bool = True
     replace_body: bool = False
     refuse_untracked: bool = False
+    test_report: Path | None = None
+    """JUnit XML of the tests that ran."""
+    audit: Path | None = None
+    """JSON of `areal-upgrade-deps impact`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +83,9 @@ class Target:
     base_url: str
 
 
-def current_branch(git: Git) -> Branch:
+def current_branch(git: WorkTree) -> Branch:
     """Raises UsageError where no branch is checked out."""
-    reference = git.line("symbolic-ref", "--quiet", "HEAD", allowed=(0, 1))
+    reference = git.text("symbolic-ref", "--quiet", "HEAD", allowed=(0, 1))
     if not reference:
         fix = "`git switch -c NAME` makes one of where you are"
         raise UsageError("no branch is checked out", where="HEAD", fix=fix)
@@ -100,7 +104,7 @@ def refuse_operations(repository: Repository) -> None:
             raise UsageError(f"{what} is in progress", where=os.fspath(repository.root), fix=f"end it: `{way_out}`")
 
 
-def refuse_elsewhere(git: Git, branch: Branch) -> None:
+def refuse_elsewhere(git: WorkTree, branch: Branch) -> None:
     """Raise UsageError where another work tree has the same branch: it would be left behind without a word."""
     here = os.path.realpath(git.root)
     place = ""
@@ -115,7 +119,7 @@ def refuse_elsewhere(git: Git, branch: Branch) -> None:
             )
 
 
-def refuse_changes(git: Git, *, refuse_untracked: bool) -> list[str]:
+def refuse_changes(git: WorkTree, *, refuse_untracked: bool) -> list[str]:
     """Raise UsageError for work that is not committed. Returns what is worth a warning: files git does not know."""
     changed, untracked = _status(git)
     if changed:
@@ -130,7 +134,7 @@ def refuse_changes(git: Git, *, refuse_untracked: bool) -> list[str]:
     return [f"not part of the pull request, since git does not know them: {_named(untracked)}"] if untracked else []
 
 
-def _status(git: Git) -> tuple[list[str], list[str]]:
+def _status(git: WorkTree) -> tuple[list[str], list[str]]:
     """Changed files (staged or not, submodules with other commits too), and untracked ones."""
     fields = iter(git.listed("status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=dirty"))
     changed, untracked = list[str](), list[str]()
@@ -142,17 +146,23 @@ def _status(git: Git) -> tuple[list[str], list[str]]:
     return changed, untracked
 
 
-def target(git: Git, branch: Branch, wishes: Wishes) -> Target:
+def target(git: WorkTree, branch: Branch, options: ProposalOptions) -> Target:
     """Where everything is to go. Asks the remotes; raises UsageError for what they do not have."""
     addresses = remotes(git)
-    remote = _remote(git, branch, wishes.remote, addresses)
-    base_remote, named = _base(wishes.base, remote, addresses)
+    remote = _remote(git, branch, options.remote, addresses)
+    base_remote, named = _base(options.base, remote, addresses)
     offer = ask(git, remote)
     base_offer = offer if base_remote == remote else ask(git, base_remote)
     base = named or base_offer.default or _default_here(git, base_remote)
     if not base:
         raise UsageError("the remote does not say which branch is its default", where=remote, fix="name it: --base")
-    _refuse_protected(branch, base, remote == base_remote, base_offer)
+    same_remote = remote == base_remote
+    is_base = branch.name == base and same_remote
+    if is_base or branch.name in PROTECTED or (same_remote and branch.name == base_offer.default):
+        what = "the base itself" if is_base else "a branch that others build on"
+        raise UsageError(
+            f"{branch.name!r} is {what}", where="HEAD", fix="`git switch -c NAME` takes your commits along"
+        )
     return Target(
         remote=remote,
         base_remote=base_remote,
@@ -164,11 +174,11 @@ def target(git: Git, branch: Branch, wishes: Wishes) -> Target:
     )
 
 
-def target_offline(git: Git, branch: Branch, wishes: Wishes) -> Target:
+def target_offline(git: WorkTree, branch: Branch, options: ProposalOptions) -> Target:
     """The same from what was fetched last: nothing is asked."""
     addresses = remotes(git)
-    remote = _remote(git, branch, wishes.remote, addresses)
-    base_remote, named = _base(wishes.base, remote, addresses)
+    remote = _remote(git, branch, options.remote, addresses)
+    base_remote, named = _base(options.base, remote, addresses)
     base = named or _default_here(git, base_remote)
     tip = git.commit(f"refs/remotes/{base_remote}/{base}") if base else None
     if tip is None:
@@ -187,7 +197,7 @@ def target_offline(git: Git, branch: Branch, wishes: Wishes) -> Target:
     )
 
 
-def remotes(git: Git) -> dict[str, str]:
+def remotes(git: WorkTree) -> dict[str, str]:
     """Name -> address, without names and passwords in it: as git resolves it, or as it was written where only that
     names a service (`insteadOf` may lead to a mirror)."""
     output = git.listed("config", "-z", "--get-regexp", r"^remote\..*\.url$", allowed=(0, 1))
@@ -196,12 +206,12 @@ def remotes(git: Git) -> dict[str, str]:
         key, _, written = line.partition("\n")
         name = key.removeprefix("remote.").removesuffix(".url")
         if name not in found:
-            resolved = git.line("ls-remote", "--get-url", "--", name)
+            resolved = git.text("ls-remote", "--get-url", "--", name)
             found[name] = without_secrets(resolved if place_of(resolved) or not place_of(written) else written)
     return found
 
 
-def _remote(git: Git, branch: Branch, named: str, known: Mapping[str, str]) -> str:
+def _remote(git: WorkTree, branch: Branch, named: str, known: Mapping[str, str]) -> str:
     if named:
         if named not in known:
             fix = did_you_mean(named, known) or f"one of {', '.join(known) or 'none'}: `git remote -v`"
@@ -226,22 +236,13 @@ def _base(named: str, remote: str, known: Mapping[str, str]) -> tuple[str, str]:
     return (lead, named.removeprefix(f"{lead}/")) if lead else (remote, named)
 
 
-def _default_here(git: Git, remote: str) -> str:
+def _default_here(git: WorkTree, remote: str) -> str:
     """The default branch by what was fetched; the usual names where that was never asked."""
     head = f"refs/remotes/{remote}/HEAD"
-    found = git.line("symbolic-ref", "--quiet", head, allowed=(0, 1, 128))
+    found = git.text("symbolic-ref", "--quiet", head, allowed=(0, 1, 128))
     if found:
         return found.removeprefix(f"refs/remotes/{remote}/")
     return next((each for each in _USUAL if git.commit(f"refs/remotes/{remote}/{each}")), "")
-
-
-def _refuse_protected(branch: Branch, base: str, same_remote: bool, offer: Offer) -> None:
-    is_base = branch.name == base and same_remote
-    if is_base or branch.name in PROTECTED or (same_remote and branch.name == offer.default):
-        what = "the base itself" if is_base else "a branch that others build on"
-        raise UsageError(
-            f"{branch.name!r} is {what}", where="HEAD", fix="`git switch -c NAME` takes your commits along"
-        )
 
 
 def _named(paths: list[str]) -> str:
@@ -249,7 +250,7 @@ def _named(paths: list[str]) -> str:
     return shown + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
 
 
-def refuse_moved(git: Git, branch: Branch) -> None:
+def refuse_moved(git: WorkTree, branch: Branch) -> None:
     """Raise ConflictError when the branch is not what it was when the plan was made."""
     now = git.commit(branch.reference)
     if now != branch.tip:

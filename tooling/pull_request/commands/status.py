@@ -1,4 +1,4 @@
-"""`areal-pr status`."""
+"""Says where the branch stands: commits, base, remote, pull request, backups, and whether a run was interrupted."""
 
 from __future__ import annotations
 
@@ -7,39 +7,52 @@ from typing import TYPE_CHECKING, Any
 from tooling.cli.errors import ToolError
 from tooling.cli.git import find_repository
 from tooling.cli.report import Report, aligned
-from tooling.pull_request import service
-from tooling.pull_request.git import Git
-from tooling.pull_request.history.commits import commits_since
-from tooling.pull_request.move import moving
-from tooling.pull_request.move.backups import backups
-from tooling.pull_request.situation import Wishes, current_branch, refuse_changes, refuse_operations, target_offline
+from tooling.pull_request import move, service
+from tooling.pull_request.backups import backups
+from tooling.pull_request.branch import (
+    ProposalOptions,
+    current_branch,
+    refuse_changes,
+    refuse_operations,
+    target_offline,
+)
+from tooling.pull_request.commits import commits_since
+from tooling.pull_request.git import WorkTree
 
 if TYPE_CHECKING:
     import argparse
 
-    from tooling.pull_request.situation import Branch, Target
+    from tooling.cli.parser import Parser
+    from tooling.pull_request.branch import Branch, Target
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("--base", default="", metavar="BRANCH", help="the base (default: that of the remote)")
+    parser.add_argument("--remote", default="", metavar="NAME", help="the remote (default: that of the branch)")
+    parser.add_argument("--offline", action="store_true", help="do not ask `gh` for the pull request")
 
 
 def run(arguments: argparse.Namespace) -> Report:
     """Look, and change nothing."""
-    git = Git(find_repository(arguments.repo))
+    git = WorkTree.of(find_repository(arguments.repo))
     branch = current_branch(git)
     data: dict[str, Any] = {"branch": branch.name, "tip": branch.tip, "ready": True}
     rows, steps = [("branch", f"{branch.name} at {branch.tip[:12]}")], list[str]()
-    interrupted = moving.pending(git.repository)
+    interrupted = move.pending(git.repository)
     data["interrupted"] = interrupted is not None
     if interrupted is not None:
         rows.append(("interrupted", "an earlier run stopped while the branch moved"))
         steps.append("run `areal-pr create`, which goes on, or `areal-pr restore`, which takes it back")
     _obstacles(git, data, rows)
-    _distances(git, branch, Wishes(base=arguments.base, remote=arguments.remote), data, rows, arguments)
+    _distances(git, branch, ProposalOptions(base=arguments.base, remote=arguments.remote), data, rows, arguments)
     kept = backups(git, branch.name)
     data["backups"] = [each.id for each in kept]
     rows.append(("backups", f"{len(kept)}, newest {kept[0].id}" if kept else "none"))
     return Report(command="areal-pr status", changing=False, text=aligned(rows), next_steps=tuple(steps), data=data)
 
 
-def _obstacles(git: Git, data: dict[str, Any], rows: list[tuple[str, str]]) -> None:
+def _obstacles(git: WorkTree, data: dict[str, Any], rows: list[tuple[str, str]]) -> None:
     """What `create` would refuse."""
     data["obstacles"] = []
     for look in (lambda: refuse_operations(git.repository), lambda: refuse_changes(git, refuse_untracked=False)):
@@ -54,16 +67,16 @@ def _obstacles(git: Git, data: dict[str, Any], rows: list[tuple[str, str]]) -> N
 
 
 def _distances(
-    git: Git,
+    git: WorkTree,
     branch: Branch,
-    wishes: Wishes,
+    options: ProposalOptions,
     data: dict[str, Any],
     rows: list[tuple[str, str]],
     arguments: argparse.Namespace,
 ) -> None:
     """Next to base, remote and pull request, by what was fetched last."""
     try:
-        goal = target_offline(git, branch, wishes)
+        goal = target_offline(git, branch, options)
     except ToolError as error:
         data["ready"] = False
         data["obstacles"].append({"error": error.message, "fix": error.fix})
@@ -83,11 +96,11 @@ def _distances(
         rows.append(("request", open_.url if open_ else answer.why or "none is open"))
 
 
-def _remote_state(git: Git, branch: Branch, goal: Target) -> str:
+def _remote_state(git: WorkTree, branch: Branch, goal: Target) -> str:
     if not goal.theirs:
         return "not pushed yet"
     if goal.theirs == branch.tip:
         return "the same"
-    if git.contains(branch.tip, goal.theirs):
+    if git.is_ancestor(goal.theirs, branch.tip):
         return "behind this branch"
-    return "ahead of this branch" if git.contains(goal.theirs, branch.tip) else "different: history was rewritten"
+    return "ahead of this branch" if git.is_ancestor(branch.tip, goal.theirs) else "different: history was rewritten"

@@ -1,19 +1,28 @@
-"""Backups: references to what a branch was, below refs/areal-pr/backup/. They keep the commits from being collected,
-and no push sends them."""
+"""Keeps what a branch was: backups as references, and the record of a move in progress.
+
+While the record .git/areal-pr/move.json exists, a move was begun and not ended.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import ConflictError, UsageError
 from tooling.cli.suggest import did_you_mean
+from tooling.kit.change.disk import Disk
 
 if TYPE_CHECKING:
-    from tooling.pull_request.git import Git
-    from tooling.pull_request.situation import Branch
+    from pathlib import Path
+
+    from tooling.cli.git import Repository
+    from tooling.pull_request.branch import Branch
+    from tooling.pull_request.git import WorkTree
+
 
 FOLDER: Final = "refs/areal-pr/backup/"
 _ID: Final = re.compile(r"\d{8}T\d{6}\.\d{6}Z")
@@ -40,7 +49,7 @@ def reserve(branch: Branch) -> Backup:
     return Backup(branch=branch.name, id=now, commit=branch.tip, subject="")
 
 
-def write(git: Git, backup: Backup) -> None:
+def write(git: WorkTree, backup: Backup) -> None:
     """Make the reference. Raises ConflictError when git refuses its name."""
     zero = "0" * len(backup.commit)
     done = git.attempt("update-ref", "--no-deref", backup.reference, backup.commit, zero)
@@ -50,7 +59,7 @@ def write(git: Git, backup: Backup) -> None:
         )
 
 
-def backups(git: Git, branch: str | None = None) -> tuple[Backup, ...]:
+def backups(git: WorkTree, branch: str | None = None) -> tuple[Backup, ...]:
     """Every backup (of a branch), newest first."""
     shape = "--format=%(refname)%00%(objectname)%00%(contents:subject)%00"
     output = git.run("for-each-ref", shape, FOLDER).decode(errors="surrogateescape")
@@ -65,7 +74,7 @@ def backups(git: Git, branch: str | None = None) -> tuple[Backup, ...]:
     return tuple(sorted(found, key=lambda each: (each.id, each.branch), reverse=True))
 
 
-def find(git: Git, wanted: str, branch: Branch) -> Backup:
+def find(git: WorkTree, wanted: str, branch: Branch) -> Backup:
     """A backup by its id or full name; for "" the newest that the branch is not already. Raises UsageError."""
     known = backups(git, branch.name)
     if not wanted:
@@ -82,3 +91,70 @@ def find(git: Git, wanted: str, branch: Branch) -> Backup:
         fix = did_you_mean(wanted, names) or "`areal-pr backups` lists them"
         raise UsageError(f"there is no such backup of {branch.name!r}", where=wanted, fix=fix)
     return found
+
+
+_FORMAT: Final = "areal-pr-move"
+_VERSION: Final = 1
+_HASH: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What was to be done."""
+
+    reference: str
+    """Full name of the branch."""
+    before: str
+    after: str
+    backup: str
+    """Id of the backup that holds `before`."""
+
+
+def state_folder(repository: Repository) -> Path:
+    """What this command keeps for one work tree."""
+    return repository.git_dir / "areal-pr"
+
+
+def path_of(repository: Repository) -> Path:
+    """Where the record lies."""
+    return state_folder(repository) / "move.json"
+
+
+def save_record(repository: Repository, record: Record) -> None:
+    """Write it, on the medium when this returns."""
+    disk, folder = Disk(), state_folder(repository)
+    disk.make_folder(folder)
+    draft = folder / "move.json.tmp"
+    disk.remove(draft, missing_ok=True)
+    disk.create(draft, json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(record)}).encode())
+    disk.replace(draft, path_of(repository))
+    disk.sync_folder(folder)
+    disk.sync_folder(repository.git_dir)
+
+
+def load_record(repository: Repository) -> Record | None:
+    """The record; None without one. Raises ConflictError when it is damaged."""
+    path = path_of(repository)
+    try:
+        data = json.loads(path.read_bytes())
+        if (data.pop("format"), data.pop("version")) != (_FORMAT, _VERSION):
+            raise ValueError("unknown format or version")
+        record = Record(**data)
+        if not _HASH.fullmatch(record.before) or not _HASH.fullmatch(record.after):
+            raise ValueError("no hashes")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConflictError(
+            f"the record of an interrupted run is damaged ({error})",
+            where=os.fspath(path),
+            fix="compare `git status` with `areal-pr backups`, then remove this file",
+        ) from error
+    return record
+
+
+def remove_record(repository: Repository) -> None:
+    """The move has ended."""
+    disk = Disk()
+    disk.remove(path_of(repository), missing_ok=True)
+    disk.sync_folder(state_folder(repository))

@@ -1,23 +1,45 @@
-"""Arguments as records, and what several commands print."""
+"""Holds the options and the printed parts that several commands of `areal-pr` share."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tooling.pull_request.create import Reports
-from tooling.pull_request.situation import Wishes
+from tooling.cli.parser import seconds
+from tooling.pull_request.branch import ProposalOptions
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from tooling.pull_request.move.moving import Recovery
+    from tooling.cli.parser import Parser
+    from tooling.pull_request.move import Recovery
     from tooling.pull_request.plan import Step
 
 
-def wishes_of(arguments: argparse.Namespace) -> Wishes:
-    """What was asked for."""
-    return Wishes(
+def add_proposal_options(parser: Parser) -> None:
+    """Add the options that say what is proposed."""
+    group = parser.add_argument_group("what is proposed")
+    group.add_argument(
+        "--base", default="", metavar="BRANCH", help="what to merge into; REMOTE/BRANCH where it is on another remote"
+    )
+    group.add_argument("--remote", default="", metavar="NAME", help="where to push (default: that of the branch)")
+    group.add_argument("--title", default="", metavar="TEXT", help="type(scope): subject, for commit and request")
+    group.add_argument("--no-squash", action="store_true", help="keep the commits as they are")
+    group.add_argument("--no-rebase", action="store_true", help="stay where the branch began")
+    group.add_argument("--test-report", type=Path, metavar="FILE", help="JUnit XML of the tests that ran")
+    group.add_argument("--audit", type=Path, metavar="FILE", help="JSON of `areal-upgrade-deps impact`")
+
+
+def add_running_options(parser: Parser) -> None:
+    """Add the options of commands that move the branch."""
+    parser.add_argument("--dry-run", action="store_true", help="show the steps; change nothing")
+    parser.add_argument("--wait", type=seconds, default=10.0, metavar="SECONDS", help="for another run to end")
+
+
+def options_of(arguments: argparse.Namespace) -> ProposalOptions:
+    """Return the options as a record; those that a command lacks have their defaults."""
+    return ProposalOptions(
         base=arguments.base,
         remote=arguments.remote,
         title=arguments.title,
@@ -27,12 +49,9 @@ def wishes_of(arguments: argparse.Namespace) -> Wishes:
         push=not getattr(arguments, "no_push", False),
         replace_body=getattr(arguments, "replace_body", False),
         refuse_untracked=getattr(arguments, "untracked", "warn") == "refuse",
+        test_report=arguments.test_report,
+        audit=arguments.audit,
     )
-
-
-def reports_of(arguments: argparse.Namespace) -> Reports:
-    """Files with facts."""
-    return Reports(tests=arguments.test_report, audit=arguments.audit)
 
 
 def shown(steps: Sequence[Step], *, details: bool) -> str:

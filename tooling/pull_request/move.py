@@ -1,27 +1,156 @@
-"""The move itself. Order: record, work tree and index, branch, record removed. Killed anywhere, `recover` brings the
-work tree and the index to where the branch is."""
+"""Moves the branch that is checked out, with index and work tree, and recovers from a move that was killed.
+
+Order: record, work tree and index, branch, record removed. Killed anywhere, `recover` brings the work tree and index to
+where the branch is. Refuses what would overwrite something that no commit has.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import ConflictError
-from tooling.pull_request.move import record as records
-from tooling.pull_request.move.differences import Difference, Entry, differences, on_disk, refuse_in_the_way
+from tooling.pull_request.backups import load_record, remove_record, save_record, state_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tooling.cli.git import Repository
-    from tooling.pull_request.git import Git
-    from tooling.pull_request.move.record import Record
+    from tooling.pull_request.backups import Record
+    from tooling.pull_request.git import WorkTree
 
     Observe = Callable[[str], None]
+
+
+_NO_MODE: Final = "000000"
+LINK: Final = "120000"
+SUBMODULE: Final = "160000"
+_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of a commit. Example: Entry("100644", "e69de29b...")."""
+
+    mode: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A path that two commits disagree about; None where it does not exist."""
+
+    path: str
+    before: Entry | None
+    after: Entry | None
+
+    @property
+    def digits(self) -> int:
+        """Of a hash here."""
+        return len((self.before or self.after or Entry("", "")).hash)
+
+    @property
+    def submodule(self) -> bool:
+        """Whether either side is one: its files are no business of the outer repository."""
+        return any(side is not None and side.mode == SUBMODULE for side in (self.before, self.after))
+
+
+def differences(git: WorkTree, before: str, after: str) -> tuple[Difference, ...]:
+    """Every path that differs; renames are a removal and an addition."""
+    fields = iter(git.listed("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", before, after, "--"))
+    return tuple(_difference(field, next(fields)) for field in fields)
+
+
+def _difference(states: str, path: str) -> Difference:
+    old_mode, new_mode, old, new = states.lstrip(":").split(" ")[:4]
+    return Difference(path, _entry(old_mode, old), _entry(new_mode, new))
+
+
+def _entry(mode: str, name: str) -> Entry | None:
+    return None if mode == _NO_MODE else Entry(mode, name)
+
+
+def refuse_in_the_way(git: WorkTree, found: Sequence[Difference]) -> None:
+    """Raise ConflictError for files that git does not follow (ignored ones too) in the place of new ones, and for edits
+    that git was told not to see: moving would overwrite them."""
+    new = [each.path for each in found if each.before is None]
+    tracked = set(git.listed("ls-files", "-z")) if new else set()
+    lost = sorted({place for path in new for place in _occupied(git.root, path, tracked)})
+    if lost:
+        raise ConflictError(
+            f"files that git does not follow are in the way of new ones: {_named(lost)}",
+            where=os.fspath(git.root),
+            fix="move them away; nothing was changed",
+        )
+    hidden = _hidden_edits(git, {each.path: each for each in found})
+    if hidden:
+        raise ConflictError(
+            f"edited files that git was told to overlook would be overwritten: {_named(hidden)}",
+            where=os.fspath(git.root),
+            fix="`git update-index --no-assume-unchanged --no-skip-worktree FILE`, then commit or stash the edits",
+        )
+
+
+def _occupied(root: Path, path: str, tracked: set[str]) -> Iterator[str]:
+    """What of `path`, or above it, exists on disk and is nobody's."""
+    parts = path.split("/")
+    for depth in range(1, len(parts)):
+        above = "/".join(parts[:depth])
+        place = root / above
+        if (place.is_symlink() or (os.path.lexists(place) and not place.is_dir())) and above not in tracked:
+            yield above
+            return
+    place = root / path
+    if place.is_dir() and not place.is_symlink():
+        for folder, _, files in os.walk(place):
+            for name in files:
+                inner = os.path.relpath(os.path.join(folder, name), root)
+                if inner not in tracked:
+                    yield inner
+    elif os.path.lexists(place) and path not in tracked:
+        yield path
+
+
+def _hidden_edits(git: WorkTree, changing: dict[str, Difference]) -> list[str]:
+    """Files marked assume-unchanged or skip-worktree that are to change and are not what git believes."""
+    flagged = [line[2:] for line in git.listed("ls-files", "-v", "-z") if line[:1] == "S" or line[:1].islower()]
+    asked = [path for path in flagged if path in changing]
+    found = on_disk(git, asked) if asked else {}
+    return [path for path in asked if found[path] not in {None, changing[path].before}]
+
+
+def on_disk(git: WorkTree, paths: Sequence[str]) -> dict[str, Entry | None]:
+    """What lies on disk as git would store it (after its filters); None where there is nothing, and an entry that no
+    commit has for folders and special files."""
+    return {path: _look(git, path) for path in paths}
+
+
+def _look(git: WorkTree, path: str) -> Entry | None:
+    place = git.root / path
+    if any(parent.is_symlink() for parent in list(place.parents)[: len(path.split("/")) - 1]):
+        return None  # what the name leads to lies somewhere else
+    try:
+        mode = place.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISLNK(mode):
+        target = os.fsencode(os.readlink(place))
+        return Entry(LINK, git.text("hash-object", "--stdin", given=target))
+    if not stat.S_ISREG(mode):
+        return Entry("folder" if stat.S_ISDIR(mode) else "special", "")
+    name = git.text("hash-object", f"--path={path}", "--", path)
+    return Entry("100755" if mode & stat.S_IXUSR else "100644", name)
+
+
+def _named(paths: Sequence[str]) -> str:
+    shown = ", ".join(repr(path) if not path.isprintable() else path for path in paths[:_SHOWN])
+    return shown + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
+
 
 _PATIENCE: Final = 5.0
 """Seconds in which another git (one that outlived a killed run) may let go of the index."""
@@ -41,26 +170,26 @@ class Recovery:
     note: str = ""
 
 
-def refuse_losses(git: Git, before: str, after: str) -> None:
+def refuse_losses(git: WorkTree, before: str, after: str) -> None:
     """Raise ConflictError where a move would overwrite something that no commit has."""
     if before != after:
         refuse_in_the_way(git, differences(git, before, after))
 
 
-def moved_submodules(git: Git, before: str, after: str) -> tuple[str, ...]:
+def moved_submodules(git: WorkTree, before: str, after: str) -> tuple[str, ...]:
     """Submodules that the new commit wants at another commit; their own files are never touched here."""
     found = differences(git, before, after) if before != after else ()
     return tuple(each.path for each in found if each.submodule and each.after is not None)
 
 
-def move(git: Git, record: Record, observe: Observe) -> None:
+def move(git: WorkTree, record: Record, observe: Observe) -> None:
     """Bring the branch that is checked out, the index and the work tree from `before` to `after`. Raises ConflictError,
     with everything as it was, when something stands against it."""
     repository = git.repository
     git.attempt("update-index", "-q", "--refresh")
     refuse_losses(git, record.before, record.after)
     observe("record")
-    records.save(repository, record)
+    save_record(repository, record)
     observe("work tree")
     done = git.attempt(
         "read-tree", "-m", "-u", "--no-recurse-submodules", record.before, record.after, environment=_writing()
@@ -90,38 +219,27 @@ def move(git: Git, record: Record, observe: Observe) -> None:
             f"the branch cannot be moved: {moved.complaint}", where=record.reference, fix="run it again"
         )
     observe("record removed")
-    records.remove(repository)
+    remove_record(repository)
 
 
 def pending(repository: Repository) -> Record | None:
     """What an interrupted run left to be recovered."""
-    return records.load(repository)
+    return load_record(repository)
 
 
-def recover(git: Git) -> Recovery | None:
+def recover(git: WorkTree) -> Recovery | None:
     """End what an interrupted run began: where the branch has moved, the work tree and the index follow; where it has
     not, they go back. None when there is nothing to do. Raises ConflictError when that needs a person."""
     repository = git.repository
-    record = records.load(repository)
+    record = load_record(repository)
     if record is None:
         return None
-    here = git.line("symbolic-ref", "--quiet", "HEAD", allowed=(0, 1))
+    here = git.text("symbolic-ref", "--quiet", "HEAD", allowed=(0, 1))
     now = git.commit(record.reference)
     if here != record.reference or now not in {record.before, record.after}:
-        records.remove(repository)
+        remove_record(repository)
         note = "work went on since then: the work tree was left alone"
         return Recovery(reference=record.reference, commit=now or "", completed=False, note=note)
-    _wait_for_index(git)
-    found = differences(git, record.before, record.after)
-    forward = now == record.after
-    staged = _staged(git)
-    _refuse_staged(git, found, staged)
-    rescued = _restore(git, found, staged, forward=forward)
-    records.remove(repository)
-    return Recovery(reference=record.reference, commit=now, completed=forward, rescued=tuple(rescued))
-
-
-def _wait_for_index(git: Git) -> None:
     lock = git.repository.git_dir / "index.lock"
     end = time.monotonic() + _PATIENCE
     while lock.exists():
@@ -132,9 +250,16 @@ def _wait_for_index(git: Git) -> None:
                 fix="if no git runs in this repository, remove that file; then run it again",
             )
         time.sleep(0.05)
+    found = differences(git, record.before, record.after)
+    forward = now == record.after
+    staged = _staged(git)
+    _refuse_staged(git, found, staged)
+    rescued = _restore(git, found, staged, forward=forward)
+    remove_record(repository)
+    return Recovery(reference=record.reference, commit=now, completed=forward, rescued=tuple(rescued))
 
 
-def _staged(git: Git) -> dict[str, set[Entry]]:
+def _staged(git: WorkTree) -> dict[str, set[Entry]]:
     """What the index has; several entries for a path with conflicts."""
     found: dict[str, set[Entry]] = {}
     for line in git.listed("ls-files", "--stage", "-z"):
@@ -144,7 +269,7 @@ def _staged(git: Git) -> dict[str, set[Entry]]:
     return found
 
 
-def _refuse_staged(git: Git, found: Sequence[Difference], staged: dict[str, set[Entry]]) -> None:
+def _refuse_staged(git: WorkTree, found: Sequence[Difference], staged: dict[str, set[Entry]]) -> None:
     """What somebody staged since then would get lost: neither side has it."""
     foreign = []
     for each in found:
@@ -159,7 +284,7 @@ def _refuse_staged(git: Git, found: Sequence[Difference], staged: dict[str, set[
         )
 
 
-def _restore(git: Git, found: Sequence[Difference], staged: dict[str, set[Entry]], *, forward: bool) -> list[str]:
+def _restore(git: WorkTree, found: Sequence[Difference], staged: dict[str, set[Entry]], *, forward: bool) -> list[str]:
     """Bring every differing path to one side, on disk and in the index; what is not checked out on purpose (a sparse
     work tree) stays away."""
     away = {line[2:] for line in git.listed("ls-files", "-t", "-z") if line.startswith("S ")}
@@ -186,7 +311,7 @@ def _restore(git: Git, found: Sequence[Difference], staged: dict[str, set[Entry]
     return rescued
 
 
-def _write_index(git: Git, found: Sequence[Difference], staged: dict[str, set[Entry]], *, forward: bool) -> None:
+def _write_index(git: WorkTree, found: Sequence[Difference], staged: dict[str, set[Entry]], *, forward: bool) -> None:
     """Only where it differs: an entry that is written anew forgets its flags."""
     lines = []
     for each in sorted(found, key=lambda each: (each.after if forward else each.before) is not None):
@@ -199,9 +324,9 @@ def _write_index(git: Git, found: Sequence[Difference], staged: dict[str, set[En
         git.run("update-index", "-z", "--index-info", given=b"".join(lines), environment=_writing())
 
 
-def _put_aside(git: Git, path: str) -> str:
+def _put_aside(git: WorkTree, path: str) -> str:
     """A copy of a file that neither side has; where it is."""
-    folder = records.state_folder(git.repository) / "rescued"
+    folder = state_folder(git.repository) / "rescued"
     number = 0
     while os.path.lexists(place := folder / f"{number:04d}" / path):
         number += 1
