@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tooling.harness.cli.main import main
+from tooling.harness.__main__ import main
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.harness.checks.mentions import mentions
-from tooling.harness.checks.shell import command_lines
+from tooling.harness.checks.commands import command_lines
+from tooling.harness.checks.references import mentions
 
 
 def test_a_project_whose_pages_are_true_has_no_findings(project):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.harness.cli.main import main
+from tooling.harness.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -66,7 +66,7 @@ def test_doctor_finds_a_client_that_answers_something_else(project):
 
 
 def test_help_loads_neither_yaml_nor_git():
-    code = "import sys\nfrom tooling.harness.cli.main import main\nmain(['--help'])\n"
+    code = "import sys\nfrom tooling.harness.__main__ import main\nmain(['--help'])\n"
     code += "print(sorted({'yaml', 'git'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")

@@ -9,10 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tooling.harness.compile.stamp import read_stamp, stamped
-from tooling.harness.platforms.table import PLATFORMS, hint_problems
-from tooling.harness.platforms.text import instructions
-from tooling.harness.sources.records import READ, RUN, Expert, Page
+from tooling.harness.compile import read_stamp, stamped
+from tooling.harness.platforms import PLATFORMS, hint_problems, instructions
+from tooling.harness.sources import READ, RUN, Expert, Page
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x85\u2028\u2029"), min_size=1)
 

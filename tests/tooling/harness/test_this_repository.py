@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tooling.harness.checks.mentions import mentions
-from tooling.harness.checks.shell import SHELLS, joined
-from tooling.harness.cli.context import open_context
-from tooling.harness.cli.main import main
+from tooling.harness.__main__ import main
+from tooling.harness.checks.commands import SHELLS, joined
+from tooling.harness.checks.references import mentions
+from tooling.harness.context import open_context
 
 ROOT = Path(__file__).resolve().parents[3]
 EXPERTS = {"algorithm", "archon", "code-verifier", "fsdp", "launcher", "megatron", "planner", "simple-code-reviewer"}
@@ -73,7 +73,7 @@ def test_the_real_client_sees_exactly_the_sources(title):
     program = {"Claude Code": "claude", "Codex": "codex", "OpenCode": "opencode"}[title]
     if shutil.which(program, path=str(CLIENTS)) is None:
         pytest.skip(f"no {program} in {CLIENTS.name}: run `bash scripts/setup_agent_clis.sh`, or set AREAL_AGENT_CLIS")
-    from tooling.harness.clients.asking import ask
+    from tooling.harness.clients import ask
 
     context = open_context(ROOT)
     seen = ask(program, (CLIENTS / program).absolute(), ROOT)

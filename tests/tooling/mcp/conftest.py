@@ -15,7 +15,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from tooling.cli.git import find_repository
-from tooling.mcp.running.descendants import descendants
+from tooling.mcp.processes import descendants
 
 ROOT = Path(__file__).resolve().parents[3]
 LEFT_OUT = ("docs/reference/", "tests/areal/", "tests/golden/", "tests/tooling/")

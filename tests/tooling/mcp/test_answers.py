@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from tooling.mcp.running.process import Finished
-from tooling.mcp.serving.result import answer_of
-from tooling.mcp.serving.shortening import shortened
-from tooling.mcp.tools.schemas import output_schema
+from tooling.mcp.answers import answer_of, shortened
+from tooling.mcp.processes import Finished
+from tooling.mcp.tools.call import output_schema
 from tooling.mcp.tools.table import offered
 
 REVIEW = offered(writes=False).tools["review"]

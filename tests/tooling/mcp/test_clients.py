@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.mcp.cli.main import main
+from tooling.mcp.__main__ import main
 from tooling.mcp.tools.table import offered
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.mcp.cli.main import main
+from tooling.mcp.__main__ import main
 
 HEAVY = ("anyio", "git", "jsonschema", "mcp", "mcp_types", "pydantic", "rich", "yaml")
 
@@ -28,7 +28,7 @@ def answer(capsys, *words):
 @pytest.mark.parametrize("words", [["--help"], ["--list"], ["config", "codex"]])
 def test_the_sdk_is_not_loaded_to_print_something(words):
     program = (
-        f"import sys\nfrom tooling.mcp.cli.main import main\nassert main({words!r}) == 0\n"
+        f"import sys\nfrom tooling.mcp.__main__ import main\nassert main({words!r}) == 0\n"
         f"sys.stderr.write('LOADED ' + ' '.join(n for n in {HEAVY!r} if n in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -97,13 +97,13 @@ def test_a_configuration_is_printed_and_not_written(copy, capsys, git, monkeypat
     [
         (["config"], "which client?"),
         (["config", "emacs"], "which client?"),
-        (["serve"], "is no command"),
+        (["serve"], "is not a command"),
         (["config", "codex", "--list"], "config does nothing else"),
         (["--dry-run"], "a server does not take it"),
-        (["--list", "--timeout", "0"], "is no time to wait"),
+        (["--list", "--timeout", "0"], "is not a time to wait"),
         (["--list", "--max-output", "5"], "is too little"),
         (["--list", "--only", "new,comit"], "there are no such tools"),
-        (["--frobnicate"], "unrecognized arguments"),
+        (["--frobnicate"], "unknown option"),
         (["--list", "--self-test"], "not allowed with"),
         (["config", "codex", "--repo", "/"], "is not inside a git repository"),
     ],
@@ -143,7 +143,7 @@ def test_a_client_that_leaves_at_once_is_no_failure(original):
 
 def test_without_the_sdk_the_message_says_how_to_get_it(original, tmp_path):
     """A Python that sees this package and nothing else."""
-    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tooling.mcp.cli.main import main; sys.exit(main())"
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tooling.mcp.__main__ import main; sys.exit(main())"
     package = str(Path(__file__).resolve().parents[3])
     words = [sys.executable, "-S", "-I", "-c", program, package, "--repo", str(original), "--self-test", "--json"]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -13,8 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tooling.mcp.running.process import Limits, Order, run
-from tooling.mcp.running.queue import READERS, Queue
+from tooling.mcp.processes import READERS, Limits, Order, Queue, run
 
 PROGRAMS = {
     "echo": """
@@ -138,7 +137,7 @@ async def test_time_runs_out(programs, gone):
 
 
 async def test_a_command_that_does_not_listen_is_killed(programs, gone, monkeypatch):
-    monkeypatch.setattr("tooling.mcp.running.process.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("tooling.mcp.processes.GRACE_SECONDS", 0.2)
     lines = []
     done = await started("stubborn", programs, seconds=3.0, lines=lines)
     assert lines == ["deaf"]
@@ -168,7 +167,7 @@ async def test_when_whoever_started_it_dies_the_command_ends_too(programs):
     program = f"""
 import anyio
 from pathlib import Path
-from tooling.mcp.running.process import Limits, Order, run
+from tooling.mcp.processes import Limits, Order, run
 async def show(line):
     print(line, flush=True)
 folder = Path({str(programs)!r})
@@ -235,6 +234,6 @@ async def test_a_writer_goes_before_later_readers_and_may_give_up():
 
 
 def test_this_process_has_no_children_left():
-    from tooling.mcp.running.descendants import descendants
+    from tooling.mcp.processes import descendants
 
     assert descendants(os.getpid()) == []

@@ -14,9 +14,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from mcp import MCPError
 
-from tooling.mcp.running.descendants import descendants
-from tooling.mcp.tools.call import make_call
-from tooling.mcp.tools.schemas import output_schema
+from tooling.mcp.processes import descendants
+from tooling.mcp.tools.call import make_call, output_schema
 from tooling.mcp.tools.table import offered
 
 TOOLS = offered(writes=True).tools

@@ -13,8 +13,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tooling.kit.template.kinds import discover
+from tooling.mcp.tools.call import ENVELOPE, input_schema, output_schema
 from tooling.mcp.tools.records import Passing
-from tooling.mcp.tools.schemas import ENVELOPE, input_schema, output_schema
 from tooling.mcp.tools.table import ROWS, every_tool, offered
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,6 +26,7 @@ OURS = {"--help", "--json", "--repo", "--dry-run"}
 PEOPLE = {
     "--version",
     "--verbose",
+    "--wait",
     "--markdown",
     "--sarif",
     "--rdjson",

@@ -138,7 +138,7 @@ def test_not_while_another_work_tree_has_the_branch(world):
 
 
 def test_not_while_another_git_holds_the_index(world, monkeypatch):
-    monkeypatch.setattr("tooling.pull_request.move.move._PATIENCE", 0.1)
+    monkeypatch.setattr("tooling.pull_request.move._PATIENCE", 0.1)
     before = world.tip(), world.files()
     (world.root / ".git/index.lock").touch()
     ran = world.run("create")

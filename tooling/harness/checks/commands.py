@@ -1,25 +1,153 @@
-"""Whether command lines that are mentioned can be run: the program, its command, its options and their values.
+"""Checks the commands and options that pages mention against the help that the programs print.
 
-Ours are asked (`help_pages`), scripts and modules of the repository are read, targets of make are looked up. Programs
-of others (git, pytest) are not judged.
+Help is what a reader can ask for too; a command whose help fails is a finding, not a guess.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tooling.cli.suggest import did_you_mean
-from tooling.harness.checks.help_pages import HelpPage
-from tooling.harness.checks.shell import is_placeholder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from tooling.harness.checks.help_pages import HelpPages
     from tooling.harness.checks.paths import FileTree
+
+
+SHELLS = frozenset({"bash", "console", "sh", "shell", "zsh"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_CONNECTORS = frozenset({"&&", "||", "|", ";", "&"})
+_REDIRECTIONS = frozenset({">", ">>", "<", "2>", "&>", "<<<"})
+
+
+def joined(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Lines of a block with those that end in a backslash put together; prompts are dropped."""
+    begun: tuple[int, str] | None = None
+    for number, line in lines:
+        bare = re.sub(r"^\s*\$ ", "", line)
+        first, text = (begun[0], begun[1] + bare) if begun else (number, bare)
+        if text.endswith("\\"):
+            begun = (first, text[:-1] + " ")
+            continue
+        begun = None
+        if text.strip():
+            yield first, text
+    if begun:
+        yield begun
+
+
+def command_lines(text: str) -> list[list[str]]:
+    """The simple commands of one line, each as its words, without variables set before it and redirections. Raises
+    ValueError for quotes that are not closed."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    commands: list[list[str]] = [[]]
+    skip = False
+    for word in lexer:
+        if word in _CONNECTORS:
+            commands.append([])
+        elif word in _REDIRECTIONS:
+            skip = True
+        elif skip:
+            skip = False
+        elif commands[-1] or not _ASSIGNMENT.fullmatch(word):
+            commands[-1].append(word)
+    return [command for command in commands if command]
+
+
+def is_placeholder(word: str) -> bool:
+    """Whether a word stands for something: NAME, KIND, <name>, [options], ..., PACKAGE==VERSION."""
+    return bool(re.fullmatch(r"[A-Z][A-Z_]*(?:==.*|\[.*)?|<.*>|\[.*|.*\]|\.\.\.", word))
+
+
+_SECONDS = 60
+_WIDTH = "200"
+_OPTION = re.compile(r"(?<!\S)--?[A-Za-z][\w-]*")
+_COMMAND = re.compile(r" {2,8}(?P<name>[a-z][\w-]*)(?: {2,}\S.*)?")
+_CHOICES = re.compile(r"\{([^{}\s]+)\}|(?<= )([a-z]\w*(?:\|[a-z]\w*)+)")
+
+
+@dataclass(frozen=True, slots=True)
+class HelpPage:
+    """One page of help."""
+
+    commands: frozenset[str] = frozenset()
+    """Words that the page lists as commands below this one."""
+    needs_command: bool = False
+    """Whether the first word has to be one of them."""
+    options: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Each with the values it is limited to; empty when it takes any, or none."""
+    problem: str = ""
+    """Why there is no page."""
+
+
+class HelpPages:
+    """Pages of a repository's console scripts, each asked for once."""
+
+    def __init__(self, root: Path, scripts: Mapping[str, str]) -> None:
+        """scripts: `[project.scripts]`, name to "module:function"."""
+        self._root = root
+        self.scripts = dict(scripts)
+        self._pages: dict[tuple[str, ...], HelpPage] = {}
+
+    def page(self, program: str, words: tuple[str, ...] = ()) -> HelpPage:
+        """The help of a program, or of a command below it."""
+        key = (program, *words)
+        if key not in self._pages:
+            self._pages[key] = self._asked(program, words)
+        return self._pages[key]
+
+    def _asked(self, program: str, words: tuple[str, ...]) -> HelpPage:
+        module, _, function = self.scripts[program].partition(":")
+        code = f"import sys; sys.argv[0] = {program!r}; from {module} import {function} as main; sys.exit(main())"
+        environment = {**os.environ, "COLUMNS": _WIDTH, "PYTHONPATH": os.fspath(self._root), "NO_COLOR": "1"}
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", code, *words, "--help"],
+                cwd=self._root,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return HelpPage(problem=str(error))
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            return HelpPage(problem=f"exit {done.returncode}: {last}")
+        return parse_help(done.stdout)
+
+
+def parse_help(text: str) -> HelpPage:
+    """What a page of argparse, or one laid out like it, says: definitions stand on indented lines of their own."""
+    options: dict[str, frozenset[str]] = {}
+    commands: set[str] = set()
+    usage = text.split("\n\n", 1)[0]
+    for line in text.splitlines():
+        if re.match(r"\s+-", line):
+            definition = re.split(r"(?<=\S) {2,}", line.strip())[0]
+            values = _CHOICES.search(definition)
+            limited = frozenset(re.split(r"[,|]", values[1] or values[2])) if values else frozenset[str]()
+            options |= dict.fromkeys(_OPTION.findall(definition.replace(":", "")), limited)
+        elif found := _COMMAND.fullmatch(line):
+            commands.add(found["name"])
+        elif found := re.match(r" {2,8}\{([\w,-]+)\}", line):
+            commands |= set(found[1].split(","))
+    needed = re.search(r"usage: \S+(?: \[[^\]]*\])* (?:COMMAND|KIND|\{)", usage) is not None
+    return HelpPage(frozenset(commands), needed, options)
+
 
 Problem = tuple[str, str, str]
 """Rule, message, fix."""
@@ -47,7 +175,12 @@ class Commands:
         if program in self._scripts:
             yield from self._ours(program, rest)
         elif program == "make":
-            yield from self._make(rest)
+            makefile = self._root / "Makefile"
+            text = makefile.read_text(encoding="utf-8") if makefile.is_file() else ""
+            targets = re.findall(r"^([A-Za-z][\w-]*):", text, re.MULTILINE)
+            for word in rest:
+                if not word.startswith("-") and "=" not in word and word not in targets:
+                    yield "command", f"make has no target {word!r}", did_you_mean(word, targets) or "see `make help`"
         elif program in {"bash", "sh"} or _is_python(program):
             yield from self._interpreter(program, rest)
         elif "/" in words[0] and not words[0].startswith((".venv", "/")) and not self._tree.has(words[0]):
@@ -80,14 +213,6 @@ class Commands:
         below = [self._pages.page(program, (*path, name)) for name in sorted(page.commands)]
         options = {option: frozenset[str]() for one in (page, *below) for option in one.options}
         return HelpPage(options=options)
-
-    def _make(self, rest: list[str]) -> Iterator[Problem]:
-        makefile = self._root / "Makefile"
-        text = makefile.read_text(encoding="utf-8") if makefile.is_file() else ""
-        targets = re.findall(r"^([A-Za-z][\w-]*):", text, re.MULTILINE)
-        for word in rest:
-            if not word.startswith("-") and "=" not in word and word not in targets:
-                yield "command", f"make has no target {word!r}", did_you_mean(word, targets) or "see `make help`"
 
     def _interpreter(self, program: str, rest: list[str]) -> Iterator[Problem]:
         """`bash scripts/x.sh --fast`, `python scripts/x.py`, `python -m package.module`."""

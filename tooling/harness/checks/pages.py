@@ -1,4 +1,8 @@
-"""All checks of a repository's pages, put together."""
+"""Runs all checks of a repository's pages: mentions, sizes, and the map of AGENTS.md.
+
+The map is a code block that begins with a folder, one line per folder with what it is for. Every folder it names must
+exist, and of each level that it shows all folders are shown: readers take what is not on a map for not being there.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,88 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.cli.toml import TOMLError, parse_toml
-from tooling.harness.checks.commands import Commands
+from tooling.harness.checks.commands import Commands, HelpPages
 from tooling.harness.checks.definitions import read_definitions
-from tooling.harness.checks.help_pages import HelpPages
-from tooling.harness.checks.map import map_findings
 from tooling.harness.checks.paths import FileTree
-from tooling.harness.checks.references import Judge
-from tooling.harness.checks.sizes import size_findings, too_long
+from tooling.harness.checks.references import Judge, mentions
 from tooling.harness.checks.symbols import Symbols
 from tooling.harness.evaluation.read import evaluation_findings
-from tooling.harness.findings import Finding
+from tooling.harness.sources import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from tooling.harness.policy import Policy
-    from tooling.harness.sources.records import Sources
+    from tooling.harness.settings import HarnessSettings
+    from tooling.harness.sources import Sources
+
+
+_BYTES_PER_TOKEN = 4
+
+
+def tokens_of(text: str) -> int:
+    """An estimate that needs no tokenizer, good to about a fifth for English with code: bytes divided by four."""
+    return -(-len(text.encode("utf-8")) // _BYTES_PER_TOKEN)
+
+
+def size_findings(sources: Sources, policy: HarnessSettings) -> Iterator[Finding]:
+    """Skills and experts that take more than their limits."""
+    for skill in sources.skills:
+        yield from too_long(skill.page.path, skill.page.lines, policy.skill_lines)
+        tokens = tokens_of(skill.page.body)
+        if tokens > policy.skill_tokens:
+            message = f"has about {tokens} tokens, {policy.skill_tokens} are allowed"
+            yield Finding(skill.page.path, 0, "size", message, "move details to references/, one level deep")
+    for expert in sources.experts:
+        yield from too_long(expert.page.path, expert.page.lines, policy.expert_lines)
+
+
+def too_long(path: str, lines: int, most: int) -> Iterator[Finding]:
+    """A finding when there are more than `most` lines."""
+    if lines > most:
+        yield Finding(
+            path, most + 1, "size", f"has {lines} lines, {most} are allowed", "say less, or move it elsewhere"
+        )
+
+
+_ENTRY = re.compile(r"(?P<indent> *)(?P<name>[\w.-]+)/(?: +\S.*)?")
+
+
+def map_findings(path: str, text: str, tree: FileTree) -> Iterator[Finding]:
+    """What the map says that is not so, and what it leaves out. No map is a finding too."""
+    entries = _entries(text)
+    if not entries:
+        yield Finding(path, 0, "map", "has no map of the repository's folders", "write one in a block of text")
+        return
+    for folder, line in entries.items():
+        if folder not in tree.folders:
+            yield Finding(path, line, "map", f"{folder}/ does not exist", tree.suggestion(folder))
+    shown = {folder.rpartition("/")[0] for folder in entries}
+    for folder in sorted(tree.folders - entries.keys()):
+        parent, _, name = folder.rpartition("/")
+        if parent in shown and name != "__pycache__":
+            line = entries.get(parent, min(entries.values()))
+            yield Finding(path, line, "map", f"{folder}/ is not on the map", "add its line, with what it is for")
+
+
+def _entries(text: str) -> dict[str, int]:
+    """Folders of the first block that holds any, with their lines."""
+    found: dict[str, int] = {}
+    open_folders: list[tuple[int, str]] = []
+    last = 0
+    for mention in mentions(text, 1):
+        entry = _ENTRY.fullmatch(mention.text) if mention.kind == "code" and mention.language in {"", "text"} else None
+        if entry is None:
+            continue
+        if found and mention.line > last + 5:
+            break  # another block
+        last, indent = mention.line, len(entry["indent"])
+        open_folders = [(depth, folder) for depth, folder in open_folders if depth < indent]
+        parent = f"{open_folders[-1][1]}/" if open_folders else ""
+        open_folders.append((indent, f"{parent}{entry['name']}"))
+        found.setdefault(open_folders[-1][1], mention.line)
+    return found
+
 
 AGENTS = "AGENTS.md"
 _POINTER, _POINTER_TEXT = "CLAUDE.md", "@AGENTS.md"
@@ -30,7 +99,7 @@ _NOT_CODE = ("templates/", "tests/")
 """Templates are no Python yet; tests are read only when a name is found nowhere else."""
 
 
-def judge_of(root: Path, files: Sequence[str], policy: Policy, *, run: bool) -> Judge:
+def judge_of(root: Path, files: Sequence[str], policy: HarnessSettings, *, run: bool) -> Judge:
     """What mentions are held against. `run`: ask commands for their help."""
     manifest = _manifest(root)
     tree = FileTree(files)
@@ -51,7 +120,7 @@ def judge_of(root: Path, files: Sequence[str], policy: Policy, *, run: bool) -> 
 
 
 def page_findings(
-    root: Path, files: Sequence[str], sources: Sources, policy: Policy, judge: Judge
+    root: Path, files: Sequence[str], sources: Sources, policy: HarnessSettings, judge: Judge
 ) -> Iterator[Finding]:
     """Of all skills, all experts and AGENTS.md."""
     yield from size_findings(sources, policy)

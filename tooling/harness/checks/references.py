@@ -1,23 +1,94 @@
-"""Every mention of a page, judged by what it is: a command line, a path, a link or a name of the code."""
+"""Finds what a page mentions in code, and judges each mention: a command line, a path, a link or a name of the code.
+
+Code blocks and code spans are found as CommonMark says: a fence is closed by one at least as long, a span by as many
+backticks as opened it, also on a later line of its paragraph.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from tooling.harness.checks.mentions import Mention, mentions
+from tooling.harness.checks.commands import SHELLS, command_lines, joined
 from tooling.harness.checks.paths import path_in
-from tooling.harness.checks.shell import SHELLS, command_lines, joined
 from tooling.harness.checks.symbols import name_in
-from tooling.harness.findings import Finding
+from tooling.harness.sources import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from tooling.harness.checks.commands import Commands
     from tooling.harness.checks.paths import FileTree
     from tooling.harness.checks.symbols import Symbols
+
+
+_FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
+_TICKS = re.compile(r"`+")
+_LINK = re.compile(r"\]\((?P<target>[^()\s]+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """One piece of code or one link's target."""
+
+    kind: Literal["span", "code", "link"]
+    """code: one line of a block."""
+    text: str
+    line: int
+    """1-based, in the file."""
+    language: str = ""
+    """Of a block: the first word behind its fence."""
+
+
+def mentions(text: str, first_line: int) -> Iterator[Mention]:
+    """All mentions of a page's body, in order; `first_line` is the line of the file that the body begins on."""
+    paragraph: list[str] = []
+    fence, language = "", ""
+    number = first_line
+    for number, line in enumerate(text.split("\n"), first_line):
+        found = _FENCE.match(line)
+        if fence:
+            if found and found["fence"].startswith(fence) and not found["info"].strip():
+                fence = ""
+            else:
+                yield Mention("code", line, number, language)
+        elif found:
+            yield from _prose(paragraph, number)
+            paragraph = []
+            fence, language = found["fence"], (found["info"].split() or [""])[0]
+        elif line.strip():
+            paragraph.append(line)
+        else:
+            yield from _prose(paragraph, number)
+            paragraph = []
+    yield from _prose(paragraph, number + 1)
+
+
+def _prose(paragraph: list[str], after: int) -> Iterator[Mention]:
+    """Spans and links of one paragraph, which ended before line `after`."""
+    text, start = "\n".join(paragraph), after - len(paragraph)
+    position, plain = 0, []
+    while found := _TICKS.search(text, position):
+        closing = _closing(text, found)
+        if closing is None:
+            position = found.end()
+            continue
+        span = text[found.end() : closing].replace("\n", " ")
+        yield Mention("span", span.strip(), start + text.count("\n", 0, found.start()))
+        plain.append((found.start(), closing + len(found[0])))
+        position = closing + len(found[0])
+    for link in _LINK.finditer(text):
+        if not any(begin <= link.start() < end for begin, end in plain):
+            yield Mention("link", link["target"], start + text.count("\n", 0, link.start()))
+
+
+def _closing(text: str, opening: re.Match[str]) -> int | None:
+    for found in _TICKS.finditer(text, opening.end()):
+        if len(found[0]) == len(opening[0]):
+            return found.start()
+    return None
 
 
 @dataclass(slots=True)
@@ -42,7 +113,14 @@ class Judge:
                 yield from self._link(path, mention)
             elif mention.kind == "span":
                 yield from self._span(path, mention)
-        yield from self._blocks(path, found)
+        lines = [(one.line, one.text) for one in found if one.kind == "code" and one.language in SHELLS]
+        for line, text in joined(lines):
+            commands = _words(text)
+            if commands is None:
+                yield Finding(path, line, "command", "a quote is not closed", "close it")
+                continue
+            for command in commands:
+                yield from self._command(path, line, command)
 
     def _link(self, path: str, mention: Mention) -> Iterator[Finding]:
         target = mention.text.split("#")[0]
@@ -83,7 +161,9 @@ class Judge:
         self.judged["path"] += 1
         folder = path.rpartition("/")[0]
         bare = "/" not in mentioned
-        if self._exists(mentioned, folder) or (bare and self._is_known_name(mentioned)):
+        if self._exists(mentioned, folder) or (
+            bare and (self.tree.has_name(mentioned) or mentioned in self.known_files)
+        ):
             return
         yield Finding(path, line, "path", f"{mentioned} does not exist", self.tree.suggestion(mentioned))
 
@@ -93,19 +173,6 @@ class Judge:
         return any(
             f"{folder}/{mentioned}".startswith(f"{kept}/") or mentioned.startswith(f"{kept}/") for kept in self.promised
         )
-
-    def _is_known_name(self, name: str) -> bool:
-        return self.tree.has_name(name) or name in self.known_files
-
-    def _blocks(self, path: str, found: Iterable[Mention]) -> Iterator[Finding]:
-        lines = [(one.line, one.text) for one in found if one.kind == "code" and one.language in SHELLS]
-        for line, text in joined(lines):
-            commands = _words(text)
-            if commands is None:
-                yield Finding(path, line, "command", "a quote is not closed", "close it")
-                continue
-            for command in commands:
-                yield from self._command(path, line, command)
 
     def _command(self, path: str, line: int, words: list[str]) -> Iterator[Finding]:
         self.judged["command"] += 1

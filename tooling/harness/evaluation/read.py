@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.cli.toml import TOMLError, parse_toml
-from tooling.harness.evaluation.checks.table import KINDS
+from tooling.harness.evaluation.checks import KINDS
 from tooling.harness.evaluation.records import Check, Evaluation
-from tooling.harness.findings import Finding
+from tooling.harness.sources import Finding
 from tooling.kit.change.plan import safe_path
 
 if TYPE_CHECKING:
@@ -75,7 +75,17 @@ def evaluation_findings(root: Path, skills: Sequence[str], files: Sequence[str])
 def _skill(root: Path, skill: str, files: Sequence[str]) -> list[Evaluation]:
     folder = f"skills/{skill}"
     tasks = _tasks(root / folder / TASKS, skill)
-    checkers = _checkers(root / folder / CHECKER)
+    try:
+        document = parse_toml((root / folder / CHECKER).read_bytes())
+    except (OSError, *TOMLError) as error:
+        raise EvaluationError(f"{CHECKER} cannot be read: {error}") from error
+    rows = document.get("eval")
+    if set(document) != {"eval"} or not isinstance(rows, list):
+        raise EvaluationError(f"{CHECKER}: holds something else than [[eval]]")
+    for row in rows:
+        if not isinstance(row, dict) or set(row) - {"id", "step", "check"} or not isinstance(row.get("id"), int):
+            raise EvaluationError(f"{CHECKER}: an [[eval]] has id, step and check")
+    checkers = {row["id"]: row for row in rows}
     known = frozenset(files)
     if sorted(checkers) != sorted(task["id"] for task in tasks):
         raise EvaluationError(f"{TASKS} and {CHECKER} hold other ids")
@@ -93,34 +103,16 @@ def _tasks(path: Path, skill: str) -> list[dict[str, Any]]:
     if not isinstance(tasks, list) or not tasks:
         raise EvaluationError(f"{TASKS}: `evals` is no list of tasks")
     for task in tasks:
-        _refuse_wrong_task(task)
+        if not isinstance(task, dict) or set(task) != set(_TASK_KEYS):
+            raise EvaluationError(f"{TASKS}: a task has other keys than {', '.join(_TASK_KEYS)}")
+        for key, kind in _TASK_KEYS.items():
+            if type(task[key]) is not kind or not (task[key] or key in {"files", "id"}):
+                raise EvaluationError(f"{TASKS}: {key} of task {task['id']!r} is no {kind.__name__}, or empty")
+        if not all(isinstance(one, str) and one for one in [*task["assertions"], *task["files"]]):
+            raise EvaluationError(f"{TASKS}: assertions and files of task {task['id']} are texts")
     if len({task["id"] for task in tasks}) != len(tasks):
         raise EvaluationError(f"{TASKS}: an id is given twice")
     return tasks
-
-
-def _refuse_wrong_task(task: Any) -> None:
-    if not isinstance(task, dict) or set(task) != set(_TASK_KEYS):
-        raise EvaluationError(f"{TASKS}: a task has other keys than {', '.join(_TASK_KEYS)}")
-    for key, kind in _TASK_KEYS.items():
-        if type(task[key]) is not kind or not (task[key] or key in {"files", "id"}):
-            raise EvaluationError(f"{TASKS}: {key} of task {task['id']!r} is no {kind.__name__}, or empty")
-    if not all(isinstance(one, str) and one for one in [*task["assertions"], *task["files"]]):
-        raise EvaluationError(f"{TASKS}: assertions and files of task {task['id']} are texts")
-
-
-def _checkers(path: Path) -> dict[int, Mapping[str, Any]]:
-    try:
-        document = parse_toml(path.read_bytes())
-    except (OSError, *TOMLError) as error:
-        raise EvaluationError(f"{CHECKER} cannot be read: {error}") from error
-    rows = document.get("eval")
-    if set(document) != {"eval"} or not isinstance(rows, list):
-        raise EvaluationError(f"{CHECKER}: holds something else than [[eval]]")
-    for row in rows:
-        if not isinstance(row, dict) or set(row) - {"id", "step", "check"} or not isinstance(row.get("id"), int):
-            raise EvaluationError(f"{CHECKER}: an [[eval]] has id, step and check")
-    return {row["id"]: row for row in rows}
 
 
 def _evaluation(skill: str, task: Mapping[str, Any], row: Mapping[str, Any], known: frozenset[str]) -> Evaluation:

@@ -1,13 +1,14 @@
-"""What a row of the table of tools is."""
+"""Describes a tool and its parameters; short forms for the rows of the table."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
 
 NAME: Final = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$(?!\n)"
 """Of kinds, units, packages and rules. Python's `$` would let a line feed through."""
@@ -24,6 +25,8 @@ FORMS: Final = {
 WORD_LENGTH: Final = 1_000
 TEXT_LENGTH: Final = 100_000
 ITEMS: Final = 100
+ANSWER_LENGTH: Final = 200_000
+"""Longest answer in characters of JSON, unless a server is told otherwise."""
 
 
 class Passing(StrEnum):
@@ -110,3 +113,54 @@ class Tool:
     def needed(self) -> tuple[Parameter, ...]:
         """Parameters that have to be given."""
         return tuple(each for each in self.parameters if each.required)
+
+
+def word(name: str, pattern: str, text: str, *, required: bool = False, check: Check = Check.NONE) -> Parameter:
+    """A word behind `--`."""
+    return Parameter(name=name, help=text, passing=Passing.WORD, pattern=pattern, required=required, check=check)
+
+
+def words(name: str, pattern: str, text: str, *, required: bool = False, check: Check = Check.NONE) -> Parameter:
+    """Any number of words behind `--`."""
+    found = word(name, pattern, text, required=required, check=check)
+    return replace(found, type="array")
+
+
+def option(
+    name: str,
+    flag: str,
+    text: str,
+    *,
+    check: Check = Check.NONE,
+    choices: tuple[str, ...] = (),
+    default: str | None = None,
+    length: int = WORD_LENGTH,
+    pattern: str = "",
+) -> Parameter:
+    """--flag=value."""
+    pattern = pattern or (NO_OPTION if check is not Check.NONE else "")
+    return Parameter(
+        name=name,
+        help=text,
+        option=flag,
+        check=check,
+        choices=choices,
+        default=default,
+        length=length,
+        pattern=pattern,
+    )
+
+
+def switch(name: str, flag: str, text: str) -> Parameter:
+    """--flag."""
+    return Parameter(name=name, help=text, passing=Passing.SWITCH, option=flag, type="boolean", default=False)
+
+
+def repeated(name: str, flag: str, pattern: str, text: str) -> Parameter:
+    """--flag=item for each item."""
+    return Parameter(name=name, help=text, option=flag, type="array", pattern=pattern)
+
+
+def while_writing(parameter: Parameter) -> Parameter:
+    """The same, but no parameter of the preview."""
+    return replace(parameter, writing_only=True)

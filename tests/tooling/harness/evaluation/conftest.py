@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.harness.cli.context import open_context
+from tooling.harness.context import open_context
 from tooling.harness.evaluation.read import read_evaluations, with_evaluations
 from tooling.harness.evaluation.workspace import make_base, prepare
 

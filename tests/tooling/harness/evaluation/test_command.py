@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tooling.harness.cli.main import main
-from tooling.harness.evaluation.checks.table import KINDS
+from tooling.harness.__main__ import main
+from tooling.harness.evaluation.checks import KINDS
 from tooling.harness.evaluation.workspace import Workspace
 
 PROMPT = "Greet Ann: write `hello Ann` into greeting.txt. $(touch owned)"
@@ -169,9 +169,9 @@ def test_a_dry_run_says_everything_and_starts_nothing(repository):
         ([], "no agent"),
         (["--agent", "nobody-has-this-program"], "no such program"),
         (["--agent", "'unclosed"], "no command line"),
-        (["gret", "--dry-run"], "no such skill"),
-        (["--dry-run", "--id", "9"], "no such task"),
-        (["--judge", "."], "no workspace"),
+        (["gret", "--dry-run"], "unknown skill"),
+        (["--dry-run", "--id", "9"], "unknown task"),
+        (["--judge", "."], "not a workspace"),
     ],
 )
 def test_what_cannot_be_run_is_said_with_what_to_do(repository, words, said):

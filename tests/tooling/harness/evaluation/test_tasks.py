@@ -11,7 +11,7 @@ import json
 
 import pytest
 
-from tooling.harness.evaluation.judge import judge
+from tooling.harness.evaluation.checks import judge
 
 CHEAP = {"changed", "clean", "file", "registry", "remote", "symbol"}
 """Kinds that are judged for every broken solution; of the others only the one that has to fail."""

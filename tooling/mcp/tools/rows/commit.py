@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tooling.mcp.tools.parameters import option, switch, word
-from tooling.mcp.tools.records import NO_OPTION, TEXT_LENGTH, Check, Tool
+from tooling.mcp.tools.records import NO_OPTION, TEXT_LENGTH, Check, Tool, option, switch, word
 
-_COMMIT: Final = "tooling.commit.cli.main:main"
+_COMMIT: Final = "tooling.commit.__main__:main"
 
 TOOLS: Final[tuple[Tool, ...]] = (
     Tool(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tooling.mcp.tools.parameters import switch, words
-from tooling.mcp.tools.records import NO_OPTION, Check, Tool
+from tooling.mcp.tools.records import NO_OPTION, Check, Tool, switch, words
 
-_DOCUMENTATION: Final = "tooling.documentation.cli.main:main"
+_DOCUMENTATION: Final = "tooling.documentation.__main__:main"
 _PAGES: Final = words("pages", NO_OPTION, "Pages or their translations; default: all.", check=Check.INSIDE)
 _NO_HISTORY: Final = switch("no_history", "--no-history", "Do not ask git: no old texts.")
 

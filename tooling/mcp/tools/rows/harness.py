@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tooling.mcp.tools.parameters import switch, words
-from tooling.mcp.tools.records import NO_OPTION, Check, Tool
+from tooling.mcp.tools.records import NO_OPTION, Check, Tool, switch, words
 
-_HARNESS: Final = "tooling.harness.cli.main:main"
+_HARNESS: Final = "tooling.harness.__main__:main"
 _DIFF: Final = switch("diff", "--diff", "Show unified diffs in `plan`.")
 
 TOOLS: Final[tuple[Tool, ...]] = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tooling.mcp.tools.parameters import option, switch, while_writing, word
-from tooling.mcp.tools.records import NAME, Check, Parameter, Passing, Tool
+from tooling.mcp.tools.records import NAME, Check, Parameter, Passing, Tool, option, switch, while_writing, word
 from tooling.new.cli.command_table import COMMANDS
 
 _NEW: Final = "tooling.new.cli.main:main"

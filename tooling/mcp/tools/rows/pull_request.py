@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tooling.mcp.tools.parameters import option, switch
-from tooling.mcp.tools.records import NAME, Check, Tool
+from tooling.mcp.tools.records import NAME, Check, Tool, option, switch
 
 _BASE: Final = option("base", "--base", "What to merge into, BRANCH or REMOTE/BRANCH.", check=Check.REVISION)
 _REMOTE: Final = option("remote", "--remote", "Where to push; default: the remote of the branch.", pattern=NAME)

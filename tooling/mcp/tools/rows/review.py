@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tooling.mcp.tools.parameters import option, switch, word
-from tooling.mcp.tools.records import NAME, Check, Tool
+from tooling.mcp.tools.records import NAME, Check, Tool, option, switch, word
 
 _REVIEW: Final = "tooling.review.cli.main:main"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tooling.mcp.tools.parameters import repeated, switch, words
-from tooling.mcp.tools.records import NAME, NO_OPTION, REQUIREMENT, Tool
+from tooling.mcp.tools.records import NAME, NO_OPTION, REQUIREMENT, Tool, repeated, switch, words
 
 _UPGRADE: Final = "tooling.upgrade.cli.main:main"
 _AUDIT: Final = "tooling.upgrade.cli.audit:main"

@@ -1,1 +1,0 @@
-"""Sources to files of the platforms, and what is on disk compared with them."""

@@ -1,0 +1,1 @@
+"""The forms of the program `areal-mcp` that print and end."""

@@ -1,0 +1,107 @@
+"""Starts a server as a client does, and compares its answers with those of the commands."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio import to_thread
+from jsonschema import Draft202012Validator
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+from tooling.cli.errors import FindingError
+from tooling.cli.git import find_repository
+from tooling.cli.report import Report
+from tooling.mcp.tools.call import make_call, output_schema
+from tooling.mcp.tools.table import offered
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tooling.mcp.tools.records import Tool
+
+
+_LONGEST: Final = 300
+"""Seconds that a tool may say it takes, to be called here."""
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """A row per question, and whether the answer was right."""
+    root = find_repository(arguments.repo).root.resolve()
+    rows = anyio.run(_asked, root, arguments.allow_writes, arguments.only)
+    wrong = [row for row in rows if not row["right"]]
+    text = "".join(f"{'ok   ' if row['right'] else 'WRONG'}  {row['what']}: {row['message']}\n" for row in rows)
+    return Report(
+        command="areal-mcp --self-test",
+        exit_code=FindingError.exit_code if wrong else 0,
+        changing=False,
+        text=f"{text}{len(rows)} questions, {len(wrong)} answered wrongly\n",
+        data={"results": rows},
+    )
+
+
+async def _asked(root: Path, writes: bool, only: tuple[str, ...]) -> list[dict[str, Any]]:
+    options = [*(["--allow-writes"] if writes else []), *([f"--only={','.join(only)}"] if only else [])]
+    server = StdioServerParameters(
+        command=sys.executable, args=["-P", "-m", "tooling.mcp", f"--repo={root}", *options], cwd=root
+    )
+    offer, rows = offered(writes=writes, only=only), list[dict[str, Any]]()
+    async with Client(server) as client:
+        listed = [tool.name for tool in (await client.list_tools()).tools]
+        rows.append(_row("tools", listed == list(offer.tools), f"{len(listed)} listed"))
+        resources = (await client.list_resources()).resources
+        read = [await client.read_resource(one.uri) for one in resources]
+        rows.append(_row("pages", all(one.contents for one in read), f"{len(read)} read"))
+        prompts = (await client.list_prompts()).prompts
+        rows.append(_row("prompts", True, f"{len(prompts)} listed"))
+        for tool in _callable(offer.tools):
+            rows.append(await _held_to_command(client, tool, root))
+    return rows
+
+
+def _callable(tools: dict[str, Tool]) -> Iterator[Tool]:
+    """Those that read, need no network, and have an example or need no arguments."""
+    for tool in tools.values():
+        if not (tool.writes or tool.network or tool.seconds > _LONGEST) and (tool.example or not tool.needed):
+            yield tool
+
+
+async def _held_to_command(client: Client, tool: Tool, root: Path) -> dict[str, Any]:
+    """The tool, and at the same time its command by hand: the object has to be the same."""
+    printed = b""
+
+    async def by_hand() -> None:
+        nonlocal printed
+        printed = await to_thread.run_sync(_printed, tool, root)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(by_hand)
+        started = time.monotonic()
+        result = await client.call_tool(tool.name, dict(tool.example))
+        seconds = time.monotonic() - started
+    answer = result.structured_content
+    problems = [error.message for error in Draft202012Validator(output_schema(tool)).iter_errors(answer)]
+    message = f"exit code {answer['exit_code']}, {seconds:.2f} s"
+    if problems:
+        return _row(tool.name, False, f"{message}; not as its schema says: {problems[0]}")
+    same = json.loads(printed) == answer
+    return _row(tool.name, same, message if same else f"{message}; `{tool.program}` itself answers differently")
+
+
+def _printed(tool: Tool, root: Path) -> bytes:
+    call = make_call(tool, tool.example, root)
+    module, _, function = tool.main.partition(":")
+    program = f"import sys; from {module} import {function} as run; sys.exit(run(sys.argv[1:]))"
+    words = [sys.executable, "-P", "-c", program, *call.words]
+    return subprocess.run(words, cwd=root, input=call.input.encode(), capture_output=True, check=False).stdout
+
+
+def _row(what: str, right: bool, message: str) -> dict[str, Any]:
+    return {"what": what, "right": right, "message": message}

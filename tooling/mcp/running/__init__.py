@@ -1,1 +1,0 @@
-"""Commands as child processes. Knows nothing of the protocol."""

@@ -1,1 +1,0 @@
-"""The protocol: only `server` and what starts it load the SDK."""
