@@ -62,7 +62,7 @@ ALWAYS_SKIPPED: Final = (r"(^|\.)rotary_emb\.inv_freq$",)
 
 
 @dataclass(frozen=True)
-class Unit:
+class StoredUnit:
     """Parameters that are stored together: one application of a row."""
 
     row: Row
@@ -72,7 +72,7 @@ class Unit:
     head_dim: int
 
     def problems(self, state_dict: Mapping[str, Shaped]) -> list[str]:
-        """Tensors on disk that have another shape than the config says."""
+        """Return the tensors on disk that have another shape than the config says."""
         with torch.device("meta"):
             blanks = self.row.write([torch.empty(shape) for shape in self.shapes], self.head_dim)
         shapes = [(name, state_dict[name].shape, blank.shape) for name, blank in zip(self.on_disk, blanks, strict=True)]
@@ -83,17 +83,17 @@ class Unit:
         ]
 
     def read(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our tensors."""
+        """Return our tensors."""
         stored = [state_dict[name] for name in self.on_disk]
         return dict(zip(self.ours, self.row.read(stored, self.shapes, self.head_dim), strict=True))
 
     def read_part(self, stored: Mapping[str, Stored], name: str, box: Box) -> Tensor:
-        """A part of one of our tensors, which has numbers in it."""
+        """Return a part of one of our tensors, which has numbers in it."""
         tensors = [stored[source] for source in self.on_disk]
         return self.row.read_part(tensors, self.shapes, self.head_dim, self.ours.index(name), box)
 
     def write(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors on disk."""
+        """Return the tensors on disk."""
         stored = self.row.write([state_dict[name] for name in self.ours], self.head_dim)
         return dict(zip(self.on_disk, stored, strict=True))
 
@@ -102,7 +102,7 @@ class Unit:
 class Located:
     """Where the parameters of a model are on disk."""
 
-    units: tuple[Unit, ...]
+    units: tuple[StoredUnit, ...]
     """In the layouts in which they are stored, in the order of our names."""
     tied_head: str | None
     """Name on disk of a head that is stored although it is the embedding; it has to be equal to it."""
@@ -130,15 +130,15 @@ class TableAdapter(StateDictAdapter):
             self._model: nn.Module = self.model_class(args)
         self._shapes = {name: tensor.shape for name, tensor in self._model.state_dict().items()}
         self._rows = {target: row for row in self.table for target in row.targets}
-        self._units: dict[str, Unit] = {}
-        """Unit of each of our names; names that are stored together have the same."""
+        self._units: dict[str, StoredUnit] = {}
+        """StoredUnit of each of our names; names that are stored together have the same."""
         for name in self._shapes:
             if name not in self._units:
                 unit = self._unit(self._row(name), name)
                 self._units.update(dict.fromkeys(unit.ours, unit))
 
     def from_hf(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """On-disk names to ours. Raises ModelError naming all missing, unexpected and misshapen tensors."""
+        """Return the on-disk names to ours. Raises ModelError naming all missing, unexpected and misshapen tensors."""
         located = self.locate(state_dict)
         ours: dict[str, Tensor] = {}
         for unit in located.units:
@@ -150,11 +150,12 @@ class TableAdapter(StateDictAdapter):
         return {name: ours[name] for name in self._shapes}
 
     def locate(self, state_dict: Mapping[str, Shaped]) -> Located:
-        """Where everything is in a checkpoint, by the names and shapes in it. Raises ModelError as `from_hf` does."""
+        """Return where everything is in a checkpoint, by the names and shapes in it. Raises ModelError as `from_hf`
+        does."""
         used: set[str] = set()
         missing: list[str] = []
         wrong: list[str] = []
-        units: list[Unit] = []
+        units: list[StoredUnit] = []
         done: set[str] = set()
         for name in self._shapes:
             if name in done:
@@ -181,8 +182,8 @@ class TableAdapter(StateDictAdapter):
         return Located(tuple(units), tied_head)
 
     def to_hf(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our names to those on disk, also for a part of the model. Raises ModelError for a foreign name, and when
-        only some of the parameters that are stored in one tensor are given."""
+        """Return our names to those on disk, also for a part of the model. Raises ModelError for a foreign name, and
+        when only some of the parameters that are stored in one tensor are given."""
         foreign = [name for name in state_dict if name not in self._units]
         if foreign:
             raise ModelError(f"not parameters of a model of type {self.args.model_type!r}: {_listing(foreign)}")
@@ -197,7 +198,7 @@ class TableAdapter(StateDictAdapter):
         return on_disk
 
     def _row(self, name: str) -> Row:
-        """The row for one of our names: the longest that names it or a module around it, or the usual one."""
+        """Return the row for one of our names: the longest that names it or a module around it, or the usual one."""
         pattern = re.sub(r"^layers\.\d+", "layers.*", name)
         parts = pattern.split(".")
         for length in range(len(parts), 0, -1):
@@ -206,8 +207,8 @@ class TableAdapter(StateDictAdapter):
                 return row
         return Renamed(pattern, pattern if parts[0] == "lm_head" else f"model.{pattern}")
 
-    def _unit(self, row: Row, name: str) -> Unit:
-        """Application of `row` to the layer of `name`, one of our names."""
+    def _unit(self, row: Row, name: str) -> StoredUnit:
+        """Return the application of `row` to the layer of `name`, one of our names."""
         layer = name.split(".")[1] if name.startswith("layers.") else ""
         targets = [target.replace("*", layer) for target in row.targets]
         suffix = next(name[len(target) :] for target in targets if name == target or name.startswith(f"{target}."))
@@ -219,17 +220,17 @@ class TableAdapter(StateDictAdapter):
             )
         shapes = tuple(self._shapes[other] for other in ours)
         on_disk = row.names(row.on_disk.replace("*", layer) + suffix, shapes)
-        return Unit(row, ours, shapes, on_disk, self._head_dim(name))
+        return StoredUnit(row, ours, shapes, on_disk, self._head_dim(name))
 
     def _head_dim(self, name: str) -> int:
-        """Of the attention layer that one of our names belongs to; 0 elsewhere."""
+        """Return the head size of the attention layer that one of our names belongs to; 0 elsewhere."""
         owner = (
             self._model.get_submodule(name.rpartition("self_attn.")[0] + "self_attn") if "self_attn." in name else None
         )
         return getattr(owner, "head_dim", 0)
 
-    def _stored_unit(self, name: str, state_dict: Mapping[str, Shaped]) -> Unit:
-        """The unit in whose layout `name` is stored: the row's, or its alternative if only that is complete."""
+    def _stored_unit(self, name: str, state_dict: Mapping[str, Shaped]) -> StoredUnit:
+        """Return the unit in whose layout `name` is stored: the row's, or its alternative if only that is complete."""
         unit = self._units[name]
         row = unit.row.alternative
         if row is None or all(source in state_dict for source in unit.on_disk):
@@ -238,17 +239,17 @@ class TableAdapter(StateDictAdapter):
         return alternative if all(source in state_dict for source in alternative.on_disk) else unit
 
     def _tied_head(self, unexpected: Sequence[str]) -> str | None:
-        """The name of a stored head, in a model that has none beside its embedding."""
+        """Return the name of a stored head, in a model that has none beside its embedding."""
         name = self._row(HEAD).on_disk.removesuffix(".weight") + ".weight"
         return name if HEAD not in self._shapes and name in unexpected else None
 
     def is_skipped(self, key: str) -> bool:
-        """Whether a name on disk holds nothing of this model."""
+        """Return whether a name on disk holds nothing of this model."""
         return any(re.search(pattern, key) for pattern in (*ALWAYS_SKIPPED, *self.skipped))
 
 
 def untied(name: str) -> str:
-    """What is wrong with a stored head that is not the embedding it is tied to."""
+    """Return what is wrong with a stored head that is not the embedding it is tied to."""
     return (
         f"config says tie_word_embeddings, but {name} in the checkpoint differs from the embedding; "
         "set tie_word_embeddings to false, or remove the tensor"

@@ -36,7 +36,7 @@ class Stored(Protocol):
         ...
 
     def read(self, box: Box | None = None) -> Tensor:
-        """A part of it, or all."""
+        """Return a part of it, or all."""
         ...
 
 
@@ -55,16 +55,17 @@ class Row(ABC):
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
     def names(self, name: str, shapes: Sequence[torch.Size]) -> tuple[str, ...]:
-        """Names on disk, from the one that `on_disk` gives for a layer, and the shapes with us."""
+        """Return the names on disk, from the one that `on_disk` gives for a layer, and the shapes with us."""
         return (name,)
 
     @abstractmethod
     def read(self, stored: Sequence[Tensor], shapes: Sequence[torch.Size], head_dim: int) -> list[Tensor]:
-        """Our tensors, of `shapes`, from those stored; head_dim: of the attention they belong to, 0 elsewhere."""
+        """Return our tensors, of `shapes`, from those stored; head_dim: of the attention they belong to, 0
+        elsewhere."""
 
     @abstractmethod
     def write(self, tensors: Sequence[Tensor], head_dim: int) -> list[Tensor]:
-        """The inverse of `read`."""
+        """Return the inverse of `read`."""
 
     def read_part(
         self, stored: Sequence[Stored], shapes: Sequence[torch.Size], head_dim: int, index: int, box: Box
@@ -172,7 +173,7 @@ class Rows(Row):
         return _read_rows(stored[0], box, rows, index, groups=self._groups(rows, head_dim), transposed=self.transposed)
 
     def _groups(self, rows: Sequence[int], head_dim: int) -> int:
-        """Number of equal runs in which every part has its share of rows."""
+        """Return the number of equal runs in which every part has its share of rows."""
         return _groups(self, self.arrangement, rows[0])
 
 
@@ -291,7 +292,7 @@ def _merge(parts: Sequence[Tensor], groups: int, dim: int) -> Tensor:
 
 
 def _split(whole: Tensor, sizes: Sequence[int], groups: int, dim: int) -> list[Tensor]:
-    """Inverse of `_merge` for parts of `sizes` along `dim`."""
+    """Return the inverse of `_merge` for parts of `sizes` along `dim`."""
     if len(sizes) == 1:
         return [whole]
     pieces = whole.unflatten(dim, (groups, -1)).split([size // groups for size in sizes], dim + 1)

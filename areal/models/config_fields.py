@@ -91,11 +91,11 @@ class ConfigFields:
             raise self.error(other, value, f"the same as {name}, which is {self._values[name]!r}")
 
     def has(self, name: str) -> bool:
-        """Whether the field is present and not null."""
+        """Return whether the field is present and not null."""
         return self._values.get(name) is not None
 
     def is_null(self, name: str) -> bool:
-        """Whether the field is present and null; consumes it if so."""
+        """Return whether the field is present and null; consumes it if so."""
         if name in self._values and self._values[name] is None:
             del self._values[name]
             return True
@@ -111,7 +111,8 @@ class ConfigFields:
         allowed: Collection[int] = (),
         refused: Collection[int] = (),
     ) -> int:
-        """A whole number of at least `minimum`; one of `allowed` if that says anything, and none of `refused`."""
+        """Return a whole number of at least `minimum`; one of `allowed` if that says anything, and none of
+        `refused`."""
         value = self._typed(name, default, int, null)
         if value < minimum:
             raise self.error(name, value, f"a whole number >= {minimum}")
@@ -127,20 +128,20 @@ class ConfigFields:
         allowed: Collection[float] = (),
         refused: Collection[float] = (),
     ) -> float:
-        """A float greater than `above`; one of `allowed` if that says anything, and none of `refused`."""
+        """Return a float greater than `above`; one of `allowed` if that says anything, and none of `refused`."""
         value = float(self._typed(name, default, float, null))
         if not value > above:
             raise self.error(name, value, f"a number > {above}")
         return self._checked(name, value, allowed, refused)
 
     def flag(self, name: str, default: bool | None = None, *, null: bool | None = None) -> bool:
-        """True or false."""
+        """Return the true or false."""
         return self._typed(name, default, bool, null)
 
     def text(
         self, name: str, default: str | None = None, *, null: str | None = None, allowed: Collection[str] = ()
     ) -> str:
-        """A string; one of `allowed` if that says anything."""
+        """Return a string; one of `allowed` if that says anything."""
         return self._checked(name, self._typed(name, default, str, null), allowed)
 
     def optional_integer(
@@ -172,17 +173,17 @@ class ConfigFields:
         return self.number(name, default, above=above, allowed=allowed, refused=refused)
 
     def optional_flag(self, name: str, default: bool | None = None) -> bool | None:
-        """True or false, or None where the field is null."""
+        """Return the true or false, or None where the field is null."""
         return None if self._is_missing(name, default) else self.flag(name, default)
 
     def optional_text(self, name: str, default: str | None = None, *, allowed: Collection[str] = ()) -> str | None:
-        """A string, or None where the field is null."""
+        """Return a string, or None where the field is null."""
         return None if self._is_missing(name, default) else self.text(name, default, allowed=allowed)
 
     def per_layer(
         self, name: str, num_layers: int, default: Sequence[V] | None = None, *, allowed: Collection[V]
     ) -> tuple[V, ...]:
-        """One of `allowed` for each layer; null means absent."""
+        """Return one of `allowed` for each layer; null means absent."""
         values = self._values.pop(name, None)
         if values is None:
             if default is None:
@@ -196,7 +197,7 @@ class ConfigFields:
         return tuple(values)
 
     def numbers_per_layer(self, name: str, num_layers: int, null: float | None = None) -> tuple[float, ...]:
-        """A number of at least 0 for each layer. null: that of all layers where the list is null or absent."""
+        """Return a number of at least 0 for each layer. null: that of all layers where the list is null or absent."""
         values = self._values.pop(name, None)
         if values is None:
             if null is None:
@@ -210,7 +211,7 @@ class ConfigFields:
         return tuple(float(value) for value in values)
 
     def integers(self, name: str, default: Collection[int] | None = ()) -> tuple[int, ...]:
-        """A list of whole numbers, e.g. of layers; null means absent."""
+        """Return a list of whole numbers, e.g. of layers; null means absent."""
         values = self._values.pop(name, None)
         if values is None:
             values = default
@@ -221,7 +222,7 @@ class ConfigFields:
         return tuple(values)
 
     def optional(self, name: str) -> Any:
-        """The raw value, or None when it is absent or null."""
+        """Return the raw value, or None when it is absent or null."""
         return self._values.pop(name, None)
 
     def put_back(self, name: str, value: Any) -> None:
@@ -229,7 +230,7 @@ class ConfigFields:
         self._values[name] = value
 
     def section(self, name: str) -> ConfigFields:
-        """The fields of an object inside the config, which need a `finish` of their own. Absent means empty."""
+        """Return the fields of an object inside the config, which need a `finish` of their own. Absent means empty."""
         values = self._values.pop(name, None)
         if values is not None and not isinstance(values, dict):
             raise self.error(name, values, "an object")
@@ -240,16 +241,16 @@ class ConfigFields:
         return inner
 
     def require(self, name: str, supported: Collection[Any], *, default: Any = None) -> None:
-        """The value must be one of `supported`. default: what transformers takes when the field is absent, needed only
-        where that is not supported either."""
+        """Check that the value is one of `supported`. default: what transformers takes when the field is absent, needed
+        only where that is not supported either."""
         if name in self._values or default is not None:
             value = self._values.pop(name, default)
             if not any(_same(value, allowed) for allowed in supported):
                 raise self.error(name, value, _alternatives(supported))
 
     def token_ids(self) -> dict[str, Any]:
-        """The special token ids that are set or explicitly null, to be written back unchanged: where one is absent,
-        `transformers` takes a default that may be no token of this vocabulary."""
+        """Return the special token ids that are set or explicitly null, to be written back unchanged: where one is
+        absent, `transformers` takes a default that may be no token of this vocabulary."""
         return {name: self._values.pop(name) for name in TOKEN_FIELDS if name in self._values}
 
     def finish(self, harmless: Collection[str] = ()) -> None:
@@ -273,7 +274,7 @@ class ConfigFields:
             logger.warning("config of model_type %r asks for %s: training runs without it", self.model_type, listed)
 
     def error(self, name: str, value: object, expected: str) -> ModelError:
-        """The error for a field with an unusable value."""
+        """Return the error for a field with an unusable value."""
         return ModelError(
             f"config of model_type {self.model_type!r}: {self._prefix}{name} is {value!r}, supported is {expected}"
         )
@@ -292,7 +293,7 @@ class ConfigFields:
         )
 
     def _is_missing(self, name: str, default: object) -> bool:
-        """Whether the field says None; consumes it if it is an explicit null."""
+        """Return whether the field says None; consumes it if it is an explicit null."""
         return self.is_null(name) or (default is None and not self.has(name))
 
     def _typed(self, name: str, default: T | None, kind: type[T], null: T | None = None) -> T:
@@ -312,7 +313,7 @@ class ConfigFields:
 
 
 def _same(value: Any, allowed: Any) -> bool:
-    """Equal, and not true for 1."""
+    """Return the equal, and not true for 1."""
     return bool(value == allowed) and isinstance(value, bool) == isinstance(allowed, bool)
 
 

@@ -29,13 +29,13 @@ _PER_VALUE = 2
 
 
 def training_flops(model: DecoderModel, lengths: Sequence[int], *, num_predicted: int | None = None) -> int:
-    """Of a forward and backward pass in which all parameters are trained: three times the forward pass, for each
-    product has two more, the gradients of both its factors. Arguments: see `forward_flops`."""
+    """Return the operations of a forward and backward pass in which all parameters are trained: three times the forward
+    pass, for each product has two more, the gradients of both its factors. Arguments: see `forward_flops`."""
     return 3 * forward_flops(model, lengths, num_predicted=num_predicted)
 
 
 def forward_flops(model: DecoderModel, lengths: Sequence[int], *, num_predicted: int | None = None) -> int:
-    """Of one forward pass over sequences of these lengths.
+    """Return the operations of one forward pass over sequences of these lengths.
 
     num_predicted: tokens that are projected to the vocabulary; None for all. The model may be on the device "meta".
     """
@@ -46,19 +46,20 @@ def forward_flops(model: DecoderModel, lengths: Sequence[int], *, num_predicted:
 
 
 def matrix_values(model: DecoderModel) -> int:
-    """Of the matrices between embedding and head that a token is multiplied with; of experts, the chosen ones."""
+    """Return the number of values of the matrices between embedding and head that a token is multiplied with; of
+    experts, the chosen ones."""
     body = [module for layer in model.layers for module in layer.modules()]
     values = sum(module.weight.numel() for module in body if isinstance(module, (nn.Linear, Router)))
     return values + sum(_chosen_values(module) for module in body if isinstance(module, MixtureOfExperts))
 
 
 def attention_products(model: DecoderModel, lengths: Sequence[int]) -> int:
-    """Multiplications of queries with the keys they see, and of attention weights with their values."""
+    """Return the multiplications of queries with the keys they see, and of attention weights with their values."""
     total = 0
     for layer in model.layers:
         found = [module for module in layer.modules() if isinstance(module, (SelfAttention, LatentAttention))]
         if not found:
-            raise ModelError(f"{type(layer).__name__} has no attention that is known here; its FLOPs cannot be told")
+            raise ModelError(f"{type(layer).__name__} has no attention that is known here; its FLOPs are unknown")
         for attention in found:
             pairs = sum(visible_pairs(length, attention.window, attention.chunk) for length in lengths)
             total += pairs * _values_per_pair(attention)
@@ -66,7 +67,8 @@ def attention_products(model: DecoderModel, lengths: Sequence[int]) -> int:
 
 
 def visible_pairs(length: int, window: int | None = None, chunk: int | None = None) -> int:
-    """How many (query, key) pairs of a sequence are visible: causal, in a window of so many tokens, within chunks."""
+    """Return how many (query, key) pairs of a sequence are visible: causal, in a window of so many tokens, within
+    chunks."""
     if chunk is not None and chunk < length:
         whole, rest = divmod(length, chunk)
         return whole * visible_pairs(chunk, window) + visible_pairs(rest, window)
@@ -75,7 +77,7 @@ def visible_pairs(length: int, window: int | None = None, chunk: int | None = No
 
 
 def _values_per_pair(attention: SelfAttention | LatentAttention) -> int:
-    """Sizes of query and value, over all heads."""
+    """Return the sizes of query and value, over all heads."""
     if isinstance(attention, SelfAttention):
         return attention.num_heads * (attention.head_dim + attention.value_dim)
     heads = attention.o_proj.in_features // attention.value_dim

@@ -43,14 +43,14 @@ def initialize(model: nn.Module, *, std: float, seed: int) -> None:
 
 
 def _own_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Parameters and persistent buffers that `module` itself holds."""
+    """Return the parameters and persistent buffers that `module` itself holds."""
     parameters = list(module.named_parameters(recurse=False))
     kept = [item for item in module.named_buffers(recurse=False) if item[0] not in module._non_persistent_buffers_set]
     return [*parameters, *kept]
 
 
 def _constant(module: nn.Module, name: str) -> float | None:
-    """What a tensor that does not start at random starts with; None for the others."""
+    """Return what a tensor that does not start at random starts with; None for the others."""
     if isinstance(module, RMSNorm):
         return 1.0 - module.offset
     if isinstance(module, LayerNorm):

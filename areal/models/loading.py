@@ -86,12 +86,12 @@ def from_config(
 
 
 def blank_model(config: Mapping[str, Any]) -> DecoderModel:
-    """The model that the content of a config.json describes, without memory: parameters have shapes only."""
+    """Return the model that the content of a config.json describes, without memory: parameters have shapes only."""
     return _blank(*_resolve(config))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Content of a folder's config.json; ModelError when there is none."""
+    """Return the content of a folder's config.json; ModelError when there is none."""
     if not folder.is_dir():
         raise ModelError(
             f"no checkpoint folder at {str(folder)!r}; give a local folder with {CONFIG_FILE} and safetensors files "
@@ -123,7 +123,7 @@ class SafetensorsFolder(Mapping[str, Tensor]):
         return iter(self._owner)
 
     def __len__(self) -> int:
-        """Number of tensors."""
+        """Return the number of tensors."""
         return len(self._owner)
 
 
@@ -135,7 +135,7 @@ class StoredTensor:
         self.shape = torch.Size(self._part.get_shape())
 
     def read(self, box: Box | None = None) -> Tensor:
-        """A part, or all; in the stored dtype. Raises ModelError when the file does not give it."""
+        """Return a part, or all; in the stored dtype. Raises ModelError when the file does not give it."""
         try:
             found: Tensor = self._part[box if box is not None else ...]
         except (SafetensorError, OSError) as error:
@@ -161,7 +161,7 @@ class SlicedFolder(Mapping[str, StoredTensor]):
         return iter(self._handles)
 
     def __len__(self) -> int:
-        """Number of tensors."""
+        """Return the number of tensors."""
         return len(self._handles)
 
 
@@ -211,7 +211,7 @@ def _resolve(config: Mapping[str, Any]) -> tuple[ModelSpec, BaseModelArgs]:
 
 
 def _blank(spec: ModelSpec, args: BaseModelArgs) -> DecoderModel:
-    """A model whose parameters have shapes but no memory."""
+    """Return a model whose parameters have shapes but no memory."""
     with torch.device("meta"):
         model: DecoderModel = spec.model_class(args)
     return model

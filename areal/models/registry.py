@@ -18,7 +18,7 @@ MODELS: Final[dict[str, str]] = {
 
 
 def get_spec(model_type: str) -> ModelSpec:
-    """The family that implements a `model_type`.
+    """Return the family that implements a `model_type`.
 
     Only names in `MODELS` are accepted, never an importable path: the name comes from a checkpoint's config.json, and a
     checkpoint must not choose what is imported. Raises ModelError with the nearest known names.

@@ -61,7 +61,7 @@ def load_reward_model(
 ) -> ValueModel:
     """Read what `save_reward_model`, or `transformers` for a classifier with one label, wrote.
 
-    Raises ModelError when the folder is no such checkpoint or of a family that is not implemented.
+    Raises ModelError when the folder is not such a checkpoint or of a family that is not implemented.
     """
     folder = Path(path)
     config = read_config(folder)
@@ -69,7 +69,7 @@ def load_reward_model(
     tensors = SafetensorsFolder(folder)
     if not any(str(name).endswith(_KIND) for name in architectures) or SCORE not in tensors:
         raise ModelError(
-            f"{folder} is no reward model: expected architectures [...{_KIND}] and a tensor {SCORE!r}, found "
+            f"{folder} is not a reward model: expected architectures [...{_KIND}] and a tensor {SCORE!r}, found "
             f"architectures {architectures}"
         )
     weight = tensors[SCORE]

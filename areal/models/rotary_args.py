@@ -62,15 +62,16 @@ class RotaryArgs:
         return float(0.1 * weight * math.log(stretch) + 1.0) ** 2
 
     def with_theta(self, theta: float) -> RotaryArgs:
-        """The same with another base."""
+        """Return the same with another base."""
         return replace(self, theta=theta)
 
     def rotated_dim(self, head_dim: int) -> int:
-        """How many dimensions of a head of `head_dim` are rotated."""
+        """Return how many dimensions of a head of `head_dim` are rotated."""
         return int(head_dim * self.partial_factor)
 
     def to_hf_config(self) -> dict[str, Any]:
-        """The fields of both spellings, so that transformers 4 and 5, and engines built on either, read the same."""
+        """Return the fields of both spellings, so that transformers 4 and 5, and engines built on either, read the
+        same."""
         scaling: dict[str, Any] | None = None
         if self.rotary_type != "default":
             scaling = {"rope_type": self.rotary_type, **self.parameters, **self.extra}
@@ -83,7 +84,8 @@ class RotaryArgs:
         return config
 
     def to_entry(self) -> dict[str, Any]:
-        """The content of `rope_parameters`. The part is always said: without it some config classes take another."""
+        """Return the content of `rope_parameters`. The part is always said: without it some config classes take
+        another."""
         return {
             "partial_rotary_factor": self.partial_factor,
             "rope_theta": self.theta,
@@ -94,7 +96,7 @@ class RotaryArgs:
 
 
 def rotary_to_hf(tables: Mapping[str, RotaryArgs | None]) -> dict[str, Any]:
-    """Fields for configs with one entry per layer type; None for layer types that are not rotated."""
+    """Return the fields for configs with one entry per layer type; None for layer types that are not rotated."""
     entries = {name: None if table is None else table.to_entry() for name, table in tables.items()}
     return {"rope_parameters": entries}
 
@@ -148,7 +150,7 @@ class _Reader:
     unread: frozenset[str] = frozenset()
 
     def flat(self) -> RotaryArgs:
-        """Of a config in which all layers are rotated alike, or by one entry."""
+        """Read a config in which all layers are rotated alike, or by one entry."""
         fields = self.fields
         outer = {name: fields.optional(name) for name in ("rope_theta", "partial_rotary_factor")}
         outer = {name: value for name, value in outer.items() if value is not None}
@@ -167,7 +169,7 @@ class _Reader:
         return found[0] if found else self._parse("rope_parameters", self._absent(outer), outer)
 
     def _refuse_unread(self, given: Mapping[str, Any], outer: Mapping[str, Any]) -> None:
-        """Raises ModelError for what says something that transformers would not do."""
+        """Raise ModelError for what says something that transformers would not do."""
         scaling = given.get("rope_scaling")
         if scaling and "rope_scaling" in self.unread:
             raise self.fields.error("rope_scaling", scaling, "the same in rope_parameters: it is overlooked here")
@@ -177,7 +179,7 @@ class _Reader:
             raise self.fields.error("rope_theta", theta, "the same in rope_parameters: it is overlooked here")
 
     def _take_rotated(self, outer: dict[str, Any]) -> None:
-        """Adds the part that the number of rotated dimensions means to what is said beside rope_parameters."""
+        """Add the part that the number of rotated dimensions means to what is said beside rope_parameters."""
         if self.rotated is None:
             return
         (name, size), fields = self.rotated, self.fields
@@ -190,7 +192,7 @@ class _Reader:
             raise fields.error(name, dim, f"the part {outer['partial_rotary_factor']} of {size}")
 
     def of_layer_type(self, layer_type: str) -> RotaryArgs:
-        """Of a config with one entry per layer type; the entries of others stay to be taken."""
+        """Read a config with one entry per layer type; the entries of others stay to be taken."""
         fields, name = self.fields, "rope_parameters"
         fields.require("rope_scaling", (None,))
         raw = fields.optional(name)
@@ -219,7 +221,7 @@ class _Reader:
         return {name: value for name, value in self.default.items() if name not in outer}
 
     def _parse(self, name: str, raw: object, outer: Mapping[str, Any]) -> RotaryArgs:
-        """name: of the field, for errors. outer: theta and part as said beside it."""
+        """Parse one entry. name: of the field, for errors. outer: theta and part as said beside it."""
         fields = self.fields
         if not isinstance(raw, dict):
             raise fields.error(name, raw, "an object")
@@ -255,7 +257,7 @@ class _Reader:
         )
 
     def _take_extra(self, name: str, rotary_type: str, values: dict[str, Any]) -> dict[str, Any]:
-        """The family's own numbers; a parameter of the type may be one of them and stays in `values` then."""
+        """Return the family's own numbers; a parameter of the type may be one of them and stays in `values` then."""
         known = frozenset().union(*ROTARY_TYPES[rotary_type])
         for key in {*self.unused} - known:
             values.pop(key, None)
@@ -270,7 +272,7 @@ class _Reader:
     def _either(
         self, name: str, key: str, values: dict[str, Any], outer: Mapping[str, Any], otherwise: Any = None
     ) -> Any:
-        """The value of `key` inside, which is taken out, or beside it, or by default."""
+        """Return the value of `key` inside, which is taken out, or beside it, or by default."""
         inside, beside = values.pop(key, None), outer.get(key)
         if inside is not None and beside is not None and inside != beside:
             raise self.fields.error(key, beside, f"the value of {name}.{key}, which is {inside!r}")

@@ -45,7 +45,8 @@ def save_pretrained(model: nn.Module, path: str | Path, *, max_shard_bytes: int 
 def save_tensors(
     args: Any, state_dict: Mapping[str, Tensor], path: str | Path, *, max_shard_bytes: int | None = None
 ) -> None:
-    """`save_pretrained` for a model that is not in one piece: its arguments, and all its tensors by our names."""
+    """Save a model that is not in one piece, as `save_pretrained` does: its arguments, and all its tensors by our
+    names."""
     tensors = get_spec(args.model_type).state_dict_adapter(args).to_hf(state_dict)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")

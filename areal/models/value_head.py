@@ -45,12 +45,12 @@ class ValueModel(nn.Module):
         *,
         attention: AttentionBackend | None = None,
     ) -> Tensor:
-        """Values, float32 [T]; arguments as in `CausalModel.forward`."""
+        """Return the values, float32 [T]; arguments as in `CausalModel.forward`."""
         hidden = self.backbone.hidden(tokens, positions, cu_seqlens, max_seqlen, tree_attn_meta, attention=attention)
         return self.values(hidden)
 
     def values(self, hidden: Tensor) -> Tensor:
-        """Values, float32 [T], of hidden states [T, hidden_size]."""
+        """Return the values, float32 [T], of hidden states [T, hidden_size]."""
         return self.head(hidden).squeeze(-1).to(torch.float32)
 
     @property

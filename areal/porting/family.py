@@ -65,7 +65,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Power:
-    """factor times an expression to a power, for what is no product of fields: (nope + rope) ** -0.5.
+    """factor times an expression to a power, for what is not a product of fields: (nope + rope) ** -0.5.
     JSON: {"kind": "power", "factor": 1.0, "base": ..., "exponent": -0.5}."""
 
     factor: float

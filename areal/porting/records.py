@@ -114,7 +114,7 @@ class LayerRoles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roles:
+class ModelRoles:
     """Where the parts of a model are, by qualified module name."""
 
     embedding: str
@@ -158,7 +158,7 @@ class Inference:
     spec: ArchitectureSpec
     weights: Mapping[str, Tensor]
     """Canonical state dict of the reference model."""
-    roles: Roles
+    roles: ModelRoles
     evidence: tuple[Evidence, ...]
     parity: float
     """max |difference of logits|."""

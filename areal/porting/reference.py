@@ -83,7 +83,8 @@ class ReferenceArgs:
 
 
 def build(spec: ArchitectureSpec) -> DecoderModel:
-    """The model with memory for its parameters but no values in them; under `torch.device("meta")` without memory.
+    """Return the model with memory for its parameters but no values in them; under `torch.device("meta")` without
+    memory.
 
     Raises UnsupportedError for a combination that the blocks lack.
     """
@@ -111,7 +112,7 @@ def build(spec: ArchitectureSpec) -> DecoderModel:
 
 
 def load(spec: ArchitectureSpec, weights: Mapping[str, Tensor]) -> DecoderModel:
-    """The model with these weights (canonical names; not copied), in evaluation mode.
+    """Return the model with these weights (canonical names; not copied), in evaluation mode.
 
     Raises ValueError naming what is missing, unknown or of another shape.
     """
@@ -135,7 +136,7 @@ def load(spec: ArchitectureSpec, weights: Mapping[str, Tensor]) -> DecoderModel:
 
 @torch.no_grad()
 def logits(spec: ArchitectureSpec, weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-    """Logits [B, T, vocab_size] of tokens [B, T]: the rows are packed as B documents into one forward."""
+    """Return the logits [B, T, vocab_size] of tokens [B, T]: the rows are packed as B documents into one forward."""
     batch, length = tokens.shape
     bounds = torch.arange(0, batch * length + 1, length, dtype=torch.int32)
     flat: Tensor = load(spec, weights)(tokens.flatten(), torch.arange(length).repeat(batch), bounds, length)
@@ -143,7 +144,7 @@ def logits(spec: ArchitectureSpec, weights: Mapping[str, Tensor], tokens: Tensor
 
 
 def norm(spec: NormSpec, shape: int | tuple[int, ...]) -> RMSNorm | LayerNorm:
-    """A norm with weights of `shape`."""
+    """Return a norm with weights of `shape`."""
     if spec.kind == "layer":
         return LayerNorm(shape, spec.eps, offset=spec.offset, weight=spec.weight, bias=spec.bias)
     if spec.bias:
@@ -152,7 +153,7 @@ def norm(spec: NormSpec, shape: int | tuple[int, ...]) -> RMSNorm | LayerNorm:
 
 
 def rotary(spec: RotarySpec) -> Rotary:
-    """A table of rotations."""
+    """Return a table of rotations."""
     return Rotary(
         RotaryArgs(theta=spec.theta, rotary_type=spec.type, parameters=dict(spec.parameters)),
         spec.dim,
@@ -163,7 +164,7 @@ def rotary(spec: RotarySpec) -> Rotary:
 
 
 def positions(spec: PositionSpec, hidden_size: int) -> nn.Module:
-    """Absolute positions, from positions [T] to [T, hidden_size]."""
+    """Return the absolute positions, from positions [T] to [T, hidden_size]."""
     if spec.kind == "learned":
         return LearnedPositions(spec.num_positions, hidden_size, offset=spec.offset)
     return SinusoidalPositions(
@@ -172,7 +173,7 @@ def positions(spec: PositionSpec, hidden_size: int) -> nn.Module:
 
 
 def head_transform(spec: HeadTransformSpec, hidden_size: int) -> HeadTransform:
-    """What stands between the final norm and the head."""
+    """Return what stands between the final norm and the head."""
     return HeadTransform(hidden_size, activation=spec.activation, bias=spec.bias, norm=norm(spec.norm, hidden_size))
 
 
@@ -184,7 +185,7 @@ def attention(
     window: int | None = None,
     chunk: int | None = None,
 ) -> SelfAttention | LatentAttention:
-    """An attention layer; window and chunk as in `LayerSpec`."""
+    """Return an attention layer; window and chunk as in `LayerSpec`."""
     if isinstance(spec, LatentAttentionSpec):
         return _latent_attention(spec, hidden_size, layer, window, chunk)
     heads = {"query": spec.num_heads, "key": spec.num_kv_heads}
@@ -253,7 +254,7 @@ def _latent_attention(
 
 
 def feed_forward(spec: MlpSpec | MoeSpec, hidden_size: int) -> GatedMLP | MLP | MixtureOfExperts:
-    """A feed-forward layer, or a mixture of experts."""
+    """Return a feed-forward layer, or a mixture of experts."""
     if isinstance(spec, MlpSpec):
         return _mlp(spec, hidden_size)
     experts = spec.experts
@@ -307,7 +308,7 @@ def _mlp(spec: MlpSpec, hidden_size: int) -> GatedMLP | MLP:
 
 
 def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
-    """A decoder block; `spec.rotary` is the model's business."""
+    """Return a decoder block; `spec.rotary` is the model's business."""
     names = BLOCK_NORMS[spec.block]
     optional = OPTIONAL_NORMS.get(spec.block, frozenset())
     if not set(names) - optional <= set(spec.norms) <= set(names):

@@ -68,7 +68,7 @@ SKIPPED: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Subject:
+class VerifiedConfig:
     """A type to check."""
 
     model_type: str
@@ -79,7 +79,7 @@ class Subject:
 
 
 def alternatives(name: str, value: Any, chance: random.Random) -> list[Any]:
-    """Other values for a field, by its type only."""
+    """Return other values for a field, by its type only."""
     if "rope_parameters" in name and isinstance(value, dict):
         if any(isinstance(entry, dict) for entry in value.values()):
             return [{key: chance.choice(ROPE) for key in value}]
@@ -104,7 +104,8 @@ def alternatives(name: str, value: Any, chance: random.Random) -> list[Any]:
 def perturbed(
     base: dict[str, Any], named: dict[str, dict[str, Any]], trials: int, chance: random.Random
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The base config, the named changes, every field changed alone, `trials` joint changes of two to four fields."""
+    """Yield the base config, the named changes, every field changed alone, `trials` joint changes of two to four
+    fields."""
     yield "base", {}
     yield from named.items()
     single = [
@@ -122,7 +123,8 @@ def perturbed(
 
 @torch.no_grad()
 def randomize(model: nn.Module, seed: int) -> None:
-    """Random weights on the scale of trained ones; 1-d parameters and learned buffers vary around what they were."""
+    """Draw random weights on the scale of trained ones; 1-d parameters and learned buffers vary around what they
+    were."""
     generator = torch.Generator().manual_seed(seed)
     persistent = set(model.state_dict())
     tensors = [*model.named_parameters(), *((n, b) for n, b in model.named_buffers() if n in persistent)]
@@ -147,7 +149,7 @@ class Refused(Exception):
 
 
 def reference(model_type: str, overrides: dict[str, Any], seed: int) -> Any:
-    """A transformers model of the config, with random weights."""
+    """Return a transformers model of the config, with random weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
@@ -164,13 +166,13 @@ def reference(model_type: str, overrides: dict[str, Any], seed: int) -> Any:
 
 @torch.no_grad()
 def expected_logits(model: Any, documents: list[torch.Tensor]) -> torch.Tensor:
-    """Each document alone, without padding: [sum of lengths, vocab]."""
+    """Return each document alone, without padding: [sum of lengths, vocab]."""
     return torch.cat([model(document[None]).logits[0] for document in documents])
 
 
 @torch.no_grad()
 def packed_logits(model: Any, documents: list[torch.Tensor]) -> torch.Tensor:
-    """All documents in one packed forward."""
+    """Return all documents in one packed forward."""
     lengths = torch.tensor([0, *(len(document) for document in documents)])
     positions = torch.cat([torch.arange(len(document)) for document in documents])
     bounds = lengths.cumsum(0).to(torch.int32)
@@ -178,7 +180,7 @@ def packed_logits(model: Any, documents: list[torch.Tensor]) -> torch.Tensor:
 
 
 def difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference over the tolerance; above 1 is wrong."""
+    """Return the largest difference over the tolerance; above 1 is wrong."""
     if not expected.isfinite().all():
         raise Refused("transformers gives no finite logits")
     error = (actual - expected).abs().max().item()
@@ -186,7 +188,7 @@ def difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def check(model_type: str, config: dict[str, Any], seed: int) -> float:
-    """Worst difference of loading and of writing back, over the tolerance. Raises Refused."""
+    """Return the worst difference of loading and of writing back, over the tolerance. Raises Refused."""
     from transformers import AutoModelForCausalLM
 
     from areal.api import ModelError
@@ -221,13 +223,14 @@ def check(model_type: str, config: dict[str, Any], seed: int) -> float:
 
 
 def is_rounding(worst: float, rounding: float) -> bool:
-    """Whether a difference is what rounding in another order makes of an unstable config. What differs by more than
-    that is wrong, however unstable it is."""
+    """Return whether a difference is what rounding in another order makes of an unstable config. What differs by more
+    than that is wrong, however unstable it is."""
     return rounding > UNSTABLE and worst <= MOST_ROUNDING * rounding
 
 
 def _rounding(model: Any, documents: list[torch.Tensor], expected: torch.Tensor) -> float:
-    """How far the logits are from those in double precision, over the tolerance; 0 where these cannot be computed."""
+    """Return how far the logits are from those in double precision, over the tolerance; 0 where these cannot be
+    computed."""
     if getattr(model, "_can_set_experts_implementation", bool)():
         model.set_experts_implementation("eager")  # grouped kernels are for single precision only
     try:
@@ -236,8 +239,8 @@ def _rounding(model: Any, documents: list[torch.Tensor], expected: torch.Tensor)
         return 0.0
 
 
-def verify(subject: Subject, *, trials: int, seed: int) -> dict[str, Any]:
-    """Counts, every named config's outcome, and every config that was wrong, crashed or was refused."""
+def verify(subject: VerifiedConfig, *, trials: int, seed: int) -> dict[str, Any]:
+    """Return the counts, every named config's outcome, and every config that was wrong, crashed or was refused."""
     from transformers import AutoConfig
 
     model_type, base = subject.model_type, subject.base
@@ -278,11 +281,12 @@ def verify(subject: Subject, *, trials: int, seed: int) -> dict[str, Any]:
 
 
 class ArgumentsError(Exception):
-    """There is nothing to verify: a type that is not registered, a file that is no list of configs."""
+    """There is nothing to verify: a type that is not registered, a file that is not a list of configs."""
 
 
-def subjects(wanted: list[str], tiny: Path | None) -> list[Subject]:
-    """What to check: the wanted types, or every registered one that transformers knows. Raises ArgumentsError."""
+def subjects(wanted: list[str], tiny: Path | None) -> list[VerifiedConfig]:
+    """Return what to check: the wanted types, or every registered one that transformers knows. Raises
+    ArgumentsError."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     from areal.models.registry import MODELS
@@ -300,12 +304,12 @@ def subjects(wanted: list[str], tiny: Path | None) -> list[Subject]:
         kwargs = given.get(model_type) or _made_up(model_type)
         base = {name: value for name, value in kwargs.items() if name != "model_type"}
         synthetic = (entry for entry in data.get("synthetic", ()) if entry["base"] == model_type)
-        found.append(Subject(model_type, base, {entry["name"]: entry["overrides"] for entry in synthetic}))
+        found.append(VerifiedConfig(model_type, base, {entry["name"]: entry["overrides"] for entry in synthetic}))
     return found
 
 
 def _given(tiny: Path | None) -> dict[str, Any]:
-    """Content of --tiny. Raises ArgumentsError where it is not what the module says."""
+    """Return the content of --tiny. Raises ArgumentsError where it is not what the module says."""
     if tiny is None:
         return {}
     try:
@@ -318,7 +322,7 @@ def _given(tiny: Path | None) -> dict[str, Any]:
     for name, keys in needed.items():
         entries = data.get(name, [])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) and keys <= {*entry} for entry in entries):
-            raise ArgumentsError(f"{name} in {tiny} of --tiny is no list of objects with {', '.join(sorted(keys))}")
+            raise ArgumentsError(f"{name} in {tiny} of --tiny is not a list of objects with {', '.join(sorted(keys))}")
     return data
 
 

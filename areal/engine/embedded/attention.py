@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from areal.models.blocks.rectangles import AttentionOptions
+from areal.models.blocks.padded_attention import AttentionOptions
 
 _MIN_LENGTH = 64
 _MIN_SLOTS = 8

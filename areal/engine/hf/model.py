@@ -22,7 +22,7 @@ from torch import nn
 from transformers.utils import ModelOutput
 
 from areal.api import CheckpointError, ModelError
-from areal.models.blocks.rectangles import MAX_PADDING_RATIO, make_rectangle, restoring_order
+from areal.models.blocks.padded_attention import MAX_PADDING_RATIO, make_rectangle, restoring_order
 from areal.models.saving import CONFIG_FILE, carry_over, check_replaceable
 from areal.utils.atomic import atomic_directory, remove_leftovers
 

@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 
 
 def gelu_tanh(inputs: Tensor) -> Tensor:
-    """GELU by a hyperbolic tangent (arXiv 1606.08415), within 1e-3 of the exact one."""
+    """Return the GELU by a hyperbolic tangent (arXiv 1606.08415), within 1e-3 of the exact one."""
     return functional.gelu(inputs, approximate="tanh")
 
 
 def clipped_gelu(inputs: Tensor) -> Tensor:
-    """GELU, at most 10."""
+    """Return the GELU, at most 10."""
     return functional.gelu(inputs).clamp(-10, 10)
 
 
 def quick_gelu(inputs: Tensor) -> Tensor:
-    """GELU by a logistic function: x * sigmoid(1.702 x)."""
+    """Return the GELU by a logistic function: x * sigmoid(1.702 x)."""
     return inputs * torch.sigmoid(1.702 * inputs)
 
 
 def squared_relu(inputs: Tensor) -> Tensor:
-    """max(0, x) squared (arXiv 2109.08668)."""
+    """Return max(0, x) squared (arXiv 2109.08668)."""
     return functional.relu(inputs).square()
 
 
 def laplace(inputs: Tensor) -> Tensor:
-    """Cumulative Laplace-like function of MEGA (arXiv 2209.10655), close to a squared ReLU but bounded."""
+    """Return the cumulative Laplace-like function of MEGA (arXiv 2209.10655), close to a squared ReLU but bounded."""
     return 0.5 * (1.0 + torch.erf((inputs - 0.707107) / (0.282095 * math.sqrt(2.0))))
 
 
 def sqrt_softplus(inputs: Tensor) -> Tensor:
-    """Square root of log(1 + exp(x))."""
+    """Return the square root of log(1 + exp(x))."""
     return functional.softplus(inputs).sqrt()
 
 
 def linear(inputs: Tensor) -> Tensor:
-    """The inputs."""
+    """Return the inputs."""
     return inputs
 
 
@@ -99,7 +99,7 @@ class XIELU(nn.Module):
         self.register_buffer("eps", torch.tensor(-1e-6))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Any shape."""
+        """Return any shape."""
         above = functional.softplus(self.alpha_p)
         below = self.beta + functional.softplus(self.alpha_n)
         curved = torch.where(
@@ -114,8 +114,8 @@ ACTIVATION_NAMES: Final = frozenset(ACTIVATIONS) | frozenset(LEARNED_ACTIVATIONS
 
 
 def activation(name: str, *, learned: bool = False) -> Activation:
-    """The activation of that name. learned: whether it may be a module with parameters, which a layer has to store.
-    Raises ModelError for an unknown one."""
+    """Return the activation of that name. learned: whether it may be a module with parameters, which a layer has to
+    store. Raises ModelError for an unknown one."""
     if learned and name in LEARNED_ACTIVATIONS:
         return LEARNED_ACTIVATIONS[name]()
     if name not in ACTIVATIONS:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @functools.lru_cache(maxsize=64)
 def alibi_slopes(num_heads: int, factor: float, device: torch.device) -> Tensor:
-    """Slope of each head times `factor`: float32 [num_heads]. The same tensor for the same arguments.
+    """Return the slope of each head times `factor`: float32 [num_heads]. The same tensor for the same arguments.
 
     A power of two of heads has the geometric series from 2^(-8/n) on; other numbers take the series of the power below,
     and then every second slope of the power above, as the paper's code does.

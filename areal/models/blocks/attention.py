@@ -14,7 +14,7 @@ from torch import nn
 
 from areal.api import ModelError
 from areal.models.blocks.alibi import alibi_slopes
-from areal.models.blocks.rectangles import (
+from areal.models.blocks.padded_attention import (
     MAX_PADDING_RATIO,
     AttentionOptions,
     Visibility,

@@ -103,7 +103,7 @@ class DecoderModel(nn.Module):
         *,
         attention: AttentionBackend | None = None,
     ) -> Tensor:
-        """Logits [T, vocab_size]; see `CausalModel.forward`."""
+        """Return the logits [T, vocab_size]; see `CausalModel.forward`."""
         hidden = self.hidden(tokens, positions, cu_seqlens, max_seqlen, tree_attn_meta, attention=attention)
         return self.project(hidden)
 
@@ -117,7 +117,7 @@ class DecoderModel(nn.Module):
         *,
         attention: AttentionBackend | None = None,
     ) -> Tensor:
-        """Final-norm output [T, hidden_size]; see `CausalModel.hidden`."""
+        """Return the final-norm output [T, hidden_size]; see `CausalModel.hidden`."""
         if tree_attn_meta is not None:
             raise ModelError("tree_attn_meta is set, but shared-prefix attention is not implemented; pass None")
         if attention is None:
@@ -137,7 +137,7 @@ class DecoderModel(nn.Module):
         return hidden if self.norm is None else self.norm(hidden)
 
     def project(self, hidden: Tensor) -> Tensor:
-        """Vocabulary logits, [..., hidden_size] -> [..., vocab_size]; includes logit scaling and softcap."""
+        """Return the vocabulary logits, [..., hidden_size] -> [..., vocab_size]; includes logit scaling and softcap."""
         # A piece of a pipeline has no embedding, and a head with a matrix of its own.
         embedding = None if self.embed_tokens is None else self.embed_tokens.weight
         if self.head_transform is not None:
@@ -159,7 +159,7 @@ class DecoderModel(nn.Module):
         return shortest_limit(self.rotaries)
 
     def set_gradient_checkpointing(self, enabled: bool) -> None:
-        """Whether blocks drop their activations and recompute them in the backward pass."""
+        """Set whether blocks drop their activations and recompute them in the backward pass."""
         self._gradient_checkpointing = enabled
 
     def save_pretrained(self, path: str | Path, *, max_shard_bytes: int | None = None) -> None:
@@ -184,8 +184,8 @@ def _per_layer(rotary: Rotary | Sequence[Rotary | None] | None, num_layers: int)
 
 
 def _check_rotated(layers: Iterable[nn.Module], rotaries: Iterable[Rotary | None]) -> None:
-    """An odd number of rotated dimensions is rounded up, which a head may be too small for: one of a single dimension
-    would silently become two, by broadcasting."""
+    """Check the size of heads: an odd number of rotated dimensions is rounded up, which a head may be too small for:
+    one of a single dimension would silently become two, by broadcasting."""
     for layer, rotary in zip(layers, rotaries, strict=True):
         attention = getattr(layer, "self_attn", None)
         size = getattr(attention, "rope_dim", getattr(attention, "head_dim", None))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def inverse_frequencies(args: RotaryArgs, dim: int) -> tuple[Tensor, ...]:
-    """Radians per position of each pair of dimensions, float32 [dim / 2], an odd dim rounded up.
+    """Return the radians per position of each pair of dimensions, float32 [dim / 2], an odd dim rounded up.
 
     One table; or two, where documents longer than `original_max_position_embeddings` have the second. Raises ModelError
     for a type that is not implemented.
@@ -43,7 +43,8 @@ def inverse_frequencies(args: RotaryArgs, dim: int) -> tuple[Tensor, ...]:
 
 
 def attention_magnitude(args: RotaryArgs) -> float:
-    """Factor on cosine and sine, which sharpens attention over stretched positions: YaRN section 3.4, LongRoPE."""
+    """Return the factor on cosine and sine, which sharpens attention over stretched positions: YaRN section 3.4,
+    LongRoPE."""
     parameters = args.parameters
     if args.rotary_type not in ("yarn", "longrope"):
         return 1.0
@@ -95,7 +96,8 @@ def _yarn(wavelengths: Tensor, args: RotaryArgs, dim: int) -> Tensor:
 
 
 def _longrope(wavelengths: Tensor, args: RotaryArgs) -> tuple[Tensor, Tensor]:
-    """Every wavelength is stretched by a factor of its own, other ones for documents beyond the original context."""
+    """Return every wavelength is stretched by a factor of its own, other ones for documents beyond the original
+    context."""
     tables = []
     for name in ("short_factor", "long_factor"):
         factors = torch.tensor(args.parameters[name], dtype=torch.float32)

@@ -77,7 +77,7 @@ class MLP(nn.Module):
 def gated_product(
     gate: Tensor, up: Tensor, activation: Activation, *, clamp: float | None = None, up_offset: float = 0.0
 ) -> Tensor:
-    """What `GatedMLP` computes between its matrices; element-wise over any shape."""
+    """Return what `GatedMLP` computes between its matrices; element-wise over any shape."""
     if clamp is not None:
         gate, up = gate.clamp(max=clamp), up.clamp(-clamp, clamp)
     if up_offset:

@@ -152,7 +152,8 @@ class Experts(nn.Module):
         self.up_offset = up_offset
 
     def forward(self, hidden: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
-        """Weighted sum of each token's experts: [T, hidden_size], [T, top_k], [T, top_k] -> [T, hidden_size]."""
+        """Return the weighted sum of each token's experts: [T, hidden_size], [T, top_k], [T, top_k] -> [T,
+        hidden_size]."""
         top_k = experts.shape[1]
         num_experts = self.up_proj.shape[0]
         # Sorting brings the tokens of one expert together; `order` indexes (token, choice) pairs.

@@ -63,7 +63,7 @@ class SinusoidalPositions(nn.Module):
         return torch.stack(parts, -1).flatten(1) if self.interleaved else torch.cat(parts, -1)
 
     def _frequencies(self, device: torch.device) -> Tensor:
-        """float32 [hidden_size / 2], rounded as in the code that models with each series were trained with."""
+        """Return float32 [hidden_size / 2], rounded as in the code that models with each series were trained with."""
         index = torch.arange(self._num_frequencies, dtype=torch.float32, device=device)
         if self._endpoint:
             return torch.exp(index * -(math.log(10000.0) / (self._num_frequencies - 1)))
@@ -71,7 +71,7 @@ class SinusoidalPositions(nn.Module):
 
 
 def require_within(positions: Tensor, num_positions: int) -> None:
-    """ModelError for a position that the model has no row for."""
+    """Raise ModelError for a position that the model has no row for."""
     # On the meta device nothing is computed, so that there is nothing to look at.
     if positions.numel() and not positions.is_meta and int(positions.max()) >= num_positions:
         raise ModelError(

@@ -103,7 +103,7 @@ class Rotary:
         return (1 + self._growth * torch.log(1 + steps)).to(dtype)[:, None, None]
 
     def _select(self, positions: Tensor, cu_seqlens: Tensor | None) -> Tensor:
-        """Frequencies [dim / 2] of all tokens, or [T, 1, dim / 2] where documents differ."""
+        """Return the frequencies [dim / 2] of all tokens, or [T, 1, dim / 2] where documents differ."""
         tables = self._frequencies.get(positions.device)
         if tables is None:
             with torch.device("cpu"):
@@ -133,18 +133,19 @@ def rotate(heads: Tensor, rotation: Rotation | None) -> Tensor:
 
 
 def scale_query(heads: Tensor, rotation: Rotation | None) -> Tensor:
-    """Queries [T, num_heads, head_dim] times the factor of their positions, where the rotation has one."""
+    """Return the queries [T, num_heads, head_dim] times the factor of their positions, where the rotation has one."""
     return heads if rotation is None or rotation.query_scale is None else heads * rotation.query_scale
 
 
 def shortest_limit(rotaries: Iterable[Rotary | None]) -> int | None:
-    """Number of tokens up to which all of these rotate every document alike; None when lengths do not matter."""
+    """Return the number of tokens up to which all of these rotate every document alike; None when lengths do not
+    matter."""
     limits = [rotary.length_limit for rotary in rotaries if rotary is not None and rotary.length_limit is not None]
     return min(limits, default=None)
 
 
 def _documents_longer_than(limit: int, positions: Tensor, cu_seqlens: Tensor | None) -> Tensor:
-    """bool [T]: whether the document of each token has more than `limit` tokens."""
+    """Return bool [T]: whether the document of each token has more than `limit` tokens."""
     starts = torch.ones_like(positions, dtype=torch.bool)
     if cu_seqlens is None:
         starts[1:] = positions[1:] != positions[:-1] + 1

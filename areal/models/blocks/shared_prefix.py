@@ -15,7 +15,7 @@ import torch
 
 from areal.api import ModelError
 from areal.models.blocks.attention import PackedAttention
-from areal.models.blocks.rectangles import (
+from areal.models.blocks.padded_attention import (
     MAX_PADDING_RATIO,
     AttentionOptions,
     Rectangle,

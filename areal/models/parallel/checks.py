@@ -64,7 +64,7 @@ def _experts(name: str, module: Experts, dims: ParallelDims) -> Iterator[str]:
 
 
 def _splits(name: str, module: nn.Module, dims: ParallelDims, table: Mapping[str, Shard]) -> Iterator[str]:
-    """Heads and vocabularies have rules of their own."""
+    """Yield the heads and vocabularies have rules of their own."""
     ways = dims.etp if isinstance(module, Experts) and dims.ep > 1 else dims.tp
     if ways == 1 or "self_attn" in name or name in VOCABULARY_MODULES:
         return
@@ -76,6 +76,6 @@ def _splits(name: str, module: nn.Module, dims: ParallelDims, table: Mapping[str
 
 
 def _general(name: str) -> str:
-    """Layers of one kind are named once."""
+    """Return the layers of one kind are named once."""
     parts = name.split(".")
     return ".".join([*parts[:1], "*", *parts[2:]]) if parts[0] == "layers" else name

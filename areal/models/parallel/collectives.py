@@ -24,38 +24,42 @@ _reduce_into: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_
 
 
 def enter(tensor: Tensor, group: ProcessGroup) -> Tensor:
-    """A replicated tensor, from here on used by each rank for a part: its gradients are summed over the ranks."""
+    """Return a replicated tensor, from here on used by each rank for a part: its gradients are summed over the
+    ranks."""
     entered: Tensor = _Enter.apply(tensor, group)
     return entered
 
 
 def leave(tensor: Tensor, group: ProcessGroup) -> Tensor:
-    """Partial to replicated: the sum over the ranks. The gradient is replicated, so every rank's own is right."""
+    """Return the partial to replicated: the sum over the ranks. The gradient is replicated, so every rank's own is
+    right."""
     left: Tensor = _Leave.apply(tensor, group)
     return left
 
 
 def enter_gathered(tensor: Tensor, group: ProcessGroup, dim: int = 0) -> Tensor:
-    """All ranks' pieces, end to end along `dim`, each rank using the whole for a part; gradients are summed, and each
-    rank gets those of its piece."""
+    """Return all ranks' pieces, end to end along `dim`, each rank using the whole for a part; gradients are summed, and
+    each rank gets those of its piece."""
     entered: Tensor = _EnterGathered.apply(tensor, group, dim)
     return entered
 
 
 def leave_scattered(tensor: Tensor, group: ProcessGroup) -> Tensor:
-    """Partial to pieces: the sum over the ranks, of which each keeps its equal piece of dimension 0."""
+    """Return the partial to pieces: the sum over the ranks, of which each keeps its equal piece of dimension 0."""
     left: Tensor = _LeaveScattered.apply(tensor, group)
     return left
 
 
 def take_piece(tensor: Tensor, group: ProcessGroup) -> Tensor:
-    """Replicated to pieces: each rank keeps its equal piece of dimension 0; the gradient is that of the whole."""
+    """Return the replicated to pieces: each rank keeps its equal piece of dimension 0; the gradient is that of the
+    whole."""
     piece: Tensor = _TakePiece.apply(tensor, group)
     return piece
 
 
 def join_pieces(tensor: Tensor, group: ProcessGroup) -> Tensor:
-    """Pieces to replicated: all ranks' pieces end to end along dimension 0; each rank keeps its piece's gradient."""
+    """Return the pieces to replicated: all ranks' pieces end to end along dimension 0; each rank keeps its piece's
+    gradient."""
     joined: Tensor = _JoinPieces.apply(tensor, group)
     return joined
 
@@ -63,7 +67,7 @@ def join_pieces(tensor: Tensor, group: ProcessGroup) -> Tensor:
 def exchange(
     tensor: Tensor, group: ProcessGroup, send: Sequence[int] | None = None, receive: Sequence[int] | None = None
 ) -> Tensor:
-    """Rows sent to each rank, in its order; returns the rows that came, in the order of their senders.
+    """Return the rows sent to each rank, in its order; returns the rows that came, in the order of their senders.
 
     send, receive: numbers of rows for and from each rank; None for equal parts.
     """

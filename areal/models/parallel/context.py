@@ -89,7 +89,8 @@ class ParallelAttention:
 
 
 def _repeated(heads: Tensor, size: int, num_query_heads: int) -> Tensor:
-    """Keys or values [T, heads, dim] as so many heads that every rank gets an equal share, next to its queries."""
+    """Return the keys or values [T, heads, dim] as so many heads that every rank gets an equal share, next to its
+    queries."""
     number = heads.shape[1]
     if number % size == 0:
         return heads

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def shard_blocks(model: Any, plan: ParallelPlan, meshes: Meshes) -> None:
-    """Each block of a DecoderModel is a unit that is gathered and given back; the experts of a mixture have a mesh of
+    """Make each block of a DecoderModel a unit that is gathered and given back; the experts of a mixture have a mesh of
     their own where they are split by number."""
     for layer in model.layers.values() if isinstance(model.layers, nn.ModuleDict) else model.layers:
         if plan.dims.ep > 1:
@@ -80,7 +80,7 @@ def _policy(plan: ParallelPlan) -> MixedPrecisionPolicy:
 
 
 def _home(plan: ParallelPlan, mesh: DeviceMesh) -> OffloadPolicy:
-    """Where shards live between passes."""
+    """Return where shards live between passes."""
     if not plan.offload_parameters:
         return OffloadPolicy()
     return CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")

@@ -1,4 +1,4 @@
-"""How many ranks there are along each way of splitting a model, and which combinations exist. No torch here."""
+"""Holds the number of ranks along each way of splitting a model, and checks which combinations exist. No torch here."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ParallelDims(Config):
         return dims
 
     def describe(self, *, all_sizes: bool = False) -> str:
-        """Sizes above 1, outermost first, e.g. "pp=2 dp_shard=4 tp=2"; "one process" when there are none."""
+        """Return the sizes above 1, outermost first, e.g. "pp=2 dp_shard=4 tp=2"; "one process" when there are none."""
         order = ("pp", "dp_replicate", "dp_shard", "cp", "tp", *(("ep", "etp") if not all_sizes else ()))
         shown = [f"{name}={getattr(self, name)}" for name in order if all_sizes or getattr(self, name) != 1]
         return " ".join(shown) or "one process"

@@ -40,7 +40,7 @@ def adopt(
 
 
 def local_part(parameter: Tensor) -> Tensor:
-    """The part of a parameter that this rank holds of a mesh; differentiable."""
+    """Return the part of a parameter that this rank holds of a mesh; differentiable."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 

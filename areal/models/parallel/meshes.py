@@ -51,13 +51,13 @@ class Meshes:
         return torch.device(kind) if kind == "cpu" else torch.device(kind, torch.accelerator.current_device_index())
 
     def group(self, name: str) -> ProcessGroup:
-        """The group of this process in a one-dimensional mesh, by the name of the field."""
+        """Return the group of this process in a one-dimensional mesh, by the name of the field."""
         mesh: DeviceMesh = getattr(self, name)
         return mesh.get_group()
 
 
 def build_meshes(dims: ParallelDims, device_type: str) -> Meshes:
-    """The groups for `dims`, which has to be resolved; every process calls this, after init_process_group.
+    """Return the groups for `dims`, which has to be resolved; every process calls this, after init_process_group.
 
     Raises ConfigError when the number of processes is another.
     """

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def pieces_of(num_layers: int, number: int) -> list[range]:
-    """Layers of each piece, equal up to one."""
+    """Return the layers of each piece, equal up to one."""
     bounds = [round(piece * num_layers / number) for piece in range(number + 1)]
     return [range(bounds[piece], bounds[piece + 1]) for piece in range(number)]
 
 
 def take_part(model: nn.Module, pieces: Sequence[int], number: int, *, projects: bool = True) -> nn.Module:
-    """Some of the `number` pieces of a DecoderModel as one decoder, sharing its modules; the first piece embeds, the
-    last norms and projects (projects: whether anybody asks for that).
+    """Return some of the `number` pieces of a DecoderModel as one decoder, sharing its modules; the first piece embeds,
+    the last norms and projects (projects: whether anybody asks for that).
 
     A tied embedding that projects is in the part with the last piece too: unless one part has both ends, there are two
     copies of it, whose gradients have to be summed (`copies_of`). Raises ModelError when a piece would have no layer.
@@ -61,13 +61,13 @@ def take_part(model: nn.Module, pieces: Sequence[int], number: int, *, projects:
 
 
 def is_tied(model: nn.Module) -> bool:
-    """Whether a DecoderModel projects with its embedding."""
+    """Return whether a DecoderModel projects with its embedding."""
     whole: Any = model
     return whole.lm_head is None or whole.lm_head.weight is None
 
 
 def copies_of(part: nn.Module) -> frozenset[str]:
-    """Parameters of a part that the part with the first piece has as well."""
+    """Return the parameters of a part that the part with the first piece has as well."""
     own: Any = part
     is_copy = own.embed_tokens is not None and 0 not in own.layers_of
     return frozenset({"embed_tokens.weight"} if is_copy else ())
@@ -88,7 +88,8 @@ class _Part:
         piece: int,
         received: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states after the layers of `piece`; received: those of the piece before, None for the first."""
+        """Return the hidden states after the layers of `piece`; received: those of the piece before, None for the
+        first."""
         hidden = self._embed(tokens, positions) if received is None else received
         rotaries = {name: self.rotaries[int(name)] for name in self.layers_of[piece]}
         distinct = dict.fromkeys(rotary for rotary in rotaries.values() if rotary is not None)

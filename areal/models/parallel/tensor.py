@@ -88,7 +88,7 @@ def apply_tensor_parallel(
 
 
 def splits_vocabulary(vocab_size: int, size: int, table: Mapping[str, Shard]) -> bool:
-    """Whether each rank has a share of the vocabulary; where it does not divide, every rank has all of it."""
+    """Return whether each rank has a share of the vocabulary; where it does not divide, every rank has all of it."""
     return "embed_tokens" in table and vocab_size % size == 0
 
 
@@ -103,28 +103,28 @@ class _Boundaries:
             self.enter, self.leave = torch.compiler.disable(self._enter), torch.compiler.disable(self._leave)
 
     def _enter(self, hidden: Tensor) -> Tensor:
-        """What flows between regions -> replicated."""
+        """Return what flows between regions -> replicated."""
         if self.sequence_parallel:
             return collectives.enter_gathered(hidden, self.group)
         return collectives.enter(hidden, self.group)
 
     def _leave(self, partial: Tensor) -> Tensor:
-        """Partial -> what flows between regions."""
+        """Return the partial -> what flows between regions."""
         if self.sequence_parallel:
             return collectives.leave_scattered(partial, self.group)
         return collectives.leave(partial, self.group)
 
     def around(self, inner: Callable[..., Tensor], module: nn.Module, hidden: Tensor, *rest: Any) -> Tensor:
-        """A region's forward."""
+        """Return a region's forward."""
         return self.leave(inner(module, self.enter(hidden), *rest))
 
     def piece_of_output(self, inner: Callable[..., Tensor], module: nn.Module, *inputs: Tensor) -> Tensor:
-        """Forward of a module that is computed as a whole by every rank, before the first region."""
+        """Return the forward of a module that is computed as a whole by every rank, before the first region."""
         whole = inner(module, *inputs)
         return collectives.take_piece(whole, self.group) if self.sequence_parallel else whole
 
     def embed(self, inner: Callable[..., Tensor], module: nn.Embedding, tokens: Tensor) -> Tensor:
-        """Embedding of tokens of which each rank knows its share of the vocabulary."""
+        """Return the embedding of tokens of which each rank knows its share of the vocabulary."""
         weight = module.weight
         rows = tokens - self.group.rank() * weight.shape[0]
         known = (rows >= 0) & (rows < weight.shape[0])
@@ -138,7 +138,7 @@ def _layers(model: Any) -> Iterator[Any]:
 
 
 def splits_of(module_name: str, module: nn.Module, table: Mapping[str, Shard]) -> Iterator[tuple[str, Shard]]:
-    """Own parameters of a module that the table splits; it names parameters, or the module for all of them.
+    """Yield the own parameters of a module that the table splits; it names parameters, or the module for all of them.
 
     A low-rank adapter of a matrix is split where the matrix is: by output features what maps to them, by input features
     what maps from them. The other one of its factors is whole on every rank.
@@ -172,13 +172,13 @@ def _split_parameters(module: nn.Module, splits: Mapping[str, Shard], mesh: Devi
 
 
 def on_first(mesh: DeviceMesh) -> Callable[[Tensor], Tensor | None]:
-    """Reads a term that every rank has, and that has to be in the sum once."""
+    """Read a term that every rank has, and that has to be in the sum once."""
     is_first = mesh.get_local_rank() == 0
     return lambda parameter: local_part(parameter) if is_first else None
 
 
 def _split_heads(attention: nn.Module, group: ProcessGroup) -> None:
-    """What the table does not say: keys and values of fewer heads than ranks, and norms over heads."""
+    """Split what the table does not say: keys and values of fewer heads than ranks, and norms over heads."""
     if not isinstance(attention, SelfAttention):
         return
     size, rank = group.size(), group.rank()
@@ -203,19 +203,21 @@ def _split_heads(attention: nn.Module, group: ProcessGroup) -> None:
 
 
 def number_of_key_value_heads(attention: SelfAttention) -> int:
-    """Of the whole layer."""
+    """Return the number for the whole layer."""
     return attention.k_proj.out_features // attention.head_dim
 
 
 def _whole_key_values(attention: nn.Module, size: int) -> tuple[nn.Linear, ...]:
-    """Projections that every rank has as a whole, reading the rows of the one head that its queries share."""
+    """Return the projections that every rank has as a whole, reading the rows of the one head that its queries
+    share."""
     if isinstance(attention, SelfAttention) and number_of_key_value_heads(attention) < size:
         return attention.k_proj, attention.v_proj
     return ()
 
 
 def _with_output_features(linear: Any) -> list[nn.Module]:
-    """The modules in a linear layer, with an adapter or without, whose parameters have a row per output feature."""
+    """Return the modules in a linear layer, with an adapter or without, whose parameters have a row per output
+    feature."""
     return [linear.base_layer, *linear.lora_B.values()] if hasattr(linear, "base_layer") else [linear]
 
 
@@ -224,7 +226,7 @@ def _reading_rows(start: int, length: int) -> Callable[[Tensor], Tensor | None]:
 
 
 def _over_all_heads(group: ProcessGroup) -> Callable[..., Tensor]:
-    """Forward of a norm whose statistics are those of all heads together."""
+    """Return the forward of a norm whose statistics are those of all heads together."""
 
     def forward(inner: Callable[..., Tensor], module: nn.Module, heads: Tensor) -> Tensor:
         normed = inner(module, collectives.enter_gathered(heads, group, heads.ndim - 1))
@@ -241,7 +243,7 @@ def _split_vocabulary(model: Any, regions: _Boundaries, *, vocabulary: bool) -> 
 
 
 def _is_partial(name: str, sequence_parallel: bool, *, vocabulary: bool) -> bool:
-    """Whether the gradient of a parameter that is not split is a term of a sum."""
+    """Return whether the gradient of a parameter that is not split is a term of a sum."""
     parts = name.split(".")
     if parts[0] == "layers":
         return sequence_parallel or parts[2] in REGIONS

@@ -1,1 +1,1 @@
-"""From the specs of many configs to expressions over config fields, and the account of every field."""
+"""Derives expressions over config fields from the specs of many configs, and accounts for every field."""

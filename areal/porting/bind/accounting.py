@@ -16,8 +16,8 @@ from areal.porting.bind.expressions import (
     same,
     walk,
 )
-from areal.porting.bind.legacy_rope import OLDER_ROTARY, unread_spellings
-from areal.porting.bind.partial_rotary import folded_fields
+from areal.porting.bind.legacy_rope import LEGACY_ROPE_FIELDS, unread_spellings
+from areal.porting.bind.partial_rotary import rotated_fields
 from areal.porting.bind.rotary import PARTIAL, THETA, filled_with_theta, is_layered, thetas_of
 from areal.porting.bind.variations import MISSING, changed
 from areal.porting.family import FieldUse, Listed, WhenEqual
@@ -61,7 +61,7 @@ class Accounts:
     binder: Binder
 
     def uses(self) -> list[FieldUse]:
-        """One for each field, sorted by name."""
+        """Return one for each field, sorted by name."""
         reader = self.binder.reader
         used = self._used()
         mentioned = mentions(self.subject)
@@ -84,7 +84,7 @@ class Accounts:
         reader, aliases = self.binder.reader, self._aliases()
         known = names | {alias for each in aliases.values() for alias in each}
         known |= {name.partition(".")[0] for name in names}
-        known |= {"model_type", "architectures", ROTARY_FIELD, *OLDER_ROTARY}
+        known |= {"model_type", "architectures", ROTARY_FIELD, *LEGACY_ROPE_FIELDS}
         written = reader.normal(self.binder.observer.base) or {}
         found = []
         for name, value in sorted((name, value) for name, value in written.items() if name not in known):
@@ -122,7 +122,7 @@ class Accounts:
     # ------------------------------------------------------------------------------------------------------- one field
 
     def _rotary(self, aliases: tuple[str, ...], *, used: bool) -> FieldUse:
-        """Raises UnsupportedError where only some of its values are proven, which args cannot say."""
+        """Raise UnsupportedError where only some of its values are proven, which args cannot say."""
         base = look_up(self.binder.observer.base, ROTARY_FIELD)
         read = {name for each in self.binder.expressions.values() for name in fields_of(each)}
         for name, reason in self.binder.restricted.items():
@@ -130,7 +130,7 @@ class Accounts:
             # A part that no expression reads is 1.0 for the reader of args, which refuses all others.
             if name == ROTARY_FIELD or (name.startswith(ROTARY_FIELD + ".") and (name in read or not whole)):
                 raise UnsupportedError("rotary settings that no expression explains", where=name, detail=reason)
-        folded = [each for each in folded_fields(self.subject, self.binder.observer.base) if each.size] if used else []
+        folded = [each for each in rotated_fields(self.subject, self.binder.observer.base) if each.size] if used else []
         # What the class makes of a config that says nothing about rotary positions.
         reader = self.binder.reader
         bare = {name: value for name, value in self.binder.observer.base.items() if name != ROTARY_FIELD}
@@ -177,7 +177,7 @@ class Accounts:
         }
 
     def _base(self, name: str) -> Any:
-        """Its value in the base config, nulls filled."""
+        """Return its value in the base config, nulls filled."""
         return look_up(self.binder.observations[0].config, name)
 
     def _type(self, name: str, values: Iterable[Any]) -> str:
@@ -190,7 +190,7 @@ class Accounts:
         return next((kind for kind in ("bool", "float", "int", "str", "list") if not kinds and kind in written), "any")
 
     def _proven(self, name: str) -> list[Any]:
-        """Values of the field in proven configs."""
+        """Return the values of the field in proven configs."""
         found: list[Any] = []
         for each in self.binder.observations:
             value = look_up(each.changes, name) if name in each.changes else look_up(each.config, name)
@@ -231,7 +231,7 @@ class Accounts:
         return FieldUse(status="used", reason=reason, **common)
 
     def _restricted_field(self, name: str, common: dict[str, Any]) -> FieldUse:
-        """A field that expressions read, but that only holds for the values that were proven.
+        """Return a field that expressions read, but that only holds for the values that were proven.
 
         Raises UnsupportedError where args cannot say so.
         """
@@ -242,7 +242,7 @@ class Accounts:
         return FieldUse(status="used", allowed=tuple(values), reason=reason, **common)
 
     def _decides(self, name: str) -> bool:
-        """Whether texts of this field, or of its entries, choose between expressions: others were never seen."""
+        """Return whether texts of this field, or of its entries, choose between expressions: others were never seen."""
         expressions = [*self.binder.expressions.values(), *self.binder.reader.rules.values()]
         for part in (part for each in expressions for part in walk(each)):
             if isinstance(part, WhenEqual) and part.field == name and isinstance(self._base(name), str):
@@ -274,7 +274,7 @@ class Accounts:
         return FieldUse(status="fixed", allowed=tuple(proven), reason=reason, **common)
 
     def _ignored(self, name: str, proven: list[Any], mentioned: str | None) -> str | None:
-        """Why the field may have any value, if it may."""
+        """Return why the field may have any value, if it may."""
         if name in self.binder.restricted:
             return None
         if name in HARMLESS_FIELDS:
@@ -307,7 +307,7 @@ class Accounts:
             changes = {**own[number % len(own)], **switch}
             if binder.reader.normal(changed(binder.observer.base, changes)) is None:
                 continue
-            outcome = binder.observer.look(changes, binder.predict, may_infer=False)
+            outcome = binder.observer.observe(changes, binder.predict, may_infer=False)
             if outcome.kind == "unsupported":
                 return 0
             count += outcome.kind != "refused"
@@ -315,7 +315,8 @@ class Accounts:
 
 
 def mentions(subject: Subject) -> dict[str, str]:
-    """Names that the modeling source reads as attributes or by getattr, with the first place: "file:line"."""
+    """Return the names that the modeling source reads as attributes or by getattr, with the first place:
+    "file:line"."""
     found: dict[str, str] = {}
     config_file = subject.config_class.__module__.rpartition(".")[2]
     files = [path for path in subject.source_files if path.stem != config_file] or list(subject.source_files)

@@ -21,9 +21,9 @@ from areal.porting.bind.base_config import (
 from areal.porting.bind.binder import Binder
 from areal.porting.bind.budget import Budget
 from areal.porting.bind.expressions import to_json
-from areal.porting.bind.legacy_rope import OLDER_ROTARY
+from areal.porting.bind.legacy_rope import LEGACY_ROPE_FIELDS
 from areal.porting.bind.observing import Observer
-from areal.porting.bind.partial_rotary import folded_fields, without_folded
+from areal.porting.bind.partial_rotary import rotated_fields, without_rotated_fields
 from areal.porting.bind.predictions import Predictions
 from areal.porting.bind.reading import learn
 from areal.porting.bind.reporting import checklist, choose, title
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 def analyse(
     subject: Subject, *, tiny: Mapping[str, Any] | None = None, budget: Budget | None = None
 ) -> ArchitectureReport:
-    """What the architecture computes for any config, proven on tiny instances.
+    """Return what the architecture computes for any config, proven on tiny instances.
 
     tiny: values for some fields of the tiny config; the rest is found. budget: what it may cost; an analysis that needs
     more ends as unsupported, naming what it was busy with. Status "unsupported" with `missing` says what
@@ -67,8 +67,8 @@ def analyse(
     clock, budget = _Clock(), budget or Budget()
     with clock.phase("tiny"):
         declared = without_aliases(subject, without_derived(subject, complete(subject, tiny or {})))
-        folded = folded_fields(subject, declared)
-        declared = without_folded(declared, folded)
+        folded = rotated_fields(subject, declared)
+        declared = without_rotated_fields(declared, folded)
         base = with_undeclared(subject, declared, {*SKIPPED, *(each.name for each in folded)})
     try:
         report = _analyse(subject, base, clock, budget, optional=base.keys() - declared.keys())
@@ -95,7 +95,8 @@ def analyse(
 
 
 def _further(subject: Subject, report: ArchitectureReport) -> list[dict[str, Any]]:
-    """Features besides the main reason that are missing as well, each at the first place where it is seen."""
+    """Return the features besides the main reason that are missing as well, each at the first place where it is
+    seen."""
     named = {str(each["feature"]) for each in report.missing}
     found: list[dict[str, Any]] = []
     try:
@@ -109,7 +110,7 @@ def _further(subject: Subject, report: ArchitectureReport) -> list[dict[str, Any
 
 
 def _holds(part: Any, value: Any) -> bool:
-    """Whether a value stands anywhere in a spec as nested JSON."""
+    """Return whether a value stands anywhere in a spec as nested JSON."""
     if isinstance(part, dict):
         part = list(part.values())
     if isinstance(part, list | tuple):
@@ -129,7 +130,7 @@ class _UnlearnedError(Exception):
 def _analyse(
     subject: Subject, base: dict[str, Any], clock: _Clock, budget: Budget, *, optional: Collection[str] = ()
 ) -> ArchitectureReport:
-    """The report on a base config. Raises _UnlearnedError if the absence of one of the `optional` fields is not
+    """Return the report on a base config. Raises _UnlearnedError if the absence of one of the `optional` fields is not
     understood."""
     binder: Binder | None = None
     try:
@@ -147,12 +148,12 @@ def _analyse(
             binder.vary()
             predictions = Predictions(binder)
             predictions.accept_late()
-            predictions.look_awake()
-            predictions.look_around()
-            predictions.look_jointly()
+            predictions.probe_inactive()
+            predictions.probe_neighbours()
+            predictions.probe_joint()
             binder.fill_nulls()
             for name in absent:
-                binder.look_without(name)
+                binder.probe_without(name)
         with clock.phase("report"):
             return _report(subject, binder, clock)
     except UnsupportedError as error:
@@ -160,7 +161,7 @@ def _analyse(
 
 
 def as_json(report: ArchitectureReport) -> dict[str, Any]:
-    """The report as plain JSON values."""
+    """Return the report as plain JSON values."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(report), default=_plain))
     return plain
 
@@ -217,7 +218,7 @@ def _report(subject: Subject, binder: Binder, clock: _Clock) -> ArchitectureRepo
 
 
 def _bindings(binder: Binder) -> Iterator[Evidence]:
-    """How well the expressions are known, and what was left out."""
+    """Yield how well the expressions are known, and what was left out."""
     proven = [each for each in binder.joint_outcomes if each.kind == "proven"]
     predicted = [each for each in proven if not each.inferred]
     if proven:
@@ -268,7 +269,7 @@ class LikeError(SubjectError):
 
 
 def static(source: str, *, modeling: Path | None = None) -> ArchitectureReport:
-    """What the code of a folder says by itself, status "static". Nothing is run. Raises SubjectError."""
+    """Return what the code of a folder says by itself, status "static". Nothing is run. Raises SubjectError."""
     found = static_report(source, modeling=modeling)
     architectures = found["architectures"] or [found["classes"][-1]["name"] if found["classes"] else "unknown"]
     evidence = [
@@ -293,7 +294,8 @@ def static(source: str, *, modeling: Path | None = None) -> ArchitectureReport:
 
 
 def like(source: str, family: str) -> ArchitectureReport:
-    """The report of an installed family in the name of a config, or of a type, whose code nobody has: "unproven".
+    """Return the report of an installed family in the name of a config, or of a type, whose code nobody has:
+    "unproven".
 
     `nearest` has the fields of the config that the family does not know or would refuse. Raises LikeError where the
     source has code, so that there is nothing to guess, and where the family is not proven itself; SubjectError for a
@@ -328,7 +330,8 @@ def like(source: str, family: str) -> ArchitectureReport:
 
 
 def _without_code(source: str) -> Mapping[str, Any]:
-    """The config of a source that has no code, or only the name of its type. Raises SubjectError for any other."""
+    """Return the config of a source that has no code, or only the name of its type. Raises SubjectError for any
+    other."""
     try:
         subject = resolve(source)
     except UnknownConfigError as error:
@@ -341,9 +344,9 @@ def _without_code(source: str) -> Mapping[str, Any]:
 
 
 def _differences(config: Mapping[str, Any], known: ArchitectureReport) -> list[dict[str, Any]]:
-    """Fields of a config that a family does not know, or whose value it would refuse."""
+    """Return the fields of a config that a family does not know, or whose value it would refuse."""
     uses = {name: use for use in known.fields for name in (use["name"], *use["aliases"])}
-    read = {"model_type", *HARMLESS_FIELDS, *TOKEN_FIELDS, *(OLDER_ROTARY if ROTARY in uses else ())}
+    read = {"model_type", *HARMLESS_FIELDS, *TOKEN_FIELDS, *(LEGACY_ROPE_FIELDS if ROTARY in uses else ())}
     found = []
     for name, value in sorted(config.items()):
         use = uses.get(name)

@@ -22,7 +22,7 @@ _ROUGHLY: Final = 1e-5
 
 
 def arithmetic(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Expression | None:
-    """The simplest computation that gives all targets. columns: field to its values, one for each target."""
+    """Return the simplest computation that gives all targets. columns: field to its values, one for each target."""
     varying = {name: values for name, values in columns.items() if len(set(values)) > 1}
     positive = {name: values for name, values in varying.items() if min(values) > 0}
     whole = all(isinstance(target, int) for target in targets)
@@ -40,12 +40,12 @@ def arithmetic(columns: Mapping[str, Sequence[float]], targets: Sequence[float])
 
 
 def num_products(fields: int) -> int:
-    """How many products `arithmetic` tries at most for so many fields."""
+    """Return how many products `arithmetic` tries at most for so many fields."""
     return sum(math.comb(fields, size) * len(POWERS if size < 3 else POWERS[:2]) ** size for size in (1, 2, 3))
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number; true is none."""
+    """Return whether it is a number; true is none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -56,7 +56,7 @@ def _product(
     targets: Sequence[float],
     whole: bool,
 ) -> Product | None:
-    """factor * fields to powers, if one factor does for all samples (for whole numbers: after rounding down)."""
+    """Return factor * fields to powers, if one factor does for all samples (for whole numbers: after rounding down)."""
     rounded = whole and set(powers) <= {1.0, -1.0}
     products: list[float] = []
     for row, target in zip(zip(*columns, strict=True), targets, strict=True):
@@ -81,7 +81,7 @@ def _product(
 
 
 def _sum(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Expression | None:
-    """A field and a number, or two fields, each at most doubled or negated."""
+    """Return a field and a number, or two fields, each at most doubled or negated."""
     for name, column in columns.items():
         for factor in (1.0, -1.0, 2.0):
             rest = targets[0] - factor * column[0]
@@ -110,7 +110,7 @@ def _scaled(name: str, factor: float) -> Expression:
 
 
 def _simple(number: float) -> float:
-    """The short number that this one is, but for its last digits."""
+    """Return the short number that this one is, but for its last digits."""
     if not math.isfinite(number) or number == 0:
         return number
     fraction = Fraction(number).limit_denominator(64)

@@ -14,7 +14,7 @@ import torch
 from areal.porting.bind.expressions import ROTARY_FIELD, look_up, same
 from areal.porting.bind.fitting import fit
 from areal.porting.bind.legacy_rope import idle_spellings
-from areal.porting.bind.observing import Sample, shapes
+from areal.porting.bind.observing import SlotSample, shapes
 from areal.porting.bind.slots import LayerValues
 from areal.porting.bind.variations import MISSING, changed, defaults_of, field_names, resized
 from areal.porting.probe.instance import build, construct, logits, make_tokens, read
@@ -37,7 +37,8 @@ TRIED: Final = (24, 12, True, 0.5)
 
 
 def with_undeclared(subject: Subject, base: dict[str, Any], skipped: Collection[str]) -> dict[str, Any]:
-    """The config with a value for every undeclared field that changes the model. skipped: fields that are not asked."""
+    """Return the config with a value for every undeclared field that changes the model. skipped: fields that are not
+    asked."""
     try:
         instance = build(subject, base)
     except SubjectError:
@@ -54,8 +55,8 @@ def with_undeclared(subject: Subject, base: dict[str, Any], skipped: Collection[
 
 
 def without_aliases(subject: Subject, base: dict[str, Any]) -> dict[str, Any]:
-    """The config with the names that the class itself uses, where transformers accepts others: those of attribute_map,
-    and older spellings of what stands in rope_parameters too."""
+    """Return the config with the names that the class itself uses, where transformers accepts others: those of
+    attribute_map, and legacy fields beside rope_parameters."""
     aliases = getattr(subject.config_class, "attribute_map", None) or {}
     older = idle_spellings(subject, base)
     return {
@@ -66,7 +67,7 @@ def without_aliases(subject: Subject, base: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differs(subject: Subject, base: Mapping[str, Any], trial: dict[str, Any]) -> bool:
-    """Whether a config makes another working model."""
+    """Return whether a config makes another working model."""
     try:
         first, second = build(subject, dict(base)), build(subject, trial)
         tokens = make_tokens(first, batch=1, length=12, seed=0)
@@ -77,7 +78,7 @@ def _differs(subject: Subject, base: Mapping[str, Any], trial: dict[str, Any]) -
 
 
 def learn_absences(observer: Observer, reader: ConfigReader) -> list[str]:
-    """Gives the reader the rules for undeclared fields that are absent, as if their class filled them; their names."""
+    """Give the reader the rules for undeclared fields that are absent, as if their class filled them; their names."""
     learned = []
     for name in reader.names:
         value = observer.base.get(name)
@@ -100,8 +101,9 @@ def learn_absences(observer: Observer, reader: ConfigReader) -> list[str]:
     return learned
 
 
-def _samples_without(observer: Observer, reader: ConfigReader, name: str, slot: str) -> list[Sample]:
-    """The slot in configs that lack the field: the base, and one for each number that it may be made of, doubled."""
+def _samples_without(observer: Observer, reader: ConfigReader, name: str, slot: str) -> list[SlotSample]:
+    """Return the slot in configs that lack the field: the base, and one for each number that it may be made of,
+    doubled."""
     found = _sample(observer, reader, slot, {name: MISSING})
     if not found:
         return []
@@ -112,7 +114,7 @@ def _samples_without(observer: Observer, reader: ConfigReader, name: str, slot: 
 
 
 def _parts(value: Any, numbers: Mapping[str, Any]) -> list[str]:
-    """Fields that a size may be made of: those that are equal to it, and those that give it when divided."""
+    """Return the fields that a size may be made of: those that are equal to it, and those that give it when divided."""
     size = next(iter(value), None) if isinstance(value, LayerValues) else value
     if type(size) is not int:
         return []
@@ -124,20 +126,20 @@ def _parts(value: Any, numbers: Mapping[str, Any]) -> list[str]:
     return sorted(found)
 
 
-def _sample(observer: Observer, reader: ConfigReader, slot: str, changes: dict[str, Any]) -> list[Sample]:
+def _sample(observer: Observer, reader: ConfigReader, slot: str, changes: dict[str, Any]) -> list[SlotSample]:
     config = reader.complete(changed(observer.base, changes))
     written = absent_value(observer, changes)
     if written is not None:
-        return [Sample(config, written, 1)]
-    outcome = observer.look(changes)
+        return [SlotSample(config, written, 1)]
+    outcome = observer.observe(changes)
     if outcome.kind not in ("proven", "no_effect") or slot not in outcome.values:
         return []
     value = outcome.values[slot]
-    return [Sample(config, value, len(value) if isinstance(value, LayerValues) else 1)]
+    return [SlotSample(config, value, len(value) if isinstance(value, LayerValues) else 1)]
 
 
 def absent_value(observer: Observer, changes: Mapping[str, Any]) -> Any:
-    """The value of the field whose absence does the same as that value; None where none is found.
+    """Return the value of the field whose absence does the same as that value; None where none is found.
 
     Modules usually keep what they made of it under the same name. Whether it is the value is told by the weights and
     logits, which must be the same to the last bit: that takes a tenth of an inference.
@@ -166,8 +168,9 @@ def absent_value(observer: Observer, changes: Mapping[str, Any]) -> Any:
 
 
 def without_derived(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
-    """The config without fields that the class does not declare and computes itself: kept, they would stay behind when
-    what they are computed from is changed. rope_parameters stays: it is how files are written that the class wrote."""
+    """Return the config without fields that the class does not declare and computes itself: kept, they would stay
+    behind when what they are computed from is changed. rope_parameters stays: it is how files are written that the
+    class wrote."""
     declared = {*defaults_of(subject.config_class), *(subject.raw_config or {}), "model_type", "architectures"}
     declared.add(ROTARY_FIELD)
     for name in [name for name in config if name not in declared]:
@@ -187,7 +190,7 @@ def without_derived(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def depth_field(subject: Subject, base: dict[str, Any], num_layers: int) -> str:
-    """The field whose change gives the model one layer more; "" where none does."""
+    """Return the field whose change gives the model one layer more; "" where none does."""
     for name in field_names(base):
         value = look_up(base, name)
         if type(value) is not int or value != num_layers:

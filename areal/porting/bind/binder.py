@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from areal.porting.bind.expressions import ROTARY_FIELD, SCORE_FACTOR, fields_of, look_up, same, walk
 from areal.porting.bind.fitting import explains, fit
 from areal.porting.bind.guessing import first_guesses, nearby, value_guess
-from areal.porting.bind.observing import Observation, Sample, one_cause, readable, same_value
+from areal.porting.bind.observing import Observation, SlotSample, one_cause, readable, same_value
 from areal.porting.bind.reading import branches, filled, filling_rules
 from areal.porting.bind.rotary import (
     RotaryFit,
@@ -34,7 +34,7 @@ from areal.porting.records import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from areal.porting.bind.observing import Observer, Outcome
+    from areal.porting.bind.observing import ConfigOutcome, Observer
     from areal.porting.bind.reading import ConfigReader
     from areal.porting.family import Expression
     from areal.porting.spec import ArchitectureSpec
@@ -53,14 +53,14 @@ class Binder:
     """Fields that are not varied."""
     expressions: dict[str, Expression] = field(default_factory=dict)
     observations: list[Observation] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[ConfigOutcome] = field(default_factory=list)
     restricted: dict[str, str] = field(default_factory=dict)
     """Fields that keep proven values, with the reason."""
     choices: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Field to changes of it that were proven or without effect."""
     rotary_types: dict[str | None, set[str]] = field(default_factory=dict)
     """Layer type (None: all layers alike) to the rotary types that were proven."""
-    joint_outcomes: list[Outcome] = field(default_factory=list)
+    joint_outcomes: list[ConfigOutcome] = field(default_factory=list)
     stuck: set[str] = field(default_factory=set)
     """Slots that no expression explains so far: searching again takes long, so only `_settle` does."""
     no_nulls: set[str] = field(default_factory=set)
@@ -68,7 +68,7 @@ class Binder:
     rotary_refused: set[tuple[str | None, str]] = field(default_factory=set)
 
     def vary(self) -> None:
-        """Observes one change after another until `expressions` hold. Raises UnsupportedError where even the base is
+        """Observe one change after another until `expressions` hold. Raises UnsupportedError where even the base is
         not explained."""
         self.observe_base()
         for name in self.reader.names:
@@ -78,12 +78,13 @@ class Binder:
         self.settle()
 
     def observe_base(self) -> None:
-        """First expressions, from the base config alone. Raises UnsupportedError where no field holds its rotations."""
+        """Find first expressions, from the base config alone. Raises UnsupportedError where no field holds its
+        rotations."""
         self._add(self.observer.base, self.observer.values, {})
         self._guess()
 
     def predict(self, config: dict[str, Any]) -> ArchitectureSpec:
-        """The spec of a config.json by the expressions so far. Raises EvaluationError."""
+        """Return the spec of a config.json by the expressions so far. Raises EvaluationError."""
         return predict(self.expressions, self._completed(config))
 
     def _predict_by(self, expressions: Mapping[str, Expression], config: dict[str, Any]) -> ArchitectureSpec:
@@ -98,7 +99,7 @@ class Binder:
     # -------------------------------------------------------------------------------------------------------- guessing
 
     def _guess(self) -> None:
-        """First expressions by equal values in the base config alone: predictions that save inferences."""
+        """Find first expressions by equal values in the base config alone: predictions that save inferences."""
         base = self.observations[0]
         entries = look_up(self.observer.base, ROTARY_FIELD)
         if isinstance(entries, dict):
@@ -106,7 +107,7 @@ class Binder:
             for name, entry in entries.items() if layered else [(None, entries)]:
                 if entry is not None:
                     self.rotary_types[name] = {str(entry.get("rope_type", "default"))}
-        samples = {slot: Sample(base.config, value, base.depth) for slot, value in base.values.items()}
+        samples = {slot: SlotSample(base.config, value, base.depth) for slot, value in base.values.items()}
         self.expressions = first_guesses(samples, self._names())
         rotary = self._rotary_fit().fit([samples[ROTARY_SLOT]])
         if rotary is None:
@@ -140,28 +141,28 @@ class Binder:
             if other is None:
                 # Nulls that the class fills are its business; others are looked at in addition.
                 if name not in self.reader.rules:
-                    self._look(name, {name: None}, other)
+                    self._probe(name, {name: None}, other)
                 continue
-            if wanted and self._look(name, resized(base, name, other, self.reader.depth_field), other):
+            if wanted and self._probe(name, resized(base, name, other, self.reader.depth_field), other):
                 wanted -= 1
         default = self.reader.defaults.get(name)
         if type(default) is int and default <= 0 and default != value:
             # What a config without the field means: such a number stands for something else, or for nothing at all.
-            self._look(name, {name: default}, default)
+            self._probe(name, {name: default}, default)
 
-    def look_without(self, name: str) -> bool:
-        """Looks at the base config without a field; whether it builds."""
-        return self._look(name, {name: MISSING}, None)
+    def probe_without(self, name: str) -> bool:
+        """Look at the base config without a field; whether it builds."""
+        return self._probe(name, {name: MISSING}, None)
 
-    def _look(self, name: str, changes: dict[str, Any], value: Any) -> bool:
-        """Looks at one config; whether it was one that builds."""
+    def _probe(self, name: str, changes: dict[str, Any], value: Any) -> bool:
+        """Look at one config; whether it was one that builds."""
         outcome = None
         for attempt in _attempts(self.reader, name, changes, value):
             if self.reader.normal(changed(self.observer.base, attempt)) is None:
                 continue
             near = nearby(self.expressions, self.observations[0], attempt)
             guesses = (partial(self._predict_by, expressions) for expressions in near)
-            found = self.observer.look(attempt, self.predict, nearby=guesses)
+            found = self.observer.observe(attempt, self.predict, nearby=guesses)
             if found.kind != "refused":
                 outcome = found
             if found.kind in ("proven", "no_effect"):
@@ -178,8 +179,8 @@ class Binder:
             self.choices.setdefault(name, []).append(changes)
         return True
 
-    def accept(self, outcome: Outcome) -> bool:
-        """Adds an observation, unless no expressions explain it and those that there are refuse it: that is safe."""
+    def accept(self, outcome: ConfigOutcome) -> bool:
+        """Add an observation, unless no expressions explain it and those that there are refuse it: that is safe."""
         before, stuck = dict(self.expressions), set(self.stuck)
         outcome = Spellings(self.observer, self.observations[0], before, self._predict_by).likeliest(outcome)
         self._add(outcome.config, outcome.values, outcome.changes)
@@ -192,8 +193,9 @@ class Binder:
             return False
         return True
 
-    def _is_far_fetched(self, outcome: Outcome, before: Mapping[str, Expression]) -> bool:
-        """Whether a config of many changes made an expression one of three fields or more: chance finds these, too."""
+    def _is_far_fetched(self, outcome: ConfigOutcome, before: Mapping[str, Expression]) -> bool:
+        """Return whether a config of many changes made an expression one of three fields or more: chance finds these,
+        too."""
         if len(outcome.changes) < 2:
             return False
         new = (each for slot, each in self.expressions.items() if each != before.get(slot))
@@ -212,7 +214,7 @@ class Binder:
             known = rotary_type in types
             types.add(rotary_type)
             self._retype()
-            outcome = self.observer.look({ROTARY_FIELD: entries}, self.predict)
+            outcome = self.observer.observe({ROTARY_FIELD: entries}, self.predict)
             self.outcomes.append(outcome)
             if outcome.kind in ("proven", "no_effect"):
                 self._add(outcome.config, outcome.values, outcome.changes)
@@ -241,7 +243,7 @@ class Binder:
         ]
 
     def _forget(self, unwanted: Callable[[Any], bool]) -> None:
-        """Takes out the observations of rotary settings that are unwanted."""
+        """Take out the observations of rotary settings that are unwanted."""
         self.observations = [
             each
             for each in self.observations
@@ -253,17 +255,18 @@ class Binder:
 
     # --------------------------------------------------------------------------------------------------------- fitting
 
-    def _samples(self, slot: str, observations: Iterable[Observation] | None = None) -> list[Sample]:
+    def _samples(self, slot: str, observations: Iterable[Observation] | None = None) -> list[SlotSample]:
         samples = []
         for each in self.observations if observations is None else observations:
             value = each.values.get(slot, ABSENT)
             if value is ABSENT or (isinstance(value, LayerValues) and all(entry is ABSENT for entry in value)):
                 continue
-            samples.append(Sample(each.config, value, each.depth))
+            samples.append(SlotSample(each.config, value, each.depth))
         return samples
 
     def _refit(self, *, again: bool = False) -> list[str]:
-        """New expressions for slots that an observation contradicts; those that have none any more are returned.
+        """Return the new expressions for slots that an observation contradicts; those that have none any more are
+        returned.
 
         again: also try those for which nothing was found before.
         """
@@ -283,12 +286,12 @@ class Binder:
         self.stuck |= set(unresolved)
         return unresolved
 
-    def _explains(self, slot: str, expression: Expression, sample: Sample) -> bool:
+    def _explains(self, slot: str, expression: Expression, sample: SlotSample) -> bool:
         if slot == ROTARY_SLOT:
             return self._rotary_fit().explains(expression, sample)
         return explains(expression, sample)
 
-    def _fit(self, slot: str, samples: list[Sample]) -> Expression | None:
+    def _fit(self, slot: str, samples: list[SlotSample]) -> Expression | None:
         if not samples:
             return None
         if slot == ROTARY_SLOT:
@@ -307,7 +310,7 @@ class Binder:
         return None if found is None else RotaryScaled(found)
 
     def _causes(self, slot: str, *, single: bool) -> set[str]:
-        """Fields that differ from the base config in configs for which the slot does, too."""
+        """Return the fields that differ from the base config in configs for which the slot does, too."""
         base = self.observations[0]
         found: set[str] = set()
         for each in self.observations[1:]:
@@ -320,8 +323,8 @@ class Binder:
         return found - self.restricted.keys()
 
     def _contradicting(self, slot: str) -> set[str]:
-        """The two fields that together make the slot what it is not expected to be, if only that of the base config: a
-        bias that a flag brings, but for one kind of projection."""
+        """Return the two fields that together make the slot what it is not expected to be, if only that of the base
+        config: a bias that a flag brings, but for one kind of projection."""
         known, found = self.expressions.get(slot), set[str]()
         if known is None:
             return found
@@ -333,7 +336,7 @@ class Binder:
     # ----------------------------------------------------------------------------------------------------- restricting
 
     def settle(self) -> None:
-        """Takes observations out until all slots are explained, and restricts the fields that these varied."""
+        """Take observations out until all slots are explained, and restrict the fields that these varied."""
         for _ in range(len(self.reader.names)):
             unresolved = self._refit(again=True)
             if not unresolved:
@@ -375,7 +378,7 @@ class Binder:
     # --------------------------------------------------------------------------------------------------- filling nulls
 
     def fill_nulls(self) -> None:
-        """Nulls that the modeling code fills become rules, so that everything else reads the filled value."""
+        """Make rules of nulls that the modeling code fills, so that everything else reads the filled value."""
         for name, rule in filling_rules(self.expressions, self.reader.rules).items():
             before = self.observations, dict(self.expressions)
             self.observations = [replace(each, config=filled(each.config, name, rule)) for each in self.observations]
@@ -389,8 +392,8 @@ class Binder:
 
 
 def _attempts(reader: ConfigReader, name: str, changes: dict[str, Any], value: Any) -> list[dict[str, Any]]:
-    """The changes, and others that may go with the value where these are refused: lists over layers that were resized
-    with it stay as they are, or are left to the class to fill."""
+    """Return the changes, and others that may go with the value where these are refused: lists over layers that were
+    resized with it stay as they are, or are left to the class to fill."""
     found = [changes]
     if len(changes) > 1:
         found.append({name: value})

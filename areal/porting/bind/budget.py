@@ -1,4 +1,4 @@
-"""How much an analysis may search and look: counted, so that its results are the same on every machine.
+"""Limits what an analysis may search and build; it counts steps, so that results are the same on every machine.
 
 A clock is the last resort, for models that are slow by themselves. What was given up is named.
 """
@@ -48,8 +48,9 @@ class Budget:
         self._check_clock(slot, f"searching among {_listed(names)}")
         return Allowance(self, slot, names, self.steps_of_a_fit)
 
-    def look(self, changes: Mapping[str, Any]) -> None:
-        """Before a config is built. Raises UnsupportedError when there were too many, or the time is up."""
+    def count_config(self, changes: Mapping[str, Any]) -> None:
+        """Count a config that is about to be built. Raises UnsupportedError when there were too many, or the time is
+        up."""
         where = ", ".join(f"config.{name}" for name in sorted(changes)) or "config"
         self._check_clock(where, "looking at configs")
         self.looks -= 1
@@ -76,7 +77,8 @@ class Allowance:
     left: int
 
     def spend(self, steps: int) -> None:
-        """Raises GaveUpError when this search has cost too much, UnsupportedError when all together have."""
+        """Count steps. Raises GaveUpError when this search has cost too much, UnsupportedError when all together
+        have."""
         self.left -= steps
         self.budget.steps -= steps
         if self.budget.steps < 0:

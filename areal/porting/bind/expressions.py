@@ -55,7 +55,7 @@ class EvaluationError(ValueError):
 
 
 def look_up(config: Mapping[str, Any], name: str) -> Any:
-    """The value of a field; None where it is absent."""
+    """Return the value of a field; None where it is absent."""
     if name in config:
         return config[name]
     value: Any = config
@@ -67,7 +67,8 @@ def look_up(config: Mapping[str, Any], name: str) -> Any:
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether two values mean the same: true is not 1, but 1 is 1.0, and floats may differ in their last digits."""
+    """Return whether two values mean the same: true is not 1, but 1 is 1.0, and floats may differ in their last
+    digits."""
     if isinstance(first, bool) or isinstance(second, bool) or first is None or second is None:
         return first is second
     if isinstance(first, int | float) and isinstance(second, int | float):
@@ -82,7 +83,7 @@ def same(first: Any, second: Any) -> bool:
 def evaluate(  # noqa: PLR0911 - one case for each kind
     expression: Expression, config: Mapping[str, Any], layer: int | None = None
 ) -> Any:
-    """The value for a config. layer: needed where the expression depends on it. Raises EvaluationError."""
+    """Return the value for a config. layer: needed where the expression depends on it. Raises EvaluationError."""
     match expression:
         case Constant(value):
             return value
@@ -113,7 +114,7 @@ def evaluate(  # noqa: PLR0911 - one case for each kind
 
 
 def holds(condition: Condition, config: Mapping[str, Any], layer: int | None) -> bool:
-    """Whether a condition is true of a layer. Raises EvaluationError where the field cannot be compared."""
+    """Return whether a condition is true of a layer. Raises EvaluationError where the field cannot be compared."""
     if isinstance(condition, Not):
         return not holds(condition.condition, config, layer)
     if isinstance(condition, All):
@@ -196,12 +197,12 @@ def _entry(name: str, config: Mapping[str, Any], layer: int | None) -> Any:
 
 
 def fields_of(expression: Expression) -> set[str]:
-    """Names of all fields that it reads."""
+    """Return the names of all fields that it reads."""
     return {name for part in walk(expression) for name in _own_fields(part)}
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """The expression and all parts of it."""
+    """Yield the expression and all parts of it."""
     yield expression
     for part in _parts(expression):
         yield from walk(part)
@@ -253,7 +254,7 @@ def _condition_fields(condition: Condition) -> set[str]:
 
 
 def conditions_of(expression: Expression) -> Iterator[Condition]:
-    """All conditions on layers that the expression itself has, without those of its parts."""
+    """Yield all conditions on layers that the expression itself has, without those of its parts."""
     found = [expression.condition] if isinstance(expression, PerLayer) else []
     while found:
         condition = found.pop()
@@ -265,7 +266,7 @@ def conditions_of(expression: Expression) -> Iterator[Condition]:
 
 
 def complexity(expression: Expression) -> int:
-    """The smaller, the simpler; a choice costs more than arithmetic."""
+    """Return the smaller, the simpler; a choice costs more than arithmetic."""
     costs: dict[type, int] = {
         Power: 3,
         RotaryScaled: 2,

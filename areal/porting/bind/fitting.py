@@ -15,7 +15,7 @@ from areal.porting.bind.arithmetic import arithmetic, is_number, num_products
 from areal.porting.bind.budget import Budget, GaveUpError
 from areal.porting.bind.expressions import EvaluationError, complexity, evaluate, look_up, same
 from areal.porting.bind.layering import Layers, atoms, mask, most_different, pairs_of, periods_of, triples_of
-from areal.porting.bind.observing import Sample
+from areal.porting.bind.observing import SlotSample
 from areal.porting.bind.slots import ABSENT, LayerValues
 from areal.porting.family import Constant, Field, PerLayer, WhenEqual, WhenNull
 
@@ -38,13 +38,13 @@ SWITCHES: Final = (None, True, False, 0, 1, -1)
 
 def fit(
     slot: str,
-    samples: Sequence[Sample],
+    samples: Sequence[SlotSample],
     names: Iterable[str],
     *,
     most_choices: int = MOST_CHOICES,
     budget: Budget | None = None,
 ) -> Expression | None:
-    """The simplest expression for all samples, or None. names: fields that may be read (`causes` narrows them).
+    """Return the simplest expression for all samples, or None. names: fields that may be read (`causes` narrows them).
 
     budget: that of the analysis. None is also the answer where the search would cost more than one may; the budget then
     says so. Raises UnsupportedError when nothing is left of it. Samples of configs that lack the slot's part must be
@@ -63,8 +63,8 @@ def fit(
     return None
 
 
-def explains(expression: Expression, sample: Sample) -> bool:
-    """Whether the expression gives the value of the sample; for layers, wherever a layer has one."""
+def explains(expression: Expression, sample: SlotSample) -> bool:
+    """Return whether the expression gives the value of the sample; for layers, wherever a layer has one."""
     try:
         if isinstance(sample.value, LayerValues):
             return all(
@@ -76,8 +76,8 @@ def explains(expression: Expression, sample: Sample) -> bool:
         return False
 
 
-def causes(samples: Sequence[Sample], differences: Mapping[tuple[int, int], Iterable[str]]) -> set[str]:
-    """Fields that differ between two samples that were one change apart and have different values.
+def causes(samples: Sequence[SlotSample], differences: Mapping[tuple[int, int], Iterable[str]]) -> set[str]:
+    """Return the fields that differ between two samples that were one change apart and have different values.
 
     differences: for pairs of indices of samples that are one change apart, the fields in which they differ.
     """
@@ -90,7 +90,7 @@ def causes(samples: Sequence[Sample], differences: Mapping[tuple[int, int], Iter
 
 
 def likeness(slot: str, name: str) -> float:
-    """How alike the names of a slot and of a field are, from 0 to 1; decides between equals only."""
+    """Return how alike the names of a slot and of a field are, from 0 to 1; decides between equals only."""
     last = slot.rpartition(".")[2]
     return difflib.SequenceMatcher(a=last, b=name.rpartition(".")[2]).ratio()
 
@@ -101,10 +101,10 @@ class _Search:
     Everything is read from tables: parts of the same samples come up again and again, below one choice and another.
     """
 
-    def __init__(self, names: Sequence[str], samples: Sequence[Sample], allowance: Allowance) -> None:
+    def __init__(self, names: Sequence[str], samples: Sequence[SlotSample], allowance: Allowance) -> None:
         self.names = names
         # Without samples that say the same as an earlier one, as far as the fields go.
-        distinct: dict[str, Sample] = {}
+        distinct: dict[str, SlotSample] = {}
         for sample in samples:
             distinct.setdefault(repr((sample.value, [look_up(sample.config, name) for name in names])), sample)
         self.samples = list(distinct.values())
@@ -114,7 +114,7 @@ class _Search:
         }
         self._known: dict[tuple[Any, ...], Expression | None] = {}
 
-    def fit(self, samples: list[Sample], choices: int) -> Expression | None:
+    def fit(self, samples: list[SlotSample], choices: int) -> Expression | None:
         if most_different(samples) > min(choices + 1, MOST_DIFFERENT):
             return None
         # Values are parts of the samples of this search: none of them dies, so that an address names one.
@@ -124,7 +124,7 @@ class _Search:
             self._known[key] = self._fit(samples, choices)
         return self._known[key]
 
-    def _fit(self, samples: list[Sample], choices: int) -> Expression | None:
+    def _fit(self, samples: list[SlotSample], choices: int) -> Expression | None:
         self._allowance.spend(len(samples) * (1 + len(self.names)))
         if not any(isinstance(sample.value, LayerValues) for sample in samples):
             return self._scalar(samples, choices)
@@ -134,12 +134,12 @@ class _Search:
         found = self._per_layer(samples, choices) if choices else None
         return found or self._choice(samples, choices)
 
-    def _column(self, name: str, samples: Sequence[Sample]) -> list[Any]:
+    def _column(self, name: str, samples: Sequence[SlotSample]) -> list[Any]:
         return [self._read[id(sample.config)][name] for sample in samples]
 
     # -------------------------------------------------------------------------------------------- one value per config
 
-    def _scalar(self, samples: list[Sample], choices: int) -> Expression | None:
+    def _scalar(self, samples: list[SlotSample], choices: int) -> Expression | None:
         first = samples[0].value
         if all(same(sample.value, first) and type(sample.value) is type(first) for sample in samples):
             return Constant(first)
@@ -159,8 +159,8 @@ class _Search:
 
     # ------------------------------------------------------------------------------------------------- choices by field
 
-    def _choice(self, samples: list[Sample], choices: int) -> Expression | None:
-        """The simplest split of the samples by the value of one field whose halves can both be explained."""
+    def _choice(self, samples: list[SlotSample], choices: int) -> Expression | None:
+        """Return the simplest split of the samples by the value of one field whose halves can both be explained."""
         if not choices:
             return None
         best: Expression | None = None
@@ -169,7 +169,7 @@ class _Search:
                 best = _simpler(best, found)
         return best
 
-    def _splits(self, name: str, samples: list[Sample], choices: int) -> Iterator[Expression]:
+    def _splits(self, name: str, samples: list[SlotSample], choices: int) -> Iterator[Expression]:
         column = self._column(name, samples)
         values: list[Any] = []
         for value in column:
@@ -193,9 +193,9 @@ class _Search:
                 yield WhenEqual(name, value, then, otherwise)
 
     def _halves(
-        self, inside: list[Sample], outside: list[Sample], choices: int
+        self, inside: list[SlotSample], outside: list[SlotSample], choices: int
     ) -> tuple[Expression | None, Expression | None]:
-        """Explains both sides of a split. One of them must be simple: a chain of choices is found, a tree is not
+        """Explain both sides of a split. One of them must be simple: a chain of choices is found, a tree is not
         looked for, which keeps the search short."""
         then = self.fit(inside, 0)
         if then is not None:
@@ -210,7 +210,7 @@ class _Search:
 
     # ------------------------------------------------------------------------------------------------ choices by layer
 
-    def _per_layer(self, samples: list[Sample], choices: int) -> Expression | None:
+    def _per_layer(self, samples: list[SlotSample], choices: int) -> Expression | None:
         configs, depths = [sample.config for sample in samples], [sample.depth for sample in samples]
         layout = Layers(samples)
         masks: dict[Condition, int] = {}
@@ -256,8 +256,8 @@ def _simpler(first: Expression | None, second: Expression | None) -> Expression 
     return first if complexity(first) <= complexity(second) else second
 
 
-def collapse(samples: Sequence[Sample]) -> list[Sample] | None:
-    """One value per config where no config has layers that differ; else None."""
+def collapse(samples: Sequence[SlotSample]) -> list[SlotSample] | None:
+    """Return one value per config where no config has layers that differ; else None."""
     collapsed = []
     for sample in samples:
         if not isinstance(sample.value, LayerValues):
@@ -266,5 +266,5 @@ def collapse(samples: Sequence[Sample]) -> list[Sample] | None:
         values = [value for value in sample.value if value is not ABSENT]
         if not all(same(value, values[0]) for value in values):
             return None
-        collapsed.append(Sample(sample.config, values[0], sample.depth))
+        collapsed.append(SlotSample(sample.config, values[0], sample.depth))
     return collapsed

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from areal.porting.bind.expressions import ROTARY_FIELD, fields_of, look_up, same
 from areal.porting.bind.fitting import collapse, fit, likeness
-from areal.porting.bind.observing import Sample
+from areal.porting.bind.observing import SlotSample
 from areal.porting.bind.slots import ABSENT, ROTARY_SLOT, LayerValues
 from areal.porting.family import Constant, Field, PerLayer, Power, Product, Sum
 
@@ -51,8 +51,8 @@ _IN_ROTARY_FIELD: Final = ("layer.rotary.query_growth", "layer.rotary.growth_len
 """Slots that a number inside rope_parameters may be."""
 
 
-def first_guesses(samples: Mapping[str, Sample], names: Sequence[str]) -> dict[str, Expression]:
-    """An expression for every slot that is right for this one config."""
+def first_guesses(samples: Mapping[str, SlotSample], names: Sequence[str]) -> dict[str, Expression]:
+    """Return an expression for every slot that is right for this one config."""
     everything = sorted(names)
     names = [name for name in everything if not name.startswith(ROTARY_FIELD)]
     found: dict[str, Expression] = {}
@@ -74,8 +74,8 @@ def first_guesses(samples: Mapping[str, Sample], names: Sequence[str]) -> dict[s
     return found
 
 
-def value_guess(slot: str, samples: Sequence[Sample], names: Sequence[str]) -> Expression:
-    """A guess for a slot that always had the same value."""
+def value_guess(slot: str, samples: Sequence[SlotSample], names: Sequence[str]) -> Expression:
+    """Return a guess for a slot that always had the same value."""
     collapsed = collapse(samples)
     assert collapsed, f"{slot} was seen with different values"
     equal = [
@@ -84,8 +84,8 @@ def value_guess(slot: str, samples: Sequence[Sample], names: Sequence[str]) -> E
     return _value(slot, collapsed[0], equal)
 
 
-def _value(slot: str, sample: Sample, names: Sequence[str]) -> Expression:
-    """The field of the same value whose name is most alike, else a constant."""
+def _value(slot: str, sample: SlotSample, names: Sequence[str]) -> Expression:
+    """Return the field of the same value whose name is most alike, else a constant."""
     value = sample.value
     if isinstance(value, bool | int):
         for name in HINTS.get(slot, HINTS.get(slot.rpartition(".")[2], ())):
@@ -97,26 +97,26 @@ def _value(slot: str, sample: Sample, names: Sequence[str]) -> Expression:
     return Field(name) if equal and (telling or score > 0.7) else Constant(value)
 
 
-def _pattern(slot: str, sample: Sample, names: Sequence[str]) -> Expression | None:
-    """A choice between layers, by a list over layers before anything else."""
+def _pattern(slot: str, sample: SlotSample, names: Sequence[str]) -> Expression | None:
+    """Return a choice between layers, by a list over layers before anything else."""
     lists = [name for name in names if isinstance(look_up(sample.config, name), list)]
     usual = [name for name in HINTS.get(slot, ()) if name in names]
     found = (usual and fit(slot, [sample], usual)) or fit(slot, [sample], lists) or fit(slot, [sample], names)
     return None if found is None else _with_fields(slot, found, sample, names)
 
 
-def _with_fields(slot: str, expression: Expression, sample: Sample, names: Sequence[str]) -> Expression:
+def _with_fields(slot: str, expression: Expression, sample: SlotSample, names: Sequence[str]) -> Expression:
     match expression:
         case Constant(value):
-            return _value(slot, Sample(sample.config, value, sample.depth), names)
+            return _value(slot, SlotSample(sample.config, value, sample.depth), names)
         case PerLayer(condition, then, otherwise):
             sides = (_with_fields(slot, side, sample, names) for side in (then, otherwise))
             return PerLayer(condition, *sides)
     return expression
 
 
-def _derive(found: dict[str, Expression], samples: Mapping[str, Sample]) -> None:
-    """What is usually computed: the size of a head, the scale of scores, a multiplier that is a square root."""
+def _derive(found: dict[str, Expression], samples: Mapping[str, SlotSample]) -> None:
+    """Add what is usually computed: the size of a head, the scale of scores, a multiplier that is a square root."""
     hidden, heads = found.get("hidden_size"), found.get("layer.attention.num_heads")
     for slot in ("layer.attention.head_dim", "layer.attention.value_dim", "layer.rotary.dim"):
         parts = [_first(samples.get(name)) for name in (slot, "hidden_size", "layer.attention.num_heads")]
@@ -141,7 +141,7 @@ def _derive(found: dict[str, Expression], samples: Mapping[str, Sample]) -> None
             found[slot] = Product(1.0, tuple((name, each * power) for name, each in base.powers))
 
 
-def _first(sample: Sample | None) -> Any:
+def _first(sample: SlotSample | None) -> Any:
     collapsed = None if sample is None else collapse([sample])
     return None if collapsed is None else collapsed[0].value
 
@@ -163,7 +163,8 @@ POWERS: Final = (-1.0, -0.5, 0.5)
 def nearby(
     expressions: Mapping[str, Expression], base: Observation, changes: Mapping[str, Any]
 ) -> Iterator[dict[str, Expression]]:
-    """The expressions with another one for one slot each; nothing for several changes at once, or none to a value."""
+    """Yield the expressions with another one for one slot each; nothing for several changes at once, or none to a
+    value."""
     if len(changes) != 1:
         return
     (name, now), was = next(iter(changes.items())), look_up(base.config, next(iter(changes)))
@@ -184,14 +185,14 @@ def nearby(
 
 
 def common_value(value: Any) -> Any:
-    """The value of a slot, in all layers that have it; ABSENT where these differ."""
+    """Return the value of a slot, in all layers that have it; ABSENT where these differ."""
     entries = [entry for entry in value if entry is not ABSENT] if isinstance(value, LayerValues) else [value]
     alike = bool(entries) and all(type(entry) is type(entries[0]) and same(entry, entries[0]) for entry in entries)
     return entries[0] if alike else ABSENT
 
 
 def _readings(name: str, was: Any, now: Any, value: Any) -> Iterator[Expression]:
-    """What a slot may be that was this value before the field was changed."""
+    """Yield what a slot may be that was this value before the field was changed."""
     if type(value) is type(was) and same(value, was):
         yield Field(name)
     if isinstance(was, bool | str) or isinstance(value, bool) or was <= 1 or now <= 0:

@@ -13,14 +13,14 @@ from areal.porting.family import All, AtLeast, AtMost, First, Listed, Member, Mu
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from areal.porting.bind.observing import Sample
+    from areal.porting.bind.observing import SlotSample
     from areal.porting.family import Condition, Expression
 
 
 class Layers:
     """All layers of all samples as positions in one row of bits."""
 
-    def __init__(self, samples: list[Sample]) -> None:
+    def __init__(self, samples: list[SlotSample]) -> None:
         self.samples = samples
         self.all_bits = (1 << sum(sample.depth for sample in samples)) - 1
         self.groups: list[list[int]] = []
@@ -42,11 +42,11 @@ class Layers:
             position += sample.depth
 
     def uniform(self, bits: int) -> bool:
-        """Whether the chosen layers of each sample all have the same value."""
+        """Return whether the chosen layers of each sample all have the same value."""
         return all(sum(1 for group in groups if group & bits) <= 1 for groups in self.groups)
 
-    def select(self, bits: int) -> list[Sample]:
-        """The samples with all other layers taken out; those without any layer left are dropped."""
+    def select(self, bits: int) -> list[SlotSample]:
+        """Return the samples with all other layers taken out; those without any layer left are dropped."""
         chosen, position = [], 0
         for sample in self.samples:
             values = LayerValues(
@@ -58,8 +58,8 @@ class Layers:
         return chosen
 
 
-def most_different(samples: Sequence[Sample]) -> int:
-    """Values that the layers of one config have at most."""
+def most_different(samples: Sequence[SlotSample]) -> int:
+    """Return the values that the layers of one config have at most."""
     most = 1
     for sample in samples:
         if isinstance(sample.value, LayerValues):
@@ -72,7 +72,7 @@ def most_different(samples: Sequence[Sample]) -> int:
 
 
 def pairs_of(masks: Mapping[Condition, int], layout: Layers) -> dict[Condition, int]:
-    """Two conditions at once, each possibly negated; those that say something about the layers that count."""
+    """Return two conditions at once, each possibly negated; those that say something about the layers that count."""
     single: list[tuple[Condition, int]] = []
     for condition, bits in masks.items():
         if isinstance(condition, First):
@@ -90,7 +90,7 @@ def pairs_of(masks: Mapping[Condition, int], layout: Layers) -> dict[Condition, 
 
 
 def triples_of(masks: Mapping[Condition, int], layout: Layers) -> dict[Condition, int]:
-    """Three conditions of different fields at once: every so many layers, from one layer on, up to another."""
+    """Return three conditions of different fields at once: every so many layers, from one layer on, up to another."""
     ranges = {condition: bits for condition, bits in masks.items() if isinstance(condition, AtLeast | AtMost)}
     periods = {c: bits for c, bits in masks.items() if isinstance(c, Multiple) and isinstance(c.of, str)}
     triples: dict[Condition, int] = {}
@@ -108,7 +108,7 @@ def triples_of(masks: Mapping[Condition, int], layout: Layers) -> dict[Condition
 
 
 def periods_of(expression: Expression) -> set[Condition]:
-    """Conditions on every so many layers, by numbers of which no field says anything."""
+    """Return the conditions on every so many layers, by numbers of which no field says anything."""
     return {
         condition for part in walk(expression) if isinstance(part, PerLayer) for condition in _unsaid(part.condition)
     }
@@ -139,7 +139,7 @@ Config = "Mapping[str, Any]"
 
 
 def atoms(configs: Sequence[Mapping[str, Any]], depths: Sequence[int], names: Iterable[str]) -> Iterator[Condition]:
-    """Conditions of a single field, or of none, that can be asked of every one of the configs.
+    """Yield the conditions of a single field, or of none, that can be asked of every one of the configs.
 
     depths: number of layers for each config.
     """
@@ -172,7 +172,8 @@ def _of_lists(name: str, values: Sequence[Sequence[Any]], depths: Sequence[int])
 
 
 def mask(condition: Condition, configs: Sequence[Mapping[str, Any]], depths: Sequence[int]) -> int | None:
-    """The layers for which it holds as bits, all layers of the first config first; None where it cannot be asked."""
+    """Return the layers for which it holds as bits, all layers of the first config first; None where it cannot be
+    asked."""
     bits, position = 0, 0
     for config, depth in zip(configs, depths, strict=True):
         for layer in range(depth):

@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
     from areal.porting.probe.subject import Subject
 
-OLDER_ROTARY: Final = frozenset({"rope_scaling", "rope_theta"})
+LEGACY_ROPE_FIELDS: Final = frozenset({"rope_scaling", "rope_theta"})
 _THETA: Final = 4321.0
 _SCALING: Final = {"rope_type": "linear", "factor": 2.5}
 
 
 def idle_spellings(subject: Subject, base: Mapping[str, Any]) -> frozenset[str]:
-    """Those that do not count in this config, since it has rope_parameters."""
+    """Return those that do not count in this config, since it has rope_parameters."""
     if not base.get(ROTARY_FIELD):
         return frozenset()
-    alone = _rotary(subject, {name: value for name, value in base.items() if name not in OLDER_ROTARY})
+    alone = _rotary(subject, {name: value for name, value in base.items() if name not in LEGACY_ROPE_FIELDS})
     if same(alone, base[ROTARY_FIELD]):
-        return OLDER_ROTARY
-    return OLDER_ROTARY - defaults_of(subject.config_class).keys()
+        return LEGACY_ROPE_FIELDS
+    return LEGACY_ROPE_FIELDS - defaults_of(subject.config_class).keys()
 
 
 def unread_spellings(subject: Subject, base: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the class overlooks, as `take_rotary` names it. A spelling that the class refuses is none that it overlooks.
-    Beside rope_parameters all classes do; that matters for those which write out what is not true then."""
-    bare = {name: value for name, value in base.items() if name not in (ROTARY_FIELD, *OLDER_ROTARY)}
+    """Return what the class overlooks, as `take_rotary` names it. A spelling that the class refuses is none that it
+    overlooks. Beside rope_parameters all classes do; that matters for those which write out what is not true then."""
+    bare = {name: value for name, value in base.items() if name not in (ROTARY_FIELD, *LEGACY_ROPE_FIELDS)}
     alone = _rotary(subject, {**bare, "rope_theta": _THETA})
     scaled = _rotary(subject, {**bare, "rope_scaling": _SCALING, "rope_theta": _THETA})
     entries = {"rope_type": "default", "rope_theta": _THETA}
@@ -52,12 +52,12 @@ def unread_spellings(subject: Subject, base: Mapping[str, Any]) -> tuple[str, ..
 
 
 def _rotary(subject: Subject, config: dict[str, Any]) -> Any:
-    """What the class makes of it; None where it refuses."""
+    """Return what the class makes of it; None where it refuses."""
     return _written(subject, config).get(ROTARY_FIELD)
 
 
 def _written(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
-    """The config as the class writes it; nothing where it refuses."""
+    """Return the config as the class writes it; nothing where it refuses."""
     try:
         found: dict[str, Any] = read(subject, config).to_dict()
     except SubjectError:

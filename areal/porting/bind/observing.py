@@ -48,7 +48,7 @@ Kind = Literal["refused", "no_effect", "proven", "unsupported"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class ConfigOutcome:
     """What became of one config."""
 
     changes: Mapping[str, Any]
@@ -76,7 +76,7 @@ class Observer:
     """Builds and judges configs of one subject, relative to a base config that it infers first."""
 
     def __init__(self, subject: Subject, base: dict[str, Any], budget: Budget | None = None) -> None:
-        """Raises SubjectError or UnsupportedError when the base itself cannot be used or explained."""
+        """Observe the base. Raises SubjectError or UnsupportedError when it cannot be used or explained."""
         self.subject = subject
         self.base = base
         self.budget = budget or Budget()
@@ -91,31 +91,33 @@ class Observer:
         self._logits = logits(self._fused, self._tokens(self._fused))
         self._shapes = shapes(self._fused)
 
-    def look(
+    def observe(
         self,
         changes: Mapping[str, Any],
         predict: Prediction | None = None,
         *,
         may_infer: bool = True,
         nearby: Iterable[Prediction] = (),
-    ) -> Outcome:
-        """What the base config with these changes computes. predict: the spec that is expected for a config; it is
-        judged first and, where right, saves the inference. may_infer: whether to infer where it is wrong. nearby:
+    ) -> ConfigOutcome:
+        """Return what the base config with these changes computes. predict: the spec that is expected for a config; it
+        is judged first and, where right, saves the inference. may_infer: whether to infer where it is wrong. nearby:
         what to judge before that.
 
         Raises UnsupportedError where nothing is left of the budget."""
-        self.budget.look(changes)
+        self.budget.count_config(changes)
         config = changed(self.base, changes)
         try:
             instance = build(self.subject, config)
             first = logits(instance, self._tokens(instance))
         except SubjectError as error:
-            return Outcome(changes=changes, config=config, kind="refused", detail=str(error))
+            return ConfigOutcome(changes=changes, config=config, kind="refused", detail=str(error))
         if not bool(torch.isfinite(first).all()):
-            return Outcome(changes=changes, config=config, kind="refused", detail="logits are not finite")
+            return ConfigOutcome(changes=changes, config=config, kind="refused", detail="logits are not finite")
         if shapes(instance) == self._shapes and torch.equal(first, self._logits):
             expected = None if predict is None else self._expected(instance, config, predict, first)
-            return Outcome(changes=changes, config=config, kind="no_effect", values=self.values, expected=expected)
+            return ConfigOutcome(
+                changes=changes, config=config, kind="no_effect", values=self.values, expected=expected
+            )
         tensors = functools.cache(lambda: export(instance))
         found = None if predict is None else self._judge(instance, config, predict, first, tensors)
         near = None
@@ -127,9 +129,11 @@ class Observer:
             spec, parity, tolerance = right
             if any(rotary.dim < 1 for rotary in spec.rotaries):
                 # Heads so small that nothing is left to rotate say nothing of what is: families refuse them as well.
-                return Outcome(changes=changes, config=config, kind="refused", detail="a rotation of no dimension")
+                return ConfigOutcome(
+                    changes=changes, config=config, kind="refused", detail="a rotation of no dimension"
+                )
             values = slots_of(spec)
-            return Outcome(
+            return ConfigOutcome(
                 changes=changes,
                 config=config,
                 kind="proven",
@@ -139,11 +143,11 @@ class Observer:
                 inferred=near is not None,
             )
         if not may_infer:
-            return Outcome(changes=changes, config=config, kind="unsupported", detail="not as predicted")
+            return ConfigOutcome(changes=changes, config=config, kind="unsupported", detail="not as predicted")
         if found is False and len(changes) > 1 and predict is not None and not self._builds(predict, config):
             # E.g. more experts for each token than its groups hold: what such a config does is an accident that may
             # look like anything, and a family of these expressions refuses it.
-            return Outcome(changes=changes, config=config, kind="refused", detail="no blocks do what is expected")
+            return ConfigOutcome(changes=changes, config=config, kind="refused", detail="no blocks do what is expected")
         return replace(self._infer(changes, config, tensors()), loud=found is False)
 
     def _expected(
@@ -153,8 +157,8 @@ class Observer:
         predict: Prediction,
         first: Tensor,
     ) -> Mapping[str, Any] | None:
-        """The slots of the predicted spec, if it is not the base config's and does the same: the best two of two groups
-        of experts are the best two of all."""
+        """Return the slots of the predicted spec, if it is not the base config's and does the same: the best two of two
+        groups of experts are the best two of all."""
         try:
             values = slots_of(predict(config))
         except EvaluationError:
@@ -168,7 +172,7 @@ class Observer:
         )
 
     def _builds(self, predict: Prediction, config: dict[str, Any]) -> bool:
-        """Whether blocks take what is expected of a config; true where nothing is."""
+        """Return whether blocks take what is expected of a config; true where nothing is."""
         try:
             spec = predict(config)
         except EvaluationError:
@@ -188,7 +192,8 @@ class Observer:
         first: Tensor,
         tensors: Callable[[], Mapping[str, Tensor]],
     ) -> tuple[ArchitectureSpec, float, float] | Literal[False] | None:
-        """The predicted spec, if its logits are the instance's; False where it does not take the weights at all."""
+        """Return the predicted spec, if its logits are the instance's; False where it does not take the weights at
+        all."""
         try:
             spec = predict(config)
             weights = canonical(self.layout, tensors(), spec)
@@ -199,7 +204,9 @@ class Observer:
         tolerance = TOLERANCE * max(1.0, float(first.std()))
         return (spec, difference, tolerance) if difference <= tolerance else None
 
-    def _infer(self, changes: Mapping[str, Any], config: dict[str, Any], tensors: Mapping[str, Tensor]) -> Outcome:
+    def _infer(
+        self, changes: Mapping[str, Any], config: dict[str, Any], tensors: Mapping[str, Tensor]
+    ) -> ConfigOutcome:
         self.num_inferred += 1
         try:
             instance = build(self.subject, config, attention="eager")
@@ -207,14 +214,14 @@ class Observer:
             self._check_layout(instance, inference, tensors)
         except SubjectError as refusal:
             # It builds with fused attention only, where a missing scale has a default.
-            return Outcome(changes=changes, config=config, kind="refused", detail=str(refusal))
+            return ConfigOutcome(changes=changes, config=config, kind="refused", detail=str(refusal))
         except UnsupportedError as error:
-            return Outcome(changes=changes, config=config, kind="unsupported", detail=str(error), error=error)
+            return ConfigOutcome(changes=changes, config=config, kind="unsupported", detail=str(error), error=error)
         except (ModelError, RuntimeError, ValueError, IndexError, KeyError, TypeError) as failure:
             # Foreign models do what nobody thought of; where that makes an inference fail, nothing is proven.
             unknown = UnsupportedError("a computation that cannot be followed", where="model", detail=str(failure))
-            return Outcome(changes=changes, config=config, kind="unsupported", detail=str(unknown), error=unknown)
-        return Outcome(
+            return ConfigOutcome(changes=changes, config=config, kind="unsupported", detail=str(unknown), error=unknown)
+        return ConfigOutcome(
             changes=changes,
             config=config,
             kind="proven",
@@ -225,7 +232,8 @@ class Observer:
         )
 
     def _check_layout(self, instance: Instance, inference: Inference, tensors: Mapping[str, Tensor]) -> None:
-        """One table of names must do for all configs; it is found again when it does not. Raises UnsupportedError."""
+        """Find the table of names again where the one so far does not hold for another config. Raises
+        UnsupportedError."""
         if self._reads(self.layout, tensors, inference):
             return
         pairs = [*self._pairs, (instance, inference)]
@@ -253,7 +261,7 @@ class Observer:
 
 
 def shapes(instance: Instance) -> dict[str, tuple[int, ...]]:
-    """Of everything that the model keeps."""
+    """Return the shapes of everything that the model keeps."""
     return {name: tuple(tensor.shape) for name, tensor in instance.model.state_dict().items()}
 
 
@@ -278,7 +286,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SlotSample:
     """What a slot was for one config. value: `LayerValues` for slots of layers."""
 
     config: Mapping[str, Any]
@@ -288,12 +296,12 @@ class Sample:
 
 
 def one_cause(observation: Observation) -> bool:
-    """Whether further changes are only lists that were resized, or left to the class to fill."""
+    """Return whether further changes are only lists that were resized, or left to the class to fill."""
     return sum(not isinstance(value, list | None) for value in observation.changes.values()) <= 1
 
 
 def same_value(first: Any, second: Any) -> bool:
-    """Whether two values of a slot are the same in the layers that both configs have."""
+    """Return whether two values of a slot are the same in the layers that both configs have."""
     if isinstance(first, LayerValues) and isinstance(second, LayerValues):
         shorter = min(len(first), len(second))
         return all(
@@ -306,7 +314,7 @@ def same_value(first: Any, second: Any) -> bool:
 
 
 def readable(names: Iterable[str], observations: Sequence[Observation]) -> list[str]:
-    """The fields that expressions may read. observations: the base config's first.
+    """Return the fields that expressions may read. observations: the base config's first.
 
     Noise of training (dropout, jitter) counts only once it was seen to change something alone: among many changes at
     once it would explain anything, and models would go wrong with it.

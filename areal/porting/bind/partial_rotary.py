@@ -26,7 +26,7 @@ _READ_ELSEWHERE: Final = frozenset({PARTIAL, ROTARY_FIELD, "rope_scaling", "rope
 
 
 @dataclass(frozen=True)
-class Folded:
+class RotatedField:
     """One such field."""
 
     name: str
@@ -34,8 +34,9 @@ class Folded:
     """The part is the field's value over that of this field; None where it is made in another way."""
 
 
-def folded_fields(subject: Subject, base: Mapping[str, Any]) -> list[Folded]:
-    """Undeclared fields that decide the rotated part where rope_parameters does not say it. base: a whole config."""
+def rotated_fields(subject: Subject, base: Mapping[str, Any]) -> list[RotatedField]:
+    """Return the undeclared fields that decide the rotated part where rope_parameters does not say it. base: a whole
+    config."""
     entries = base.get(ROTARY_FIELD)
     if not isinstance(entries, dict) or is_layered(entries):
         return []
@@ -48,17 +49,17 @@ def folded_fields(subject: Subject, base: Mapping[str, Any]) -> list[Folded]:
         parts = [_part(subject, {**bare, name: dim}) for dim in _DIMS]
         written = {**bare, name: _DIMS[0], ROTARY_FIELD: {**silent, PARTIAL: 0.25}}
         if None not in parts and not same(*parts) and same(_part(subject, written), 0.25):
-            found.append(Folded(name, next(_sizes(subject, bare, name), None)))
+            found.append(RotatedField(name, next(_sizes(subject, bare, name), None)))
     return found
 
 
-def without_folded(base: dict[str, Any], folded: list[Folded]) -> dict[str, Any]:
-    """The config without them: what they mean was written into its rope_parameters when it was completed."""
+def without_rotated_fields(base: dict[str, Any], folded: list[RotatedField]) -> dict[str, Any]:
+    """Return the config without them: what they mean was written into its rope_parameters when it was completed."""
     return changed(base, dict.fromkeys([each.name for each in folded if each.name in base], MISSING))
 
 
 def _sizes(subject: Subject, bare: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Fields of which `name` over the field is the part, whatever their values."""
+    """Yield the fields of which `name` over the field is the part, whatever their values."""
     for other, size in bare.items():
         if type(size) is int and size > 1:
             configs = [{**bare, name: dim, other: number} for dim in _DIMS for number in (size, 2 * size, 4 * size)]
@@ -67,7 +68,7 @@ def _sizes(subject: Subject, bare: Mapping[str, Any], name: str) -> Iterator[str
 
 
 def _part(subject: Subject, config: Mapping[str, Any]) -> float | None:
-    """The rotated part that the class writes; None where it refuses or says nothing."""
+    """Return the rotated part that the class writes; None where it refuses or says nothing."""
     try:
         found = look_up(read(subject, dict(config)).to_dict(), f"{ROTARY_FIELD}.{PARTIAL}")
     except SubjectError:
@@ -76,7 +77,7 @@ def _part(subject: Subject, config: Mapping[str, Any]) -> float | None:
 
 
 def _texts_of_class(subject: Subject) -> set[str]:
-    """Literals in the file of the config class that may be names of fields that it asks for."""
+    """Return the literals in the file of the config class that may be names of fields that it asks for."""
     name = subject.config_class.__module__.rpartition(".")[2]
     found: set[str] = set()
     for path in (path for path in subject.source_files if path.stem == name):

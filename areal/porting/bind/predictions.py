@@ -39,7 +39,8 @@ class Predictions:
     binder: Binder
 
     def accept_late(self) -> None:
-        """What no expression explained when it was seen may follow now that other fields were varied, too."""
+        """Accept what no expression explained when it was seen, if it follows now that other fields were varied,
+        too."""
         binder = self.binder
         known = [dict(each.changes) for each in binder.observations]
         for outcome in binder.outcomes:
@@ -50,8 +51,8 @@ class Predictions:
                 binder.choices.setdefault(next(iter(changes)), []).append(changes)
                 binder.settle()
 
-    def look_awake(self) -> None:
-        """Fields that do nothing in the base config are changed beside every text that may choose another computation:
+    def probe_inactive(self) -> None:
+        """Change fields that do nothing in the base config beside every text that may choose another computation:
         sizes of groups matter only where groups are chosen."""
         binder = self.binder
         idle = {
@@ -73,12 +74,11 @@ class Predictions:
         ]
         for text, (name, change) in itertools.product(texts, sorted(idle.items())):
             if not binder.restricted.keys() & {*text, name}:
-                self._look_beside({**text, **change})
+                self._probe_with({**text, **change})
 
-    def look_around(self) -> None:
-        """Where another value of a field leads to another number, other fields are changed beside it: it may be
-        computed from them. So are two fields that decide the same slot, and lists over layers. Linear biases get uneven
-        numbers of heads."""
+    def probe_neighbours(self) -> None:
+        """Change other fields beside a value that leads to another number, which may be computed from them; likewise
+        two fields that decide the same slot, and lists over layers. Linear biases get uneven numbers of heads."""
         seen: list[dict[str, Any]] = []
         for _ in range(2):  # what is found may lead to further branches
             looks = [*branch_changes(self.binder.expressions, self.binder.choices, self.binder.observations[0].config)]
@@ -87,20 +87,20 @@ class Predictions:
             for changes in (changes for changes in looks if changes not in seen):
                 seen.append(changes)
                 if not self.binder.restricted.keys() & changes.keys():
-                    self._look_beside(changes)
+                    self._probe_with(changes)
 
-    def _look_beside(self, changes: dict[str, Any]) -> None:
+    def _probe_with(self, changes: dict[str, Any]) -> None:
         if self.binder.reader.normal(changed(self.binder.observer.base, changes)) is None:
             return
-        outcome = self.binder.observer.look(changes, self.binder.predict)
+        outcome = self.binder.observer.observe(changes, self.binder.predict)
         if outcome.kind == "unsupported":
             if not outcome.loud:
                 self._blame(changes)
         elif outcome.kind != "refused" and self.binder.accept(outcome) and outcome.inferred:
             self.binder.settle()
 
-    def look_jointly(self) -> None:
-        """Configs that were not seen while fitting must be predicted."""
+    def probe_joint(self) -> None:
+        """Predict configs that were not seen while fitting, until enough of them are right."""
         generator = random.Random(20)
         pinned: list[dict[str, Any]] = [
             {name: value} for name, value in branches(self.binder.expressions) for _ in range(2)
@@ -113,7 +113,7 @@ class Predictions:
             config = changed(self.binder.observer.base, changes)
             if not changes or self.binder.reader.normal(config) is None:
                 continue
-            predicted = self._look_at_many(changes)
+            predicted = self._probe_many(changes)
             if predicted is not None:
                 # What was fitted anew must predict as well.
                 right = right + 1 if predicted else min(right, enough - NUM_AFRESH)
@@ -124,15 +124,16 @@ class Predictions:
                 detail=f"configs with many changes are not predicted: {sorted(self.binder.joint_outcomes[-1].changes)}",
             )
 
-    def _look_at_many(self, changes: dict[str, Any]) -> bool | None:
-        """Whether a config was predicted; false where expressions were fitted anew, None where it says nothing."""
+    def _probe_many(self, changes: dict[str, Any]) -> bool | None:
+        """Return whether a config was predicted; false where expressions were fitted anew, None where it says
+        nothing."""
         binder = self.binder
-        outcome = binder.observer.look(changes, binder.predict)
+        outcome = binder.observer.observe(changes, binder.predict)
         if outcome.kind == "refused":
             return None
         learned = outcome.kind == "proven" and outcome.inferred and self._learn_from_few(changes)
         if learned:
-            outcome = binder.observer.look(changes, binder.predict)
+            outcome = binder.observer.observe(changes, binder.predict)
         binder.joint_outcomes.append(outcome)
         if outcome.kind == "unsupported":
             if not outcome.loud:
@@ -145,23 +146,24 @@ class Predictions:
         return False if learned else None
 
     def _learn_from_few(self, changes: dict[str, Any]) -> bool:
-        """Whether something was learned from the fewest of the changes that are not predicted either: they say better
-        than many what is the cause."""
+        """Return whether something was learned from the fewest of the changes that are not predicted either: they say
+        better than many what is the cause."""
         binder = self.binder
         few = dict(changes)
         for name in sorted(changes):
             fewer = {key: value for key, value in few.items() if key != name}
             if fewer and binder.reader.normal(changed(binder.observer.base, fewer)) is not None:
-                seen = binder.observer.look(fewer, binder.predict, may_infer=False)
+                seen = binder.observer.observe(fewer, binder.predict, may_infer=False)
                 few = fewer if seen.kind == "unsupported" else few
-        found = binder.observer.look(few, binder.predict) if len(few) < len(changes) else None
+        found = binder.observer.observe(few, binder.predict) if len(few) < len(changes) else None
         if found is None or found.kind != "proven" or not binder.accept(found):
             return False
         binder.settle()
         return True
 
     def _joint_changes(self, generator: random.Random, pinned: Mapping[str, Any]) -> dict[str, Any]:
-        """Random changes that the class accepts. pinned: values to be among them, where these were seen to work."""
+        """Return random changes that the class accepts. pinned: values to be among them, where these were seen to
+        work."""
         usable = {
             name: values
             for name, values in self.binder.choices.items()
@@ -186,12 +188,12 @@ class Predictions:
         return {}
 
     def _blame(self, changes: Mapping[str, Any]) -> None:
-        """Finds the smallest part of changes that is not supported together, and restricts one field of it."""
+        """Find the smallest part of changes that is not supported together, and restrict one field of it."""
         culprits = dict(changes)
         for name in sorted(changes):
             fewer = {key: value for key, value in culprits.items() if key != name}
             accepted = fewer and self.binder.reader.normal(changed(self.binder.observer.base, fewer)) is not None
-            if accepted and self.binder.observer.look(fewer, self.binder.predict).kind == "unsupported":
+            if accepted and self.binder.observer.observe(fewer, self.binder.predict).kind == "unsupported":
                 culprits = fewer
         # What else there is can be fixed to proven values; rotary positions cannot.
         kept = {name for name in culprits if name != ROTARY_FIELD} or culprits.keys()
@@ -221,7 +223,7 @@ UNEVEN_HEADS: Final = (16, 12, 6, 3)
 def branch_changes(
     expressions: Mapping[str, Expression], choices: Choices, base: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Changes to look at: the way to a branch together with another value of one field.
+    """Yield the changes to look at: the way to a branch together with another value of one field.
 
     choices: changes of fields that were proven alone; base: the completed base config.
     """
@@ -240,7 +242,7 @@ def branch_changes(
 def uneven_heads(
     expressions: Mapping[str, Expression], observations: Sequence[Observation]
 ) -> Iterator[dict[str, Any]]:
-    """The changes of the first config with linear biases, with other numbers of heads."""
+    """Yield the changes of the first config with linear biases, with other numbers of heads."""
     heads = expressions.get(HEADS)
     if not isinstance(heads, Field):
         return
@@ -254,9 +256,9 @@ def uneven_heads(
 def joined_changes(
     expressions: Mapping[str, Expression], choices: Choices, base: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Changes to look at: other values of two fields that decide the same slot, and of fields that are read where
-    layers differ together with other lists over layers. Behind another value one list only was seen, whose pattern has
-    many names, and the other conditions with one value only."""
+    """Yield the changes to look at: other values of two fields that decide the same slot, and of fields that are read
+    where layers differ together with other lists over layers. Behind another value one list only was seen, whose
+    pattern has many names, and the other conditions with one value only."""
     lists = [name for name in sorted(choices) if isinstance(look_up(base, name), list)]
     seen: list[dict[str, Any]] = []
     for expression in (expressions[slot] for slot in sorted(expressions)):
@@ -275,14 +277,14 @@ def joined_changes(
 
 
 def _values(choices: Choices, name: str) -> list[dict[str, Any]]:
-    """Some changes of a field that were proven; resized lists are no changes of another field."""
+    """Return some changes of a field that were proven; resized lists are no changes of another field."""
     return [dict(each) for each in choices.get(name, ()) if len(each) == 1][:MOST_VALUES]
 
 
 def _ways_to_numbers(
     expression: Expression, choices: Choices, base: Mapping[str, Any], way: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Values of fields, other than the base's, that lead to a number that is computed."""
+    """Yield the values of fields, other than the base's, that lead to a number that is computed."""
     match expression:
         case Constant(value) if is_number(value):
             yield way

@@ -1,4 +1,4 @@
-"""How a config class reads a config.json: defaults, nulls that it fills from other fields, lists that it computes.
+"""Learns how a config class reads a config.json: defaults, nulls filled from other fields, lists that it computes.
 
 All of this is found by running the class alone, which is cheap, so that fitted rules rest on many observations.
 """
@@ -16,8 +16,8 @@ from areal.models.config_fields import HARMLESS_FIELDS
 from areal.porting.bind.budget import Budget
 from areal.porting.bind.expressions import ROTARY_FIELD, EvaluationError, evaluate, look_up, same, walk
 from areal.porting.bind.fitting import fit
-from areal.porting.bind.legacy_rope import OLDER_ROTARY
-from areal.porting.bind.observing import Sample
+from areal.porting.bind.legacy_rope import LEGACY_ROPE_FIELDS
+from areal.porting.bind.observing import SlotSample
 from areal.porting.bind.slots import LayerValues
 from areal.porting.bind.variations import (
     MISSING,
@@ -68,7 +68,7 @@ class ConfigReader:
     """What was read before; a config class takes milliseconds."""
 
     def normal(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What the class makes of a config.json, not to be changed; None where it refuses."""
+        """Return what the class makes of a config.json, not to be changed; None where it refuses."""
         key = json.dumps(config, sort_keys=True, default=repr)
         if key not in self._normal:
             try:
@@ -81,7 +81,7 @@ class ConfigReader:
         return self._normal[key]
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The config with defaults and rules filled in, flat: what expressions are evaluated on.
+        """Return the config with defaults and rules filled in, flat: what expressions are evaluated on.
 
         rope_parameters is what the class makes of it, since its reader has the same rules for all families.
         """
@@ -121,7 +121,7 @@ class ConfigReader:
 def learn(
     subject: Subject, base: dict[str, Any], depth_field: str, ignored: Iterable[str], budget: Budget | None = None
 ) -> ConfigReader:
-    """Finds what the class does with fields that are null or absent. ignored: fields that are not looked at."""
+    """Find what the class does with fields that are null or absent. ignored: fields that are not looked at."""
     config_class = subject.config_class
     skipped = {*ignored, "model_type", "architectures"}
     reader = ConfigReader(subject=subject, base=base, depth_field=depth_field)
@@ -134,7 +134,7 @@ def learn(
     reader.defaults |= dict.fromkeys(reader.computed)
     containers = {name.partition(".")[0] for name in names if "." in name}
     skipped |= {*containers, *(getattr(config_class, "attribute_map", None) or {})}
-    skipped |= OLDER_ROTARY - base.keys() if base.get(ROTARY_FIELD) else frozenset()
+    skipped |= LEGACY_ROPE_FIELDS - base.keys() if base.get(ROTARY_FIELD) else frozenset()
     # What transformers adds to every config stands in those inside others, too.
     inner = {name for name in names if "." in name and name.rpartition(".")[2] in HARMLESS_FIELDS}
     reader.names = [name for name in dict.fromkeys(names) if name not in skipped | inner]
@@ -188,7 +188,7 @@ class _Learner:
             self._learn_null(name, working)
 
     def _working(self) -> dict[str, list[Any]]:
-        """Field to other values that the class accepts."""
+        """Return the field to other values that the class accepts."""
         base = self.reader.base
         found: dict[str, list[Any]] = {}
         for name in self.fields:
@@ -207,7 +207,7 @@ class _Learner:
         return changed(self.reader.base, {**changes, **fixed})
 
     def _learn_null(self, name: str, working: Mapping[str, list[Any]]) -> None:
-        """Finds the rule by which a null is filled, if it is."""
+        """Find the rule by which a null is filled, if it is."""
         reader, base = self.reader, self.reader.base
         absent = [value for value in (MISSING, None) if value is None or reader.defaults.get(name, MISSING) is None]
         absent = [MISSING] if name in reader.computed else absent
@@ -238,7 +238,7 @@ class _Learner:
             reader.rules[name] = rule
 
     def _around(self, name: str, start: dict[str, Any], working: Mapping[str, list[Any]]) -> _Around:
-        """All single changes of a config, and the fields that changed what `name` becomes."""
+        """Return all single changes of a config, and the fields that changed what `name` becomes."""
         origin = look_up(self.reader.normal(start) or {}, name)
         found = _Around([], set())
         for other, values in working.items():
@@ -257,7 +257,7 @@ class _Learner:
         return found
 
     def _smallest(self, name: str, start: dict[str, Any], config: dict[str, Any]) -> dict[str, Any] | None:
-        """A config between `start` and `config` that still gives `name` another value than `start` does."""
+        """Return a config between `start` and `config` that still gives `name` another value than `start` does."""
         origin = look_up(self.reader.normal(start) or {}, name)
 
         def differs(values: Mapping[str, Any]) -> bool:
@@ -282,13 +282,13 @@ class _Learner:
         layered = bool(pairs) and all(isinstance(value, list) and len(value) == depth for value, depth in filled)
         if layered:
             self.reader.per_layer.add(name)
-        samples: list[Sample] = []
+        samples: list[SlotSample] = []
         for config, normal in pairs:
             value = look_up(normal, name)
             value = LayerValues(value) if layered else value
             values = {other: look_up(normal, other) for other in self.reader.names}
             values |= {other: look_up(config, other) for other in self.reader.rewritten if _present(config, other)}
-            samples.append(Sample(values, value, len(value) if isinstance(value, LayerValues) else 1))
+            samples.append(SlotSample(values, value, len(value) if isinstance(value, LayerValues) else 1))
         return fit(name, samples, causes, budget=self.budget) if samples else None
 
 
@@ -315,7 +315,8 @@ def _present(config: Mapping[str, Any], name: str) -> bool:
 
 
 def branches(expressions: Mapping[str, Expression]) -> list[tuple[str, Any]]:
-    """Fields and the values of them on which an expression takes another way: few random configs would have them."""
+    """Return the fields and the values of them on which an expression takes another way: few random configs would have
+    them."""
     found: list[tuple[str, Any]] = []
     for part in (part for each in expressions.values() for part in walk(each)):
         if isinstance(part, WhenNull):
@@ -330,7 +331,8 @@ def branches(expressions: Mapping[str, Expression]) -> list[tuple[str, Any]]:
 
 
 def filling_rules(expressions: Mapping[str, Expression], known: Mapping[str, Expression]) -> dict[str, Expression]:
-    """Field to what stands in for its null, where all slots that are the field agree on it. known: rules so far."""
+    """Return, by field, what replaces its null, where all slots that are the field agree on it. known: rules so
+    far."""
     found: dict[str, set[Expression]] = {}
     for each in expressions.values():
         if isinstance(each, WhenNull) and each.field not in known and not _is_open(each.otherwise):
@@ -339,17 +341,18 @@ def filling_rules(expressions: Mapping[str, Expression], known: Mapping[str, Exp
 
 
 def _is_open(expression: Expression) -> bool:
-    """Whether it means nothing, or something else in each layer."""
+    """Return whether it means nothing, or something else in each layer."""
     return any(isinstance(part, PerLayer) or part == Constant(None) for part in walk(expression))
 
 
 def filled(config: Mapping[str, Any], name: str, rule: Expression) -> Mapping[str, Any]:
-    """The completed config with the rule's value in place of a null."""
+    """Return the completed config with the rule's value in place of a null."""
     return config if look_up(config, name) is not None else {**config, name: evaluate(rule, config)}
 
 
 def computed_names(subject: Subject, base: dict[str, Any]) -> list[str]:
-    """Undeclared fields that the class writes out beside those of the config: files that it wrote hold them."""
+    """Return the undeclared fields that the class writes out beside those of the config: files that it wrote hold
+    them."""
     known = {*defaults_of(subject.config_class), *(getattr(subject.config_class, "attribute_map", None) or {}), *base}
     try:
         written = read(subject, base).to_dict()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from areal.porting.bind.binder import Binder
-    from areal.porting.bind.observing import Outcome
+    from areal.porting.bind.observing import ConfigOutcome
     from areal.porting.records import Evidence
     from areal.porting.spec import ArchitectureSpec, LayerSpec
 
@@ -32,7 +32,7 @@ BLOCKS = {
 
 
 def title(spec: ArchitectureSpec) -> str:
-    """One sentence on what the tiny instance is made of, e.g. "Decoder with grouped-query attention, ..."."""
+    """Return one sentence on what the tiny instance is made of, e.g. "Decoder with grouped-query attention, ..."."""
     layers = spec.layers
     parts = [_attention(layers), _positions(spec), BLOCKS[layers[0].block], _feed_forward(layers)]
     parts.append("tied embeddings" if spec.tied else "")
@@ -87,7 +87,7 @@ def _feed_forward(layers: Sequence[LayerSpec]) -> str:
 
 
 def checklist(evidence: Iterable[Evidence]) -> list[dict[str, Any]]:
-    """Lines as JSON; what is the same in several layers is said once."""
+    """Return the lines as JSON; what is the same in several layers is said once."""
     lines: dict[tuple[str, str], Evidence] = {}
     layers: dict[tuple[str, str], list[str]] = {}
     for line in evidence:
@@ -121,7 +121,8 @@ STEADY: Final = 1 / 4
 
 
 def choose(binder: Binder) -> list[Variant]:
-    """Flipped flags, other rotary types, nulls, lists, other numbers, in this order, then some of many changes."""
+    """Return the flipped flags, other rotary types, nulls, lists, other numbers, in this order, then some of many
+    changes."""
     # Others were proven as well, but no expressions explain them: families refuse them.
     explained = [dict(each.changes) for each in binder.observations]
     proven, joint = (
@@ -152,20 +153,20 @@ def choose(binder: Binder) -> list[Variant]:
     return list(chosen.values())
 
 
-def _variant(binder: Binder, name: str, outcome: Outcome) -> Variant:
-    """Its overrides are whole fields: an object in which one entry changes is written out."""
+def _variant(binder: Binder, name: str, outcome: ConfigOutcome) -> Variant:
+    """Return its overrides are whole fields: an object in which one entry changes is written out."""
     whole = changed(binder.observer.base, outcome.changes)
     tops = {key if key in whole else key.partition(".")[0] for key in outcome.changes}
     overrides = {key: whole[key] for key in sorted(tops, key=list(whole).index)}
     return Variant(name=name, overrides=overrides, parity=outcome.parity, tolerance=outcome.tolerance)
 
 
-def _main_field(outcome: Outcome) -> str:
+def _main_field(outcome: ConfigOutcome) -> str:
     return next((name for name, value in outcome.changes.items() if not isinstance(value, list)), min(outcome.changes))
 
 
-def _rank(binder: Binder, outcome: Outcome) -> tuple[int, int]:
-    """Changes that decide something before those of sizes; the more slots read the field, the later."""
+def _rank(binder: Binder, outcome: ConfigOutcome) -> tuple[int, int]:
+    """Return the changes that decide something before those of sizes; the more slots read the field, the later."""
     name = _main_field(outcome)
     value = outcome.changes[name]
     kind = 5
@@ -185,7 +186,7 @@ def _rank(binder: Binder, outcome: Outcome) -> tuple[int, int]:
     return kind, readers if kind == 5 else 0
 
 
-def _name(binder: Binder, outcome: Outcome) -> str:
+def _name(binder: Binder, outcome: ConfigOutcome) -> str:
     name = _main_field(outcome)
     value: Any = outcome.changes[name]
     if name == ROTARY_FIELD:

@@ -21,7 +21,7 @@ from areal.porting.bind.expressions import (
     walk,
 )
 from areal.porting.bind.fitting import fit
-from areal.porting.bind.observing import Sample, same_value
+from areal.porting.bind.observing import SlotSample, same_value
 from areal.porting.bind.slots import ABSENT, LayerValues
 from areal.porting.bind.variations import MISSING, changed, rotary_alternatives
 from areal.porting.family import Constant, Field, PerLayer, RotaryField, WhenEqual, WhenNull
@@ -47,12 +47,12 @@ THETA: Final = Field(f"{ROTARY_FIELD}.rope_theta")
 
 
 def thetas_of(expressions: Iterable[Expression]) -> set[str]:
-    """Lists that hold the theta of each layer."""
+    """Return the lists that hold the theta of each layer."""
     return {part.thetas for each in expressions for part in walk(each) if isinstance(part, RotaryField) and part.thetas}
 
 
 def filled_with_theta(reader: ConfigReader, base: Mapping[str, Any], name: str) -> bool:
-    """Whether the class makes a list over layers of the theta in rope_parameters where it is null or absent."""
+    """Return whether the class makes a list over layers of the theta in rope_parameters where it is null or absent."""
     entries = look_up(base, ROTARY_FIELD)
     if not isinstance(entries, dict) or is_layered(entries):
         return False
@@ -67,12 +67,12 @@ def filled_with_theta(reader: ConfigReader, base: Mapping[str, Any], name: str) 
 
 
 def is_layered(entries: object) -> bool:
-    """Whether rope_parameters holds one object (or null) per layer type."""
+    """Return whether rope_parameters holds one object (or null) per layer type."""
     return isinstance(entries, dict) and bool(entries) and all(isinstance(e, dict | None) for e in entries.values())
 
 
 def with_rotary_values(config: dict[str, Any]) -> dict[str, Any]:
-    """The completed config with partial_rotary_factor as a field, 1.0 where it is not said."""
+    """Return the completed config with partial_rotary_factor as a field, 1.0 where it is not said."""
     entries = config.get(ROTARY_FIELD)
     if not isinstance(entries, dict):
         return config
@@ -87,16 +87,16 @@ def with_rotary_values(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def extra_names(entries: object) -> tuple[str, ...]:
-    """Numbers in rope_parameters that no rotary type has. What reads them may read the length of the original context
-    as well, which then has to be there for all types."""
+    """Return the numbers in rope_parameters that no rotary type has. What reads them may read the length of the
+    original context as well, which then has to be there for all types."""
     if not isinstance(entries, dict) or is_layered(entries):
         return ()
     found = [key for key, value in entries.items() if key not in _KNOWN and type(value) in (int, float)]
     return (*sorted(found), *([_ORIGINAL] if found and type(entries.get(_ORIGINAL)) is int else []))
 
 
-def without_score_factor(samples: Sequence[Sample]) -> list[Sample] | None:
-    """The samples with values divided by the factor on scores; None where there is none."""
+def without_score_factor(samples: Sequence[SlotSample]) -> list[SlotSample] | None:
+    """Return the samples with values divided by the factor on scores; None where there is none."""
     factors = [float(sample.config.get(SCORE_FACTOR, 1.0)) for sample in samples]
     if all(factor == 1.0 for factor in factors):
         return None
@@ -105,7 +105,7 @@ def without_score_factor(samples: Sequence[Sample]) -> list[Sample] | None:
         values = sample.value if isinstance(sample.value, LayerValues) else (sample.value,)
         plain = [value if not isinstance(value, float) else value / factor for value in values]
         value = LayerValues(plain) if isinstance(sample.value, LayerValues) else plain[0]
-        divided.append(Sample(sample.config, value, sample.depth))
+        divided.append(SlotSample(sample.config, value, sample.depth))
     return divided
 
 
@@ -117,7 +117,7 @@ def _or_whole(entry: Mapping[str, Any]) -> float:
 def rotary_changes(
     entries: Mapping[str, Any], spec: ArchitectureSpec
 ) -> Iterator[tuple[str | None, str, dict[str, Any]]]:
-    """Layer type (None where all are alike), rotary type, and another content of rope_parameters."""
+    """Yield the layer type (None where all are alike), rotary type, and another content of rope_parameters."""
     dim = min((rotary.dim for rotary in spec.rotaries), default=_DIM)
     if not is_layered(entries):
         kept = {name: entries[name] for name in extra_names(entries)}
@@ -137,12 +137,12 @@ def rotary_changes(
 
 
 def has_type(entries: Any, rotary_type: str) -> bool:
-    """Whether an entry of rope_parameters is of this type."""
+    """Return whether an entry of rope_parameters is of this type."""
     return any(isinstance(entry, dict) and entry.get("rope_type") == rotary_type for entry in _entries(entries))
 
 
 def rotary_parts(entries: Any) -> list[float]:
-    """The rotated part of each entry of rope_parameters."""
+    """Return the rotated part of each entry of rope_parameters."""
     return [_or_whole(entry) for entry in _entries(entries) if isinstance(entry, dict)]
 
 
@@ -168,8 +168,8 @@ class RotaryFit:
     extra: tuple[str, ...] = ()
     """Numbers in rope_parameters that no rotary type has."""
 
-    def fit(self, samples: Sequence[Sample]) -> Expression | None:
-        """The simplest expression for all samples, or None."""
+    def fit(self, samples: Sequence[SlotSample]) -> Expression | None:
+        """Return the simplest expression for all samples, or None."""
         whole = self._field(None)
         for expression in (Constant(None), whole):
             if all(self.explains(expression, sample) for sample in samples):
@@ -194,8 +194,8 @@ class RotaryFit:
                 return spoken
         return self._theta(samples)
 
-    def explains(self, expression: Expression, sample: Sample) -> bool:
-        """Whether the expression means the tables that were observed, however they are spelled."""
+    def explains(self, expression: Expression, sample: SlotSample) -> bool:
+        """Return whether the expression means the tables that were observed, however they are spelled."""
         try:
             return all(
                 value is ABSENT or same_table(evaluate(expression, sample.config, layer), value)
@@ -205,7 +205,7 @@ class RotaryFit:
             return False
 
     def retyped(self, expression: Expression) -> Expression:
-        """The expression with the current types."""
+        """Return the expression with the current types."""
         match expression:
             case RotaryField(layer_type, _, theta, _, thetas):
                 return expression if theta is not None else replace(self._field(layer_type), thetas=thetas)
@@ -218,8 +218,8 @@ class RotaryFit:
     def _field(self, layer_type: str | None) -> RotaryField:
         return RotaryField(layer_type, tuple(sorted(self.types.get(layer_type, ()))), extra=self.extra)
 
-    def _by_list(self, samples: Sequence[Sample]) -> Expression | None:
-        """One table of rope_parameters but for its theta, which a list has for each layer."""
+    def _by_list(self, samples: Sequence[SlotSample]) -> Expression | None:
+        """Return one table of rope_parameters but for its theta, which a list has for each layer."""
         for name in self.names:
             if all(isinstance(look_up(sample.config, name), list) for sample in samples):
                 found = replace(self._field(None), thetas=name)
@@ -227,12 +227,12 @@ class RotaryFit:
                     return found
         return None
 
-    def _candidates(self, sample: Sample) -> list[str | None]:
+    def _candidates(self, sample: SlotSample) -> list[str | None]:
         entries = look_up(sample.config, ROTARY_FIELD)
         return [name for name, entry in entries.items() if entry is not None] if is_layered(entries) else [None]
 
-    def _switches(self, samples: Sequence[Sample]) -> list[str]:
-        """Fields with a value other than the first sample's where the tables are others, too."""
+    def _switches(self, samples: Sequence[SlotSample]) -> list[str]:
+        """Return the fields with a value other than the first sample's where the tables are others, too."""
         first = samples[0]
         others = [each for each in samples[1:] if not same_value(each.value, first.value)]
         return [
@@ -243,7 +243,7 @@ class RotaryFit:
         ]
 
     def _spoken(self, expression: Expression) -> Expression:
-        """Names of tables back to tables."""
+        """Return the names of tables back to tables."""
         match expression:
             case Constant(value):
                 return Constant(None) if value == _NONE else self._field(None if value == _ALL else value)
@@ -253,7 +253,7 @@ class RotaryFit:
                 return WhenEqual(name, value, self._spoken(then), self._spoken(otherwise))
         raise AssertionError(f"a table was named by {expression!r}")
 
-    def _theta(self, samples: Sequence[Sample]) -> Expression | None:
+    def _theta(self, samples: Sequence[SlotSample]) -> Expression | None:
         """For configs without rope_parameters: plain tables, theta from a field or always the same."""
         tables = [[value for value in sample.value if value not in (None, ABSENT)] for sample in samples]
         if any(look_up(sample.config, ROTARY_FIELD) is not None for sample in samples):
@@ -261,12 +261,13 @@ class RotaryFit:
         if any(table["type"] != "default" for each in tables for table in each):
             return None
         thetas = [
-            Sample(sample.config, each[0]["theta"], sample.depth)
+            SlotSample(sample.config, each[0]["theta"], sample.depth)
             for sample, each in zip(samples, tables, strict=True)
             if each
         ]
         presence = [
-            Sample(s.config, LayerValues(v if v in (None, ABSENT) else True for v in s.value), s.depth) for s in samples
+            SlotSample(s.config, LayerValues(v if v in (None, ABSENT) else True for v in s.value), s.depth)
+            for s in samples
         ]
         theta, where = fit("theta", thetas, self.names), fit("layer.rotary", presence, self.names)
         if theta is None or where is None:
@@ -292,9 +293,9 @@ def _with_theta(expression: Expression, table: RotaryField) -> Expression:
     return expression
 
 
-def _kind_samples(sample: Sample, candidates: Sequence[str | None]) -> Sample | None:
-    """The sample with the name of a table in place of each table; None where a table is none of the config's. Layers
-    whose table has several names are left out: other configs, where the tables differ, say which it is."""
+def _kind_samples(sample: SlotSample, candidates: Sequence[str | None]) -> SlotSample | None:
+    """Return the sample with the name of a table in place of each table; None where a table is none of the config's.
+    Layers whose table has several names are left out: other configs, where the tables differ, say which it is."""
     values: list[Any] = []
     extra = extra_names(look_up(sample.config, ROTARY_FIELD))
     tables = {}
@@ -309,14 +310,14 @@ def _kind_samples(sample: Sample, candidates: Sequence[str | None]) -> Sample | 
         if not found:
             return None
         values.append(ABSENT if len(found) > 1 else _ALL if found[0] is None else found[0])
-    return Sample(sample.config, LayerValues(values), sample.depth)
+    return SlotSample(sample.config, LayerValues(values), sample.depth)
 
 
 _ALL_TYPES: Final = ("default", "linear", "llama3", "longrope", "yarn")
 
 
 def same_table(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:
-    """Whether two settings give the same rotations."""
+    """Return whether two settings give the same rotations."""
     if first is None or second is None:
         return first is second
     if first == second:

@@ -1,4 +1,4 @@
-"""From a spec to its slots and back: "layer.attention.head_dim" and the like, as listed in `family`."""
+"""Converts a spec to slots such as "layer.attention.head_dim" and back; `family` lists them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _CHOICES: Final[dict[str, dict[str, type]]] = {
 
 
 def slots_of(spec: ArchitectureSpec) -> dict[str, Any]:
-    """Slot to its value; slots that start with "layer" hold `LayerValues`."""
+    """Return the slot to its value; slots that start with "layer" hold `LayerValues`."""
     slots: dict[str, Any] = {"num_layers": len(spec.layers)}
     _flatten(spec, "", slots, leave_out=("layers", "rotaries"))
     layers: list[dict[str, Any]] = [_layer_slots(layer, spec.rotaries) for layer in spec.layers]
@@ -141,7 +141,7 @@ def _flatten(record: Any, path: str, slots: dict[str, Any], leave_out: tuple[str
 
 
 def predict(slots: Mapping[str, Expression], config: Mapping[str, Any]) -> ArchitectureSpec:
-    """The spec that expressions mean for a config. Raises EvaluationError where one has no value for it."""
+    """Return the spec that expressions mean for a config. Raises EvaluationError where one has no value for it."""
 
     def read(slot: str, layer: int | None = None) -> Any:
         if slot not in slots:

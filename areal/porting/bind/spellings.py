@@ -20,7 +20,7 @@ from areal.porting.family import Constant, Field
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from areal.porting.bind.observing import Observation, Observer, Outcome
+    from areal.porting.bind.observing import ConfigOutcome, Observation, Observer
     from areal.porting.family import Expression
     from areal.porting.spec import ArchitectureSpec
 
@@ -37,26 +37,28 @@ class Spellings:
     expressions: Mapping[str, Expression]
     predict: Callable[[Mapping[str, Expression], dict[str, Any]], ArchitectureSpec]
 
-    def likeliest(self, outcome: Outcome) -> Outcome:
-        """The outcome with the slots to believe."""
+    def likeliest(self, outcome: ConfigOutcome) -> ConfigOutcome:
+        """Return the outcome with the slots to believe."""
         return self._unmasked(outcome) if outcome.kind == "no_effect" else self._nearest(outcome)
 
-    def _unmasked(self, outcome: Outcome) -> Outcome:
-        """Of several explanations of logits that are the base config's, its own slots where a single field was changed,
-        which then is likely to be idle. Several changes may have made up for each other: there it is what was expected,
-        or that with one more slot that reads a changed field. The best two of two groups are the best two of all."""
+    def _unmasked(self, outcome: ConfigOutcome) -> ConfigOutcome:
+        """Choose among several explanations of logits that are the base config's: its own slots where a single field
+        was changed, which then is likely to be idle. Several changes may have made up for each other: there it is what
+        was expected, or that with one more slot that reads a changed field. The best two of two groups are the best two
+        of all."""
         if sum(not isinstance(value, list | None) for value in outcome.changes.values()) < 2:
             return outcome
         if outcome.expected is not None:
             return replace(outcome, values=outcome.expected)
         for trial in itertools.islice(self._read_once_more(outcome), MOST_SPELLINGS):
-            found = self.observer.look(outcome.changes, partial(self.predict, trial), may_infer=False)
+            found = self.observer.observe(outcome.changes, partial(self.predict, trial), may_infer=False)
             if found.expected is not None:
                 return replace(outcome, values=found.expected)
         return outcome
 
-    def _read_once_more(self, outcome: Outcome) -> Iterator[dict[str, Expression]]:
-        """The expressions, but that one slot is a changed field, the likelier first; nothing where they are right."""
+    def _read_once_more(self, outcome: ConfigOutcome) -> Iterator[dict[str, Expression]]:
+        """Yield the expressions, but that one slot is a changed field, the likelier first; nothing where they are
+        right."""
         try:
             expected = slots_of(self.predict(self.expressions, outcome.config))
         except EvaluationError:
@@ -76,9 +78,9 @@ class Spellings:
         for slot, name in sorted(pairs, key=lambda pair: (-likeness(*pair), pair)):
             yield {**self.expressions, slot: Field(name)}
 
-    def _nearest(self, outcome: Outcome) -> Outcome:
-        """Of equal spellings of an inferred spec, one that differs from what was expected in a single slot: choosing
-        all groups of experts is the same as having no groups, but only one of both follows from the fields."""
+    def _nearest(self, outcome: ConfigOutcome) -> ConfigOutcome:
+        """Choose among equal spellings of an inferred spec one that differs from what was expected in a single slot:
+        choosing all groups of experts is the same as having no groups, but only one of both follows from the fields."""
         if not outcome.inferred or outcome.loud:
             return outcome
         expected = slots_of(self.predict(self.expressions, outcome.config))
@@ -90,7 +92,7 @@ class Spellings:
             if slot == ROTARY_SLOT or value is ABSENT:
                 continue
             trial = {**self.expressions, slot: Constant(value)}
-            found = self.observer.look(outcome.changes, partial(self.predict, trial), may_infer=False)
+            found = self.observer.observe(outcome.changes, partial(self.predict, trial), may_infer=False)
             if found.kind == "proven":
                 return replace(found, inferred=True)
         return outcome

@@ -45,7 +45,7 @@ MISSING: Final = _Missing()
 
 
 def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the config with other values; MISSING takes a field out. Dots reach into objects."""
+    """Return a copy of the config with other values; MISSING takes a field out. Dots reach into objects."""
     result: dict[str, Any] = copy.deepcopy(dict(config))
     for name, value in changes.items():
         target, key = result, name
@@ -63,7 +63,7 @@ def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 
 def field_names(config: Mapping[str, Any]) -> list[str]:
-    """Names of all fields; objects are entered, except that of rotary positions."""
+    """Return the names of all fields; objects are entered, except that of rotary positions."""
     names: list[str] = []
     for name, value in config.items():
         if isinstance(value, dict) and value and name != ROTARY_FIELD and all(isinstance(key, str) for key in value):
@@ -74,7 +74,7 @@ def field_names(config: Mapping[str, Any]) -> list[str]:
 
 
 def annotations_of(config_class: Any) -> dict[str, str]:
-    """Field to its type as written, as far as the class says so; fields of inner configs with their dots."""
+    """Return the field to its type as written, as far as the class says so; fields of inner configs with their dots."""
     found: dict[str, str] = {}
     for name, inner in (getattr(config_class, "sub_configs", None) or {}).items():
         found |= {f"{name}.{field}": kind for field, kind in annotations_of(inner).items()}
@@ -87,7 +87,7 @@ def annotations_of(config_class: Any) -> dict[str, str]:
 
 
 def defaults_of(config_class: Any) -> dict[str, Any]:
-    """Field to what the class takes when it is absent; MISSING where it insists on a value."""
+    """Return the field to what the class takes when it is absent; MISSING where it insists on a value."""
     found: dict[str, Any] = {}
     for name, inner in (getattr(config_class, "sub_configs", None) or {}).items():
         found |= {f"{name}.{field}": value for field, value in defaults_of(inner).items()}
@@ -112,7 +112,7 @@ def _written(annotation: Any) -> str:
 
 
 def alternatives(value: Any, annotation: str) -> list[Any]:
-    """Other values of a field, the most telling first. annotation: its type as written, "" where unknown."""
+    """Return other values of a field, the most telling first. annotation: its type as written, "" where unknown."""
     found: list[Any] = []
     if isinstance(value, bool):
         found = [not value]
@@ -177,7 +177,7 @@ def _of_list(value: list[Any], choices: list[str]) -> list[Any]:
 
 
 def _literals(annotation: str, value: str) -> list[str]:
-    """The choices that a type such as Literal["a", "b"] names."""
+    """Return the choices that a type such as Literal["a", "b"] names."""
     if "Literal[" not in annotation:
         return []
     inside = annotation.partition("Literal[")[2].partition("]")[0]
@@ -185,7 +185,8 @@ def _literals(annotation: str, value: str) -> list[str]:
 
 
 def resized(config: Mapping[str, Any], name: str, value: Any, depth_field: str) -> dict[str, Any]:
-    """Changes for another value of a field; for the number of layers, lists of one entry per layer grow or are cut."""
+    """Return the changes for another value of a field; for the number of layers, lists of one entry per layer grow or
+    are cut."""
     before = look_up(config, name)
     changes: dict[str, Any] = {name: value}
     if name == depth_field and isinstance(value, int) and value > 0:
@@ -200,7 +201,7 @@ def resized(config: Mapping[str, Any], name: str, value: Any, depth_field: str) 
 
 
 def rotary_alternatives(parameters: Mapping[str, Any], dim: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Other rotary settings with their names, for one entry of rope_parameters. dim: rotated dimensions."""
+    """Yield other rotary settings with their names, for one entry of rope_parameters. dim: rotated dimensions."""
     kept = {key: parameters[key] for key in ("rope_theta", "partial_rotary_factor") if key in parameters}
     theta = float(kept.get("rope_theta") or 10000.0)
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
@@ -246,7 +247,7 @@ def joint(
     depth_field: str,
     sure: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Changes of many fields at once: each field takes one of its working changes with probability `share`.
+    """Return the changes of many fields at once: each field takes one of its working changes with probability `share`.
 
     sure: fields that are certainly changed.
     """

@@ -1,1 +1,1 @@
-"""From one instance to its spec: each part is a hypothesis that must reproduce what the traced module did."""
+"""Infers the spec of one instance: each part is a hypothesis that must reproduce what the traced module did."""

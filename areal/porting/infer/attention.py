@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.porting.infer.capture import Capture
-    from areal.porting.infer.operands import Found
+    from areal.porting.infer.operands import AttentionHypothesis
     from areal.porting.records import LayerContext
     from areal.porting.spec import LatentAttentionSpec, RotarySpec
 
@@ -83,7 +83,7 @@ def _infer(context: LayerContext) -> Inferred[AttentionFinding]:
 
 @contextmanager
 def fused_attention(model: nn.Module) -> Iterator[None]:
-    """Lets a transformers model attend with scaled_dot_product_attention for a while; others are left as they are."""
+    """Let a transformers model attend with scaled_dot_product_attention for a while; others are left as they are."""
     configs = {id(config): config for part in model.modules() if (config := getattr(part, "config", None)) is not None}
     before = {key: getattr(config, "_attn_implementation", None) for key, config in configs.items()}
     try:
@@ -120,7 +120,7 @@ BEYOND = 8
 """Tokens by which a long sequence exceeds what the config calls long."""
 
 
-def judge(view: View, found: Found) -> Evidence:
+def judge(view: View, found: AttentionHypothesis) -> Evidence:
     """Raise UnsupportedError unless the hypothesis reproduces the module's output, in sequences of several lengths."""
     results = []
     for capture in (view.run, *_other_lengths(view, found)):
@@ -143,8 +143,9 @@ def judge(view: View, found: Found) -> Evidence:
     )
 
 
-def _other_lengths(view: View, found: Found) -> Iterator[Capture]:
-    """Longer sequences than the trace's, beyond what the config says is long; and shorter ones where it may matter."""
+def _other_lengths(view: View, found: AttentionHypothesis) -> Iterator[Capture]:
+    """Yield the longer sequences than the trace's, beyond what the config says is long; and shorter ones where it may
+    matter."""
     vocabulary = view.context.trace.logits.shape[-1]
     lengths = context_lengths(view.context.config)
     wanted = [length + BEYOND for length in lengths[-1:] if length + BEYOND > view.run.length]
@@ -159,8 +160,8 @@ def _other_lengths(view: View, found: Found) -> Iterator[Capture]:
 
 
 @torch.no_grad()
-def run(layer: int, capture: Capture, found: Found) -> Tensor:
-    """The reference layer's output [B, T, hidden] for the module's input."""
+def run(layer: int, capture: Capture, found: AttentionHypothesis) -> Tensor:
+    """Return the reference layer's output [B, T, hidden] for the module's input."""
     batch, length, hidden = capture.input.shape
     with torch.device("meta"):
         module = reference.attention(found.attention, hidden, layer, window=found.window, chunk=found.chunk)

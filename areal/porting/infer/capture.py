@@ -1,4 +1,4 @@
-"""One forward through an attention module with every operand kept: projections, products, softmaxes.
+"""Captures every operand of one forward through an attention module: projections, products, softmaxes.
 
 The trace of a model says what modules received and returned. How queries, keys and values were laid out is only visible
 in the operands of the matrix products around the softmax, which no module returns. They are recorded here below the
@@ -39,7 +39,7 @@ class Projection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Product:
+class MatrixProduct:
     """left @ right of two activations: [N, M, D] and [N, D, K]."""
 
     left: Tensor
@@ -56,7 +56,7 @@ class Softmax:
 
 @dataclass(frozen=True, kw_only=True)
 class Other:
-    """One call of a submodule that is no linear layer: a norm, an activation, a rotary table."""
+    """One call of a submodule that is not a linear layer: a norm, an activation, a rotary table."""
 
     name: str
     module: nn.Module
@@ -64,7 +64,7 @@ class Other:
     output: Tensor
 
 
-Event = Projection | Product | Softmax | Other
+Event = Projection | MatrixProduct | Softmax | Other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Capture:
         return {index: event for index, event in enumerate(self.events) if isinstance(event, Other)}
 
     def of(self, kind: type[Any]) -> list[Any]:
-        """Events of one kind, in order."""
+        """Return the events of one kind, in order."""
         return [event for event in self.events if isinstance(event, kind)]
 
 
@@ -182,12 +182,12 @@ class _Operations(TorchDispatchMode):
             recording.events.append(projection)
             recording.bare = result
         elif left.dim() == 3:
-            recording.events.append(Product(left=left.detach().clone(), right=right.detach().clone()))
+            recording.events.append(MatrixProduct(left=left.detach().clone(), right=right.detach().clone()))
         elif left.dim() == 2:
-            recording.events.append(Product(left=left.detach().clone()[None], right=right.detach().clone()[None]))
+            recording.events.append(MatrixProduct(left=left.detach().clone()[None], right=right.detach().clone()[None]))
 
     def _bias(self, args: Sequence[Any], result: Tensor) -> None:
-        """A vector parameter added to the last product with a bare parameter is its bias."""
+        """Record a vector parameter that is added to the last product with a bare parameter as its bias."""
         recording = self._recording
         if recording.bare is None or recording.inside or not all(isinstance(part, torch.Tensor) for part in args[:2]):
             return
@@ -250,7 +250,7 @@ def capture(model: nn.Module, name: str, tokens: Tensor) -> Capture:
 
 
 def _watch(module: nn.Module, name: str, recording: _Recording) -> list[Any]:
-    """Hooks that report the calls of one submodule."""
+    """Return the hooks that report the calls of one submodule."""
     matrix = getattr(module, "weight", None)
     linear = isinstance(matrix, torch.Tensor) and matrix.dim() == 2 and not list(module.children())
     begun: list[Tensor | None] = []
@@ -274,7 +274,7 @@ def _watch(module: nn.Module, name: str, recording: _Recording) -> list[Any]:
 
 
 def _call(name: str, module: nn.Module, given: Tensor, returned: Tensor) -> Projection | Other:
-    """A projection if the module computes one: its name and class say nothing, its numbers do."""
+    """Return a projection if the module computes one: its name and class say nothing, its numbers do."""
     matrix, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     if isinstance(matrix, torch.Tensor) and matrix.dim() == 2:
         bias = bias.detach() if isinstance(bias, torch.Tensor) and bias.dim() == 1 else None
@@ -287,7 +287,7 @@ def _call(name: str, module: nn.Module, given: Tensor, returned: Tensor) -> Proj
 
 
 def first_tensor(values: Any) -> Tensor | None:
-    """The first floating-point tensor of a value or a tuple of values."""
+    """Return the first floating-point tensor of a value or a tuple of values."""
     if isinstance(values, torch.Tensor):
         return values if values.is_floating_point() else None
     if isinstance(values, tuple | list):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from areal.porting.records import Roles, Trace
+    from areal.porting.records import ModelRoles, Trace
     from areal.porting.spec import NormSpec
 
 
@@ -59,8 +59,9 @@ class TopFinding:
     logit_softcap: float | None
 
 
-def infer_top(model: nn.Module, roles: Roles, trace: Trace, config: Mapping[str, Any]) -> Inferred[TopFinding]:
-    """Everything of the model but its layers. Tensors: "embed_tokens.weight", "norm.weight", "lm_head.weight", ...
+def infer_top(model: nn.Module, roles: ModelRoles, trace: Trace, config: Mapping[str, Any]) -> Inferred[TopFinding]:
+    """Return everything of the model but its layers. Tensors: "embed_tokens.weight", "norm.weight", "lm_head.weight",
+    ...
 
     Raises UnsupportedError when the input of the first layer, or the logits, are something else than these parts say.
     """
@@ -68,7 +69,7 @@ def infer_top(model: nn.Module, roles: Roles, trace: Trace, config: Mapping[str,
 
 
 class _Top:
-    def __init__(self, model: nn.Module, roles: Roles, trace: Trace, config: Mapping[str, Any]) -> None:
+    def __init__(self, model: nn.Module, roles: ModelRoles, trace: Trace, config: Mapping[str, Any]) -> None:
         self.model = model
         self.roles = roles
         self.trace = trace
@@ -109,7 +110,7 @@ class _Top:
     # ------------------------------------------------------------------------------------------------------ embedding
 
     def _embedding_norm(self) -> tuple[NormSpec | None, Tensor]:
-        """The norm of the embeddings, and what it was applied to."""
+        """Return the norm of the embeddings, and what it was applied to."""
         name = self.roles.embedding_norm
         if name is None:
             return None, self.start
@@ -123,7 +124,7 @@ class _Top:
         return found.spec, call.input
 
     def _embedded(self, table: Tensor, start: Tensor) -> tuple[float, PositionSpec | None]:
-        """Multiplier of the embeddings, and the positions added to them."""
+        """Return the multiplier of the embeddings, and the positions added to them."""
         batch, length = self.trace.tokens.shape
         embedded = functional.embedding(self.trace.tokens, table).double()
         start = start.reshape(batch, length, -1).double()
@@ -146,7 +147,7 @@ class _Top:
         return multiplier, self._positions(rest)
 
     def _positions(self, rest: Tensor) -> PositionSpec:
-        """The table that gives `rest` [T, H]."""
+        """Return the table that gives `rest` [T, H]."""
         learned = {name: value.detach() for name, value in self.model.named_parameters()}
         for name, value in learned.items():
             if value.ndim != MATRIX_DIMENSIONS or value.shape[1] != rest.shape[1] or value.shape[0] < rest.shape[0]:
@@ -168,13 +169,13 @@ class _Top:
                 values = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx")]
                 known = [value for value in values if isinstance(value, int) and value >= length]
                 return PositionSpec(kind="sinusoidal", num_positions=max(known, default=ENDLESS), **options)  # type: ignore[arg-type]  # as in the line above
-        detail = "what is added to the embeddings depends on the position, but is no learned table and no sinusoid"
+        detail = "what is added to embeddings depends on the position, but is neither a learned table nor a sinusoid"
         raise UnsupportedError("unknown absolute positions", where=self.roles.layers[0].block, detail=detail)
 
     # ----------------------------------------------------------------------------------------------------------- head
 
     def _final_norm(self) -> tuple[NormSpec | None, Tensor]:
-        """The norm after the last layer, and what it gave."""
+        """Return the norm after the last layer, and what it gave."""
         name = self.roles.final_norm
         head_input = self.trace.calls[self.roles.head_dense or self.roles.head][0].input
         if name is not None:
@@ -201,7 +202,7 @@ class _Top:
         return found.spec, normed
 
     def _transform(self, normed: Tensor) -> tuple[HeadTransformSpec | None, Tensor]:
-        """What stands between the final norm and the head, and what enters the head."""
+        """Return what stands between the final norm and the head, and what enters the head."""
         if self.roles.head_dense is None or self.roles.head_norm is None:
             if self.roles.head_dense is not None:
                 detail = f"{self.roles.head_dense}, without a norm behind it"
@@ -236,7 +237,7 @@ class _Top:
         return matrix.output, tied, matrix.bias is not None
 
     def _logits(self, normed: Tensor, projected: Tensor, head_bias: bool) -> tuple[float, float | None]:
-        """Multiplier and softcap of the logits."""
+        """Return the multiplier and softcap of the logits."""
         head_input = self.trace.calls[self.roles.head][0].input
         (before,), off = combination(head_input, (self._aligned(normed, head_input),))
         if off > EQUAL:
@@ -258,7 +259,8 @@ class _Top:
         return multiplier, softcap
 
     def _softcap(self, logits: Tensor, projected: Tensor) -> tuple[float, float]:
-        """Factor and bound of logits = bound * tanh(factor * projected / bound): numbers of the config, else fitted."""
+        """Return the factor and bound of logits = bound * tanh(factor * projected / bound): numbers of the config, else
+        fitted."""
         found = []
         for bound in (*self.numbers, *self._fitted_bounds(logits, projected)):
             factor, off = _bounded(logits, projected, bound)
@@ -297,7 +299,7 @@ class _Top:
 
 
 def _bounded(logits: Tensor, projected: Tensor, bound: float) -> tuple[float, float]:
-    """Factor inside the tanh for this bound, and the relative error."""
+    """Return the factor inside the tanh for this bound, and the relative error."""
     if float(logits.abs().max()) >= bound:
         return 1.0, math.inf
     inner = torch.atanh(rows(logits) / bound) * bound
@@ -311,7 +313,7 @@ def _bounded(logits: Tensor, projected: Tensor, bound: float) -> tuple[float, fl
 
 
 def numbers_of(value: Any) -> list[float]:
-    """All numbers inside a config, without repetition."""
+    """Return all numbers inside a config, without repetition."""
     if isinstance(value, bool):
         return []
     if isinstance(value, int | float):
@@ -326,9 +328,10 @@ def numbers_of(value: Any) -> list[float]:
 
 
 def infer_transform(
-    model: nn.Module, roles: Roles, trace: Trace, normed: Tensor, config: Mapping[str, Any]
+    model: nn.Module, roles: ModelRoles, trace: Trace, normed: Tensor, config: Mapping[str, Any]
 ) -> Inferred[HeadTransformSpec]:
-    """The transform of `normed`, which its matrix reads. Tensors: "dense.weight", "dense.bias", "norm.weight", ...
+    """Return the transform of `normed`, which its matrix reads. Tensors: "dense.weight", "dense.bias", "norm.weight",
+    ...
 
     Raises UnsupportedError where something else happens between the final norm and the head.
     """

@@ -83,13 +83,14 @@ class Solution:
 
 
 def stacks_of(parameters: Mapping[str, Tensor], hidden_size: int) -> list[Stack]:
-    """Every group of at least two matrices that have one entry per expert, under all readings of the parameters."""
+    """Return every group of at least two matrices that have one entry per expert, under all readings of the
+    parameters."""
     found = [*_numbered_stacks(parameters), *_stacked_parameters(parameters), *_flat_stacks(parameters, hidden_size)]
     return [stack for stack in found if stack.num_experts > 1 and len(stack.matrices) > 1]
 
 
 def _numbered_stacks(parameters: Mapping[str, Tensor]) -> Iterator[Stack]:
-    """Parameters of equal shapes whose names differ in a number that counts from 0."""
+    """Yield the parameters of equal shapes whose names differ in a number that counts from 0."""
     groups: dict[str, dict[int, str]] = {}
     for name in parameters:
         for match in re.finditer(r"\d+", name):
@@ -130,7 +131,7 @@ def _stacked_parameters(parameters: Mapping[str, Tensor]) -> Iterator[Stack]:
 
 
 def _flat_stacks(parameters: Mapping[str, Tensor], hidden_size: int) -> Iterator[Stack]:
-    """All experts' rows in one matrix; only a router can say how many experts that are."""
+    """Yield all experts' rows in one matrix; only a router can say how many experts that are."""
     wide = {name: tensor for name, tensor in parameters.items() if tensor.dim() == 2 and tensor.shape[1] == hidden_size}
     for count in sorted({len(tensor) for tensor in wide.values()}):
         flat = {name: tensor for name, tensor in wide.items() if len(tensor) > count and len(tensor) % count == 0}
@@ -140,7 +141,7 @@ def _flat_stacks(parameters: Mapping[str, Tensor], hidden_size: int) -> Iterator
 
 
 def arrangements(stack: Stack, hidden_size: int) -> list[ExpertForm]:
-    """Every reading of the stack as up and down matrices, with or without a gate; likely ones first."""
+    """Return every reading of the stack as up and down matrices, with or without a gate; likely ones first."""
     found: list[tuple[int, ExpertForm]] = []
     if len(stack.matrices) == 3:
         for names in itertools.permutations(stack.matrices):
@@ -207,7 +208,7 @@ def _oriented(matrix: Tensor, dim: int, size: int) -> list[Tensor]:
 
 
 def _bias(stack: Stack, matrix: str, size: int) -> Tensor | None:
-    """The vector of that size whose name is closest to the matrix's, if it is closer to no other matrix."""
+    """Return the vector of that size whose name is closest to the matrix's, if it is closer to no other matrix."""
 
     def closeness(left: str, right: str) -> int:
         return next(
@@ -222,18 +223,18 @@ def _bias(stack: Stack, matrix: str, size: int) -> Tensor | None:
 
 
 def _unlikely(roles: Mapping[str, str]) -> int:
-    """How many names do not sound like their role."""
+    """Return how many names do not sound like their role."""
     return sum(not any(hint in name.lower() for hint in ROLE_HINTS[role]) for role, name in roles.items())
 
 
 def outputs_of(form: ExpertForm, inputs: Tensor, *, factors: Tensor | None = None) -> Tensor:
-    """Of every expert for every token: [N, hidden] -> float64 [N, experts, hidden]. factors [N, experts]: on what each
-    expert gets."""
+    """Return what every expert gives for every token: [N, hidden] -> float64 [N, experts, hidden]. factors [N,
+    experts]: on what each expert gets."""
     return _activated(form, *_before(form, inputs.double(), factors))
 
 
 def _before(form: ExpertForm, inputs: Tensor, factors: Tensor | None = None) -> tuple[Tensor | None, Tensor]:
-    """Gate and up of every expert before the activation: float64 [N, experts, intermediate]."""
+    """Return the gate and up of every expert before the activation: float64 [N, experts, intermediate]."""
 
     def linear(role: str) -> Tensor:
         product = torch.einsum("nh,eih->nei", inputs, form.tensors[f"{role}_proj"].double())
@@ -256,7 +257,8 @@ def _activated(form: ExpertForm, gate: Tensor | None, up: Tensor) -> Tensor:
 
 
 def solve(columns: Tensor, outputs: Tensor) -> Solution:
-    """Weights [N, C] with sum of weight * column closest to outputs; columns [N, C, hidden], outputs [N, hidden]."""
+    """Return the weights [N, C] with sum of weight * column closest to outputs; columns [N, C, hidden], outputs [N,
+    hidden]."""
     outputs = outputs.double()
     gram = columns @ columns.transpose(1, 2)
     scale = gram.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(torch.float64).tiny).rsqrt()
@@ -269,7 +271,7 @@ def solve(columns: Tensor, outputs: Tensor) -> Solution:
 
 
 def _names(config: Mapping[str, Any], *, usual: bool = False) -> list[str]:
-    """Activations to try, those that the config names first; usual: without the rarest."""
+    """Return the activations to try, those that the config names first; usual: without the rarest."""
     named = [name for name in strings_of(config) if name in ACTIVATIONS]
     every = dict.fromkeys((*named, "silu", "gelu", "gelu_pytorch_tanh", "relu2", *ACTIVATIONS))
     # Names of one function differ by rounding only: the config's is kept.
@@ -300,7 +302,7 @@ class _Search:
         self._before: dict[int, tuple[Tensor | None, Tensor]] = {}
 
     def error(self, form: ExpertForm, rows: Tensor | slice) -> float:
-        """Of the best combination of what experts of this form give."""
+        """Return the error of the best combination of what experts of this form give."""
         key = id(form.tensors)
         if key not in self._before:
             self._before[key] = _before(form, self.inputs)
@@ -309,7 +311,7 @@ class _Search:
         return solve(torch.cat((columns, self.others[rows]), 1), self.outputs[rows]).error
 
     def first(self, forms: Iterable[ExpertForm]) -> ExpertForm | None:
-        """The first form that explains all of these tokens."""
+        """Return the first form that explains all of these tokens."""
         for form in forms:
             error = self.error(form, self.mixed)
             error = self.error(form, slice(None)) if error < TOLERANCE else error
@@ -322,8 +324,8 @@ class _Search:
 def fit_experts(
     forms: list[ExpertForm], inputs: Tensor, outputs: Tensor, others: Tensor, config: Mapping[str, Any]
 ) -> Fit:
-    """The best form of all: the first within tolerance, else the closest. others: [N, C, hidden], columns of shared
-    experts, which take part with a weight of their own."""
+    """Return the best form of all: the first within tolerance, else the closest. others: [N, C, hidden], columns of
+    shared experts, which take part with a weight of their own."""
     search = _Search(inputs, outputs, others)
     names = _names(config)
     best = search.first(replace(form, activation=name) for form in forms for name in names)
@@ -342,8 +344,8 @@ def fit_experts(
 
 
 def _clamped(forms: Sequence[ExpertForm], config: Mapping[str, Any], search: _Search) -> Iterator[ExpertForm]:
-    """Forms with clamps and offsets. Small inputs stay within most clamps, so that the forms which do well there come
-    first."""
+    """Yield the forms with clamps and offsets. Small inputs stay within most clamps, so that the forms which do well
+    there come first."""
     plain = [
         replace(form, activation=name, up_offset=offset)
         for form, name, offset in itertools.product(forms, _names(config, usual=True), (0.0, 1.0))

@@ -10,7 +10,7 @@ import torch
 from areal.models.blocks.rotary import rotate, scale_query
 from areal.porting import reference
 from areal.porting.infer import output, scores
-from areal.porting.infer.operands import Found
+from areal.porting.infer.operands import AttentionHypothesis
 from areal.porting.infer.rotary import explain_turning
 from areal.porting.infer.sources import MATCH_TOLERANCE, Source, apply_norm, rows
 from areal.porting.records import Evidence, UnsupportedError
@@ -33,7 +33,7 @@ class Heads:
     """A query head [num_kv_heads] that uses each key head, in their order."""
 
 
-def infer(view: View, query: Source, key: Source, value: Source) -> Found:
+def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHypothesis:
     """Explain the module as grouped-query attention. Raises UnsupportedError where something does not fit."""
     run, operands = view.run, view.operands
     if value.norm is not None:
@@ -91,7 +91,9 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
         alibi_scale=1.0 if rule.alibi is None else rule.alibi,
     )
     evidence = (*_evidence(view, spec, query, key, value, rule, window, chunk), *turning.evidence)
-    return Found(attention=spec, rotary=turning.rotary, window=window, chunk=chunk, tensors=tensors, evidence=evidence)
+    return AttentionHypothesis(
+        attention=spec, rotary=turning.rotary, window=window, chunk=chunk, tensors=tensors, evidence=evidence
+    )
 
 
 def share(key_ids: Tensor, value_ids: Tensor, where: str) -> Heads:
@@ -122,7 +124,7 @@ def _rotated(source: Source, operand: Tensor, view: View) -> Tensor:
 def _products(
     view: View, query: Source, key: Source, order: Tensor, rotary: RotarySpec | None, before: dict[str, Tensor]
 ) -> Tensor:
-    """Query-key products [B, H, T, T] of the canonical queries and keys."""
+    """Return the query-key products [B, H, T, T] of the canonical queries and keys."""
     batch, length = view.run.batch, view.run.length
     positions = torch.arange(length).repeat(batch)
     rotation = None if rotary is None else reference.rotary(rotary)(positions, torch.float32)
@@ -141,7 +143,7 @@ def _products(
 def _tensors(
     view: View, query: Source, key: Source, value: Source, heads: Heads, dims: Tensor
 ) -> tuple[dict[str, Tensor], dict[str, bool]]:
-    """Canonical weights of projections and norms, and which projections have a bias."""
+    """Return the canonical weights of projections and norms, and which projections have a bias."""
     tensors: dict[str, Tensor] = {}
     biases = {}
     parts = (("q", query, heads.order, dims), ("k", key, heads.kv, dims), ("v", value, heads.kv, None))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.porting.probe.instance import Instance
-    from areal.porting.records import Roles, Trace
+    from areal.porting.records import ModelRoles, Trace
     from areal.porting.spec import LayerSpec, RotarySpec
 
 
@@ -36,7 +36,7 @@ JUDGED = ((2, 40), (3, 17))
 
 
 def infer(instance: Instance) -> Inference:
-    """What `instance` (built with eager attention) computes.
+    """Return what `instance` (built with eager attention) computes.
 
     Raises UnsupportedError naming the feature and the module where no spec reproduces it; a wrong spec is never
     returned.
@@ -83,9 +83,9 @@ def infer(instance: Instance) -> Inference:
 
 
 def unexplained_parts(instance: Instance) -> Iterator[UnsupportedError]:
-    """Why an instance that `infer` refuses cannot be said, part by part: attention and feed-forward of each layer, and
-    what stands around the layers. Each part is looked at by itself, on tensors of the traced forward, so that none is
-    blamed for another one; how they are wired together is not, since that would follow from them."""
+    """Yield why an instance that `infer` refuses cannot be said, part by part: attention and feed-forward of each
+    layer, and what stands around the layers. Each part is looked at by itself, on tensors of the traced forward, so
+    that none is blamed for another one; how they are wired together is not, since that would follow from them."""
     instance, _ = _oracle(instance)
     trace = record(instance, _tokens(instance, *TRACED, seed=1))
     config = instance.hf_config.to_dict()
@@ -106,7 +106,7 @@ def unexplained_parts(instance: Instance) -> Iterator[UnsupportedError]:
 
 
 def _oracle(instance: Instance) -> tuple[Instance, Instance]:
-    """The instance to trace, and the one with fused attention whose logits judge.
+    """Return the instance to trace, and the one with fused attention whose logits judge.
 
     Where both differ, one of them is wrong (transformers 5.23.0 adds Falcon's ALiBi twice in eager attention). Training
     and serving use the fused one, so that one is traced too.
@@ -129,7 +129,8 @@ def _tokens(instance: Instance, rows: int, length: int, *, seed: int) -> Tensor:
 
 
 def _vocabulary(instance: Instance, size: int) -> Tensor:
-    """Every token in some order, special ones included; only padding may mean something else than its embedding."""
+    """Return every token in some order, special ones included; only padding may mean something else than its
+    embedding."""
     padding = getattr(instance.hf_config, "pad_token_id", None)
     order = torch.randperm(size, generator=torch.Generator().manual_seed(4))
     order = order[order != padding] if padding is not None else order
@@ -148,9 +149,10 @@ def _judge(
     spec: ArchitectureSpec,
     weights: Mapping[str, Tensor],
     trace: Trace,
-    roles: Roles,
+    roles: ModelRoles,
 ) -> tuple[float, float]:
-    """Largest difference of logits and the tolerance. Raises UnsupportedError with the first part that differs."""
+    """Return the largest difference of logits and the tolerance. Raises UnsupportedError with the first part that
+    differs."""
     worst, allowed = 0.0, TOLERANCE
     random = [_tokens(instance, rows, length, seed=seed + 2) for seed, (rows, length) in enumerate(JUDGED)]
     for tokens in (*random, _vocabulary(instance, spec.vocab_size)):
@@ -196,7 +198,7 @@ def first_divergence(
     weights: Mapping[str, Tensor],
     *,
     trace: Trace | None = None,
-    roles: Roles | None = None,
+    roles: ModelRoles | None = None,
 ) -> Divergence | None:
     """Compare embeddings, attentions, feed-forward layers, blocks, final norm and logits; None if all agree."""
     if trace is None:
@@ -210,8 +212,8 @@ def first_divergence(
     return None
 
 
-def _checkpoints(roles: Roles, trace: Trace) -> Iterator[tuple[str, str, Tensor]]:
-    """(module of the instance, module of ours, what the instance got there)."""
+def _checkpoints(roles: ModelRoles, trace: Trace) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield (module of the instance, module of ours, what the instance got there)."""
     for number, layer in enumerate(roles.layers):
         block = trace.calls[layer.block][0]
         if number == 0:
@@ -255,7 +257,8 @@ def _run(model: nn.Module, tokens: Tensor) -> dict[str, Tensor]:
 
 
 def check_weights(instance: Instance, weights: Mapping[str, Tensor], tokens: Tensor) -> tuple[str, ...]:
-    """Names of parameters and of stored buffers that are not among `weights`, all proven to be without influence.
+    """Return the names of parameters and of stored buffers that are not among `weights`, all proven to be without
+    influence.
 
     A tensor is among the weights when each of its numbers is: the instance's are random, so that layouts need not be
     known. Others are changed, and the logits must stay the same to the last bit. Raises UnsupportedError otherwise.
@@ -292,7 +295,7 @@ def _contained(value: Tensor, known: Tensor) -> bool:
 
 
 def _changed(instance: Instance, tensors: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-    """Logits with other values in these tensors, which get their own back."""
+    """Return the logits with other values in these tensors, which get their own back."""
     saved = {name: tensor.clone() for name, tensor in tensors.items()}
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():

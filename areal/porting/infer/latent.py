@@ -16,7 +16,7 @@ from areal.porting import reference
 from areal.porting.infer import output, scores
 from areal.porting.infer.capture import Other, Projection
 from areal.porting.infer.norms import infer_norm
-from areal.porting.infer.operands import Found
+from areal.porting.infer.operands import AttentionHypothesis
 from areal.porting.infer.rotary import explain_turning
 from areal.porting.infer.sources import Match, at_start, columns, match, rows
 from areal.porting.records import Evidence, Inferred, UnsupportedError
@@ -43,21 +43,21 @@ class Latent:
 
 
 def is_latent(view: View, value: Source) -> bool:
-    """Whether values are expanded from something narrower than the layer's input."""
+    """Return whether values are expanded from something narrower than the layer's input."""
     event = view.run.events[value.match.events()[0]]
     assert isinstance(event, Projection)
     return not reads_input(view, event)
 
 
 def reads_input(view: View, projection: Projection) -> bool:
-    """Whether the projection is applied to the layer's input itself."""
+    """Return whether the projection is applied to the layer's input itself."""
     given = view.run.input
     if projection.input.numel() != given.numel():
         return False
     return torch.allclose(projection.input.flatten(), given.flatten(), rtol=1e-6, atol=1e-7)
 
 
-def infer(view: View, query: Source, key: Source, value: Source) -> Found:
+def infer(view: View, query: Source, key: Source, value: Source) -> AttentionHypothesis:
     """Explain the module as latent attention. Raises UnsupportedError where something does not fit."""
     for part, source in (("queries", query), ("keys", key), ("values", value)):
         if source.norm is not None or source.clip is not None:
@@ -123,11 +123,13 @@ def infer(view: View, query: Source, key: Source, value: Source) -> Found:
     detail = f"values are rows of {_projection(view, expand).name}"
     latent = Evidence(feature="attention.latent", value=ranks, source="probe", detail=detail)
     evidence = (latent, rule.evidence(), *turning.evidence)
-    return Found(attention=spec, rotary=turning.rotary, window=window, chunk=chunk, tensors=tensors, evidence=evidence)
+    return AttentionHypothesis(
+        attention=spec, rotary=turning.rotary, window=window, chunk=chunk, tensors=tensors, evidence=evidence
+    )
 
 
 def _products(view: View, query: Tensor, key: Tensor, rotary: RotarySpec | None) -> Tensor:
-    """Query-key products [B, H, T, T] of heads [B, T, H, D] whose rotated dimensions stand first."""
+    """Return the query-key products [B, H, T, T] of heads [B, T, H, D] whose rotated dimensions stand first."""
     batch, length = view.run.batch, view.run.length
     positions = torch.arange(length).repeat(batch)
     rotation = None if rotary is None else reference.rotary(rotary)(positions, torch.float32)
@@ -151,7 +153,8 @@ def _only_event(view: View, found: Match, part: str) -> int:
 
 
 def _split(view: View, key: Source, expand: int) -> tuple[Tensor, Tensor, int]:
-    """Dimensions of a head without and with positions, each in the order of their rows; the compressing projection."""
+    """Return the dimensions of a head without and with positions, each in the order of their rows; the compressing
+    projection."""
     event = key.match.event.view(key.heads, -1)
     column = key.match.column.view(key.heads, -1)
     expanded = event[0] == expand
@@ -172,7 +175,7 @@ def _split(view: View, key: Source, expand: int) -> tuple[Tensor, Tensor, int]:
 
 
 def _latent(view: View, event: int, compress: int | None) -> Latent:
-    """Where the input of a projection comes from. compress: the projection that it has to be."""
+    """Return where the input of a projection comes from. compress: the projection that it has to be."""
     projection = _projection(view, event)
     flat = at_start(projection.input, view.probe)
     assert flat is not None
@@ -191,7 +194,9 @@ def _latent(view: View, event: int, compress: int | None) -> Latent:
     source = match(compressed, columns(view.probe))
     if not source.found or not reads_input(view, view.run.events[source.events()[0]]):  # type: ignore[arg-type]  # matches are projections
         raise UnsupportedError(
-            "a compressed vector that is no normed projection of the input", where=projection.name, detail="its input"
+            "a compressed vector that is not a normed projection of the input",
+            where=projection.name,
+            detail="its input",
         )
     if compress is not None and (norm is None or source.events() != [compress]):
         raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""One block: its attention, its feed-forward layer and the wiring between them, each inferred on the traced tensors."""
+"""Infers one block: its attention, its feed-forward layer and the wiring between them, from the traced tensors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Surroundings:
 
 
 def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferred[LayerFinding]:
-    """Everything about block `number`. Tensors: "self_attn.*", "mlp.*" and the norms of the block kind."""
+    """Return everything about block `number`. Tensors: "self_attn.*", "mlp.*" and the norms of the block kind."""
     trace = around.trace
     attention_call = _at_edges(around, trace.calls[roles.attention][0])
     fed, feed_forward_call = feed_forward_of(around, roles, number)
@@ -96,7 +96,7 @@ def _context(around: Surroundings, name: str, number: int, trace: Trace, shared:
 
 
 def attention_of(around: Surroundings, roles: LayerRoles, number: int) -> Inferred[AttentionFinding]:
-    """The attention of block `number` by itself."""
+    """Return the attention of block `number` by itself."""
     return infer_attention(_context(around, roles.attention, number, around.trace))
 
 
@@ -106,7 +106,7 @@ def attention_of(around: Surroundings, roles: LayerRoles, number: int) -> Inferr
 def feed_forward_of(
     around: Surroundings, roles: LayerRoles, number: int
 ) -> tuple[Inferred[MlpSpec] | Inferred[MoeSpec], ModuleCall]:
-    """The feed-forward layer of block `number` by itself, and its call as the wiring should see it."""
+    """Return the feed-forward layer of block `number` by itself, and its call as the wiring should see it."""
     if not roles.feed_forward:
         # A feed-forward layer whose matrices the block holds itself.
         matrices = matrix_calls(around.model, around.trace, roles.block, outside=(roles.attention,))
@@ -137,7 +137,8 @@ def feed_forward_of(
 
 
 def _check_matrices(around: Surroundings, name: str) -> None:
-    """A dense layer is made of linear layers only; what else holds matrices (experts) is not to be overlooked."""
+    """Check that a dense layer is made of linear layers only; what else holds matrices (experts) is not to be
+    overlooked."""
     held = {
         f"{name}.{inner}": value
         for inner, value in around.model.get_submodule(name).named_parameters()
@@ -151,7 +152,8 @@ def _check_matrices(around: Surroundings, name: str) -> None:
 
 
 def _at_edges(around: Surroundings, call: ModuleCall) -> ModuleCall:
-    """The call from its first matrix to its last one: without norms and residual sums that run inside the module."""
+    """Return the call from its first matrix to its last one: without norms and residual sums that run inside the
+    module."""
     matrices = matrix_calls(around.model, around.trace, call.name)
     width = call.input.shape[-1]
     if not matrices or matrices[0].input.shape[-1] != width or matrices[-1].output.shape[-1] != width:
@@ -171,7 +173,7 @@ def _with_call(trace: Trace, call: ModuleCall) -> Trace:
 
 
 def _loose_vectors(around: Surroundings, roles: LayerRoles) -> dict[str, Tensor]:
-    """Vectors of the block that belong neither to attention nor to feed-forward."""
+    """Return the vectors of the block that belong neither to attention nor to feed-forward."""
     inner: Sequence[str] = [name for name in (roles.attention, roles.feed_forward, roles.shared_feed_forward) if name]
     named: Iterable[tuple[str, nn.Parameter]] = around.model.get_submodule(roles.block).named_parameters()
     found = {}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from areal.porting.infer.stored import Found
+    from areal.porting.infer.stored import StoredMatch
     from areal.porting.probe.instance import Instance
     from areal.porting.records import Inference
     from areal.porting.spec import ArchitectureSpec
@@ -48,7 +48,7 @@ class _Options:
 def infer_layout(
     instance: Instance, inference: Inference, *, others: Sequence[tuple[Instance, Inference]] = ()
 ) -> tuple[LayoutEntry, ...]:
-    """How the canonical tensors are stored by `save_pretrained`, and in memory where that differs.
+    """Return how the canonical tensors are stored by `save_pretrained`, and in memory where that differs.
 
     others: further configs of the same family; a layout that is ambiguous for one (a single key head) is chosen such
     that it holds for all. Raises UnsupportedError when a tensor of either side is not explained."""
@@ -66,14 +66,15 @@ def infer_layout(
 def canonical(
     layout: Sequence[LayoutEntry], tensors: Mapping[str, Tensor], spec: ArchitectureSpec, *, skipped: Sequence[str] = ()
 ) -> dict[str, Tensor]:
-    """Canonical weights from tensors on disk (or in memory), read by the adapter that a family with this layout has.
+    """Return the canonical weights from tensors on disk (or in memory), read by the adapter that a family with this
+    layout has.
 
     Raises ModelError naming what is missing, unexpected or of another shape."""
     return adapter(layout, spec, skipped=skipped).from_hf(tensors)
 
 
 def adapter(layout: Sequence[LayoutEntry], spec: ArchitectureSpec, *, skipped: Sequence[str] = ()) -> TableAdapter:
-    """The adapter of a family with this layout, for one config."""
+    """Return the adapter of a family with this layout, for one config."""
     rows = tuple(row_of(entry) for entry in layout if not entry.implied)
     members = {"model_class": staticmethod(_built), "table": rows, "skipped": tuple(skipped)}
     made: type[TableAdapter] = type("AnalysedStateDictAdapter", (TableAdapter,), members)
@@ -91,14 +92,14 @@ def _built(args: _Arguments) -> Any:
 
 
 def starred(name: str) -> str:
-    """A canonical name with `*` for its layer."""
+    """Return a canonical name with `*` for its layer."""
     return re.sub(r"^layers\.\d+", "layers.*", name)
 
 
 def _options(
     inference: Inference, tensors: Mapping[str, Tensor], inert: Collection[str]
 ) -> dict[tuple[str, ...], _Options]:
-    """Of one instance. Raises UnsupportedError for tensors that are on one side only."""
+    """Return the possible rows of one instance. Raises UnsupportedError for tensors that are on one side only."""
     stored = StoredTensors(tensors)
     found = find_all(
         inference.weights,
@@ -131,13 +132,13 @@ def _options(
 
 
 def _repeats(tensor: Tensor, inference: Inference) -> bool:
-    """Whether it is the embedding again, as a tied head that is stored nevertheless."""
+    """Return whether it is the embedding again, as a tied head that is stored nevertheless."""
     embedding = inference.weights[EMBEDDING]
     return inference.spec.tied and tensor.shape == embedding.shape and torch.equal(tensor, embedding)
 
 
-def _generalised(found: Sequence[Found]) -> dict[tuple[str, ...], _Options]:
-    """Entries with `*` for the layer, as far as they are the same in all layers."""
+def _generalised(found: Sequence[StoredMatch]) -> dict[tuple[str, ...], _Options]:
+    """Return the entries with `*` for the layer, as far as they are the same in all layers."""
     merged: dict[tuple[str, ...], _Options] = {}
     for match in found:
         layer = re.match(r"layers\.(\d+)\.", match.ours[0])
@@ -183,7 +184,8 @@ def _common(each: Sequence[dict[tuple[str, ...], _Options]]) -> dict[tuple[str, 
 
 
 def _in_memory(pairs: Sequence[tuple[Instance, Inference]]) -> dict[str, LayoutEntry]:
-    """Canonical name (starred) to its entry in the layout of `state_dict()`; empty where that cannot be said."""
+    """Return the canonical name (starred) to its entry in the layout of `state_dict()`; empty where that cannot be
+    said."""
     try:
         options = _common([_options(found, each.model.state_dict(), tables(each)) for each, found in pairs])
     except UnsupportedError:
@@ -206,8 +208,8 @@ HEAD_MODULE = "lm_head"
 def shortest_table(
     entries: Sequence[LayoutEntry], parameters: Iterable[str], in_memory: Mapping[str, LayoutEntry]
 ) -> tuple[LayoutEntry, ...]:
-    """The rows that say the same as `entries` (one per parameter or stacked group), in the order of `parameters`, and
-    the implied entries of all modules without a row.
+    """Return the rows that say the same as `entries` (one per parameter or stacked group), in the order of
+    `parameters`, and the implied entries of all modules without a row.
 
     in_memory: canonical parameter name to its entry in the other layout; it becomes the row's alternative where it
     differs."""
@@ -253,7 +255,7 @@ def _with_alternative(entry: LayoutEntry, in_memory: Mapping[str, LayoutEntry]) 
 
 
 def _module_rows(entries: Sequence[LayoutEntry]) -> list[LayoutEntry]:
-    """Rows of modules where weight and bias are stored in the same way."""
+    """Return the rows of modules where weight and bias are stored in the same way."""
     grouped: dict[tuple[object, ...], list[LayoutEntry]] = {}
     for entry in entries:
         whole = _of_module(entry)
@@ -268,7 +270,7 @@ def _module_rows(entries: Sequence[LayoutEntry]) -> list[LayoutEntry]:
 
 
 def _of_module(entry: LayoutEntry) -> LayoutEntry:
-    """The entry for the modules, if all names end in the same ".weight" or ".bias"; else itself."""
+    """Return the entry for the modules, if all names end in the same ".weight" or ".bias"; else itself."""
     alternative = None if entry.alternative is None else _of_module(entry.alternative)
     for suffix in SUFFIXES:
         if all(name.endswith(suffix) for name in (*entry.ours, entry.on_disk)):
@@ -292,7 +294,7 @@ class _Branch:
     children: dict[str, _Branch] = field(default_factory=dict)
 
     def leaves(self) -> list[_Branch]:
-        """Every parameter below, or itself."""
+        """Return every parameter below, or itself."""
         if self.on_disk is not None:
             return [self]
         return [leaf for child in self.children.values() for leaf in child.leaves()]
@@ -312,7 +314,7 @@ class _Plan:
 
 
 def _renamed_rows(plain: Mapping[str, str]) -> list[LayoutEntry]:
-    """The fewest rows that give these names on disk."""
+    """Return the fewest rows that give these names on disk."""
     root = _Branch("")
     for name, on_disk in plain.items():
         branch = root
@@ -328,7 +330,7 @@ def _renamed_rows(plain: Mapping[str, str]) -> list[LayoutEntry]:
 
 
 def _best(branch: _Branch, inherited: str, known: dict[tuple[str, str], _Plan]) -> _Plan:
-    """The cheapest plan for a branch that would be stored under `inherited` without rows of its own."""
+    """Return the cheapest plan for a branch that would be stored under `inherited` without rows of its own."""
     key = (branch.name, inherited)
     if key not in known:
         without = _below(branch, inherited, known)
@@ -342,7 +344,8 @@ def _best(branch: _Branch, inherited: str, known: dict[tuple[str, str], _Plan]) 
 
 
 def _below(branch: _Branch, inherited: str, known: dict[tuple[str, str], _Plan]) -> _Plan | None:
-    """The plan of what is below a branch that is stored under `inherited`; None if that is wrong for the branch."""
+    """Return the plan of what is below a branch that is stored under `inherited`; None if that is wrong for the
+    branch."""
     if branch.on_disk is not None:
         return _Plan() if branch.on_disk == inherited else None
     plans = [_best(child, f"{inherited}.{name.rpartition('.')[2]}", known) for name, child in branch.children.items()]
@@ -350,7 +353,7 @@ def _below(branch: _Branch, inherited: str, known: dict[tuple[str, str], _Plan])
 
 
 def _prefix(leaf: _Branch, name: str) -> str | None:
-    """What the branch `name` would be stored as, if this parameter below it is to have its name on disk."""
+    """Return what the branch `name` would be stored as, if this parameter below it is to have its name on disk."""
     assert leaf.on_disk is not None
     rest = leaf.name.removeprefix(name)
     return leaf.on_disk.removesuffix(rest) if leaf.on_disk.endswith(rest) and leaf.on_disk != rest else None
@@ -367,7 +370,7 @@ ANCHORS = ("^", r"(^|\.)", r"(?:^|\.)")
 
 
 def tables(instance: Instance) -> frozenset[str]:
-    """Buffers in `state_dict()` that the code computes from the config (masks, frequencies): no weights.
+    """Return the buffers in `state_dict()` that the code computes from the config (masks, frequencies): no weights.
 
     What is a weight was given random values; what is a table still has those of a new model."""
     persistent = instance.model.state_dict()
@@ -379,8 +382,8 @@ def tables(instance: Instance) -> frozenset[str]:
 
 
 def skipped_names(instance: Instance, needed: Iterable[str]) -> tuple[str, ...]:
-    """Regular expressions of names on disk that are passed over: what the class ignores when it loads a checkpoint, and
-    tables. needed: names on disk; an expression that matches one that is no table is left out."""
+    """Return the regular expressions of names on disk that are passed over: what the class ignores when it loads a
+    checkpoint, and tables. needed: names on disk; an expression that matches one that is not a table is left out."""
     declared = getattr(instance.model, "_keys_to_ignore_on_load_unexpected", None) or ()
     patterns = [anchored(str(pattern)) for pattern in sorted(declared)]
     computed = tables(instance)
@@ -390,8 +393,8 @@ def skipped_names(instance: Instance, needed: Iterable[str]) -> tuple[str, ...]:
 
 
 def anchored(pattern: str) -> str:
-    """A declaration as an expression that matches whole parts of names: "model\\.layers\\.61.*" is meant for layer 61,
-    and would as it stands match layer 610 of another config."""
+    """Return a declaration as an expression that matches whole parts of names: "model\\.layers\\.61.*" is meant for
+    layer 61, and would as it stands match layer 610 of another config."""
     core = next((pattern.removeprefix(anchor) for anchor in ANCHORS if pattern.startswith(anchor)), pattern)
     core = core.removesuffix("$").removesuffix(".*").removesuffix(r"\.").removeprefix(".*")
     if not PLAIN.fullmatch(core):

@@ -64,12 +64,12 @@ class _Formula:
         return act(gate) * (up + self.up_offset)
 
     def error(self, target: Tensor) -> float:
-        """How far from what enters the last matrix, relative."""
+        """Return how far from what enters the last matrix, relative."""
         return error(self.apply(self.up.output, None if self.gate is None else self.gate.output), target)
 
 
 def infer_mlp(context: LayerContext) -> Inferred[MlpSpec]:
-    """The feed-forward layer `context.module`. Tensors: gate_proj.weight and so on, [out, in].
+    """Return the feed-forward layer `context.module`. Tensors: gate_proj.weight and so on, [out, in].
 
     Raises UnsupportedError when no gated or plain layer of three or two matrices gives its output.
     """
@@ -93,7 +93,7 @@ def infer_mlp(context: LayerContext) -> Inferred[MlpSpec]:
 
 
 def _evidence(context: LayerContext, spec: MlpSpec, formula: _Formula, calls: Sequence[MatrixCall]) -> Evidence:
-    """The line on a layer, with the activation that comes next."""
+    """Return the line on a layer, with the activation that comes next."""
     form = "gated" if spec.gated else "plain"
     target = calls[-1].input.reshape(-1, calls[-1].input.shape[-1])
     own = formula.error(target)
@@ -112,7 +112,7 @@ def _evidence(context: LayerContext, spec: MlpSpec, formula: _Formula, calls: Se
 
 
 def apply_mlp(spec: MlpSpec, tensors: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
-    """What a feed-forward layer of `spec` with these canonical tensors gives for hidden [..., H]."""
+    """Return what a feed-forward layer of `spec` with these canonical tensors gives for hidden [..., H]."""
     up = functional.linear(hidden, tensors["up_proj.weight"], tensors.get("up_proj.bias"))
     act = of_tensors(spec.activation, tensors)
     if spec.gated:
@@ -126,7 +126,7 @@ def apply_mlp(spec: MlpSpec, tensors: Mapping[str, Tensor], hidden: Tensor) -> T
 
 
 def _ends(calls: Sequence[MatrixCall], context: LayerContext) -> tuple[list[MatrixCall], MatrixCall]:
-    """The matrices that read the layer's input, and the one that gives its output."""
+    """Return the matrices that read the layer's input, and the one that gives its output."""
     if not calls:
         raise UnsupportedError("feed-forward without linear layers", where=context.name, detail=_kind(context))
     last = calls[-1]
@@ -146,7 +146,7 @@ def _ends(calls: Sequence[MatrixCall], context: LayerContext) -> tuple[list[Matr
 def _explained(
     first: Sequence[MatrixCall], last: MatrixCall, context: LayerContext
 ) -> Iterator[tuple[MlpSpec, _Formula]]:
-    """Formulas that give the input of the last matrix, at least one."""
+    """Yield the formulas that give the input of the last matrix, at least one."""
     target = last.input.reshape(-1, last.input.shape[-1])
     best, found = math.inf, False
     known = [Activation(name, {}) for name in activation_names(context.config)]
@@ -184,7 +184,7 @@ def _explained(
 def _formulas(
     first: Sequence[MatrixCall], width: int, activations: Sequence[Activation], numbers: Sequence[float]
 ) -> Iterator[_Formula]:
-    """Hypotheses, usual ones first."""
+    """Yield the hypotheses, usual ones first."""
     pairs = list(_gate_and_up(first, width))
     if len(first) == 1 and first[0].weight.shape[0] == width:
         up = _rows_of(first[0], slice(None))
@@ -230,14 +230,15 @@ def _tensors(formula: _Formula, last: MatrixCall) -> dict[str, Tensor]:
 
 
 def activation_names(config: Mapping[str, Any]) -> list[str]:
-    """Names that the config mentions first: several names stand for one function, and the config's should be kept."""
+    """Return the names that the config mentions first: several names stand for one function, and the config's should be
+    kept."""
     mentioned = [value for value in _leaves(config) if isinstance(value, str) and value in ACTIVATIONS]
     usual = ["silu", "gelu", "gelu_pytorch_tanh", "relu", "relu2", "quick_gelu"]
     return list(dict.fromkeys([*mentioned, *usual, *ACTIVATIONS]))
 
 
 def _numbers(context: LayerContext) -> list[float]:
-    """Positive numbers of the config and the module: possible clamps."""
+    """Return the positive numbers of the config and the module: possible clamps."""
     attributes = [value for value in vars(context.module).values() if isinstance(value, float)]
     values = [*attributes, *(value for value in _leaves(context.config) if isinstance(value, float)), *KNOWN_CLAMPS]
     return list(dict.fromkeys(float(value) for value in values if value >= 0.1))
@@ -255,14 +256,14 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _probe_error(context: LayerContext, spec: MlpSpec, tensors: Mapping[str, Tensor]) -> float:
-    """Relative error on larger inputs; 0 where the module cannot be called alone."""
+    """Return the relative error on larger inputs; 0 where the module cannot be called alone."""
     hidden = context.call.input * PROBE_SCALE
     expected = _called(context.module, hidden, context.call.input, context.call.output)
     return 0.0 if expected is None else error(apply_mlp(spec, tensors, hidden), expected)
 
 
 def _called(module: nn.Module, hidden: Tensor, known_input: Tensor, known_output: Tensor) -> Tensor | None:
-    """What the module gives alone; None if it needs more than hidden states."""
+    """Return what the module gives alone; None if it needs more than hidden states."""
     with torch.no_grad():
         try:
             check, out = module(known_input), module(hidden)
@@ -274,7 +275,7 @@ def _called(module: nn.Module, hidden: Tensor, known_input: Tensor, known_output
 
 
 def _clamped(context: LayerContext, spec: MlpSpec, tensors: Mapping[str, Tensor]) -> MlpSpec | None:
-    """The same layer with a clamp that only larger inputs reach."""
+    """Return the same layer with a clamp that only larger inputs reach."""
     if not spec.gated:
         return None
     fields = {name: value for name, value in vars(spec).items() if name != "clamp"}
@@ -321,13 +322,13 @@ class Activation:
 
 
 def of_tensors(name: str, tensors: Mapping[str, Tensor]) -> Activation:
-    """The activation of a layer with these canonical tensors."""
+    """Return the activation of a layer with these canonical tensors."""
     own = {key.removeprefix(PREFIX): tensor for key, tensor in tensors.items() if key.startswith(PREFIX)}
     return Activation(name, own)
 
 
 def learned_activations(module: nn.Module) -> Iterator[Activation]:
-    """Every activation that learns, with the numbers of a module in every order in which they fit."""
+    """Yield every activation that learns, with the numbers of a module in every order in which they fit."""
     # A module that is held twice has its tensors in the state twice.
     stored = {value.data_ptr(): value.detach() for value in module.state_dict(keep_vars=True).values()}
     numbers = [value for value in stored.values() if value.numel() == 1 and value.is_floating_point()]

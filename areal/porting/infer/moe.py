@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from areal.porting.infer.replay import Probe
+    from areal.porting.infer.replay import Replay
     from areal.porting.records import LayerContext
 
 
@@ -90,7 +90,7 @@ def _tensors(context: LayerContext) -> dict[str, Tensor]:
 
 
 def _readings(context: LayerContext, hidden_size: int) -> list[_Parts]:
-    """Every way to see experts and a router in the module; likely ones first. Raises NotMoe if there is none."""
+    """Return every way to see experts and a router in the module; likely ones first. Raises NotMoe if there is none."""
     tensors = _tensors(context)
     found: list[tuple[bool, _Parts]] = []
     short: list[str] = []
@@ -161,13 +161,13 @@ def _inputs(parts: _Parts, hidden_size: int) -> Tensor:
     return torch.cat([torch.randn(TOKENS_PER_SCALE, hidden_size, generator=generator) * scale for scale in scales])
 
 
-def _fit(context: LayerContext, parts: _Parts, seen: Probe, columns: Tensor) -> Fit:
+def _fit(context: LayerContext, parts: _Parts, seen: Replay, columns: Tensor) -> Fit:
     hidden_size, count = seen.inputs.shape[1], parts.stack.num_experts + columns.shape[1]
     if count >= hidden_size:
         raise UnsupportedError(
             "as many experts as hidden dimensions",
             where=context.name,
-            detail=f"{count} outputs in {hidden_size} dimensions cannot be told apart; analyse a config with fewer",
+            detail=f"{count} outputs in {hidden_size} dimensions cannot be distinguished; analyse a config with fewer",
         )
     forms = arrangements(parts.stack, hidden_size)
     if not forms:
@@ -181,8 +181,9 @@ def _fit(context: LayerContext, parts: _Parts, seen: Probe, columns: Tensor) -> 
     return fit
 
 
-def _unexplained(context: LayerContext, parts: _Parts, fit: Fit, seen: Probe, columns: Tensor) -> UnsupportedError:
-    """Says what is in the outputs besides experts of a known form, if one of a few further things explains them."""
+def _unexplained(context: LayerContext, parts: _Parts, fit: Fit, seen: Replay, columns: Tensor) -> UnsupportedError:
+    """Return the say what is in the outputs besides experts of a known form, if one of a few further things explains
+    them."""
     hidden_size = seen.inputs.shape[1]
     logits = seen.inputs.double() @ parts.matrix.double().T
     vectors = {name: tensor for name, tensor in _tensors(context).items() if tensor.shape == (hidden_size,)}
@@ -259,7 +260,7 @@ def _expert_spec(context: LayerContext, form: ExpertForm) -> MlpSpec:
 
 
 def _judge(context: LayerContext, inferred: Inferred[MoeSpec], inputs: Tensor) -> None:
-    """The reference layer must do what the module does, on random inputs and on those of the trace."""
+    """Check that the reference layer does what the module does, on random inputs and on those of the trace."""
     with torch.device("meta"):
         layer = reference.feed_forward(inferred.spec, inputs.shape[1])
     layer.load_state_dict(dict(inferred.tensors), strict=True, assign=True)
@@ -286,7 +287,7 @@ def _judge(context: LayerContext, inferred: Inferred[MoeSpec], inputs: Tensor) -
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SharedCandidate:
     """A part whose output may be added to that of the routed experts."""
 
     name: str
@@ -308,11 +309,12 @@ class Shared:
     evidence: tuple[Evidence, ...] = ()
 
 
-def shared_candidates(context: LayerContext, seen: Probe, taken: Collection[str]) -> list[Candidate]:
-    """Modules that turn the mixture's input into hidden states. taken: parameters of router and routed experts."""
+def shared_candidates(context: LayerContext, seen: Replay, taken: Collection[str]) -> list[SharedCandidate]:
+    """Return the modules that turn the mixture's input into hidden states. taken: parameters of router and routed
+    experts."""
     routed = {f"{context.name}.{name}" for name in taken}
-    found: list[Candidate] = []
-    loose: list[Candidate] = []
+    found: list[SharedCandidate] = []
+    loose: list[SharedCandidate] = []
     for name, call in sorted(seen.calls.items(), key=lambda item: item[0].count(".")):
         inside = any(name.startswith(f"{other.name}.") for other in found)
         inner = context.model.get_submodule(name).named_parameters()
@@ -321,17 +323,18 @@ def shared_candidates(context: LayerContext, seen: Probe, taken: Collection[str]
             continue
         outputs = call.output.reshape(seen.outputs.shape)
         if len(matrices) > 1 and _same(call.input, seen.inputs):
-            found.append(Candidate(name, outputs, whole=True))
+            found.append(SharedCandidate(name, outputs, whole=True))
         elif len(matrices) == 1 and not _same(call.input, seen.inputs):
-            loose.append(Candidate(name, outputs, whole=False))
+            loose.append(SharedCandidate(name, outputs, whole=False))
     return found or loose
 
 
 def infer_shared(
-    context: LayerContext, seen: Probe, candidates: list[Candidate], factors: Tensor, taken: Collection[str]
+    context: LayerContext, seen: Replay, candidates: list[SharedCandidate], factors: Tensor, taken: Collection[str]
 ) -> Shared:
-    """factors [N, candidates]: how much of each candidate's output is in the mixture's. UnsupportedError for more than
-    one, and for factors that are neither the same for all tokens nor a sigmoid of a linear layer."""
+    """Infer the shared experts. factors [N, candidates]: how much of each candidate's output is in the mixture's.
+    UnsupportedError for more than one, and for factors that are neither the same for all tokens nor a sigmoid of a
+    linear layer."""
     if not candidates:
         return Shared()
     if len(candidates) > 1:
@@ -357,8 +360,10 @@ def infer_shared(
     return Shared(inferred.spec, gate is not None, scale, tensors, (evidence,))
 
 
-def _gate(context: LayerContext, seen: Probe, candidate: Candidate, factor: Tensor) -> tuple[Tensor | None, float, str]:
-    """The gate's weight [1, hidden] for a factor per token, or None; and a factor for all tokens."""
+def _gate(
+    context: LayerContext, seen: Replay, candidate: SharedCandidate, factor: Tensor
+) -> tuple[Tensor | None, float, str]:
+    """Return the gate's weight [1, hidden] for a factor per token, or None; and a factor for all tokens."""
     inputs, outputs = seen.inputs.double(), seen.outputs.double()
     # What is a small part of an output says little about its factor: differences count by what they do to the output.
     weight = candidate.outputs.double().abs().amax(1) / outputs.square().mean(1).sqrt().clamp_min(1e-30)
@@ -379,8 +384,10 @@ def _gate(context: LayerContext, seen: Probe, candidate: Candidate, factor: Tens
     )
 
 
-def _loose(context: LayerContext, seen: Probe, candidate: Candidate, taken: Collection[str]) -> Inferred[MlpSpec]:
-    """Matrices that the mixture itself holds, read like experts of which there is one."""
+def _loose(
+    context: LayerContext, seen: Replay, candidate: SharedCandidate, taken: Collection[str]
+) -> Inferred[MlpSpec]:
+    """Return the matrices that the mixture itself holds, read like experts of which there is one."""
     hidden_size = seen.inputs.shape[1]
     rest = {name: tensor.detach() for name, tensor in context.module.named_parameters() if name not in taken}
     matrices = {name: tensor[None] for name, tensor in rest.items() if tensor.dim() == 2 and min(tensor.shape) > 1}

@@ -47,7 +47,8 @@ class _Fit:
 
 
 def infer_norm(module: nn.Module, input: Tensor, output: Tensor, *, name: str) -> Inferred[NormSpec]:
-    """The norm that `module` computes. Tensors: "weight", "bias". Raises UnsupportedError when it is none we know."""
+    """Return the norm that `module` computes. Tensors: "weight", "bias". Raises UnsupportedError when it is none we
+    know."""
     parameters = {key: value.detach() for key, value in module.named_parameters(recurse=False)}
     attributes = [value for value in vars(module).values() if isinstance(value, float)]
     epsilons = [value for value in attributes if 0.0 <= value < LARGEST_EPSILON]
@@ -63,7 +64,7 @@ def fit_norm(
     probe: Callable[[Tensor], Tensor] | None = None,
     name: str,
 ) -> Inferred[NormSpec]:
-    """The norm of `source` that gives `target`, both [..., D].
+    """Return the norm of `source` that gives `target`, both [..., D].
 
     parameters: where its scale and bias may come from. epsilons: values to prefer over common ones, e.g. of a config.
     probe: applies the norm to an input of the shape of `source`; with it the epsilon is certain.
@@ -90,7 +91,7 @@ def fit_norm(
                 value = f"{spec.kind} norm, eps {spec.eps:g}" + (", 1 + weight" if spec.offset else "")
                 detail = f"{name}: relative error {measured:.1e}"
                 if others:
-                    detail += f"; eps {', '.join(f'{eps:g}' for eps in others[:3])} cannot be told apart here"
+                    detail += f"; eps {', '.join(f'{eps:g}' for eps in others[:3])} cannot be distinguished here"
                 margin = rejected / LOCAL if math.isfinite(rejected) else None
                 evidence = (Evidence(feature="norm", value=value, source="parity", detail=detail, margin=margin),)
                 return Inferred(spec=spec, tensors=tensors, evidence=evidence)
@@ -127,7 +128,7 @@ def _normalised(value: Tensor, kind: str, eps: float) -> Tensor:
 
 
 def _fit(pairs: Sequence[_Pair], kind: Literal["rms", "layer"], eps: float) -> _Fit:
-    """Scale and bias per dimension that fit all pairs best."""
+    """Return the scale and bias per dimension that fit all pairs best."""
     unit = torch.cat([_normalised(pair.input, kind, eps) for pair in pairs])
     target = torch.cat([pair.output for pair in pairs])
     if not bool(torch.isfinite(unit).all()):
@@ -153,7 +154,7 @@ def _fit(pairs: Sequence[_Pair], kind: Literal["rms", "layer"], eps: float) -> _
 
 
 def _fits(pairs: Sequence[_Pair], shape: tuple[int, ...], epsilons: Sequence[float]) -> tuple[list[_Fit], float]:
-    """Fits within tolerance in the order of the candidates, and the error of the best one that is not."""
+    """Fit within tolerance in the order of the candidates, and the error of the best one that is not."""
     fits, rejected = [], math.inf
     for eps in epsilons:
         for kind in ("rms", "layer"):
@@ -168,7 +169,7 @@ def _fits(pairs: Sequence[_Pair], shape: tuple[int, ...], epsilons: Sequence[flo
 
 
 def _searched(pairs: Sequence[_Pair], shape: tuple[int, ...]) -> list[_Fit]:
-    """An epsilon that no one would guess: minimise the error over its logarithm."""
+    """Return an epsilon that no one would guess: minimise the error over its logarithm."""
     found = []
     for kind in ("rms", "layer"):
         grid = [_fit(pairs, kind, 10.0 ** (-12 + step / 2)) for step in range(23)]
@@ -192,7 +193,7 @@ def _searched(pairs: Sequence[_Pair], shape: tuple[int, ...]) -> list[_Fit]:
 def _identified(
     fit: _Fit, parameters: Mapping[str, Tensor], shape: tuple[int, ...], pairs: Sequence[_Pair]
 ) -> tuple[NormSpec, dict[str, Tensor], float] | None:
-    """The fitted scale and bias as parameters; None if they are none."""
+    """Return the fitted scale and bias as parameters; None if they are none."""
     usable = {name: value for name, value in parameters.items() if tuple(value.shape) == shape}
     scale: tuple[str | None, float] | None = None
     if error(torch.ones_like(fit.slope), fit.slope) <= MATCH:
@@ -218,7 +219,7 @@ def _identified(
 
 
 def apply_norm(spec: NormSpec, tensors: Mapping[str, Tensor], value: Tensor) -> Tensor:
-    """What a norm of `spec` with these tensors gives for `value` [..., D], in the dtype of `value`."""
+    """Return what a norm of `spec` with these tensors gives for `value` [..., D], in the dtype of `value`."""
     out = _normalised(value, spec.kind, spec.eps)
     if spec.weight:
         out = out * (tensors["weight"].to(value.dtype) + spec.offset)

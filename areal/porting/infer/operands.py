@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from areal.porting.infer.capture import Product, Softmax
+from areal.porting.infer.capture import MatrixProduct, Softmax
 from areal.porting.infer.scores import visible_keys
 from areal.porting.records import UnsupportedError
 
@@ -61,7 +61,7 @@ def find_core(capture: Capture) -> Core:
     pending: list[int] = []
     softmax: Softmax | None = None
     for event in capture.events:
-        if isinstance(event, Product):
+        if isinstance(event, MatrixProduct):
             if softmax is not None and event.left.shape[-1] == length and pending:
                 found.append(_core(capture, softmax, softmaxes - 1, tuple(pending), products))
                 softmax, pending = None, []
@@ -89,7 +89,7 @@ def _core(capture: Capture, softmax: Softmax, number: int, scores: tuple[int, ..
     batch, length = capture.batch, capture.length
     keys = softmax.scores.shape[-1]
     heads = softmax.scores.numel() // (batch * length * keys)
-    products = capture.of(Product)
+    products = capture.of(MatrixProduct)
     rows = products[scores[0]].left.shape[1]
     by_head = visible_keys(softmax.scores).reshape(batch, heads, length, keys)[:, :, 0, :length].sum(-1)
     token_major = rows > length and bool((by_head > 1).any())
@@ -97,8 +97,8 @@ def _core(capture: Capture, softmax: Softmax, number: int, scores: tuple[int, ..
 
 
 def read(capture: Capture, core: Core) -> Operands:
-    """The operands in this capture, which has the core's events in the core's order."""
-    products: list[Product] = capture.of(Product)
+    """Return the operands in this capture, which has the core's events in the core's order."""
+    products: list[MatrixProduct] = capture.of(MatrixProduct)
     softmaxes: list[Softmax] = capture.of(Softmax)
     if len(products) <= core.value_product or len(softmaxes) <= core.softmax:
         raise UnsupportedError(
@@ -121,8 +121,9 @@ def read(capture: Capture, core: Core) -> Operands:
 
 
 def check_weights(capture: Capture, core: Core, operands: Operands) -> None:
-    """The weights of values must be the softmax itself. Raises UnsupportedError where something comes between."""
-    left = capture.of(Product)[core.value_product].left
+    """Check that the weights of values are the softmax itself. Raises UnsupportedError where something comes
+    between."""
+    left = capture.of(MatrixProduct)[core.value_product].left
     weights = _rows(left, capture, core).transpose(1, 2)
     expected = operands.probabilities[..., : capture.length]
     if weights.shape != expected.shape or float((weights - expected).abs().max()) > 1e-6:
@@ -194,7 +195,7 @@ class View:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class AttentionHypothesis:
     """A hypothesis about one attention module, with the weights that it needs."""
 
     attention: AttentionSpec | LatentAttentionSpec

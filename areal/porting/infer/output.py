@@ -1,4 +1,4 @@
-"""From attended values to the layer's output: gates, sinks that act after the softmax, the output projection."""
+"""Explains the layer's output by attended values: gates, sinks that act after the softmax, the output projection."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class AfterSoftmax:
 
 
 def explain(view: View, operands: Operands, order: Tensor) -> AfterSoftmax:
-    """order: canonical order of the module's query heads. Raises UnsupportedError where something else happens."""
+    """Explain what happens to attended values. order: canonical order of the module's query heads. Raises
+    UnsupportedError where something else happens."""
     projection = output_projection(view.run)
     given = projection.input.reshape(view.run.batch * view.run.length, -1)
     attended = operands.attended
@@ -66,7 +67,7 @@ def explain(view: View, operands: Operands, order: Tensor) -> AfterSoftmax:
 
 
 def parameter_like(view: View, values: Tensor) -> Tensor:
-    """The parameter of the module that holds these values, which are measured less exactly."""
+    """Return the parameter of the module that holds these values, which are measured less exactly."""
     module = view.context.model.get_submodule(view.name)
     for parameter in module.parameters():
         if parameter.numel() == values.numel():
@@ -79,7 +80,7 @@ def parameter_like(view: View, values: Tensor) -> Tensor:
 
 
 def norm_input(view: View, source: Source, operand: Tensor) -> Tensor:
-    """What enters a norm after the rotation, as [B, T, H, D] in the order of the operand."""
+    """Return what enters a norm after the rotation, as [B, T, H, D] in the order of the operand."""
     assert source.norm is not None
     batch, length, heads, width = operand.shape
     given = view.run.calls[source.norm.events[0]].input
@@ -91,7 +92,7 @@ def norm_input(view: View, source: Source, operand: Tensor) -> Tensor:
 
 
 def output_projection(capture: Capture) -> Projection:
-    """The projection whose result the module returns, possibly after adding a residual that it was given."""
+    """Return the projection whose result the module returns, possibly after adding a residual that it was given."""
     expected = capture.output
     tolerance = 1e-6 * float(expected.abs().max())
     for residual in (None, *capture.others):
@@ -107,7 +108,7 @@ def output_projection(capture: Capture) -> Projection:
 
 
 def _sinks(operands: Operands, given: Tensor) -> Tensor | None:
-    """Sinks that scale attended values by sigmoid(logsumexp - sink)."""
+    """Return the sinks that scale attended values by sigmoid(logsumexp - sink)."""
     attended = operands.attended
     ratio = (given * attended).sum(-1) / attended.square().sum(-1)
     if float((given - ratio[..., None] * attended).abs().max()) > OUTPUT_TOLERANCE * float(given.abs().max()):
@@ -116,7 +117,7 @@ def _sinks(operands: Operands, given: Tensor) -> Tensor | None:
 
 
 def _gate(view: View, attended: Tensor, given: Tensor) -> tuple[Literal["elementwise", "headwise"], Tensor]:
-    """The sigmoid gate between attended and given [B, T, H, V]: rows [H, V, hidden] or [H, hidden]."""
+    """Return the sigmoid gate between attended and given [B, T, H, V]: rows [H, V, hidden] or [H, hidden]."""
     kind: Literal["elementwise", "headwise"]
     events = view.run.events
     pool = [

@@ -1,7 +1,7 @@
 """Calls a module of the traced model alone, on inputs of one's own choice, and records what its parts did.
 
 A trace shows a module at one scale of inputs only; alternatives that differ elsewhere (clamps, close routing scores)
-are told apart by these calls. Nothing of the instance is changed when they are over.
+are distinguished by these calls. Nothing of the instance is changed when they are over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Probe:
+class Replay:
     """One call of a feed-forward layer; all tensors are flat, [N, features]."""
 
     inputs: Tensor
@@ -35,14 +35,14 @@ class Probe:
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """The tensor itself, or the first one in a tuple, list or mapping."""
+    """Return the tensor itself, or the first one in a tuple, list or mapping."""
     if isinstance(value, torch.Tensor):
         return value
     values = value.values() if hasattr(value, "values") else value if isinstance(value, (tuple, list)) else ()
     return next((found for item in values if (found := first_tensor(item)) is not None), None)
 
 
-def probe(context: LayerContext, inputs: Tensor) -> Probe:
+def probe(context: LayerContext, inputs: Tensor) -> Replay:
     """Call the feed-forward layer on inputs [N, hidden]. UnsupportedError if it needs more than hidden states."""
     modules = {context.name: context.module}
     if context.shared is not None:
@@ -64,7 +64,7 @@ def probe(context: LayerContext, inputs: Tensor) -> Probe:
         )
     total = sum(output.reshape(inputs.shape) for output in outputs if output is not None)
     assert isinstance(total, torch.Tensor)
-    return Probe(inputs, total, calls)
+    return Replay(inputs, total, calls)
 
 
 @contextmanager
@@ -102,8 +102,8 @@ def replaced(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 def numbers_of(config: Any, *, named: tuple[str, ...] = ()) -> list[float]:
-    """Every number in a config, at any depth, in order, each once; only those of fields with one of these words in
-    their name, if any are given."""
+    """Return every number in a config, at any depth, in order, each once; only those of fields with one of these words
+    in their name, if any are given."""
     found: dict[float, None] = {}
     for name, value in _leaves("", config):
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -113,12 +113,12 @@ def numbers_of(config: Any, *, named: tuple[str, ...] = ()) -> list[float]:
 
 
 def strings_of(config: Any) -> list[str]:
-    """Every string in a config, at any depth, in order, each once."""
+    """Return every string in a config, at any depth, in order, each once."""
     return list(dict.fromkeys(value for _, value in _leaves("", config) if isinstance(value, str)))
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Field names and values; those of items of a list have the list's name."""
+    """Yield the field names and values; those of items of a list have the list's name."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _leaves(str(key), item)

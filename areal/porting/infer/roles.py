@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from areal.porting.infer.tensors import MATRIX_DIMENSIONS, inside, matrix_call, same
-from areal.porting.records import LayerRoles, Roles, UnsupportedError
+from areal.porting.records import LayerRoles, ModelRoles, UnsupportedError
 
 if TYPE_CHECKING:
     from areal.porting.records import ModuleCall, SoftmaxCall, Trace
@@ -23,8 +23,9 @@ HIDDEN_DIMENSIONS = 3
 SCORE_DIMENSIONS = 4
 
 
-def find_roles(model: nn.Module, trace: Trace) -> Roles:
-    """The parts of `model`. Raises UnsupportedError where it is not a chain of blocks of attention and feed-forward."""
+def find_roles(model: nn.Module, trace: Trace) -> ModelRoles:
+    """Return the parts of `model`. Raises UnsupportedError where it is not a chain of blocks of attention and
+    feed-forward."""
     blocks = find_blocks(model, trace)
     embedding = _embedding(model, trace, blocks)
     layers = tuple(_Block(model, trace, name).roles() for name in blocks)
@@ -40,7 +41,7 @@ def find_roles(model: nn.Module, trace: Trace) -> Roles:
     embedding_norm = [name for name in before if name != embedding and is_norm_like(model, trace, name)]
     if len(embedding_norm) > 1:
         raise UnsupportedError("several norms of embeddings", where=embedding_norm[1], detail=", ".join(embedding_norm))
-    return Roles(
+    return ModelRoles(
         embedding=embedding,
         layers=layers,
         final_norm=final_norm[0] if final_norm else None,
@@ -55,7 +56,7 @@ def find_roles(model: nn.Module, trace: Trace) -> Roles:
 
 
 def find_blocks(model: nn.Module, trace: Trace) -> list[str]:
-    """Modules that are called once each, one on the output of the other, and hold most parameters."""
+    """Return the modules that are called once each, one on the output of the other, and hold most parameters."""
     groups: dict[str, list[str]] = {}
     for name, calls in trace.calls.items():
         if name and all(_is_hidden(call, trace) for call in calls):
@@ -118,7 +119,8 @@ def _embedding(model: nn.Module, trace: Trace, blocks: list[str]) -> str:
 
 
 def _depends_on_tokens(call: ModuleCall, weight: torch.Tensor, trace: Trace) -> bool:
-    """Whether a module with a table looks tokens up; tables of positions may be handed the tokens for their shape."""
+    """Return whether a module with a table looks tokens up; tables of positions may be handed the tokens for their
+    shape."""
     if weight.ndim != MATRIX_DIMENSIONS or not call.output.is_floating_point():
         return False
     batch, length = trace.tokens.shape
@@ -129,12 +131,13 @@ def _depends_on_tokens(call: ModuleCall, weight: torch.Tensor, trace: Trace) -> 
 
 
 def same_tokens(value: torch.Tensor, tokens: torch.Tensor) -> bool:
-    """Whether integer input `value` is the batch of tokens."""
+    """Return whether integer input `value` is the batch of tokens."""
     return value.numel() == tokens.numel() and bool((value.reshape(-1) == tokens.reshape(-1)).all())
 
 
 def _around(model: nn.Module, trace: Trace, blocks: list[str]) -> tuple[list[str], list[str]]:
-    """Innermost called modules on hidden states before the first and after the last block, in calling order."""
+    """Return the innermost called modules on hidden states before the first and after the last block, in calling
+    order."""
     first, last = trace.calls[blocks[0]][0].order, trace.calls[blocks[-1]][0].order
     names = [name for name in trace.calls if name and not any(inside(name, block) for block in blocks)]
     leaves = [name for name in names if not any(other != name and inside(other, name) for other in names)]
@@ -145,7 +148,7 @@ def _around(model: nn.Module, trace: Trace, blocks: list[str]) -> tuple[list[str
 
 
 def _head(model: nn.Module, trace: Trace, after: list[str]) -> tuple[str, str | None]:
-    """The projection to the vocabulary, and a matrix before it that keeps the width, if there is one."""
+    """Return the projection to the vocabulary, and a matrix before it that keeps the width, if there is one."""
     vocabulary = trace.logits.shape[-1]
     found = []
     for name in after:
@@ -203,7 +206,7 @@ class _Block:
         )
 
     def _holder(self, softmax: SoftmaxCall) -> str:
-        """The innermost module around the softmax that projects hidden states before it and after it."""
+        """Return the innermost module around the softmax that projects hidden states before it and after it."""
         name = softmax.module
         while inside(name, self.name) and name != self.name:
             call = self.trace.calls.get(name, (None,))[0]
@@ -223,7 +226,7 @@ class _Block:
         return any(other < order for other in orders) and any(other > order for other in orders)
 
     def _children(self, name: str) -> list[str]:
-        """Called modules below `name` with no called module in between, in calling order."""
+        """Return the called modules below `name` with no called module in between, in calling order."""
         below = [other for other in self.trace.calls if other != name and inside(other, name)]
         direct = [other for other in below if not any(inside(other, parent) for parent in below if parent != other)]
         return sorted(direct, key=lambda other: self.trace.calls[other][0].order)
@@ -250,7 +253,8 @@ class _Block:
         return name
 
     def _edge_norms(self, name: str) -> list[str]:
-        """Norms inside a part that come before its first matrix or after its last one: the block's, in truth."""
+        """Return the norms inside a part that come before its first matrix or after its last one: the block's, in
+        truth."""
         orders = [
             call.order
             for inner, calls in self.trace.calls.items()
@@ -287,7 +291,8 @@ class _Block:
 
 
 def is_norm_like(model: nn.Module, trace: Trace, name: str) -> bool:
-    """Whether a module acts on hidden states without a matrix, and changes them: a norm, unless its maths differ."""
+    """Return whether a module acts on hidden states without a matrix, and changes them: a norm, unless its maths
+    differ."""
     call = trace.calls[name][0]
     if call.input.shape != call.output.shape or not call.input.is_floating_point() or call.input.ndim == 0:
         return False
@@ -315,7 +320,7 @@ def _is_hidden(call: ModuleCall, trace: Trace) -> bool:
 
 
 def _softmaxes(trace: Trace, name: str) -> list[SoftmaxCall]:
-    """Softmaxes over keys inside `name`; those of routers have no query dimension."""
+    """Return the softmaxes over keys inside `name`; those of routers have no query dimension."""
     length = trace.tokens.shape[1]
     return [
         softmax

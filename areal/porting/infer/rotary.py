@@ -41,7 +41,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RotaryCandidate:
     """A hypothesis and where it was read."""
 
     args: RotaryArgs
@@ -59,7 +59,7 @@ def explain(
     key_magnitude: float,
     where: str,
 ) -> tuple[RotarySpec, tuple[Evidence, ...]]:
-    """The table of `dim` dimensions with the measured frequencies. Raises UnsupportedError where there is none.
+    """Return the table of `dim` dimensions with the measured frequencies. Raises UnsupportedError where there is none.
 
     key_magnitude: length of rotated keys over keys; chooses among equal tables where the measured magnitude is not the
     rotation's own.
@@ -100,8 +100,8 @@ def explain(
     return spec, (Evidence(feature="attention.rotary", value=value, source="probe", detail=detail, margin=margin),)
 
 
-def candidates(config: Mapping[str, Any]) -> Iterator[Candidate]:
-    """Hypotheses out of the config, in its own order of likelihood."""
+def candidates(config: Mapping[str, Any]) -> Iterator[RotaryCandidate]:
+    """Yield the hypotheses out of the config, in its own order of likelihood."""
     bases = [number for name, number in _numbers(config) if number >= 2 and _about(name, ("theta", "base", "rope"))]
     for path, entry in _rotary_entries(config):
         kind = str(entry.get("rope_type", entry.get("type", "default")))
@@ -109,22 +109,22 @@ def candidates(config: Mapping[str, Any]) -> Iterator[Candidate]:
         for base in [theta] if theta else [*dict.fromkeys(bases), 10000.0]:
             parameters = _parameters(kind, entry, config)
             if parameters is not None:
-                yield Candidate(RotaryArgs(theta=float(base), rotary_type=kind, parameters=parameters), path)
-            yield Candidate(RotaryArgs(theta=float(base)), path)
+                yield RotaryCandidate(RotaryArgs(theta=float(base), rotary_type=kind, parameters=parameters), path)
+            yield RotaryCandidate(RotaryArgs(theta=float(base)), path)
     for name, number in _numbers(config):
         if number >= 2:
-            yield Candidate(RotaryArgs(theta=number), name)
-    yield Candidate(RotaryArgs(theta=10000.0), "no field of the config")
+            yield RotaryCandidate(RotaryArgs(theta=number), name)
+    yield RotaryCandidate(RotaryArgs(theta=10000.0), "no field of the config")
 
 
 def context_lengths(config: Mapping[str, Any]) -> list[int]:
-    """Lengths up to 256 tokens at which some field might say that positions change, in rising order."""
+    """Return the lengths up to 256 tokens at which some field might say that positions change, in rising order."""
     named = (number for name, number in _numbers(config) if _about(name, ("position", "context", "length")))
     return sorted({int(number) for number in named if 4 <= number <= 256 and number == int(number)})
 
 
 def inverse_frequencies_of(spec: RotarySpec) -> tuple[Tensor, ...]:
-    """Its tables: two where long documents have their own."""
+    """Return its tables: two where long documents have their own."""
     args = RotaryArgs(theta=spec.theta, rotary_type=spec.type, parameters=dict(spec.parameters))
     return inverse_frequencies(args, spec.dim)
 
@@ -134,7 +134,7 @@ def _about(name: str, words: Sequence[str]) -> bool:
 
 
 def _numbers(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Every number in the config with its path."""
+    """Yield every number in the config with its path."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{name}.")
@@ -143,7 +143,7 @@ def _numbers(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _rotary_entries(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Objects in the config that look like settings of a rotation."""
+    """Yield the objects in the config that look like settings of a rotation."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             if {"rope_type", "rope_theta", "type", "factor"} & set(value):
@@ -152,7 +152,7 @@ def _rotary_entries(config: Mapping[str, Any], prefix: str = "") -> Iterator[tup
 
 
 def _parameters(kind: str, entry: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Parameters of the type; None if it is no type we have, or one is missing."""
+    """Return the parameters of the type; None if we do not have the type, or one is missing."""
     if kind not in ROTARY_TYPES:
         return None
     required, optional = ROTARY_TYPES[kind]
@@ -171,7 +171,7 @@ def _parameters(kind: str, entry: Mapping[str, Any], config: Mapping[str, Any]) 
 
 
 def _error(args: RotaryArgs, dim: int, measured: Sequence[Measured]) -> float | None:
-    """Worst angle error over the tolerance; None if the arguments make no table."""
+    """Return the worst angle error over the tolerance; None if the arguments make no table."""
     try:
         tables = inverse_frequencies(args, dim)
     except (ModelError, ValueError, ZeroDivisionError, OverflowError, KeyError):
@@ -190,11 +190,11 @@ def _error(args: RotaryArgs, dim: int, measured: Sequence[Measured]) -> float | 
 
 def _fit(
     measured: Sequence[Measured], dim: int, head_dim: int, config: Mapping[str, Any], model: nn.Module, where: str
-) -> Candidate:
-    """A geometric series of wavelengths, whatever its base and common factor."""
+) -> RotaryCandidate:
+    """Return a geometric series of wavelengths, whatever its base and common factor."""
     if dim < 4:
         exact = measured[0].turning.frequencies
-        candidate = Candidate(RotaryArgs(theta=10000.0), "one pair: any theta gives its frequency")
+        candidate = RotaryCandidate(RotaryArgs(theta=10000.0), "one pair: any theta gives its frequency")
         if abs(float(exact[0]) - 1) * measured[0].length < ANGLE_TOLERANCE:
             return candidate
     exact = _buffer(measured[0].turning.frequencies, measured[0].length, model)
@@ -213,7 +213,7 @@ def _fit(
             )
             error = _error(args, dim, measured)
             if error is not None and error <= 1:
-                return Candidate(args, "fitted to the measured frequencies")
+                return RotaryCandidate(args, "fitted to the measured frequencies")
     raise UnsupportedError(
         "a table of rotary frequencies",
         where=where,
@@ -222,7 +222,7 @@ def _fit(
 
 
 def _buffer(frequencies: Tensor, length: int, model: nn.Module) -> Tensor:
-    """The buffer that holds these frequencies, which is more exact than measuring; else the measured ones."""
+    """Return the buffer that holds these frequencies, which is more exact than measuring; else the measured ones."""
     for _, buffer in model.named_buffers():
         if buffer.numel() == frequencies.numel() and buffer.is_floating_point():
             exact = buffer.detach().flatten().double()
@@ -232,7 +232,7 @@ def _buffer(frequencies: Tensor, length: int, model: nn.Module) -> Tensor:
 
 
 def _with_magnitude(args: RotaryArgs, turning: Turning, where: str) -> RotaryArgs:
-    """Says the measured magnitude explicitly where the type's rule gives another one."""
+    """Return the say the measured magnitude explicitly where the type's rule gives another one."""
     if not turning.relative or abs(attention_magnitude(args) / turning.magnitude - 1) <= MAGNITUDE_TOLERANCE:
         return args
     if args.rotary_type in ("yarn", "longrope"):
@@ -264,7 +264,8 @@ class Explained:
 
 
 def explain_turning(before: dict[str, Tensor], after: dict[str, Tensor], view: View) -> Explained:
-    """before and after: "q" and "k", [B, T, H, D] around the rotation, dimensions in the order of their rows."""
+    """Explain how queries and keys turn with their positions. before and after: "q" and "k", [B, T, H, D] around the
+    rotation, dimensions in the order of their rows."""
     width = before["q"].shape[-1]
     query = measure(before["q"], after["q"], where=view.name)
     key = measure(before["k"], after["k"], where=view.name)
@@ -307,7 +308,8 @@ def explain_turning(before: dict[str, Tensor], after: dict[str, Tensor], view: V
 
 
 def arrange(turning: Turning, width: int) -> tuple[Tensor, bool, int]:
-    """Order of dimensions that a table can say, whether it pairs neighbours, and how many dimensions it rotates."""
+    """Return the order of dimensions that a table can say, whether it pairs neighbours, and how many dimensions it
+    rotates."""
     real, imaginary = turning.real, turning.imaginary
     count = len(real)
     rest = [index for index in range(width) if index not in {*real.tolist(), *imaginary.tolist()}]
@@ -323,7 +325,7 @@ def arrange(turning: Turning, width: int) -> tuple[Tensor, bool, int]:
 
 
 def in_order(turning: Turning, order: Tensor, interleaved: bool) -> Turning:
-    """The turning with pairs in the order of the table."""
+    """Return the turning with pairs in the order of the table."""
     count = len(turning.real)
     leading = order[: 2 * count : 2] if interleaved else order[:count]
     place = {dimension: index for index, dimension in enumerate(turning.real.tolist())}
@@ -337,8 +339,8 @@ def in_order(turning: Turning, order: Tensor, interleaved: bool) -> Turning:
 
 
 def shared_turning(query: Turning, key: Turning, view: View) -> Turning:
-    """The turning of queries, with pairs that only keys were seen to turn; slow ones are at the limit of what is seen.
-    Raises UnsupportedError where they turn differently."""
+    """Return the turning of queries, with pairs that only keys were seen to turn; slow ones are at the limit of what is
+    seen. Raises UnsupportedError where they turn differently."""
     pairs: list[dict[tuple[int, int], float]] = []
     for each in (query, key):
         numbers = zip(each.real.tolist(), each.imaginary.tolist(), each.frequencies.tolist(), strict=True)
@@ -370,7 +372,8 @@ GROWTH_TOLERANCE = 1e-5
 
 
 def explain_growth(growth: Tensor, view: View) -> tuple[float, int, Evidence]:
-    """The numbers a and n of 1 + a log(1 + floor(position / n)) that give the factors [T]. Raises UnsupportedError."""
+    """Return the numbers a and n of 1 + a log(1 + floor(position / n)) that give the factors [T]. Raises
+    UnsupportedError."""
     length = int(((growth - 1).abs() > GROWTH_TOLERANCE).nonzero()[0, 0])
     steps = torch.arange(len(growth), dtype=torch.float64).div(length, rounding_mode="floor")
     shape = torch.log(1 + steps)

@@ -1,4 +1,4 @@
-"""How heads turn with their position, measured on queries before and after: pairs, frequencies, magnitude.
+"""Measures how heads turn with their position, on queries before and after: pairs, frequencies, magnitude.
 
 Nothing is assumed about where frequencies come from; `rotary.py` explains what is measured here.
 """
@@ -99,7 +99,7 @@ def measure(before: Tensor, after: Tensor, *, where: str) -> Turning | None:
 
 
 def _rejected(before: Tensor, after: Tensor, turned: Tensor, pairs: set[tuple[int, int]]) -> float | None:
-    """What the best usual pairing other than `pairs` leaves unexplained, over the tolerance."""
+    """Return what the best usual pairing other than `pairs` leaves unexplained, over the tolerance."""
     others = [
         _turn(before, after, real, imaginary)[1] / RESIDUAL
         for real, imaginary in _hypotheses(turned, before.shape[-1])
@@ -110,7 +110,8 @@ def _rejected(before: Tensor, after: Tensor, turned: Tensor, pairs: set[tuple[in
 
 
 def _growth(before: Tensor, after: Tensor) -> Tensor | None:
-    """What positions make of the length of whole heads, if it is the same in all of them: no rotation does that."""
+    """Return what positions make of the length of whole heads, if it is the same in all of them: no rotation does
+    that."""
     ratio = after.norm(dim=-1) / before.norm(dim=-1).clamp_min(1e-30)
     ratio = ratio / ratio[:, :1].mean((0, 2), keepdim=True)
     by_position = ratio.mean((0, 2))
@@ -119,7 +120,7 @@ def _growth(before: Tensor, after: Tensor) -> Tensor | None:
 
 
 def _hypotheses(turned: Tensor, width: int) -> list[tuple[Tensor, Tensor]]:
-    """Pairings to try, the usual ones first: all dimensions, or those that visibly change."""
+    """Return the pairings to try, the usual ones first: all dimensions, or those that visibly change."""
     found = []
     everything = torch.arange(width)
     spans = [turned] if len(turned) == width else [turned, everything]
@@ -133,7 +134,7 @@ def _hypotheses(turned: Tensor, width: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def _turn(before: Tensor, after: Tensor, real: Tensor, imaginary: Tensor) -> tuple[Tensor, float]:
-    """Complex factor [T, pairs] from before to after, and what it leaves unexplained."""
+    """Return the complex factor [T, pairs] from before to after, and what it leaves unexplained."""
     given = torch.complex(before[..., real], before[..., imaginary])
     turned = torch.complex(after[..., real], after[..., imaginary])
     ratio = (given.conj() * turned).sum((0, 2)) / given.abs().square().sum((0, 2)).clamp_min(1e-30)
@@ -164,7 +165,7 @@ def _search(before: Tensor, after: Tensor, turned: Tensor, where: str) -> tuple[
 
 
 def _frequencies(angles: Tensor, where: str) -> Tensor:
-    """Slope of angles [T, pairs] over positions, each known modulo a full turn."""
+    """Return the slope of angles [T, pairs] over positions, each known modulo a full turn."""
     length = angles.shape[0]
     position = 1
     slope = angles[1].clone()

@@ -1,4 +1,4 @@
-"""How a mixture chooses experts and weighs them, found from the weights that tokens were observed to give to experts.
+"""Infers how a mixture chooses and weighs experts, from the weights that tokens were observed to give to experts.
 
 Weights are known number by number (see `experts.solve`), so the two questions are answered separately: which function
 of the logits gives the weights of the chosen experts, and which criterion chooses just these.
@@ -84,7 +84,8 @@ class _Choice(NamedTuple):
 def infer_routing(
     observed: Observed, matrix: Tensor, vectors: Mapping[str, Tensor], config: Mapping[str, Any], *, where: str
 ) -> Routing:
-    """matrix [experts, hidden]; vectors [experts]: all that may be a bias, by name.
+    """Infer which experts a token uses and with which weights. matrix [experts, hidden]; vectors [experts]: all that
+    may be a bias, by name.
 
     UnsupportedError when no routing that a RouterSpec can say gives these weights."""
     chosen = _chosen(observed.weights, where)
@@ -131,7 +132,7 @@ def _evidence(spec: RouterSpec, value: _Value, other: _Value | None, missed: str
 
 
 def _chosen(weights: Tensor, where: str) -> Tensor:
-    """bool [N, experts], the same number in every row."""
+    """Return bool [N, experts], the same number in every row."""
     largest = weights.abs().amax(1, keepdim=True)
     counts = (weights.abs() > CHOSEN * largest).sum(1)
     top_k = int(counts.max())
@@ -156,7 +157,7 @@ def _value(
     config: Mapping[str, Any],
     where: str,
 ) -> tuple[_Value, _Value | None]:
-    """The function that gives the weights of the chosen experts, and the best rejected one."""
+    """Return the function that gives the weights of the chosen experts, and the best rejected one."""
     tried: list[_Value] = []
     scores: tuple[Score, ...] = ("softmax", "sigmoid")
     for bias, score, normalize in itertools.product((None, *vectors), scores, (False, True)):
@@ -186,20 +187,20 @@ def _scores(logits: Tensor, score: Score) -> Tensor:
 
 
 def _match(weights: Tensor, expected: Tensor) -> tuple[float, float]:
-    """The factor that brings `expected` closest, and the error that is left."""
+    """Return the factor that brings `expected` closest, and the error that is left."""
     scale = float((weights * expected).sum() / expected.square().sum().clamp_min(1e-300))
     size = weights.abs().amax(1)
     return scale, float(((weights - scale * expected).abs().amax(1) / size).max())
 
 
 def _simple(scale: float, config: Mapping[str, Any]) -> float:
-    """The number that was meant: 1, one of the config's, or the shortest decimal nearby."""
+    """Return the number that was meant: 1, one of the config's, or the shortest decimal nearby."""
     near = [number for number in (1.0, *numbers_of(config)) if abs(scale - number) < 2e-5 * abs(scale)]
     return near[0] if near else float(f"{scale:.4g}") if abs(float(f"{scale:.4g}") - scale) < 2e-5 * scale else scale
 
 
 def _foreign(logits: Tensor, chosen: Tensor, weights: Tensor) -> str:
-    """Name of a known function that is none of ours, for the message."""
+    """Return the name of a known function that is none of ours, for the message."""
     for name, function in FOREIGN_SCORES.items():
         plain = function(logits) * chosen
         for kind, expected in (("", plain), (", normalised", plain / plain.sum(1, keepdim=True))):
@@ -219,7 +220,7 @@ def _choice(
     config: Mapping[str, Any],
     where: str,
 ) -> tuple[_Choice, str]:
-    """The simplest criterion that chooses what was chosen, for every token; and how the best other one fails."""
+    """Return the simplest criterion that chooses what was chosen, for every token; and how the best other one fails."""
     best: _Choice | None = None
     fewest, missed_by = len(logits) + 1, ""
     for choice in _choices(logits.shape[1], value, vectors, config):
@@ -269,7 +270,7 @@ def _choices(
 
 
 def _disagreements(criterion: Tensor, chosen: Tensor, choice: _Choice) -> int:
-    """Tokens that the criterion sends elsewhere, those at a tie not counted."""
+    """Return the tokens that the criterion sends elsewhere, those at a tie not counted."""
     tied = torch.zeros(len(criterion), dtype=torch.bool)
     if choice.groups > 1:
         grouped = criterion.unflatten(1, (choice.groups, -1))
@@ -283,7 +284,7 @@ def _disagreements(criterion: Tensor, chosen: Tensor, choice: _Choice) -> int:
 
 
 def _tied(values: Tensor, count: int) -> Tensor:
-    """bool [N]: whether the last taken value and the first left are too close to tell."""
+    """Return bool [N]: whether the last taken value and the first left are too close to tell."""
     if count >= values.shape[1]:
         return torch.zeros(len(values), dtype=torch.bool)
     ordered = values.topk(count + 1, 1).values

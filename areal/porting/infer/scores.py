@@ -1,4 +1,4 @@
-"""From query-key products to attention scores: scale, softcap, ALiBi; and what follows the softmax: sinks and gates."""
+"""Explains attention scores by query-key products: masks, scale, softcap, ALiBi, sinks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ScoreRule:
     """The next best scale that numbers of the config make, and its error over the tolerance."""
 
     def evidence(self) -> Evidence:
-        """The line on the scale."""
+        """Return the line on the scale."""
         detail = f"factor between products and scores, off by {self.error:.1e} of the tolerance"
         if self.other is not None:
             detail += f"; next best: {self.other[0]:.9g}"
@@ -51,7 +51,8 @@ class ScoreRule:
 def explain_scores(
     product: Tensor, scores: Tensor, visible: Tensor, *, hints: Iterable[float], where: str
 ) -> ScoreRule:
-    """product: query-key products [B, H, T, T]; scores: what went into the softmax, up to a constant per row.
+    """Explain the scores by the products. product: query-key products [B, H, T, T]; scores: what went into the softmax,
+    up to a constant per row.
 
     Raises UnsupportedError for scores that are neither scaled nor capped products, with linear biases or without.
     """
@@ -107,7 +108,7 @@ def explain_scores(
 
 
 def snap(value: float, hints: Iterable[float]) -> float:
-    """The simplest number that explains a measured one: a hint, its inverse or (inverse) root, or few digits."""
+    """Return the simplest number that explains a measured one: a hint, its inverse or (inverse) root, or few digits."""
     for known in _made_of(hints):
         if abs(known / value - 1) < SAME_NUMBER:
             return known
@@ -124,21 +125,22 @@ def _made_of(hints: Iterable[float]) -> Iterator[float]:
 
 
 def _next_best(scale: float, hints: Iterable[float], reach: float) -> tuple[float, float] | None:
-    """The nearest other scale that hints make, and its error: reach is the largest product over the tolerance."""
+    """Return the nearest other scale that hints make, and its error: reach is the largest product over the
+    tolerance."""
     others = [known for known in _made_of(hints) if abs(known / scale - 1) >= SAME_NUMBER]
     nearest = min(others, key=lambda known: abs(known - scale), default=None)
     return None if nearest is None else (nearest, abs(nearest - scale) * reach)
 
 
 def numbers_of(module: nn.Module, config: Mapping[str, Any]) -> list[float]:
-    """Numbers that constants inside the module may be made of: its own attributes first, then the config."""
+    """Return the numbers that constants inside the module may be made of: its own attributes first, then the config."""
     own = [value for value in vars(module).values() if isinstance(value, int | float) and not isinstance(value, bool)]
     return [float(value) for value in (*own, *_flat(config)) if value > 0 and math.isfinite(value)]
 
 
 def sinks_beside(product: Tensor, scores: Tensor, rule: ScoreRule, *, where: str) -> Tensor | None:
-    """Sink of each head [H] in scores [B, H, T, K] of T keys: a last column that is the same in every row, once a
-    constant that was taken off a whole row (its maximum) is put back."""
+    """Return the sink of each head [H] in scores [B, H, T, K] of T keys: a last column that is the same in every row,
+    once a constant that was taken off a whole row (its maximum) is put back."""
     length = product.shape[-1]
     if scores.shape[-1] == length:
         return None
@@ -156,7 +158,8 @@ def sinks_beside(product: Tensor, scores: Tensor, rule: ScoreRule, *, where: str
 
 
 def sinks_after(scores: Tensor, ratio: Tensor) -> Tensor | None:
-    """Sinks [H] applied as a factor sigmoid(logsumexp(scores) - sink); ratio: that factor [B, H, T], if it is one."""
+    """Return the sinks [H] applied as a factor sigmoid(logsumexp(scores) - sink); ratio: that factor [B, H, T], if it
+    is one."""
     if not bool(((ratio > 0) & (ratio < 1)).all()):
         return None
     sinks = scores.double().logsumexp(-1) - torch.logit(ratio.double())
@@ -173,7 +176,7 @@ def _flat(config: Mapping[str, Any]) -> Iterable[float]:
 
 
 def _caps(raw: Tensor, seen: Tensor, hints: list[float]) -> list[float]:
-    """Caps to try: numbers of the config above every score, then the best fit."""
+    """Return the caps to try: numbers of the config above every score, then the best fit."""
     largest = float(seen.abs().max())
     caps = [hint for hint in dict.fromkeys(hints) if hint > largest]
 
@@ -201,7 +204,7 @@ MASKED_BELOW = -1e4
 
 
 def visible_keys(scores: Tensor) -> Tensor:
-    """bool [B, H, Q, K]: whether the key has any weight in the softmax."""
+    """Return bool [B, H, Q, K]: whether the key has any weight in the softmax."""
     return scores > MASKED_BELOW
 
 

@@ -1,4 +1,4 @@
-"""From elements of queries, keys or values back to rows of projections, through a norm or a clamp if there is one."""
+"""Traces elements of queries, keys or values back to rows of projections, through a norm or a clamp."""
 
 from __future__ import annotations
 
@@ -55,12 +55,13 @@ class Source:
         return heads if self.clip is None else heads.clamp(-self.clip, self.clip)
 
     def ids(self) -> Tensor:
-        """One number per element [H, D], the same for the same row of the same projection, in the order of rows."""
+        """Return one number per element [H, D], the same for the same row of the same projection, in the order of
+        rows."""
         return (self.match.event * 1_000_000 + self.match.column).view(self.heads, -1)
 
 
 def resolve(heads: Tensor, probe: Capture, run: Capture, *, part: str, module: nn.Module) -> Source:
-    """Sources of heads [tokens, H, D], taken from `probe` at position 0; `run` is a capture of long ones.
+    """Return the sources of heads [tokens, H, D], taken from `probe` at position 0; `run` is a capture of long ones.
 
     Raises UnsupportedError if the numbers are not in this module's projections.
     """
@@ -93,7 +94,7 @@ def resolve(heads: Tensor, probe: Capture, run: Capture, *, part: str, module: n
 
 
 def apply_norm(use: NormUse, heads: Tensor) -> Tensor:
-    """Norm [B, T, H, D]."""
+    """Return the norm [B, T, H, D]."""
     spec = use.spec
     rows = heads.flatten(-2) if use.scope == "full" else heads
     if spec.kind == "layer":
@@ -106,7 +107,8 @@ def apply_norm(use: NormUse, heads: Tensor) -> Tensor:
 
 
 def _match_norms(targets: Tensor, probe: Capture, clip: float | None = None) -> Match:
-    """Elements as outputs of submodules; of nested ones that give the same, the inner ones hold the parameters."""
+    """Return the elements as outputs of submodules; of nested ones that give the same, the inner ones hold the
+    parameters."""
     outputs = columns(probe, (Other,))
     names = [probe.calls[each.event].name for each in outputs]
     inner = [
@@ -122,7 +124,7 @@ def _match_norms(targets: Tensor, probe: Capture, clip: float | None = None) -> 
 
 
 def _own_norm(found: Match, heads: Tensor, probe: Capture, module: nn.Module) -> Source:
-    """A norm that the module computes itself, before the rotation or (the same without weights) after it."""
+    """Return a norm that the module computes itself, before the rotation or (the same without weights) after it."""
     plain = Source(found, heads.shape[1])
     source = select(probe, found).unflatten(-1, (heads.shape[1], -1))[:, 0]
     reasons = []
@@ -161,7 +163,9 @@ def _through_norm(normed: Match, shape: tuple[int, ...], probe: Capture, run: Ca
     names = tuple(probe.calls[event].name for event in events)
     if not source.found:
         raise UnsupportedError(
-            "a norm of something that is no projection", where=names[0], detail="its input is computed in another way"
+            "a norm of something that is not a projection",
+            where=names[0],
+            detail="its input is computed in another way",
         )
     calls = [probe.calls[event] for event in events]
     run_calls = [run.calls[event] for event in events]
@@ -172,7 +176,8 @@ def _through_norm(normed: Match, shape: tuple[int, ...], probe: Capture, run: Ca
 
 
 def _sees(calls: list[Other], source: Match, run: Capture) -> bool:
-    """Whether the norms' inputs are the projected elements as they are, at every position; a rotation changes them."""
+    """Return whether the norms' inputs are the projected elements as they are, at every position; a rotation changes
+    them."""
     _, first = torch.unique(source.event * 1_000_000 + source.column, return_inverse=True)
     unique = torch.stack([(first == index).nonzero()[0, 0] for index in range(int(first.max()) + 1)])
     wanted = select(run, source)[..., unique].flatten().sort().values
@@ -227,7 +232,8 @@ SAME = 1e-3
 
 
 def rows_under_norm(heads: Tensor, probe: Capture) -> Match | None:
-    """Rows of projections [H * D] that heads [tokens, H, D] are a norm of, whatever its weights; None if nothing is."""
+    """Return the rows of projections [H * D] that heads [tokens, H, D] are a norm of, whatever its weights; None if
+    nothing is."""
     pool = columns(probe)
     if not pool or heads.shape[2] < 2:
         return None
@@ -247,13 +253,13 @@ def rows_under_norm(heads: Tensor, probe: Capture) -> Match | None:
 
 
 def _centred(values: Tensor) -> Tensor:
-    """Logarithms of [tokens, elements], centred per element; transposed."""
+    """Return the logarithms of [tokens, elements], centred per element; transposed."""
     logs = values.abs().clamp_min(1e-12).log()
     return (logs - logs.mean(0)).t()
 
 
 def _rows_of_head(head: Tensor, logs: Tensor) -> Tensor | None:
-    """head [D, tokens]: the rows whose logarithms differ from it by the same numbers everywhere."""
+    """Return, for a head [D, tokens], the rows whose logarithms differ from it by the same numbers everywhere."""
     # A candidate row for element 0 fixes the norm; it is the right one if every other element then has a row too.
     first, second = head[0] - logs, head[1] - logs
     distance = torch.cdist(first, second)
@@ -268,7 +274,7 @@ def _rows_of_head(head: Tensor, logs: Tensor) -> Tensor | None:
 def fit(
     source: Tensor, target: Tensor, module: nn.Module, scope: str, name: str
 ) -> tuple[NormSpec, Tensor | None, Tensor | None]:
-    """The norm of source [tokens, H, D] that gives target, over heads ("head") or all together ("full").
+    """Return the norm of source [tokens, H, D] that gives target, over heads ("head") or all together ("full").
 
     With its weight and bias as [H, D]. A constant factor that follows belongs to the scale. Raises UnsupportedError.
     """
@@ -293,7 +299,8 @@ def fit(
 
 
 def _factors(unit: Tensor, target: Tensor, parameters: Mapping[str, Tensor]) -> list[float]:
-    """Factors between a norm [N, D] and what was made of it: none, that of a norm without weight, or with one."""
+    """Return the factors between a norm [N, D] and what was made of it: none, that of a norm without weight, or with
+    one."""
     slope = (unit * target).sum(0) / unit.square().sum(0)
     factors = [1.0, float(slope.mean())]
     for parameter in parameters.values():
@@ -344,12 +351,12 @@ class Match:
         return bool((self.event >= 0).all())
 
     def events(self) -> list[int]:
-        """The events that take part, in order."""
+        """Return the events that take part, in order."""
         return sorted({int(event) for event in self.event if event >= 0})
 
 
 def columns(capture: Capture, kinds: tuple[type, ...] = (Projection,)) -> list[Columns]:
-    """Outputs of these events at position 0."""
+    """Return the outputs of these events at position 0."""
     pool = []
     for index, event in enumerate(capture.events):
         if isinstance(event, kinds) and isinstance(event, Projection | Other):
@@ -400,7 +407,8 @@ def match(targets: Tensor, pool: Sequence[Columns]) -> Match:
 
 
 def rows(capture: Capture, found: Match) -> tuple[Tensor, Tensor | None]:
-    """Weight [elements, in] and bias [elements] of matched elements, all of them from projections of equal input."""
+    """Return the weight [elements, in] and bias [elements] of matched elements, all of them from projections of equal
+    input."""
     weights, biases = [], []
     for event, column in zip(found.event.tolist(), found.column.tolist(), strict=True):
         projection = capture.events[event]
@@ -414,7 +422,7 @@ def rows(capture: Capture, found: Match) -> tuple[Tensor, Tensor | None]:
 
 
 def select(capture: Capture, found: Match) -> Tensor:
-    """The matched columns in another capture of the same module: [B, T, elements]."""
+    """Return the matched columns in another capture of the same module: [B, T, elements]."""
     flat = {event: per_token(capture.events[event].output, capture) for event in found.events()}  # type: ignore[union-attr]  # matches are projections or others
     pairs = zip(found.event.tolist(), found.column.tolist(), strict=True)
     picked = [flat[event][:, column] for event, column in pairs]  # type: ignore[index]  # as for `flat`: never None

@@ -34,7 +34,7 @@ SUFFIXES: Final = (".weight", ".bias")
 
 
 def row_of(entry: LayoutEntry) -> adapter_rows.Row:
-    """The adapter's row that an entry stands for."""
+    """Return the adapter's row that an entry stands for."""
     alternative = None if entry.alternative is None else row_of(entry.alternative)
     ours = entry.ours[0] if len(entry.ours) == 1 else entry.ours
     if entry.kind == "renamed":
@@ -68,12 +68,12 @@ class StoredTensors:
             self._flat.setdefault(digest, []).append(name)
 
     def find(self, tensor: Tensor) -> list[str]:
-        """Names of the tensors that are equal to this one."""
+        """Return the names of the tensors that are equal to this one."""
         names = self._names.get((tuple(tensor.shape), _digest(tensor)), [])
         return [name for name in names if torch.equal(self.tensors[name], tensor)]
 
     def find_reshaped(self, tensor: Tensor) -> list[str]:
-        """Names of tensors of another shape with these values in this order."""
+        """Return the names of tensors of another shape with these values in this order."""
         names = self._flat.get(_digest(tensor), [])
         return [
             name
@@ -87,7 +87,7 @@ def _digest(tensor: Tensor) -> int:
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredMatch:
     """All ways in which some canonical tensors are stored, with the names of one layer written out."""
 
     ours: tuple[str, ...]
@@ -96,11 +96,11 @@ class Found:
     """Every stored tensor that one of the entries reads."""
 
 
-def find_all(weights: Mapping[str, Tensor], stored: StoredTensors, head_dims: Mapping[str, int]) -> list[Found]:
-    """How each canonical tensor is stored; those that are not found are missing in the result.
+def find_all(weights: Mapping[str, Tensor], stored: StoredTensors, head_dims: Mapping[str, int]) -> list[StoredMatch]:
+    """Return how each canonical tensor is stored; those that are not found are missing in the result.
 
     head_dims: of each attention layer, by its canonical name ("layers.0.self_attn")."""
-    found: list[Found] = []
+    found: list[StoredMatch] = []
     done: set[str] = set()
     for name in weights:
         if name in done:
@@ -122,7 +122,7 @@ def _match(
     weights: Mapping[str, Tensor],
     stored: StoredTensors,
     head_dim: int,
-) -> Found | None:
+) -> StoredMatch | None:
     entries: list[LayoutEntry] = []
     used: set[str] = set()
     for candidate in candidates:
@@ -144,11 +144,11 @@ def _match(
             shape = tuple(-1 if [index] == large else size for index, size in enumerate(sizes))
             entries.append(LayoutEntry(kind="reshaped", ours=ours, on_disk=on_disk, shape=shape))
             used.add(on_disk)
-    return Found(ours, tuple(entries), frozenset(used)) if entries else None
+    return StoredMatch(ours, tuple(entries), frozenset(used)) if entries else None
 
 
 def _patterns(names: Sequence[Sequence[str]]) -> list[str]:
-    """Names of one tensor per expert as one name with {expert}: every number that counts along."""
+    """Return the names of one tensor per expert as one name with {expert}: every number that counts along."""
     patterns: list[str] = []
     for first in names[0]:
         for match in re.finditer(r"(?<!\d)0(?!\d)", first):
@@ -159,7 +159,7 @@ def _patterns(names: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _candidates(name: str, weights: Mapping[str, Tensor]) -> Iterator[tuple[tuple[str, ...], list[LayoutEntry]]]:
-    """Groups of canonical tensors that may be stored together, with the rows to try; `name` is in each."""
+    """Yield the groups of canonical tensors that may be stored together, with the rows to try; `name` is in each."""
     tensor = weights[name]
 
     def entry(kind: str, ours: tuple[str, ...], arrangement: str = "", *, transposed: bool = False) -> LayoutEntry:
@@ -221,11 +221,13 @@ def _expert_candidates(name: str, weights: Mapping[str, Tensor]) -> Iterator[tup
                 yield ours, entries(ours, ("concat", "interleaved"))
 
 
-def _concatenated(weights: Mapping[str, Tensor], stored: StoredTensors, found: Sequence[Found]) -> list[Found]:
-    """Any further matrices or vectors that are stored end to end in one tensor."""
+def _concatenated(
+    weights: Mapping[str, Tensor], stored: StoredTensors, found: Sequence[StoredMatch]
+) -> list[StoredMatch]:
+    """Return any further matrices or vectors that are stored end to end in one tensor."""
     used = frozenset().union(*(match.stored for match in found))
     left = {name: tensor for name, tensor in stored.tensors.items() if name not in used and tensor.dim() in (1, 2)}
-    result: list[Found] = []
+    result: list[StoredMatch] = []
     for on_disk, whole in left.items():
         for transposed in (False, True) if whole.dim() == 2 else (False,):
             rows = whole.T if transposed else whole
@@ -242,7 +244,7 @@ def _concatenated(weights: Mapping[str, Tensor], stored: StoredTensors, found: S
                 entry = LayoutEntry(
                     kind="rows", ours=ours, on_disk=on_disk, arrangement="concat", transposed=transposed
                 )
-                result.append(Found(ours, (entry,), frozenset((on_disk,))))
+                result.append(StoredMatch(ours, (entry,), frozenset((on_disk,))))
                 break
     return result
 

@@ -29,8 +29,8 @@ def rows(tensor: Tensor) -> Tensor:
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
-    """max |actual - expected| relative to max(|expected|); infinite where the sizes differ. Values that are not finite
-    never match."""
+    """Return max |actual - expected| relative to max(|expected|); infinite where the sizes differ. Values that are not
+    finite never match."""
     if actual.numel() != expected.numel() or actual.shape[-1] != expected.shape[-1]:
         return math.inf
     difference = float((actual.detach().reshape(-1) - expected.detach().reshape(-1)).abs().max())
@@ -39,12 +39,12 @@ def error(actual: Tensor, expected: Tensor) -> float:
 
 
 def same(actual: Tensor, expected: Tensor, tolerance: float = EQUAL) -> bool:
-    """Whether both hold the same values, whatever the leading dimensions."""
+    """Return whether both hold the same values, whatever the leading dimensions."""
     return error(actual, expected) <= tolerance
 
 
 def combination(target: Tensor, parts: tuple[Tensor, ...]) -> tuple[tuple[float, ...], float]:
-    """Least-squares factors of `parts` in `target`, and the relative error of the combination."""
+    """Return least-squares factors of `parts` in `target`, and the relative error of the combination."""
     matrix = torch.stack([rows(part).reshape(-1) for part in parts], dim=1)
     goal = rows(target).reshape(-1)
     # Normal equations: at most three columns, and float64 leaves enough digits.
@@ -53,7 +53,7 @@ def combination(target: Tensor, parts: tuple[Tensor, ...]) -> tuple[tuple[float,
 
 
 def snapped(value: float, candidates: Iterable[float], *, tolerance: float = 1e-5) -> float:
-    """The candidate that `value` measures, else `value` rounded to the digits that a float32 trace supports."""
+    """Return the candidate that `value` measures, else `value` rounded to the digits that a float32 trace supports."""
     near = [candidate for candidate in candidates if abs(value - candidate) <= tolerance * max(abs(candidate), 1e-12)]
     if near:
         return min(near, key=lambda candidate: abs(value - candidate))
@@ -84,12 +84,12 @@ class MatrixCall:
 
 
 def inside(name: str, parent: str) -> bool:
-    """Whether module `name` is `parent` or lies below it."""
+    """Return whether module `name` is `parent` or lies below it."""
     return name == parent or not parent or name.startswith(parent + ".")
 
 
 def matrix_call(module: nn.Module, call: ModuleCall) -> MatrixCall | None:
-    """The call as a product with the module's only matrix; None if that is not what it computed."""
+    """Return the call as a product with the module's only matrix; None if that is not what it computed."""
     own = dict(module.named_parameters(recurse=False))
     matrices = [value.detach() for value in own.values() if value.ndim == MATRIX_DIMENSIONS]
     vectors = [value.detach() for value in own.values() if value.ndim == 1]
@@ -106,7 +106,7 @@ def matrix_call(module: nn.Module, call: ModuleCall) -> MatrixCall | None:
 
 
 def matrix_calls(model: nn.Module, trace: Trace, within: str, *, outside: tuple[str, ...] = ()) -> list[MatrixCall]:
-    """The linear layers that ran below module `within` and not below one of `outside`, in calling order."""
+    """Return the linear layers that ran below module `within` and not below one of `outside`, in calling order."""
     found = []
     for name, calls in trace.calls.items():
         if not inside(name, within) or any(inside(name, other) for other in outside):

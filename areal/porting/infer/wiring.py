@@ -1,4 +1,4 @@
-"""How a block joins its norms, attention and feed-forward: linear relations between traced tensors."""
+"""Finds how a block joins its norms, attention and feed-forward: linear relations between traced tensors."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _Wiring:
         return snapped((attention + feed_forward) / 2, (1.0, *self.tensors.multipliers))
 
     def _functional_post(self, factors: tuple[float, ...], off: float) -> Inferred[WiringFinding]:
-        """Norms after attention and feed-forward, or after the sums, that ran in the block's own forward."""
+        """Return the norms after attention and feed-forward, or after the sums, that ran in the block's own forward."""
         tensors = self.tensors
         if same(tensors.attention_input, tensors.input):
             attended = rows(tensors.feed_forward_input) - rows(tensors.input)
@@ -124,7 +124,8 @@ class _Wiring:
         raise UnsupportedError("an unknown residual wiring", where=self.where, detail=detail)
 
     def _functional_sandwich(self) -> Inferred[WiringFinding] | None:
-        """Norms of outputs whose results no module saw: like the norm before attention, with other weights."""
+        """Return the norms of outputs whose results no module saw: like the norm before attention, with other
+        weights."""
         tensors = self.tensors
         first = self._between(tensors.input, tensors.attention_input)
         if first is None:
@@ -143,7 +144,8 @@ class _Wiring:
         return None
 
     def _like(self, norm: _Norm, name: str, source: Tensor) -> _Norm:
-        """A norm of the kind of `norm` with the weight `name`, and with the vector beside it as bias if it has one."""
+        """Return a norm of the kind of `norm` with the weight `name`, and with the vector beside it as bias if it has
+        one."""
         spec = norm.found.spec
         found = {"weight": self.tensors.parameters[name]} if spec.weight else {}
         if spec.bias:
@@ -207,7 +209,7 @@ class _Wiring:
     def _without_posts(
         self, first: _Norm | None, middle: Tensor, multiplier: float, off: float
     ) -> Inferred[WiringFinding] | None:
-        """Blocks that norm only what their parts read; None where that is not so."""
+        """Return the blocks that norm only what their parts read; None where that is not so."""
         tensors = self.tensors
         norms = {} if first is None else {"input_layernorm": first}
         if first is not None and same(tensors.feed_forward_input, tensors.attention_input):
@@ -228,14 +230,14 @@ class _Wiring:
         return UnsupportedError(f"an unknown input of {part}", where=self.where, detail=detail)
 
     def _norm_of(self, source: Tensor) -> _Norm | None:
-        """A norm module that was called with `source`."""
+        """Return a norm module that was called with `source`."""
         for call, module in self.tensors.norms:
             if same(call.input, source):
                 return _Norm(infer_norm(module, call.input, call.output, name=call.name), call.name, call.output)
         return None
 
     def _between(self, source: Tensor, target: Tensor, *, functional: bool = True) -> _Norm | None:
-        """The norm that makes `target` of `source`: a module, else a formula in the block's own forward."""
+        """Return the norm that makes `target` of `source`: a module, else a formula in the block's own forward."""
         for call, module in self.tensors.norms:
             if same(call.output, target) and same(call.input, source.to(call.input.dtype), EXACT):
                 return _Norm(infer_norm(module, call.input, call.output, name=call.name), call.name, call.output)

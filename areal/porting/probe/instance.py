@@ -47,7 +47,7 @@ class Instance:
 def build(
     subject: Subject, config: dict[str, Any], *, seed: int = 0, attention: Literal["sdpa", "eager"] = "sdpa"
 ) -> Instance:
-    """The model of a config.json's content, with the weights of `seed`.
+    """Return the model of a config.json's content, with the weights of `seed`.
 
     attention: implementation to use where the class has a choice.
     Raises `SubjectError` with the reason when the config is refused or the model does not build.
@@ -59,7 +59,7 @@ def build(
 
 
 def read(subject: Subject, config: dict[str, Any]) -> Any:
-    """The config object, made as `from_pretrained` makes it of config.json. Raises `SubjectError`."""
+    """Return the config object, made as `from_pretrained` makes it of config.json. Raises `SubjectError`."""
     content = {name: value for name, value in copy.deepcopy(config).items() if name not in ("dtype", "torch_dtype")}
     with quiet():
         try:
@@ -71,7 +71,7 @@ def read(subject: Subject, config: dict[str, Any]) -> Any:
 
 
 def construct(subject: Subject, hf_config: Any, *, attention: str = "sdpa") -> Any:
-    """The model in evaluation mode with the library's own initial weights (seeded). Raises `SubjectError`."""
+    """Return the model in evaluation mode with the library's own initial weights (seeded). Raises `SubjectError`."""
     failure: Exception | None = None
     for choice in (attention, "eager", None):
         options = {} if choice is None else {"attn_implementation": choice}
@@ -85,7 +85,7 @@ def construct(subject: Subject, hf_config: Any, *, attention: str = "sdpa") -> A
 
 
 def randomize(model: nn.Module, seed: int) -> None:
-    """Gives every weight a value that depends on its name, its initial value and `seed`, in place.
+    """Give every weight a value that depends on its name, its initial value and `seed`, in place.
 
     Buffers that checkpoints hold and that start as all zeros or ones are weights too (selection biases of routers), and
     so are single numbers (constants of activations); others are tables or masks and stay.
@@ -100,7 +100,8 @@ def randomize(model: nn.Module, seed: int) -> None:
 
 
 def logits(instance: Instance, tokens: Tensor) -> Tensor:
-    """Logits of all positions: int64 [B, T] -> float32 [B, T, vocab]. Raises `SubjectError` when forward fails."""
+    """Return the logits of all positions: int64 [B, T] -> float32 [B, T, vocab]. Raises `SubjectError` when forward
+    fails."""
     with quiet(), torch.no_grad():
         try:
             output = instance.model(tokens, **call_options(instance.model))
@@ -111,7 +112,7 @@ def logits(instance: Instance, tokens: Tensor) -> Tensor:
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in what a causal model returned."""
+    """Return the logits in what a causal model returned."""
     found = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if found is None:
         found = output[0]
@@ -119,13 +120,13 @@ def logits_of(output: Any) -> Tensor:
 
 
 def call_options(model: nn.Module) -> dict[str, Any]:
-    """Keywords for a call without a cache, as far as `forward` has them."""
+    """Return the keywords for a call without a cache, as far as `forward` has them."""
     names = inspect.signature(model.forward).parameters
     return {"use_cache": False} if "use_cache" in names else {}
 
 
 def make_tokens(instance: Instance, *, batch: int, length: int, seed: int) -> Tensor:
-    """Random tokens int64 [batch, length], without the special ones that some models treat differently.
+    """Return random tokens int64 [batch, length], without the special ones that some models treat differently.
 
     Raises `SubjectError` for a model that does not know its embedding.
     """
@@ -145,7 +146,7 @@ def make_tokens(instance: Instance, *, batch: int, length: int, seed: int) -> Te
 
 
 def export(instance: Instance) -> dict[str, Tensor]:
-    """What `save_pretrained` writes: name on disk to tensor."""
+    """Return what `save_pretrained` writes: name on disk to tensor."""
     folder = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
     with tempfile.TemporaryDirectory(dir=folder) as target, quiet():
         try:
@@ -160,7 +161,7 @@ def export(instance: Instance) -> dict[str, Tensor]:
 
 @functools.lru_cache(maxsize=1024)
 def _noise(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
-    """Kept, since most configs of an analysis have most weights in common. Not to be changed."""
+    """Return the kept, since most configs of an analysis have most weights in common. Not to be changed."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) ^ (seed * 0x9E3779B1 & 0xFFFFFFFF))
     return torch.randn(shape, generator=generator)
 
@@ -185,7 +186,7 @@ def _learned_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _summary(error: BaseException | None) -> str:
-    """First lines of an error, with its kind."""
+    """Return the first lines of an error, with its kind."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:400]}"
 
@@ -200,7 +201,7 @@ _DIGITS = 6
 
 
 def record(instance: Instance, tokens: Tensor, *, seed: int = 0) -> dict[str, Any]:
-    """Logits of tokens [B, T] by a model like `instance` whose weights are made from their names on disk.
+    """Return the logits of tokens [B, T] by a model like `instance` whose weights are made from their names on disk.
 
     Raises SubjectError when what is on disk is not what is in memory, so that the weights cannot be given to it.
     """
@@ -218,14 +219,14 @@ def record(instance: Instance, tokens: Tensor, *, seed: int = 0) -> dict[str, An
 
 
 def recorded_weights(recording: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The weights of a recording, by their names on disk."""
+    """Return the weights of a recording, by their names on disk."""
     seed = int(recording["seed"])
     return {name: _value(name, shape, seed) for name, shape in recording["shapes"].items()}
 
 
 def _value(name: str, shape: Sequence[int], seed: int) -> Tensor:
-    """float32: vectors around one, which suits scales and is visible in biases; matrices that keep the size of what
-    they are applied to; embeddings small."""
+    """Return float32 values: vectors around one, which suits scales and is visible in biases; matrices that keep the
+    size of what they are applied to; embeddings small."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) ^ (seed * 0x9E3779B1 & 0xFFFFFFFF))
     noise = torch.randn(tuple(shape), generator=generator)
     if len(shape) < 2:

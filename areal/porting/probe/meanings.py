@@ -118,7 +118,8 @@ TOKENS = {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
 
 
 def meaning(names: tuple[str, ...], default: Any) -> Any:
-    """The hinted value of a field with these names (its own first, then aliases), or `default` where nothing is known.
+    """Return the hinted value of a field with these names (its own first, then aliases), or `default` where nothing is
+    known.
 
     Only values of the default's own kind are hinted: a switch that is null or a list stays what it is.
     """
@@ -133,14 +134,14 @@ def meaning(names: tuple[str, ...], default: Any) -> Any:
 
 
 def known(names: tuple[str, ...], default: Any) -> bool:
-    """Whether the vocabulary says anything about the field, be it to leave it."""
+    """Return whether the vocabulary says anything about the field, be it to leave it."""
     table: tuple[tuple[str, Any], ...] = FLOATS if isinstance(default, float) else INTEGERS
     return any(re.fullmatch(pattern, name.lower().strip("_")) for name in names for pattern, _ in table)
 
 
 def hinted(name: str) -> int:
-    """The whole number that a name asks for where its feature is on; 0 where the vocabulary says nothing or to leave
-    it."""
+    """Return the whole number that a name asks for where its feature is on; 0 where the vocabulary says nothing or to
+    leave it."""
     return max(0, _first(INTEGERS, name.lower().strip("_")) or 0)
 
 
@@ -204,7 +205,7 @@ class Repair:
         self.deadline = time.monotonic() + MAX_SECONDS
 
     def run(self, starts: list[dict[str, Any]]) -> dict[str, Any] | str:
-        """A config that passes, or the last complaint. The search goes on from the last of `starts`."""
+        """Return a config that passes, or the last complaint. The search goes on from the last of `starts`."""
         seen: set[str] = set()
         for start in starts:
             config, complaint = start, self.check(start)
@@ -222,7 +223,7 @@ class Repair:
         return config if complaint is None else complaint
 
     def _step(self, config: dict[str, Any], complaint: str, seen: set[str]) -> tuple[dict[str, Any], str | None] | None:
-        """The first change that satisfies the class, else the first that changes the complaint."""
+        """Return the first change that satisfies the class, else the first that changes the complaint."""
         for changed in _with_missing({**self.original, **config}, config, complaint):
             answer = self.check(changed)
             if answer is None or _plain(answer) not in seen:  # nothing else can help
@@ -258,7 +259,7 @@ class Repair:
                 yield {key: value for key, value in config.items() if key != name}
 
     def _alternatives(self, name: str, config: Mapping[str, Any]) -> list[Any]:
-        """Values to try for a field: what it was, then small ones of its kind."""
+        """Return the values to try for a field: what it was, then small ones of its kind."""
         before = self.original.get(name)
         now = config.get(name, before)
         options: list[Any] = [] if type(before) is int and before > 1024 else [before]
@@ -272,7 +273,7 @@ class Repair:
 
 
 def _with_missing(fields: Mapping[str, Any], config: dict[str, Any], complaint: str) -> Iterator[dict[str, Any]]:
-    """Configs with the attribute that a config object lacks: in the config, or in a config inside it."""
+    """Yield the configs with the attribute that a config object lacks: in the config, or in a config inside it."""
     found = re.search(r"Config\w*' object has no attribute '(\w+)'", complaint)
     if found is None:
         return
@@ -285,7 +286,8 @@ def _with_missing(fields: Mapping[str, Any], config: dict[str, Any], complaint: 
 
 
 def _with_values_for_null(fields: Mapping[str, Any], config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Configs where one field that is null has a value: some classes cannot do without, whatever their defaults."""
+    """Yield the configs where one field that is null has a value: some classes cannot do without, whatever their
+    defaults."""
     for name, value in fields.items():
         inner = value if isinstance(value, dict) else {}
         for part, current in (*inner.items(), (name, value)):
@@ -296,7 +298,7 @@ def _with_values_for_null(fields: Mapping[str, Any], config: dict[str, Any]) -> 
 
 
 def _plain(complaint: str | None) -> str:
-    """A complaint without its numbers: "16 is too small" after "8 is too small" is no progress."""
+    """Return a complaint without its numbers: "16 is too small" after "8 is too small" is not progress."""
     return re.sub(r"\d+", "#", complaint or "")
 
 
@@ -316,7 +318,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def sizes_by_shape(subject: Subject, fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Small values for the integer fields `names`, by what changes when each of them changes.
+    """Return the small values for the integer fields `names`, by what changes when each of them changes.
 
     The model is built without data, at its original size; a config that does not build at all gives nothing.
     """
@@ -353,7 +355,8 @@ def sizes_by_shape(subject: Subject, fields: Mapping[str, Any], names: Iterable[
 
 
 def _sizes_of_factors(names: list[str], fields: Mapping[str, Any]) -> dict[str, int]:
-    """Fields that are factors of sizes: many are a head's width, few are numbers of heads, fewer of key heads."""
+    """Return the fields that are factors of sizes: many are a head's width, few are numbers of heads, fewer of key
+    heads."""
     numbers = sorted({int(fields[name]) for name in names if int(fields[name]) < MANY_HEADS}, reverse=True)
     values = {}
     for name in names:
@@ -363,7 +366,7 @@ def _sizes_of_factors(names: list[str], fields: Mapping[str, Any]) -> dict[str, 
 
 
 def _role(changed: Shapes, before: Shapes, embedding: str, value: int) -> int | None:
-    """A value for layers, experts, the vocabulary and the hidden size; None for other roles."""
+    """Return a value for layers, experts, the vocabulary and the hidden size; None for other roles."""
     added = [name for name in changed if name not in before]
     if added:
         first = [re.search(r"\.(\d+)\.", name) for name in added]
@@ -378,7 +381,7 @@ def _role(changed: Shapes, before: Shapes, embedding: str, value: int) -> int | 
 
 
 def _changed_sizes(changed: Shapes, before: Shapes) -> list[int]:
-    """Original sizes of the dimensions that changed."""
+    """Return the original sizes of the dimensions that changed."""
     return [
         old
         for name, shape in changed.items()
@@ -389,7 +392,8 @@ def _changed_sizes(changed: Shapes, before: Shapes) -> list[int]:
 
 
 def _changed(subject: Subject, fields: Mapping[str, Any], name: str, before: Shapes) -> Shapes | None:
-    """Parameters that have another shape or are new when the field is larger; None when it does not build."""
+    """Return the parameters that have another shape or are new when the field is larger; None when it does not
+    build."""
     value = int(fields[name])
     for other in (2 * value, value // 2, value + 1):
         after = _shapes(subject, {**fields, name: other}) if other else None
@@ -399,7 +403,8 @@ def _changed(subject: Subject, fields: Mapping[str, Any], name: str, before: Sha
 
 
 def _shapes(subject: Subject, config: dict[str, Any]) -> tuple[str, Shapes] | None:
-    """Name of the embedding, and the shape of every parameter and buffer; None when the model does not build."""
+    """Return the name of the embedding, and the shape of every parameter and buffer; None when the model does not
+    build."""
     try:
         with torch.device("meta"):
             model = construct(subject, read(subject, config))

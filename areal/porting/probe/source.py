@@ -30,7 +30,7 @@ FOLLOWED = frozenset({"masking_utils", "modeling_layers", "modeling_rope_utils"}
 
 
 def config_reads(subject: Subject) -> dict[str, list[str]]:
-    """Every config field that the causal model, its config class and the library code they use read.
+    """Return every config field that the causal model, its config class and the library code they use read.
 
     Field to places "modeling_x.py:12", sorted; found in the syntax tree: attributes of anything that holds a config,
     `getattr` with a literal name, `config["x"]` and `config.get("x")`. Classes of the same files that the causal model
@@ -54,8 +54,8 @@ def config_reads(subject: Subject) -> dict[str, list[str]]:
 
 
 def file_reads(file: Path, *, start: tuple[str, ...] = ()) -> dict[str, list[str]]:
-    """Config fields that a file reads, in all of it or in what the definitions `start` use, and in what these use of
-    the library's modules on rotary embeddings, masks and layers."""
+    """Return the config fields that a file reads, in all of it or in what the definitions `start` use, and in what
+    these use of the library's modules on rotary embeddings, masks and layers."""
     tree = _parse(file)
     reachable = _reachable(tree, start)
     imports = dict(_imports(tree, file))
@@ -68,7 +68,7 @@ def file_reads(file: Path, *, start: tuple[str, ...] = ()) -> dict[str, list[str
 
 
 def static_report(source: str, *, modeling: Path | None = None) -> dict[str, Any]:
-    """What can be said of a folder's code without running it, as JSON.
+    """Return what can be said of a folder's code without running it, as JSON.
 
     {"model_type", "architectures", "files", "classes": [{"name", "bases", "where"}], "fields_read": {field: [where]},
     "fields_unread": [...], "parameters": [{"class", "name", "made_by", "where"}], "hints": [{"feature", "where",
@@ -177,7 +177,8 @@ def _reads_of(nodes: Sequence[ast.AST], file: Path) -> dict[str, list[str]]:
 
 
 def _reachable(tree: ast.Module, start: tuple[str, ...]) -> list[ast.stmt]:
-    """Definitions of the module that those named `start` use, themselves included; everything without a start."""
+    """Return the definitions of the module that those named `start` use, themselves included; everything without a
+    start."""
     definitions = {name: node for node in tree.body for name in _defined(node)}
     waiting = [name for name in start if name in definitions]
     if not waiting:
@@ -194,7 +195,7 @@ def _reachable(tree: ast.Module, start: tuple[str, ...]) -> list[ast.stmt]:
 
 
 def _imports(tree: ast.Module, file: Path) -> Iterator[tuple[str, Path]]:
-    """Names that a file imports from modules of transformers, with the file of that module."""
+    """Yield the names that a file imports from modules of transformers, with the file of that module."""
     for node in tree.body:
         origin = _module_file(node, file) if isinstance(node, ast.ImportFrom) else None
         if origin is not None and isinstance(node, ast.ImportFrom):
@@ -215,7 +216,7 @@ def _module_file(node: ast.ImportFrom, file: Path) -> Path | None:
 
 
 def _followed(file: Path, name: str, seen: set[tuple[Path, str]]) -> dict[str, list[str]]:
-    """Reads of one definition of a library module, and of those of the same module that it uses."""
+    """Read of one definition of a library module, and of those of the same module that it uses."""
     if (file, name) in seen:
         return {}
     seen.add((file, name))
@@ -236,7 +237,8 @@ def _defined(node: ast.stmt) -> set[str]:
 
 
 def _parameter_rows(tree: ast.Module, file: Path) -> Iterator[dict[str, Any]]:
-    """Modules and parameters that constructors make: `self.x = nn.Linear(...)`, `self.register_buffer("x", ...)`."""
+    """Yield the modules and parameters that constructors make: `self.x = nn.Linear(...)`, `self.register_buffer("x",
+    ...)`."""
     for owner in (node for node in tree.body if isinstance(node, ast.ClassDef)):
         for node in ast.walk(owner):
             where = f"{file.name}:{getattr(node, 'lineno', 0)}"
@@ -324,8 +326,8 @@ MOST_STEPS = 4
 
 
 def layer_kinds(files: Sequence[Path], field: str) -> list[str]:
-    """Texts in the source that entries of the list `field` are compared with, or that the class fills it with, in
-    order of appearance. Candidates: other texts may stand next to the same variables."""
+    """Return the texts in the source that entries of the list `field` are compared with, or that the class fills it
+    with, in order of appearance. Candidates: other texts may stand next to the same variables."""
     nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
     carriers = _carriers(nodes, field)
     found: dict[str, None] = {}
@@ -340,7 +342,8 @@ def layer_kinds(files: Sequence[Path], field: str) -> list[str]:
 
 
 def _carriers(nodes: Sequence[ast.AST], field: str) -> set[str]:
-    """Names of variables and attributes that hold entries of the field: `kind` after `kind = config.kinds[layer]`."""
+    """Return the names of variables and attributes that hold entries of the field: `kind` after `kind =
+    config.kinds[layer]`."""
     carriers = {field}
     for _ in range(MOST_STEPS):
         before = len(carriers)
@@ -353,7 +356,7 @@ def _carriers(nodes: Sequence[ast.AST], field: str) -> set[str]:
 
 
 def _is_entry(value: ast.AST, carriers: set[str]) -> bool:
-    """Whether an expression is a carrier or an entry of one, and not something computed with it."""
+    """Return whether an expression is a carrier or an entry of one, and not something computed with it."""
     if isinstance(value, ast.Subscript):
         return _is_entry(value.value, carriers)
     if isinstance(value, ast.IfExp):
@@ -362,7 +365,7 @@ def _is_entry(value: ast.AST, carriers: set[str]) -> bool:
 
 
 def _mappings(nodes: Sequence[ast.AST], carriers: set[str]) -> Iterator[ast.Dict]:
-    """Literal dictionaries in which an entry is looked up."""
+    """Yield the literal dictionaries in which an entry is looked up."""
     looked_up = {
         _last(node.value)
         for node in nodes

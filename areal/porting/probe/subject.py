@@ -66,7 +66,7 @@ class UnknownTypeError(SubjectError):
 
 
 def find_type(name: str) -> str:
-    """Model type of the installed transformers that a user means by `name`. Raises `UnknownTypeError`."""
+    """Return the model type of the installed transformers that a user means by `name`. Raises `UnknownTypeError`."""
     if name in CONFIG_MAPPING_NAMES:
         return name
     plain = _plain(name)
@@ -80,7 +80,7 @@ def find_type(name: str) -> str:
 
 
 def nearest_types(name: str) -> tuple[str, ...]:
-    """Causal model types with similar names, the best first."""
+    """Return the causal model types with similar names, the best first."""
     plain = _plain(name)
     known = {_plain(model_type): str(model_type) for model_type in CONFIG_MAPPING_NAMES}
     starting = sorted((key for key in known if key.startswith(plain)), key=len)
@@ -91,7 +91,8 @@ def nearest_types(name: str) -> tuple[str, ...]:
 
 
 def installed(model_type: str, raw_config: dict[str, Any] | None = None) -> Subject:
-    """The causal model of a type of the installed transformers. Raises `SubjectError` where it has none to analyse."""
+    """Return the causal model of a type of the installed transformers. Raises `SubjectError` where it has none to
+    analyse."""
     config_class = CONFIG_MAPPING[model_type]
     _refuse_wrapper(model_type, config_class)
     architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
@@ -112,13 +113,13 @@ def installed(model_type: str, raw_config: dict[str, Any] | None = None) -> Subj
 
 
 def files_of(*classes: Any) -> tuple[Path, ...]:
-    """Files that define the classes, without repetition."""
+    """Return the files that define the classes, without repetition."""
     return tuple(dict.fromkeys(Path(inspect.getfile(cls)) for cls in classes))
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps advice about unusual configs, warnings and progress bars to itself."""
+    """Keep advice about unusual configs, warnings and progress bars to itself."""
     verbosity = transformers.logging.get_verbosity()
     bars = transformers.logging.is_progress_bar_enabled()
     if verbosity == transformers.logging.CRITICAL and not bars:  # changing it costs a millisecond
@@ -139,7 +140,7 @@ def quiet() -> Iterator[None]:
 
 
 def _refuse_wrapper(model_type: str, config_class: Any) -> None:
-    """Multimodal wrappers and encoder-decoders are no decoders; the text part of a wrapper often is."""
+    """Refuse multimodal wrappers and encoder-decoders, which are not decoders; the text part of a wrapper often is."""
     try:
         with quiet():
             config = config_class()
@@ -167,7 +168,8 @@ CAUSAL_ENDINGS = ("ForCausalLM", "LMHeadModel", "ForLanguageModeling", "LM")
 
 
 def load_modules(files: Sequence[Path], folders: Sequence[Path]) -> list[types.ModuleType]:
-    """Imports the files as modules of one new package; imports of each other's files work, relative or plain.
+    """Return the imports the files as modules of one new package; imports of each other's files work, relative or
+    plain.
 
     Raises `SubjectError` with the file and the error when one does not import.
     """
@@ -189,7 +191,7 @@ def load_modules(files: Sequence[Path], folders: Sequence[Path]) -> list[types.M
 
 
 def find_model_class(modules: Sequence[types.ModuleType], names: Sequence[str]) -> Any:
-    """The causal model: a class of `names`, else the only one that is named or built like one.
+    """Return the causal model: a class of `names`, else the only one that is named or built like one.
 
     Raises `SubjectError` with the classes that there are.
     """
@@ -213,7 +215,8 @@ def find_model_class(modules: Sequence[types.ModuleType], names: Sequence[str]) 
 
 
 def find_config_class(modules: Sequence[types.ModuleType], model_class: Any, config: dict[str, Any], name: str) -> Any:
-    """The config class: `name`, else the model's, else the one of the model type, else one made of config.json."""
+    """Return the config class: `name`, else the model's, else the one of the model type, else one made of
+    config.json."""
     classes = {cls.__name__: cls for cls in _classes(modules) if issubclass(cls, PreTrainedConfig)}
     if name in classes:
         return classes[name]
@@ -230,7 +233,7 @@ def find_config_class(modules: Sequence[types.ModuleType], model_class: Any, con
 
 
 def _classes(modules: Sequence[types.ModuleType]) -> list[Any]:
-    """Classes that the foreign package defines, those of files it imports from itself included."""
+    """Return the classes that the foreign package defines, those of files it imports from itself included."""
     package = modules[0].__name__.split(".")[0]
     own = [module for name, module in sys.modules.items() if name.split(".")[0] == package]
     found = [cls for module in (*modules, *own) for _, cls in inspect.getmembers(module, inspect.isclass)]
@@ -240,7 +243,7 @@ def _classes(modules: Sequence[types.ModuleType]) -> list[Any]:
 
 @contextmanager
 def _plain_imports(folders: Sequence[Path]) -> Iterator[None]:
-    """Lets the files import each other by plain names, and forgets these names afterwards."""
+    """Let the files import each other by plain names, and forgets these names afterwards."""
     before = set(sys.modules)
     places = [str(folder) for folder in folders]
     sys.path[:0] = places
@@ -263,7 +266,7 @@ NUM_FAMILIES = 3
 
 
 def nearest_families(config: dict[str, Any], *, count: int = NUM_FAMILIES) -> list[dict[str, Any]]:
-    """The families with the most alike config fields, best first; rare fields count more.
+    """Return the families with the most alike config fields, best first; rare fields count more.
 
     Each: {"model_type": ..., "differences": [{"field", "theirs", "ours"}]}, theirs from the config and ours the
     family's default; None where one lacks the field.
@@ -286,7 +289,7 @@ def nearest_families(config: dict[str, Any], *, count: int = NUM_FAMILIES) -> li
 
 
 def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> list[dict[str, Any]]:
-    """Fields that only one side has, then fields with another value, in the order of the config."""
+    """Return the fields that only one side has, then fields with another value, in the order of the config."""
     alone = [name for name in theirs if name not in ours]
     changed = [name for name in theirs if name in ours and theirs[name] != ours[name]]
     absent = [name for name in ours if name not in theirs]
@@ -295,7 +298,7 @@ def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> list[dict[str, 
 
 @functools.cache
 def family_fields() -> dict[str, dict[str, Any]]:
-    """Config fields and defaults of every causal model type, without those that all configs have."""
+    """Return the config fields and defaults of every causal model type, without those that all configs have."""
     common = set(PreTrainedConfig().to_dict()) - {"tie_word_embeddings"}
     found: dict[str, dict[str, Any]] = {}
     with quiet():
@@ -356,7 +359,7 @@ class UntrustedSourceError(SubjectError):
 
 
 def resolve_folder(path: Path, *, modeling: Path | None, trust: bool) -> Subject:
-    """The subject of a folder or config.json, with modeling code from `modeling` or the folder.
+    """Return the subject of a folder or config.json, with modeling code from `modeling` or the folder.
 
     The installed transformers go first where they know the model type and no `modeling` is given.
     Raises `SubjectError`.
@@ -390,7 +393,7 @@ def resolve_folder(path: Path, *, modeling: Path | None, trust: bool) -> Subject
 
 
 def read_source(path: Path, *, modeling: Path | None) -> tuple[dict[str, Any], tuple[Path, ...]]:
-    """Content of config.json, and the modeling and configuration files, modeling first; nothing is run.
+    """Return the content of config.json, and the modeling and configuration files, modeling first; nothing is run.
 
     Raises `SubjectError` where there is no config.json or a named file is missing.
     """
@@ -412,7 +415,7 @@ def read_source(path: Path, *, modeling: Path | None) -> tuple[dict[str, Any], t
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Content of a config.json. Raises `SubjectError` when it is none."""
+    """Return the content of a config.json. Raises `SubjectError` when it is none."""
     if not path.is_file():
         raise SubjectError(
             f"there is no file {path}; a source is a model_type, a folder with config.json, or that file."
@@ -435,7 +438,7 @@ __all__ = ["ModelingError", "Subject", "UnknownConfigError", "UnknownTypeError",
 
 
 def resolve(source: str, *, modeling: Path | None = None, trust: bool = False) -> Subject:
-    """Finds the classes that `source` names.
+    """Find the classes that `source` names.
 
     source: a model_type of the installed transformers (dashes and capitals do not matter), a class name, a checkpoint
     folder or a config.json; with code of its own in the folder (`auto_map`) or in `modeling`. Such code runs only with
@@ -448,5 +451,5 @@ def resolve(source: str, *, modeling: Path | None = None, trust: bool = False) -
     if path.suffix == ".json" or path.is_dir() or modeling is not None:
         return resolve_folder(path, modeling=modeling, trust=trust)
     if os.sep in source:
-        raise SubjectError(f"{source} is no folder and no config.json; a source is one of these, or a model_type.")
+        raise SubjectError(f"{source} is neither a folder nor a config.json; expected one of these, or a model_type.")
     return installed(find_type(source))

@@ -37,7 +37,7 @@ UNIMPORTANT = frozenset(
 
 
 def tiny_config(subject: Subject) -> dict[str, Any]:
-    """Content of a config.json for a tiny instance that builds and runs, whole: defaults are written out.
+    """Return the content of a config.json for a tiny instance that builds and runs, whole: defaults are written out.
 
     Raises `SubjectError` when nothing small enough works, or when the model is not causal.
     """
@@ -82,12 +82,12 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_fewer_parts(subject: Subject, config: dict[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """A completed config without parts that there are none of by default. kwargs: as `complete` got them."""
+    """Return a completed config without parts that there are none of by default. kwargs: as `complete` got them."""
     return without_parts(config, defaults=default_fields(subject), given=frozenset(kwargs))
 
 
 def default_fields(subject: Subject) -> dict[str, Any]:
-    """Every field with its value in the source's config.json, or its default."""
+    """Return every field with its value in the source's config.json, or its default."""
     fields: dict[str, Any] = dict(subject.raw_config or {})
     try:
         fields = read(subject, fields).to_dict() | fields
@@ -101,7 +101,7 @@ def default_fields(subject: Subject) -> dict[str, Any]:
 
 
 def _without_common(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields without those of all configs, in configs inside the config as well."""
+    """Return the fields without those of all configs, in configs inside the config as well."""
     return {
         name: _without_common(value) if isinstance(value, dict) else value
         for name, value in fields.items()
@@ -110,7 +110,7 @@ def _without_common(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def whole(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
-    """The config with every field written out, as `save_pretrained` would."""
+    """Return the config with every field written out, as `save_pretrained` would."""
     content = read(subject, config).to_dict()
     kept = {name: value for name, value in content.items() if name not in COMMON | UNIMPORTANT}
     kept |= {name: value for name, value in config.items() if name not in kept and name not in UNIMPORTANT}
@@ -118,7 +118,7 @@ def whole(subject: Subject, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(subject: Subject, config: dict[str, Any]) -> str | None:
-    """Why an instance of the config cannot be used, or None."""
+    """Return why an instance of the config cannot be used, or None."""
     try:
         hf_config = read(subject, config)
         complaint = _wrong_size(subject, hf_config)
@@ -132,7 +132,7 @@ def check(subject: Subject, config: dict[str, Any]) -> str | None:
 
 
 def refuse_not_causal(subject: Subject, config: dict[str, Any]) -> None:
-    """Raises `SubjectError` when a later token changes the logits of an earlier one: no decoder."""
+    """Raise `SubjectError` when a later token changes the logits of an earlier one: such a model is not a decoder."""
     instance = build(subject, config)
     tokens = make_tokens(instance, batch=1, length=SEQUENCE, seed=1)
     other = tokens.clone()
@@ -163,7 +163,7 @@ def _wrong_size(subject: Subject, hf_config: Any) -> str | None:
 def _shrink(
     fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]], depth: int | None, *, given: frozenset[str]
 ) -> dict[str, Any]:
-    """Small values for all fields that need one; lists over layers come later."""
+    """Return the small values for all fields that need one; lists over layers come later."""
     chosen: dict[str, Any] = {}
     for name, default in fields.items():
         names = (name, *aliases.get(name, ()))
@@ -182,7 +182,8 @@ def _woken(
     depth: int | None,
     chosen: dict[str, Any],
 ) -> dict[str, Any]:
-    """Small values for fields that the class keeps from view until a switch is on: a window of 4096 tokens."""
+    """Return the small values for fields that the class keeps from view until a switch is on: a window of 4096
+    tokens."""
     try:
         seen = read(subject, chosen).to_dict()
     except SubjectError:
@@ -195,7 +196,7 @@ def _woken(
 def _with_patterns(
     subject: Subject, fields: Mapping[str, Any], chosen: dict[str, Any], depth: int | None, *, given: frozenset[str]
 ) -> dict[str, Any]:
-    """Adds lists over layers where the class does not fill them, or fills them without every kind of layer."""
+    """Add lists over layers where the class does not fill them, or fills them without every kind of layer."""
     lists = {name: value for name, value in fields.items() if isinstance(value, list) and name not in given}
     try:
         filled = read(subject, chosen).to_dict()
@@ -212,7 +213,7 @@ def _with_patterns(
 
 
 def _with_all_kinds(subject: Subject, config: dict[str, Any], *, given: frozenset[str]) -> dict[str, Any]:
-    """Adds to lists over layers the kinds of layers that only the source knows, where the class takes them."""
+    """Add to lists over layers the kinds of layers that only the source knows, where the class takes them."""
     for name, values in list(config.items()):
         is_listed = isinstance(values, list) and len(values) > 1 and all(isinstance(value, str) for value in values)
         if not is_listed or name in given or name in UNIMPORTANT:
@@ -235,8 +236,8 @@ def _starts(
     *,
     given: frozenset[str],
 ) -> list[dict[str, Any]]:
-    """The chosen config, then with what classes commonly insist on, alone and together: fields that follow from others
-    left out, fields that were null left out, as many key heads as heads, heads that divide the hidden size."""
+    """Return the chosen config, then with what classes commonly insist on, alone and together: fields that follow from
+    others left out, fields that were null left out, as many key heads as heads, heads that divide the hidden size."""
     named = {name: " ".join((name, *aliases.get(name, ()))) for name in chosen if name not in given}
     heads = next((value for name, value in chosen.items() if "num_attention_heads" in named.get(name, "")), None)
     rotated = next((value for name, value in chosen.items() if re.fullmatch(r"qk_rope_\w*dim", name)), None)
@@ -267,7 +268,7 @@ def _starts(
 
 
 def _with_equal_heads(config: Mapping[str, Any], names: Mapping[str, str], heads: int | None) -> dict[str, Any]:
-    """Numbers of key heads that equal the number of heads, in configs inside the config as well."""
+    """Return the numbers of key heads that equal the number of heads, in configs inside the config as well."""
     changed: dict[str, Any] = {}
     for name in config if heads else ():
         value = config[name]
@@ -280,7 +281,8 @@ def _with_equal_heads(config: Mapping[str, Any], names: Mapping[str, str], heads
 
 
 def _unset_rotary(subject: Subject, fields: Mapping[str, Any], given: frozenset[str]) -> list[dict[str, Any]]:
-    """One entry of rope_parameters for each kind of layers, where a class that has kinds says nothing about them."""
+    """Return one entry of rope_parameters for each kind of layers, where a class that has kinds says nothing about
+    them."""
     if "rope_parameters" in given or fields.get("rope_parameters") != {}:
         return []
     found = layer_kinds(subject.source_files, "layer_types")
@@ -289,7 +291,7 @@ def _unset_rotary(subject: Subject, fields: Mapping[str, Any], given: frozenset[
 
 
 def _unknown(fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]], *, given: frozenset[str]) -> list[str]:
-    """Large integers whose names say nothing."""
+    """Return the large integers whose names say nothing."""
     names = {name: (name, *aliases.get(name, ())) for name in fields}
     return [
         name
@@ -299,7 +301,7 @@ def _unknown(fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]], 
 
 
 def _derived(subject: Subject, fields: Mapping[str, Any], chosen: dict[str, Any]) -> set[str]:
-    """Fields that the class computes from the others when they are not given."""
+    """Return the fields that the class computes from the others when they are not given."""
     found = set()
     for name in (name for name, value in chosen.items() if not isinstance(value, dict)):
         try:
@@ -327,7 +329,8 @@ def _small(default: Any, names: tuple[str, ...], depth: int | None) -> Any:
 
 
 def cut(values: list[Any], depth: int | None) -> list[Any]:
-    """A list of one entry per layer, or of layer numbers, for a model of few layers that still has every entry."""
+    """Return a list of one entry per layer, or of layer numbers, for a model of few layers that still has every
+    entry."""
     if depth is None:
         return values
     if len(values) == depth and depth > LAYERS:
@@ -347,12 +350,12 @@ def cut(values: list[Any], depth: int | None) -> list[Any]:
 
 
 def kinds(values: list[Any]) -> list[Any]:
-    """Distinct entries in order of appearance."""
+    """Return the distinct entries in order of appearance."""
     return [value for place, value in enumerate(values) if value not in values[:place]]
 
 
 def _depth(fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]]) -> int | None:
-    """Number of layers of the original."""
+    """Return the number of layers of the original."""
     for name, value in fields.items():
         names = (name, *aliases.get(name, ()))
         if type(value) is int and meaning(names, value) == LAYERS and re.search(r"layer|block|depth", " ".join(names)):
@@ -368,8 +371,8 @@ def _depth(fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]]) ->
 def with_parts(
     subject: Subject, config: dict[str, Any], *, defaults: Mapping[str, Any], given: frozenset[str], works: Works
 ) -> dict[str, Any]:
-    """The config with counts of parts that are 0 by default, where the model then has further weights besides all that
-    it had: shared experts. given: fields that stay as they are."""
+    """Return the config with counts of parts that are 0 by default, where the model then has further weights besides
+    all that it had: shared experts. given: fields that stay as they are."""
     for name, value in _counts(config, defaults, given):
         before, after = _weights(subject, config), _weights(subject, {**config, name: value})
         if before < after and works({**config, name: value}):
@@ -378,14 +381,14 @@ def with_parts(
 
 
 def without_parts(config: dict[str, Any], *, defaults: Mapping[str, Any], given: frozenset[str]) -> dict[str, Any]:
-    """The config with the counts of parts that `with_parts` may have added at 0 again."""
+    """Return the config with the counts of parts that `with_parts` may have added at 0 again."""
     zeros = {name: 0 for name, value in config.items() if type(value) is int and _is_count(name, defaults)}
     return {**config, **{name: zero for name, zero in zeros.items() if name not in given}}
 
 
 def crossed(config: dict[str, Any], *, given: frozenset[str], works: Works) -> dict[str, Any]:
-    """The config with lists over layers that do not change their entries in step: what follows from one of them would
-    seem to follow from the other. given: fields that stay as they are."""
+    """Return the config with lists over layers that do not change their entries in step: what follows from one of them
+    would seem to follow from the other. given: fields that stay as they are."""
     seen: list[list[int]] = []
     for name, entries in list(config.items()):
         # Texts of more than one kind, and enough of them for two such lists to differ.
@@ -412,7 +415,7 @@ def _is_count(name: str, defaults: Mapping[str, Any]) -> bool:
 
 
 def _weights(subject: Subject, config: dict[str, Any]) -> set[str]:
-    """Names of all parameters; none where nothing builds."""
+    """Return the names of all parameters; none where nothing builds."""
     try:
         with torch.device("meta"):
             return {name for name, _ in construct(subject, read(subject, config)).named_parameters()}
@@ -421,5 +424,5 @@ def _weights(subject: Subject, config: dict[str, Any]) -> set[str]:
 
 
 def _partition(entries: list[str]) -> list[int]:
-    """Which entries are alike, whatever they are called."""
+    """Return which entries are alike, whatever they are called."""
     return [entries.index(entry) for entry in entries]

@@ -1,4 +1,4 @@
-"""One forward with everything written down: what each module took and gave, and what went into each softmax."""
+"""Records one forward: what each module received and returned, and what went into each softmax."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Recorder(TorchFunctionMode):
         self.order = 0
 
     def enter(self, name: str, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """Before a module runs."""
+        """Record the call of a module before it runs."""
         del module
         # "0" is the first positional argument, "position_embeddings.1" the second tensor of a tuple.
         named = [(str(place), value) for place, value in enumerate(arguments)] + list(keywords.items())
@@ -44,7 +44,7 @@ class Recorder(TorchFunctionMode):
         self.order += 1
 
     def leave(self, output: Any) -> None:
-        """After the innermost module ran."""
+        """Record what the innermost module returned."""
         name, order, inputs = self.stack.pop()
         outputs = tuple(tensor.clone() for _, tensor in _tensors("", output))
         if inputs and outputs:
@@ -66,7 +66,7 @@ class Recorder(TorchFunctionMode):
         return func(*args, **keywords)
 
     def _add(self, scores: Tensor) -> None:
-        """Keeps scores over keys; a softmax over experts has another shape."""
+        """Keep scores over keys; a softmax over experts has another shape."""
         keys = scores.shape[-1] - self.length
         if scores.ndim not in (3, 4) or scores.shape[-2] != self.length or keys not in (0, 1):
             return
@@ -79,7 +79,7 @@ class Recorder(TorchFunctionMode):
 
 
 def record(instance: Instance, tokens: Tensor) -> Trace:
-    """Runs an eager instance over tokens [B, T] and returns all that happened.
+    """Run an eager instance over tokens [B, T] and returns all that happened.
 
     Tensors are copies: code that changes its inputs in place is recorded as it was called.
     Raises `SubjectError` when forward fails.
@@ -126,7 +126,7 @@ def _sdpa_scores(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """What the fused attention takes the softmax of: [B, H, Q, K]."""
+    """Return what the fused attention takes the softmax of: [B, H, Q, K]."""
     del value, dropout_p
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)

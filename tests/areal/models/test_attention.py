@@ -13,7 +13,7 @@ from areal.models.blocks.alibi import alibi_slopes
 from areal.models.blocks.attention import PackedAttention, SelfAttention
 from areal.models.blocks.latent_attention import LatentAttention
 from areal.models.blocks.norms import LayerNorm, RMSNorm
-from areal.models.blocks.rectangles import Visibility
+from areal.models.blocks.padded_attention import Visibility
 from areal.models.blocks.rotary import Rotary
 from areal.models.rotary_args import RotaryArgs
 

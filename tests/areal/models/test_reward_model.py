@@ -99,9 +99,9 @@ def test_what_is_no_reward_model_is_refused(tmp_path):
         save_reward_model(make_engine(bias=True).save_pretrained, tmp_path / "bias", pad_token_id=0)
     plain = tmp_path / "plain"
     save_pretrained(from_config({**CONFIG, "model_type": "qwen3"}), plain)
-    with pytest.raises(ModelError, match="is no reward model"):
+    with pytest.raises(ModelError, match="is not a reward model"):
         load_reward_model(plain)
     config = json.loads((plain / "config.json").read_text())
     (plain / "config.json").write_text(json.dumps({**config, "architectures": ["Qwen3ForSequenceClassification"]}))
-    with pytest.raises(ModelError, match="is no reward model"):
+    with pytest.raises(ModelError, match="is not a reward model"):
         load_reward_model(plain)

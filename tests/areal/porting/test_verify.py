@@ -22,8 +22,8 @@ def run(monkeypatch, *arguments):
     [
         ("{", "cannot be read as JSON"),
         ("[]", "holds a list instead of an object"),
-        ('{"models": [1]}', "models in .* is no list of objects with model_type, tiny_kwargs"),
-        ('{"synthetic": {}}', "synthetic in .* is no list of objects with base, name, overrides"),
+        ('{"models": [1]}', "models in .* is not a list of objects with model_type, tiny_kwargs"),
+        ('{"synthetic": {}}', "synthetic in .* is not a list of objects with base, name, overrides"),
     ],
 )
 def test_a_file_of_configs_that_is_none_is_refused(monkeypatch, capsys, tmp_path, content, message):

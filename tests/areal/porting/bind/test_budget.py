@@ -10,7 +10,7 @@ from areal.porting.bind.analyse import analyse
 from areal.porting.bind.budget import LOOKS, Budget
 from areal.porting.bind.expressions import to_json
 from areal.porting.bind.fitting import fit
-from areal.porting.bind.observing import Sample
+from areal.porting.bind.observing import SlotSample
 from areal.porting.family import Field
 from areal.porting.probe.subject import installed
 from areal.porting.records import UnsupportedError
@@ -18,12 +18,12 @@ from areal.porting.records import UnsupportedError
 FIELDS = [f"field_{number}" for number in range(20)]
 
 
-def noise(samples: int) -> list[Sample]:
+def noise(samples: int) -> list[SlotSample]:
     """What no expression explains: switches and sizes that have nothing to do with the value."""
     generator = random.Random(3)
     values = (None, True, False, 1, 2, 3, 8, "a", "b")
     return [
-        Sample({name: generator.choice(values) for name in FIELDS}, generator.choice((1, 2, 4, 7)), 1)
+        SlotSample({name: generator.choice(values) for name in FIELDS}, generator.choice((1, 2, 4, 7)), 1)
         for _ in range(samples)
     ]
 
@@ -46,7 +46,7 @@ def test_a_search_that_is_given_up_costs_the_same_each_time_and_little_more_than
 
 
 def test_what_can_be_found_is_found_with_what_is_left() -> None:
-    samples = [Sample({"width": width, "depth": 3}, width, 1) for width in (8, 16, 24)]
+    samples = [SlotSample({"width": width, "depth": 3}, width, 1) for width in (8, 16, 24)]
     budget = Budget(steps=200)
     assert fit("size", samples, ["width", "depth"], budget=budget) == Field("width")
     assert not budget.gave_up

@@ -9,7 +9,7 @@ import pytest
 
 from areal.porting.bind.expressions import evaluate, fields_of, to_json, walk
 from areal.porting.bind.fitting import explains, fit
-from areal.porting.bind.observing import Sample
+from areal.porting.bind.observing import SlotSample
 from areal.porting.bind.slots import ABSENT, LayerValues
 from areal.porting.family import (
     All,
@@ -80,11 +80,11 @@ def config(generator: random.Random) -> dict[str, Any]:
     }
 
 
-def sample(truth: Expression, values: dict[str, Any]) -> Sample:
+def sample(truth: Expression, values: dict[str, Any]) -> SlotSample:
     depth = values["depth"]
     if any(isinstance(part, PerLayer) for part in walk(truth)):
-        return Sample(values, LayerValues(evaluate(truth, values, layer) for layer in range(depth)), depth)
-    return Sample(values, evaluate(truth, values), depth)
+        return SlotSample(values, LayerValues(evaluate(truth, values, layer) for layer in range(depth)), depth)
+    return SlotSample(values, evaluate(truth, values), depth)
 
 
 @pytest.mark.parametrize("truth", EXACT, ids=str)
@@ -106,7 +106,7 @@ def test_names_of_fields_do_not_matter() -> None:
     generator = random.Random(1)
     samples = [sample(Product(1.0, (("width", -0.5),)), config(generator)) for _ in range(20)]
     renamed = [
-        Sample({f"x_{hash(k) % 97}_{k[::-1]}": v for k, v in s.config.items()}, s.value, s.depth) for s in samples
+        SlotSample({f"x_{hash(k) % 97}_{k[::-1]}": v for k, v in s.config.items()}, s.value, s.depth) for s in samples
     ]
     found = fit("layer.attention.scale", renamed, renamed[0].config)
     assert isinstance(found, Product)
@@ -116,23 +116,23 @@ def test_names_of_fields_do_not_matter() -> None:
 def test_a_value_that_no_field_explains_is_not_explained() -> None:
     generator = random.Random(2)
     configs = [config(generator) for _ in range(30)]
-    samples = [Sample(each, generator.choice([1.5, 2.5, 3.5]), each["depth"]) for each in configs]
+    samples = [SlotSample(each, generator.choice([1.5, 2.5, 3.5]), each["depth"]) for each in configs]
     assert fit("slot", samples, configs[0]) is None
 
 
 def test_several_periods_that_no_field_says_are_no_explanation() -> None:
     layers = LayerValues("mlp" if layer in (0, 3, 4) else "moe" for layer in range(6))
-    assert fit("slot", [Sample({"depth": 6}, layers, 6)], []) is None
+    assert fit("slot", [SlotSample({"depth": 6}, layers, 6)], []) is None
 
 
 def test_sizes_do_not_choose_between_expressions() -> None:
     configs = [{"width": width, "depth": 2} for width in (32, 64, 96, 128)]
-    samples = [Sample(each, "a" if each["width"] == 64 else "b", 2) for each in configs]
+    samples = [SlotSample(each, "a" if each["width"] == 64 else "b", 2) for each in configs]
     assert fit("slot", samples, ["width"]) is None
 
 
 def test_none_and_one_are_two_numbers_and_no_flag() -> None:
-    samples = [Sample({"shared": number}, number > 0, 2) for number in (2, 4, 1, 0)]
+    samples = [SlotSample({"shared": number}, number > 0, 2) for number in (2, 4, 1, 0)]
     assert fit("shared", samples, ["shared"]) == WhenEqual("shared", 0, Constant(False), Constant(True))
 
 
@@ -140,8 +140,8 @@ def test_layers_without_the_part_do_not_count() -> None:
     values = {"depth": 4, "first": 1, "top": 2}
     other = {"depth": 4, "first": 2, "top": 3}
     samples = [
-        Sample(values, LayerValues((ABSENT, 2, 2, 2)), 4),
-        Sample(other, LayerValues((ABSENT, ABSENT, 3, 3)), 4),
+        SlotSample(values, LayerValues((ABSENT, 2, 2, 2)), 4),
+        SlotSample(other, LayerValues((ABSENT, ABSENT, 3, 3)), 4),
     ]
     assert fit("layer.feed_forward.router.top_k", samples, values) == Field("top")
 

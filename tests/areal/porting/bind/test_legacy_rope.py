@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from areal.porting.bind.legacy_rope import OLDER_ROTARY, idle_spellings, unread_spellings
+from areal.porting.bind.legacy_rope import LEGACY_ROPE_FIELDS, idle_spellings, unread_spellings
 from areal.porting.probe.subject import resolve
 from areal.porting.probe.tiny import complete
 
@@ -28,6 +28,6 @@ def test_what_a_class_overlooks_is_known(model_type, unread):
 def test_spellings_that_a_class_declares_are_idle_beside_rope_parameters():
     subject = resolve("cohere2_moe")
     base = complete(subject, {})
-    assert base.keys() > OLDER_ROTARY
-    assert idle_spellings(subject, base) == OLDER_ROTARY
+    assert base.keys() > LEGACY_ROPE_FIELDS
+    assert idle_spellings(subject, base) == LEGACY_ROPE_FIELDS
     assert idle_spellings(subject, {**base, "rope_parameters": None}) == frozenset()

@@ -91,7 +91,7 @@ def test_a_guess_that_is_right_saves_the_inference(granite: Observer, monkeypatc
 
     monkeypatch.setattr(observing, "infer", fail)
     now = granite.base["logits_scaling"] * 2
-    outcome = granite.look(
+    outcome = granite.observe(
         {"logits_scaling": now},
         lambda _: granite.inference.spec,
         nearby=[lambda _: expected(0.9), lambda _: expected(1 / now)],

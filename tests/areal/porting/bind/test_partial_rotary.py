@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from areal.porting.bind.analyse import analyse, as_json
-from areal.porting.bind.partial_rotary import Folded, folded_fields, without_folded
+from areal.porting.bind.partial_rotary import RotatedField, rotated_fields, without_rotated_fields
 from areal.porting.probe.subject import resolve
 from areal.porting.probe.tiny import complete
 
@@ -15,14 +15,14 @@ pytest.importorskip("transformers.models.minimax_m2")
 def test_a_field_that_becomes_the_rotated_part_is_found_with_and_without_a_value():
     subject = resolve("minimax_m2")
     for given in ({}, {"head_dim": 24, "rotary_dim": 12}):
-        assert folded_fields(subject, complete(subject, given)) == [Folded("rotary_dim", "head_dim")]
+        assert rotated_fields(subject, complete(subject, given)) == [RotatedField("rotary_dim", "head_dim")]
 
 
 def test_it_leaves_the_base_config_and_stays_in_rope_parameters():
     subject = resolve("minimax_m2")
     base = complete(subject, {"head_dim": 24, "rotary_dim": 12})
     assert base["rotary_dim"] == 12
-    fewer = without_folded(base, folded_fields(subject, base))
+    fewer = without_rotated_fields(base, rotated_fields(subject, base))
     assert "rotary_dim" not in fewer
     assert fewer["rope_parameters"]["partial_rotary_factor"] == 0.5
 
@@ -30,7 +30,7 @@ def test_it_leaves_the_base_config_and_stays_in_rope_parameters():
 @pytest.mark.parametrize("model_type", ["llama", "gpt_neox"])
 def test_other_classes_have_no_such_field_with_a_size(model_type):
     subject = resolve(model_type)
-    assert not [each for each in folded_fields(subject, complete(subject, {})) if each.size]
+    assert not [each for each in rotated_fields(subject, complete(subject, {})) if each.size]
 
 
 @pytest.mark.exhaustive

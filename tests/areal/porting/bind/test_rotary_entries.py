@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from areal.porting.bind.expressions import fields_of
-from areal.porting.bind.observing import Sample
+from areal.porting.bind.observing import SlotSample
 from areal.porting.bind.rotary import (
     RotaryFit,
     extra_names,
@@ -29,7 +29,7 @@ def sample(sliding, full):
     }
     thetas = [sliding if kind == "sliding" else full for kind in KINDS]
     tables = LayerValues({"theta": theta, "type": "default", "parameters": {}} for theta in thetas)
-    return Sample({"rope_parameters": entries, "kinds": KINDS, "size": 3}, tables, 3)
+    return SlotSample({"rope_parameters": entries, "kinds": KINDS, "size": 3}, tables, 3)
 
 
 def test_entries_that_are_alike_say_nothing_about_layers():
@@ -84,7 +84,7 @@ def listed(thetas, *, kind="default", theta=500.0):
     entries = {"rope_type": kind, "rope_theta": theta} | ({"factor": 2.0} if kind == "linear" else {})
     parameters = {"factor": 2.0} if kind == "linear" else {}
     tables = LayerValues((each and {"theta": each, "type": kind, "parameters": parameters}) or None for each in thetas)
-    return Sample({"rope_parameters": entries, "bases": list(thetas), "size": 3}, tables, len(thetas))
+    return SlotSample({"rope_parameters": entries, "bases": list(thetas), "size": 3}, tables, len(thetas))
 
 
 def test_a_list_with_the_theta_of_each_layer_goes_before_rope_parameters():

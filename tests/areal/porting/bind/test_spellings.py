@@ -46,7 +46,7 @@ def grouped(observer: Observer, groups: int, top_groups: int, *, experts: int = 
 
 
 def test_a_change_without_effect_keeps_what_was_expected_where_that_is_as_right(observer: Observer) -> None:
-    outcome = observer.look(GROUPED, lambda _: grouped(observer, 4, 2))
+    outcome = observer.observe(GROUPED, lambda _: grouped(observer, 4, 2))
     assert outcome.kind == "no_effect"
     assert outcome.expected is not None
     assert set(outcome.expected[ROUTER + "top_groups"]) == {2}
@@ -54,13 +54,13 @@ def test_a_change_without_effect_keeps_what_was_expected_where_that_is_as_right(
 
 
 def test_what_was_expected_and_is_wrong_does_not_count(observer: Observer) -> None:
-    outcome = observer.look(GROUPED, lambda _: grouped(observer, 4, 1))
+    outcome = observer.observe(GROUPED, lambda _: grouped(observer, 4, 1))
     assert outcome.kind == "no_effect"
     assert outcome.expected is None
 
 
 def test_what_is_expected_to_be_the_base_is_not_judged_again(observer: Observer) -> None:
-    outcome = observer.look({"n_group": 2}, lambda _: observer.inference.spec)
+    outcome = observer.observe({"n_group": 2}, lambda _: observer.inference.spec)
     assert outcome.kind == "no_effect"
     assert outcome.expected is None
 
@@ -76,7 +76,7 @@ def test_a_field_that_shows_only_where_it_makes_no_difference_is_found(observer:
         "group_score": Constant("max"),
     }
     binder.expressions |= {ROUTER + name: expression for name, expression in grouping.items()}
-    assert binder.accept(observer.look(GROUPED, binder.predict))
+    assert binder.accept(observer.observe(GROUPED, binder.predict))
     assert set(binder.observations[-1].values[ROUTER + "top_groups"]) == {2}
     assert to_json(binder.expressions[ROUTER + "groups"]) == to_json(grouping["groups"])
 
@@ -84,5 +84,5 @@ def test_a_field_that_shows_only_where_it_makes_no_difference_is_found(observer:
 def test_many_changes_of_which_no_blocks_do_what_is_expected_say_nothing(observer: Observer) -> None:
     # A token uses two experts, but may choose from one group, which holds one.
     changes = {"topk_method": "group_limited_greedy", "n_routed_experts": 4}
-    outcome = observer.look(changes, lambda _: grouped(observer, 4, 1, experts=4))
+    outcome = observer.observe(changes, lambda _: grouped(observer, 4, 1, experts=4))
     assert (outcome.kind, outcome.detail) == ("refused", "no blocks do what is expected")

@@ -73,7 +73,7 @@ def test_values_alone_prefer_a_number_of_the_config_and_say_what_else_fits() -> 
 
     assert found.spec.eps == 1e-5
     assert "1e-06" in found.evidence[0].detail
-    assert "cannot be told apart" in found.evidence[0].detail
+    assert "cannot be distinguished" in found.evidence[0].detail
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Packed tokens as rectangles, and attention over a rectangle: what the attention backends of training are built from.
+"""Pads packed tokens to rectangles and attends within a rectangle; the attention backends of training use it.
 
 Nothing here knows documents or layers; a backend decides which tokens form a row and what a row sees.
 """
@@ -41,7 +41,8 @@ class Rectangle(NamedTuple):
 
 
 def make_rectangle(spans: Sequence[tuple[int, int]], num_tokens: int, device: torch.device) -> Rectangle:
-    """The rectangle of (start, length) spans, in their order, which is that of the `num_tokens` packed tokens."""
+    """Return the rectangle of (start, length) spans, in their order, which is that of the `num_tokens` packed
+    tokens."""
     rows, longest = len(spans), max(length for _, length in spans)
     total = sum(length for _, length in spans)
     starts, lengths = torch.tensor(spans).unbind(1)
@@ -92,11 +93,11 @@ class Visibility:
         self._biases: dict[tuple[int | None, int | None, int, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def is_causal(self, window: int | None, chunk: int | None) -> bool:
-        """Whether each query sees just the keys up to its own."""
+        """Return whether each query sees just the keys up to its own."""
         return not self._earlier and all(limit is None or limit >= self._queries for limit in (window, chunk))
 
     def mask(self, window: int | None, chunk: int | None) -> Tensor:
-        """bool, broadcast over [rows, num_heads, queries, keys]. No query is without keys: each sees itself."""
+        """Return bool, broadcast over [rows, num_heads, queries, keys]. No query is without keys: each sees itself."""
         mask = self._masks.get((window, chunk))
         if mask is None:
             mask = torch.ones(self._queries, self._num_keys, dtype=torch.bool, device=self._device).tril(self._earlier)
@@ -119,7 +120,7 @@ class Visibility:
         return found[1]
 
     def distances(self, dtype: torch.dtype) -> Tensor:
-        """[queries, keys]: position of the key, counted from that of the query."""
+        """Return [queries, keys]: position of the key, counted from that of the query."""
         keys = torch.arange(self._num_keys, dtype=dtype, device=self._device)
         return keys - keys[self._earlier :, None]
 
@@ -128,7 +129,7 @@ class Visibility:
         return self._earlier + self._queries
 
     def _same_chunk(self, chunk: int) -> Tensor:
-        """bool [queries, keys], or [rows, 1, queries, keys] where rows differ in how much of them is padding."""
+        """Return bool [queries, keys], or [rows, 1, queries, keys] where rows differ in how much of them is padding."""
         position = torch.arange(self._num_keys, device=self._device)
         if self._real is not None:
             position = position - (~self._real).sum(-1)
@@ -137,7 +138,7 @@ class Visibility:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, options: AttentionOptions) -> Tensor:
-    """Attention of [rows, num_heads, length, dim] over keys and values with a divisor of that many heads."""
+    """Return the attention of [rows, num_heads, length, dim] over keys and values with a divisor of that many heads."""
     window, chunk, alibi = options.window, options.chunk, options.alibi
     # Distances beyond 256 are no numbers of bfloat16, and the fused kernel wants biases in the dtype of the queries.
     wide = query.dtype in (torch.float32, torch.float64)
@@ -160,7 +161,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, op
 
 
 def _explicit(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, options: AttentionOptions) -> Tensor:
-    """Attention spelled out, for what the fused kernel lacks; scores and softmax at least in float32."""
+    """Return the attention spelled out, for what the fused kernel lacks; scores and softmax at least in float32."""
     queries_per_key = query.shape[1] // key.shape[1]
     if queries_per_key > 1:
         key, value = key.repeat_interleave(queries_per_key, 1), value.repeat_interleave(queries_per_key, 1)
