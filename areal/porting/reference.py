@@ -6,9 +6,10 @@ Parameter names are the canonical ones that `spec.py` writes beside each part. N
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
+from torch import nn
 
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import ParallelBlock, PostNormBlock, PostResidualBlock, PreNormBlock, SandwichBlock
@@ -27,7 +28,7 @@ from areal.porting.spec import LatentAttentionSpec, MlpSpec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from areal.porting.spec import (
         ArchitectureSpec,
@@ -41,32 +42,58 @@ if TYPE_CHECKING:
         RotarySpec,
     )
 
-BLOCK_NORMS: Final[dict[BlockKind, tuple[str, ...]]] = {
-    "pre": ("input_layernorm", "post_attention_layernorm"),
-    "post": ("post_attention_layernorm", "post_feedforward_layernorm"),
-    "sandwich": (
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
+
+class BlockRow(NamedTuple):
+    """One kind of block: the only table of them; reports carry its rows to the generator of families."""
+
+    block: type[nn.Module]
+    children: tuple[str, ...]
+    """Keywords of the class, in the order in which the parts are applied."""
+    summary: str
+    """What titles of families say."""
+
+
+BLOCKS: Final[dict[BlockKind, BlockRow]] = {
+    "pre": BlockRow(
+        PreNormBlock,
+        ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"),
+        "norms before each sub-layer",
     ),
-    "parallel": ("input_layernorm",),
-    "parallel_two_norms": ("input_layernorm", "post_attention_layernorm"),
-    "post_residual": ("input_layernorm", "post_attention_layernorm"),
+    "post": BlockRow(
+        PostNormBlock,
+        ("self_attn", "post_attention_layernorm", "mlp", "post_feedforward_layernorm"),
+        "norms after each sub-layer",
+    ),
+    "sandwich": BlockRow(
+        SandwichBlock,
+        (
+            *("input_layernorm", "self_attn", "post_attention_layernorm"),
+            *("pre_feedforward_layernorm", "mlp", "post_feedforward_layernorm"),
+        ),
+        "norms before and after each sub-layer",
+    ),
+    "parallel": BlockRow(
+        ParallelBlock, ("input_layernorm", "self_attn", "mlp"), "attention and feed-forward side by side"
+    ),
+    "parallel_two_norms": BlockRow(
+        ParallelBlock,
+        ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"),
+        "attention and feed-forward side by side, each with its own norm",
+    ),
+    "post_residual": BlockRow(
+        PostResidualBlock,
+        ("self_attn", "input_layernorm", "mlp", "post_attention_layernorm"),
+        "norms on the residual stream",
+    ),
+}
+
+BLOCK_NORMS: Final[dict[BlockKind, tuple[str, ...]]] = {
+    kind: tuple(child for child in row.children if child not in ("self_attn", "mlp")) for kind, row in BLOCKS.items()
 }
 """Canonical names of the norms of each kind of block, in the order in which they are applied."""
 
 OPTIONAL_NORMS: Final[dict[BlockKind, frozenset[str]]] = {"pre": frozenset({"input_layernorm"})}
 """Of these, those that a layer may lack."""
-
-_BLOCKS: Final[dict[BlockKind, type[nn.Module]]] = {
-    "pre": PreNormBlock,
-    "post": PostNormBlock,
-    "sandwich": SandwichBlock,
-    "parallel": ParallelBlock,
-    "parallel_two_norms": ParallelBlock,
-    "post_residual": PostResidualBlock,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,7 +341,7 @@ def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
     if not set(names) - optional <= set(spec.norms) <= set(names):
         raise ValueError(f"block {spec.block!r} has the norms {names}, the spec names {tuple(spec.norms)}")
     children = {name: norm(spec.norms[name], hidden_size) if name in spec.norms else None for name in names}
-    return _BLOCKS[spec.block](
+    return BLOCKS[spec.block].block(
         self_attn=attention(spec.attention, hidden_size, layer, window=spec.window, chunk=spec.chunk),
         mlp=feed_forward(spec.feed_forward, hidden_size),
         residual_multiplier=spec.residual_multiplier,

@@ -20,14 +20,14 @@ from areal.porting.bind.base_config import (
 )
 from areal.porting.bind.binder import Binder
 from areal.porting.bind.budget import Budget
-from areal.porting.bind.expressions import to_json
+from areal.porting.bind.expressions import to_json, walk
 from areal.porting.bind.legacy_rope import LEGACY_ROPE_FIELDS
 from areal.porting.bind.observing import Observer
 from areal.porting.bind.partial_rotary import rotated_fields, without_rotated_fields
 from areal.porting.bind.predictions import Predictions
 from areal.porting.bind.reading import learn
 from areal.porting.bind.reporting import checklist, choose, title
-from areal.porting.family import ArchitectureReport
+from areal.porting.family import ArchitectureReport, Constant
 from areal.porting.infer.infer import unexplained_parts
 from areal.porting.infer.layout import skipped_names
 from areal.porting.probe.instance import build, export, make_tokens, record
@@ -43,6 +43,7 @@ from areal.porting.probe.subject import (
 )
 from areal.porting.probe.tiny import complete, with_fewer_parts
 from areal.porting.records import Evidence, SubjectError, UnsupportedError
+from areal.porting.reference import BLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -198,6 +199,15 @@ def _report(subject: Subject, binder: Binder, clock: _Clock) -> ArchitectureRepo
         rule = None if use.default_rule is None else to_json(use.default_rule)
         fields.append({name: value for name, value in vars(use).items() if name != "default_rule"})
         fields[-1]["default_rule"] = rule
+    blocks = {
+        part.value: {
+            "class": BLOCKS[part.value].block.__name__,
+            "module": BLOCKS[part.value].block.__module__,
+            "children": BLOCKS[part.value].children,
+        }
+        for part in walk(binder.expressions["layer.block"])
+        if isinstance(part, Constant)
+    }
     return ArchitectureReport(
         status="proven",
         model_type=subject.model_type,
@@ -207,6 +217,7 @@ def _report(subject: Subject, binder: Binder, clock: _Clock) -> ArchitectureRepo
         tiny_config=observer.base,
         spec=asdict(observer.inference.spec),
         slots={slot: to_json(expression) for slot, expression in sorted(binder.expressions.items())},
+        blocks=blocks,
         fields=fields,
         layout=[asdict(entry) for entry in observer.layout],
         skipped=list(skipped_names(observer.instance, tensors)),

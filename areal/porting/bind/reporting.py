@@ -10,6 +10,7 @@ from areal.porting.bind.accounting import SKIPPED
 from areal.porting.bind.expressions import ROTARY_FIELD, fields_of, look_up
 from areal.porting.bind.variations import MISSING, changed
 from areal.porting.family import Variant
+from areal.porting.reference import BLOCKS
 from areal.porting.spec import LatentAttentionSpec, MoeSpec
 
 if TYPE_CHECKING:
@@ -21,20 +22,10 @@ if TYPE_CHECKING:
     from areal.porting.spec import ArchitectureSpec, LayerSpec
 
 
-BLOCKS = {
-    "pre": "norms before each sub-layer",
-    "post": "norms after each sub-layer",
-    "sandwich": "norms before and after each sub-layer",
-    "parallel": "attention and feed-forward side by side",
-    "parallel_two_norms": "attention and feed-forward side by side, each with its own norm",
-    "post_residual": "norms on the residual stream",
-}
-
-
 def title(spec: ArchitectureSpec) -> str:
     """Return one sentence on what the tiny instance is made of, e.g. "Decoder with grouped-query attention, ..."."""
     layers = spec.layers
-    parts = [_attention(layers), _positions(spec), BLOCKS[layers[0].block], _feed_forward(layers)]
+    parts = [_attention(layers), _positions(spec), BLOCKS[layers[0].block].summary, _feed_forward(layers)]
     parts.append("tied embeddings" if spec.tied else "")
     return "Decoder with " + ", ".join(part for part in parts if part) + "."
 

@@ -400,7 +400,7 @@ def read_source(path: Path, *, modeling: Path | None) -> tuple[dict[str, Any], t
     folder = path if path.is_dir() else path.parent
     config = read_config(folder / "config.json" if path.is_dir() else path)
     if modeling is not None and not modeling.is_file():
-        raise ModelingError(f"there is no file {modeling}.")
+        raise ModelingError(f"file not found: {modeling}; expected the modeling file of the model.")
     named = [str(value).split("--")[-1].split(".")[0] for value in (config.get("auto_map") or {}).values()]
     mapped = [folder / f"{name}.py" for name in named if (folder / f"{name}.py").is_file()]
     beside = sorted([*folder.glob("modeling_*.py"), *folder.glob("configuration_*.py")])
@@ -417,9 +417,7 @@ def read_source(path: Path, *, modeling: Path | None) -> tuple[dict[str, Any], t
 def read_config(path: Path) -> dict[str, Any]:
     """Return the content of a config.json. Raises `SubjectError` when it is none."""
     if not path.is_file():
-        raise SubjectError(
-            f"there is no file {path}; a source is a model_type, a folder with config.json, or that file."
-        )
+        raise SubjectError(f"file not found: {path}; expected a model_type, a folder with config.json, or that file.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

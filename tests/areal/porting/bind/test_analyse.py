@@ -30,6 +30,8 @@ def test_a_family_is_proven_with_an_account_of_every_field(model_type, report) -
     assert all(use["reason"] for use in found["fields"] if use["status"] == "ignored")
     assert all(use["allowed"] for use in found["fields"] if use["status"] == "fixed")
     assert found["title"].startswith("Decoder with ")
+    assert all(row["class"].endswith("Block") and "mlp" in row["children"] for row in found["blocks"].values())
+    assert found["blocks"]
 
 
 def test_slots_of_llama_are_its_fields(report) -> None:

@@ -85,7 +85,7 @@ def test_a_config_without_code_names_its_type(tmp_path, model_type):
 
 @pytest.mark.parametrize("source", ["/nowhere/at/all", "./nowhere", "nowhere/config.json"])
 def test_a_path_that_is_not_there_is_no_unknown_type(source):
-    with pytest.raises(SubjectError, match=r"is no folder|there is no file") as caught:
+    with pytest.raises(SubjectError, match=r"is neither a folder|file not found") as caught:
         resolve(source)
     assert not isinstance(caught.value, UnknownTypeError)
 
@@ -138,7 +138,7 @@ def test_modeling_code_may_lie_elsewhere(tmp_path, novel):
     code.parent.mkdir()
     shutil.copy(novel("cirrus") / "modeling_cirrus.py", code)
     assert resolve(str(tmp_path), modeling=code, trust=True).architecture == "CirrusLM"
-    with pytest.raises(SubjectError, match="there is no file"):
+    with pytest.raises(SubjectError, match="file not found"):
         resolve(str(tmp_path), modeling=tmp_path / "missing.py", trust=True)
 
 
