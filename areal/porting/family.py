@@ -321,8 +321,8 @@ class ArchitectureReport:
     """Slot to the JSON of its expression."""
     blocks: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The kinds of block that `slots["layer.block"]` can be: {"pre": {"class": "PreNormBlock", "module":
-    "areal.models.blocks.block", "children": ["input_layernorm", "self_attn", ...]}}. Children are keywords of the class,
-    in the order in which they are applied."""
+    "areal.models.blocks.block", "children": ["input_layernorm", "self_attn", ...]}}. Children are keywords of the
+    class, in the order in which they are applied."""
     fields: list[dict[str, Any]] = field(default_factory=list)
     """`FieldUse` of every field of the config class, as JSON."""
     layout: list[dict[str, Any]] = field(default_factory=list)

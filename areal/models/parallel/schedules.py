@@ -65,7 +65,7 @@ class PipelineLayout:
 
 
 def pipeline_layout(schedule: ScheduleName, num_ranks: int, pieces: int) -> PipelineLayout:
-    """The layout of `num_ranks` ranks; pieces: as configured, for schedules that leave it open.
+    """Return the layout of `num_ranks` ranks; pieces: as configured, for schedules that leave it open.
 
     Raises ConfigError for an unknown schedule and for less than one piece.
     """
