@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from areal.algorithm.blocks import check_above, check_fields
+from areal.algorithm.blocks import check_fields, number
 from areal.algorithm.tokens import check_shape, on_mask
 from areal.api import Config, ConfigError, DataError
 
@@ -75,7 +75,7 @@ class Advantage(Config, ABC):
     """Whether critic values are needed."""
 
     def __post_init__(self) -> None:
-        """Check the types of the fields; subclasses add ranges."""
+        """Check types and ranges of the fields."""
         check_fields(self, "advantage")
 
     @abstractmethod
@@ -156,17 +156,12 @@ class GRPO(Advantage):
 
     formula: ClassVar[str] = "A = (R - mean(R in group)) / (std(R in group) + eps)"
     source: ClassVar[str] = "GRPO, arXiv 2402.03300"
-    eps: float = 1e-6
+    eps: float = number(1e-6, at_least=0)
     """Added to the standard deviation; >= 0."""
     std: bool = True
     """Divide by the standard deviation; false is Dr.GRPO's estimate."""
     unbiased: bool = True
     """Standard deviation with n - 1 in the denominator."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        check_above(self, "advantage", "eps", at_least=0.0)
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
@@ -213,15 +208,10 @@ class PassK(Advantage):
 
     formula: ClassVar[str] = "best sample of the group: (R_max - R_second) / (std + eps); the others 0"
     source: ClassVar[str] = "pass@k training, leave-one-out maximum"
-    eps: float = 1e-6
+    eps: float = number(1e-6, at_least=0)
     """Added to the standard deviation; >= 0."""
     unbiased: bool = True
     """Standard deviation with n - 1 in the denominator."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        check_above(self, "advantage", "eps", at_least=0.0)
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
@@ -242,15 +232,10 @@ class ReinforcePPBaseline(Advantage):
 
     formula: ClassVar[str] = "R - mean(R in group) on every token, then whitened over all tokens of the batch"
     source: ClassVar[str] = "REINFORCE++-baseline, arXiv 2501.03262"
-    eps: float = 1e-8
+    eps: float = number(1e-8, at_least=0)
     """Added to the variance; >= 0."""
     unbiased: bool = True
     """Variance with n - 1 in the denominator."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        check_above(self, "advantage", "eps", at_least=0.0)
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
@@ -331,20 +316,14 @@ class ReinforcePP(Advantage):
         "batch"
     )
     source: ClassVar[str] = "REINFORCE++, arXiv 2501.03262"
-    eps: float = 1e-8
+    eps: float = number(1e-8, at_least=0)
     """Added to the variance; >= 0."""
-    gamma: float = 1.0
+    gamma: float = number(1.0, at_least=0, at_most=1)
     """Discount per policy token, 0 .. 1."""
     unbiased: bool = True
     """Variance with n - 1 in the denominator."""
     whiten: bool = True
     """Whiten over the tokens of the batch."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        check_above(self, "advantage", "eps", at_least=0.0)
-        _check_fraction(self, "gamma")
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
@@ -363,26 +342,17 @@ class GAE(Advantage):
     )
     source: ClassVar[str] = "GAE, arXiv 1506.02438; adaptive_lambda and lam_returns: VAPO, arXiv 2504.05118"
     needs_critic: ClassVar[bool] = True
-    adaptive_lambda: float | None = None
+    adaptive_lambda: float | None = number(None, above=0, because="the paper uses 0.05")
     """VAPO's alpha (0.05 in the paper), > 0: a sequence with n policy tokens uses lambda = 1 - 1 / (alpha n), at least
     0, instead of `lam`; null switches it off."""
-    gamma: float = 1.0
+    gamma: float = number(1.0, at_least=0, at_most=1)
     """Discount per policy token, 0 .. 1."""
-    lam: float = 1.0
+    lam: float = number(1.0, at_least=0, at_most=1)
     """Decay of the advantage estimate, 0 .. 1: 0 trusts the critic, 1 the rewards."""
-    lam_returns: float | None = None
+    lam_returns: float | None = number(None, at_least=0, at_most=1)
     """Another lambda for the critic's targets A + V, 0 .. 1 (VAPO uses 1); null takes `lam`."""
     whiten: bool = False
     """Whiten the advantages over the tokens of the batch."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        _check_fraction(self, "gamma", "lam", "lam_returns")
-        if self.adaptive_lambda is not None and not self.adaptive_lambda > 0:
-            raise ConfigError(
-                f"advantage.adaptive_lambda is {self.adaptive_lambda}, expected > 0 (the paper uses 0.05)"
-            )
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
@@ -414,17 +384,12 @@ class TurnGAE(Advantage):
     )
     source: ClassVar[str] = "GAE, arXiv 1506.02438, on turns"
     needs_critic: ClassVar[bool] = True
-    gamma: float = 1.0
+    gamma: float = number(1.0, at_least=0, at_most=1)
     """Discount per turn, 0 .. 1."""
-    lam: float = 1.0
+    lam: float = number(1.0, at_least=0, at_most=1)
     """Decay of the advantage estimate per turn, 0 .. 1."""
     whiten: bool = False
     """Whiten the advantages over the tokens of the batch."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        _check_fraction(self, "gamma", "lam")
 
     def estimate(self, batch: RewardBatch) -> AdvantageEstimate:
         """Estimate the advantage of every token of the step."""
@@ -521,13 +486,6 @@ def _turns(valid: Tensor, turn_ids: Tensor) -> tuple[Tensor, Tensor]:
     previous_turn = turn_ids.gather(1, previous.clamp(min=0))
     first = valid & ((previous < 0) | (previous_turn != turn_ids))
     return (first.long().cumsum(dim=1) - 1).masked_fill(~valid, 0), first
-
-
-def _check_fraction(advantage: Advantage, *names: str) -> None:
-    for name in names:
-        value = getattr(advantage, name)
-        if value is not None and not 0 <= value <= 1:
-            raise ConfigError(f"advantage.{name} is {value}, expected 0 <= {name} <= 1")
 
 
 # ----------------------------------------------------------------------------------------------- reward shaping

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from areal.algorithm.blocks import check_above, check_fields
+from areal.algorithm.blocks import check_fields, number
 from areal.algorithm.tokens import check_shape, on_mask
 from areal.api import Config, ConfigError
 
@@ -113,7 +113,7 @@ class Aggregation(Config, ABC):
     """Whether the prompts of sequences must be given."""
 
     def __post_init__(self) -> None:
-        """Check the types of the fields."""
+        """Check types and ranges of the fields."""
         check_fields(self, "aggregation")
 
     @abstractmethod
@@ -179,7 +179,7 @@ class SequenceTokenSumNorm(Aggregation):
 
     formula: ClassVar[str] = "(1/(S length_norm)) sum_it m l"
     source: ClassVar[str] = "Dr.GRPO, arXiv 2503.20783"
-    length_norm: float | None = None
+    length_norm: float | None = number(None, above=0)
     """The constant that divides each sum; > 0, required: use the generation budget."""
 
     def __post_init__(self) -> None:
@@ -191,7 +191,6 @@ class SequenceTokenSumNorm(Aggregation):
                 "generation budget; the padded width is not a substitute, since it differs from batch to batch and "
                 "changes the step size"
             )
-        check_above(self, "aggregation", "length_norm")
 
     def weights(self, tokens_S1: Tensor, denominators: Denominators, groups: Tensor | None = None) -> Tensor:
         """Return 1 / (S length_norm)."""

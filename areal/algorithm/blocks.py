@@ -12,9 +12,10 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import operator
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import NoneType
 from typing import Annotated, Any, Final, Literal
 
@@ -56,6 +57,7 @@ KINDS: Final[dict[str, BlockKind]] = {
 }
 """Field of an objective to the kind of block it holds."""
 
+_COMPARE: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _TYPES: Final[dict[Any, str]] = {
     bool: "true or false",
     float: "a number",
@@ -136,13 +138,42 @@ def describe_block(block: Config) -> dict[str, Any]:
     return own if name == KINDS["kl"].contract else {"name": name, **own}
 
 
+def number(
+    default: Any,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    because: str = "",
+) -> Any:
+    """Declare a field with a range that `check_fields` holds it to; None, where its type allows it, is in every range.
+
+    because: why, for the message. Example: `cap: float = number(2.0, above=0)`.
+    """
+    bounds = {">": above, ">=": at_least, "<": below, "<=": at_most}
+    limits = {sign: bound for sign, bound in bounds.items() if bound is not None}
+    return field(default=default, metadata={"limits": limits, "because": because})
+
+
 def check_fields(block: Config, kind: str = "") -> None:
-    """Refuse values of the wrong type: text for numbers, numbers for switches, names that are not among the choices.
+    """Refuse values of the wrong type or out of range: text for numbers, numbers for switches, unknown choices.
 
     kind: opens the message, "surrogate.clip_high is ...". Checked are numbers, switches, texts and literals; a field of
     another type is its owner's business.
     """
     prefix = f"{kind}." if kind else ""
+    _check_types(block, prefix)
+    for item in fields(block):
+        value, limits = getattr(block, item.name), item.metadata.get("limits", {})
+        if value is None or all(_COMPARE[sign](value, bound) for sign, bound in limits.items()):
+            continue
+        because = f" ({item.metadata['because']})" if item.metadata["because"] else ""
+        expected = " and ".join(f"{sign} {bound:g}" for sign, bound in limits.items())
+        raise ConfigError(f"{prefix}{item.name} is {value}, expected {expected}{because}")
+
+
+def _check_types(block: Config, prefix: str) -> None:
     cls: Any = type(block)
     for name, hint in _hints(cls).items():
         value = getattr(block, name)
@@ -156,17 +187,6 @@ def check_fields(block: Config, kind: str = "") -> None:
         words += [_TYPES.get(option) or option.__name__ for option in options if isinstance(option, type)]
         near = did_you_mean(value, texts) if isinstance(value, str) else ""
         raise ConfigError(f"{prefix}{name} is {value!r}, expected {' or '.join(words)}{f'; {near}' if near else ''}")
-
-
-def check_above(block: Config, kind: str, *names: str, at_least: float | None = None) -> None:
-    """Refuse fields that are not > 0, or with `at_least` those below it. kind: as for `check_fields`."""
-    prefix = f"{kind}." if kind else ""
-    for name in names:
-        value = getattr(block, name)
-        if at_least is None and not value > 0:
-            raise ConfigError(f"{prefix}{name} is {value}, expected > 0")
-        if at_least is not None and value < at_least:
-            raise ConfigError(f"{prefix}{name} is {value}, expected >= {at_least:g}")
 
 
 @functools.cache

@@ -8,14 +8,16 @@ path (docs/algorithms.md). Importing this module does not import torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
-from areal.algorithm.blocks import block_name, check_above, check_fields
+from areal.algorithm.blocks import block_name, check_fields, number
 from areal.algorithm.tokens import PolicyTokens, bernoulli_kl, bounded, sequence_mean
 from areal.api import Config, ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_AGREE: Final = "the bounds must contain 1, the weight of a token on which both policies agree"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,7 @@ class Correction(Config):
     """Whether `keep` compares with a threshold of the whole optimizer step, see `step_threshold`."""
 
     def __post_init__(self) -> None:
-        """Check the types of the fields; subclasses add ranges."""
+        """Check types and ranges of the fields."""
         check_fields(self, "correction")
 
     @property
@@ -70,15 +72,10 @@ class GeometricMask(Correction):
 
     formula: ClassVar[str] = "keep the sequence where low <= exp(mean_t log w) <= high"
     source: ClassVar[str] = "geometric sequence mask"
-    low: float = 0.999
+    low: float = number(0.999, at_least=0, at_most=1, because=_AGREE)
     """Smallest geometric mean of w that is kept; 0 .. 1."""
-    high: float = 1.001
+    high: float = number(1.001, at_least=1, because=_AGREE)
     """Largest geometric mean of w that is kept; >= 1."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        _check_bounds(self, self.low, self.high)
 
     def keep(self, tokens: PolicyTokens) -> Tensor:
         """Keep sequences within the bounds."""
@@ -92,15 +89,10 @@ class IcePop(Correction):
     formula: ClassVar[str] = "w where low <= w <= high, else the token is dropped"
     source: ClassVar[str] = "IcePop, arXiv 2510.18855"
     weighted: ClassVar[bool] = True
-    low: float = 0.5
+    low: float = number(0.5, at_least=0, at_most=1, because=_AGREE)
     """Smallest w that is kept; 0 .. 1."""
-    high: float = 5.0
+    high: float = number(5.0, at_least=1, because=_AGREE)
     """Largest w that is kept; >= 1."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        _check_bounds(self, self.low, self.high)
 
     def keep(self, tokens: PolicyTokens) -> Tensor:
         """Keep tokens within the bounds."""
@@ -116,13 +108,8 @@ class KPop(Correction):
         "keep the token where max(KL_bern(p, q), KL_bern(q, p)) <= max_kl, p = pi_behave, q = pi_prox"
     )
     source: ClassVar[str] = "KPop"
-    max_kl: float = 2.0
+    max_kl: float = number(2.0, above=0)
     """Largest KL divergence of the distributions "this token or not" that is kept, nats; > 0."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        check_above(self, "correction", "max_kl")
 
     def keep(self, tokens: PolicyTokens) -> Tensor:
         """Keep tokens whose divergences, in both directions, are within the bound."""
@@ -140,13 +127,8 @@ class M2PO(Correction):
     )
     source: ClassVar[str] = "M2PO, arXiv 2510.01161"
     needs_step: ClassVar[bool] = True
-    max_second_moment: float = 0.04
+    max_second_moment: float = number(0.04, above=0)
     """Bound on the mean of (l_behave - l_prox)^2 over the kept tokens; > 0."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        check_above(self, "correction", "max_second_moment")
 
     def step_threshold(self, tokens: PolicyTokens) -> float:
         """Return the largest (log w)^2 to keep: most tokens, smallest first, whose mean stays below the bound.
@@ -184,17 +166,12 @@ class MIS(Correction):
     )
     source: ClassVar[str] = "masked importance sampling"
     weighted: ClassVar[bool] = True
-    low: float = 0.0
+    low: float = number(0.0, at_least=0, at_most=1, because=_AGREE)
     """Smallest weight that is kept; 0 .. 1."""
-    high: float = 3.0
+    high: float = number(3.0, at_least=1, because=_AGREE)
     """Largest weight that is kept; >= 1."""
     level: Literal["sequence", "token"] = "sequence"
     """Whether a sequence has one weight, the product over its tokens, or each token its own."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        _check_bounds(self, self.low, self.high)
 
     @property
     def per_sequence(self) -> bool:
@@ -246,18 +223,12 @@ class MaskedTIS(Correction):
     formula: ClassVar[str] = "min(w, cap) on tokens of sequences where low <= exp(mean_t log w) <= high"
     source: ClassVar[str] = "geometric sequence mask with truncated token weights"
     weighted: ClassVar[bool] = True
-    cap: float = 2.0
+    cap: float = number(2.0, above=0)
     """Largest weight of a token; > 0."""
-    low: float = 0.999
+    low: float = number(0.999, at_least=0, at_most=1, because=_AGREE)
     """Smallest geometric mean of w that is kept; 0 .. 1."""
-    high: float = 1.001
+    high: float = number(1.001, at_least=1, because=_AGREE)
     """Largest geometric mean of w that is kept; >= 1."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        check_above(self, "correction", "cap")
-        _check_bounds(self, self.low, self.high)
 
     def weight(self, log_weight: Tensor) -> Tensor:
         """Truncate w at the cap."""
@@ -275,15 +246,10 @@ class TIS(Correction):
     formula: ClassVar[str] = "min(w, cap) (level token) or min(exp sum_t log w, cap) (level sequence)"
     source: ClassVar[str] = "truncated importance sampling"
     weighted: ClassVar[bool] = True
-    cap: float = 2.0
+    cap: float = number(2.0, above=0)
     """Largest weight; > 0."""
     level: Literal["sequence", "token"] = "token"
     """Whether a sequence has one weight, the product over its tokens, or each token its own."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        check_above(self, "correction", "cap")
 
     @property
     def per_sequence(self) -> bool:
@@ -304,13 +270,3 @@ def _geometric_keep(tokens: PolicyTokens, low: float, high: float) -> Tensor:
     """bool [S, 1]: the geometric mean of w over the sequence lies in [low, high]."""
     mean = bounded(sequence_mean(tokens.logp_prox - tokens.logp_behave, tokens.mask)).exp()
     return (mean >= low) & (mean <= high)
-
-
-def _check_bounds(correction: Correction, low: float, high: float) -> None:
-    """w = 1 means that both policies agree: a correction that drops such tokens is a mistake."""
-    check_above(correction, "correction", "low", at_least=0.0)
-    if not low <= 1 <= high:
-        raise ConfigError(
-            f"correction {block_name(correction)!r} keeps weights from correction.low {low} to correction.high {high}, "
-            f"which must contain 1 (the weight of a token on which both policies agree)"
-        )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from areal.algorithm.blocks import check_above, check_fields
+from areal.algorithm.blocks import check_fields, number
 from areal.algorithm.tokens import bounded, on_mask
 from areal.api import Config, ConfigError
 
@@ -30,7 +30,7 @@ class KL(Config):
     estimator: Literal["k1", "k2", "k3", "k3_straight_through"] = "k3_straight_through"
     """Estimate per token. As a loss, k2 and k3_straight_through have the gradient of KL(pi, ref), k3 (the GRPO paper's)
     that of KL(ref, pi); in the reward only k1 is right."""
-    coef: float = 0.0
+    coef: float = number(0.0, at_least=0)
     """Weight of the distance; >= 0, 0 needs no reference model."""
     place: Literal["loss", "reward"] = "loss"
     """"loss" adds it to the loss; "reward" subtracts it from the rewards of the tokens, k1 only."""
@@ -40,7 +40,6 @@ class KL(Config):
     def __post_init__(self) -> None:
         """Refuse estimators that are right in the reward and wrong in the loss, or the other way round."""
         check_fields(self, "kl")
-        check_above(self, "kl", "coef", at_least=0.0)
         if self.place == "reward" and self.estimator != "k1":
             raise ConfigError(
                 f"kl.estimator {self.estimator!r} in the reward has the gradient of no KL divergence (only k1 is "

@@ -53,7 +53,7 @@ class Objective(Config):
     """What "mean" means."""
     kl: KL = field(default_factory=KL)
     """Distance to the reference model."""
-    entropy_coef: float = 0.0
+    entropy_coef: float = blocks.number(0.0, at_least=0)
     """Weight of the entropy bonus; >= 0, above 0 it needs the entropy of the full vocabulary."""
     decoupled: bool = False
     """Multiply the loss by sg[w], so that the gradient is that of the behaviour policy's expectation (arXiv
@@ -67,7 +67,6 @@ class Objective(Config):
     def __post_init__(self) -> None:
         """Check what may stand together; every block has checked itself."""
         blocks.check_fields(self)
-        blocks.check_above(self, "", "entropy_coef", at_least=0.0)
         self.surrogate.check(anchor=self.anchor, decoupled=self.decoupled, aggregation=self.aggregation)
         self.correction.check(denominator=self.denominator)
         # pi_prox / pi_behave must enter the objective at most once.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from areal.algorithm.blocks import check_above, check_fields
+from areal.algorithm.blocks import check_fields, number
 from areal.algorithm.tokens import check_shape, on_mask
 from areal.api import Config, ConfigError, DataError, EngineError, LossOutput, PairedBatch
 
@@ -33,17 +33,17 @@ class PreferenceConfig(Config):
 
     loss: Literal["apo_down", "apo_zero", "cdpo", "dpo", "hinge", "ipo", "nca", "robust", "simpo", "sppo"] = "dpo"
     """Name of the loss; `areal list preferences` shows them with formulas and defaults."""
-    beta: float | None = None
+    beta: float | None = number(None, above=0)
     """Inverse temperature, > 0: how many nats of log-ratio make one unit of reward. Larger stays nearer the reference
     for all losses but simpo."""
-    label_smoothing: float | None = None
+    label_smoothing: float | None = number(None, at_least=0, below=0.5)
     """cdpo and robust: the chance that a label is swapped, 0 .. 0.5 (excluded)."""
-    margin: float | None = None
+    margin: float | None = number(None, at_least=0)
     """cdpo, dpo and simpo: difference of rewards that is asked for beyond the preference itself."""
     length_normalised: bool | None = None
     """Mean (true) or sum (false) of an answer's log-probabilities over its tokens. null: mean for ipo and simpo, sum
     for the others."""
-    likelihood_coef: float = 0.0
+    likelihood_coef: float = number(0.0, at_least=0)
     """Weight of the negative log-likelihood per token of the preferred answers, added to the loss; keeps them from
     becoming less likely while their lead grows."""
 
@@ -57,12 +57,6 @@ class PreferenceConfig(Config):
                 raise ConfigError(
                     f"{name} has no effect with preference loss {self.loss!r}; it belongs to {', '.join(users)}"
                 )
-        given = [name for name in ("beta", "label_smoothing", "margin") if getattr(self, name) is not None]
-        check_above(self, "", *given, "likelihood_coef", at_least=0.0)
-        if self.beta == 0:
-            raise ConfigError("beta is 0, expected > 0")
-        if self.label_smoothing is not None and self.label_smoothing >= 0.5:
-            raise ConfigError(f"label_smoothing is {self.label_smoothing}, expected 0 .. 0.5 (excluded)")
 
     def resolved(self) -> PreferenceConfig:
         """Return the same with nothing left open except what the loss does not use."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from areal.algorithm.aggregations import Aggregation, SequenceTokenMean
-from areal.algorithm.blocks import block_name, check_above, check_fields
+from areal.algorithm.blocks import block_name, check_fields, number
 from areal.algorithm.tokens import PolicyTokens, bernoulli_kl, sequence_mean
 from areal.api import Config, ConfigError
 
@@ -46,7 +46,7 @@ class Surrogate(Config, ABC):
     """False for a loss without importance ratio: corrections then weight it by pi / pi_behave instead of w."""
 
     def __post_init__(self) -> None:
-        """Check the types of the fields; subclasses add ranges."""
+        """Check types and ranges of the fields."""
         check_fields(self, "surrogate")
 
     @abstractmethod
@@ -63,15 +63,10 @@ class CISPO(Surrogate):
 
     formula: ClassVar[str] = "-sg[clip(r, 1 - clip_low, 1 + clip_high)] A l"
     source: ClassVar[str] = "CISPO, MiniMax-M1, arXiv 2506.13585"
-    clip_low: float = 1.0
+    clip_low: float = number(1.0, above=0, at_most=1, because="the ratio is clipped at 1 - clip_low")
     """The weight is at least 1 - clip_low; in (0, 1]."""
-    clip_high: float = 4.0
+    clip_high: float = number(4.0, above=0, because="the ratio is clipped at 1 + clip_high")
     """The weight is at most 1 + clip_high; > 0."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        _check_clip(self.clip_low, self.clip_high)
 
     def token_loss(self, tokens: PolicyTokens) -> TokenLoss:
         """Compute the loss of every token."""
@@ -93,15 +88,10 @@ class DPPO(Surrogate):
     distance: Literal["kl", "tv"] = "tv"
     """Distance of the trust region: "tv" |pi - mu| of the token's probability, "kl" of the two Bernoulli distributions
     "this token or not"."""
-    low: float = 0.2
+    low: float = number(0.2, above=0)
     """Largest allowed distance where A < 0; > 0."""
-    high: float = 0.2
+    high: float = number(0.2, above=0)
     """Largest allowed distance where A > 0; > 0."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        check_above(self, "surrogate", "low", "high")
 
     def check(self, *, anchor: str | None, decoupled: bool, aggregation: Aggregation) -> None:
         """Refuse another anchor than the behaviour policy."""
@@ -125,22 +115,12 @@ class PPO(Surrogate):
 
     formula: ClassVar[str] = "max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)); where A < 0 at most -dual_clip A"
     source: ClassVar[str] = "PPO, arXiv 1707.06347; clip-higher: DAPO, arXiv 2503.14476; dual clip: arXiv 1912.09729"
-    clip_low: float = 0.2
+    clip_low: float = number(0.2, above=0, at_most=1, because="the ratio is clipped at 1 - clip_low")
     """The ratio is clipped below at 1 - clip_low; in (0, 1]."""
-    clip_high: float = 0.2
+    clip_high: float = number(0.2, above=0, because="the ratio is clipped at 1 + clip_high")
     """The ratio is clipped above at 1 + clip_high; > 0."""
-    dual_clip: float | None = None
+    dual_clip: float | None = number(None, above=1, because="at or below 1 it removes every gradient where A < 0")
     """Where A < 0 the loss is at most -dual_clip * A; > 1, null switches it off."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        _check_clip(self.clip_low, self.clip_high)
-        if self.dual_clip is not None and not self.dual_clip > 1:
-            raise ConfigError(
-                f"surrogate.dual_clip is {self.dual_clip}, expected > 1: at or below 1 it removes every gradient where "
-                f"A < 0"
-            )
 
     def token_loss(self, tokens: PolicyTokens) -> TokenLoss:
         """Compute the loss of every token."""
@@ -166,17 +146,12 @@ class GSPO(Surrogate):
         "max(-A s, -A clip(s, 1 - clip_low, 1 + clip_high)), s = sg[exp(mean_t(l - l_prox))] pi / sg[pi]"
     )
     source: ClassVar[str] = "GSPO, arXiv 2507.18071"
-    clip_low: float = 3e-4
+    clip_low: float = number(3e-4, above=0, at_most=1, because="the ratio is clipped at 1 - clip_low")
     """The sequence's ratio is clipped below at 1 - clip_low; in (0, 1]."""
-    clip_high: float = 4e-4
+    clip_high: float = number(4e-4, above=0, because="the ratio is clipped at 1 + clip_high")
     """The sequence's ratio is clipped above at 1 + clip_high; > 0."""
     allow_length_weighting: bool = False
     """Consent to an aggregation that weights whole sequences by their length, which is not GSPO."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        _check_clip(self.clip_low, self.clip_high)
 
     def check(self, *, anchor: str | None, decoupled: bool, aggregation: Aggregation) -> None:
         """Refuse aggregations that weight sequences by length."""
@@ -215,15 +190,10 @@ class SAPO(Surrogate):
 
     formula: ClassVar[str] = "-A sigmoid(tau (r - 1)) 4 / tau, tau = tau_pos where A > 0 else tau_neg"
     source: ClassVar[str] = "SAPO, arXiv 2511.20347"
-    tau_pos: float = 1.0
+    tau_pos: float = number(1.0, above=0)
     """Temperature of the gate where A > 0; > 0, larger closes it sooner."""
-    tau_neg: float = 1.05
+    tau_neg: float = number(1.05, above=0)
     """Temperature of the gate elsewhere; > 0."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        check_above(self, "surrogate", "tau_pos", "tau_neg")
 
     def check(self, *, anchor: str | None, decoupled: bool, aggregation: Aggregation) -> None:
         """Refuse a weight that the gate would not bound."""
@@ -249,12 +219,3 @@ def _clipped(log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> 
     ratio = log_ratio.exp()
     free, bound = -advantages * ratio, -advantages * ratio.clamp(1.0 - low, 1.0 + high)
     return free.maximum(bound), bound > free
-
-
-def _check_clip(low: float, high: float) -> None:
-    if not 0 < low <= 1:
-        raise ConfigError(
-            f"surrogate.clip_low is {low}, expected 0 < clip_low <= 1 (the ratio is clipped at 1 - clip_low)"
-        )
-    if not high > 0:
-        raise ConfigError(f"surrogate.clip_high is {high}, expected > 0 (the ratio is clipped at 1 + clip_high)")

@@ -193,7 +193,7 @@ def test_a_loss_over_pairs_refuses_what_is_no_pair_or_has_no_reference(golden_pa
             "no effect with preference loss 'ipo'; it belongs to cdpo, robust",
         ),
         ({"loss": "ipo", "margin": 0.1}, "margin has no effect"),
-        ({"loss": "cdpo", "label_smoothing": 0.5}, r"expected 0 \.\. 0\.5"),
+        ({"loss": "cdpo", "label_smoothing": 0.5}, "expected >= 0 and < 0.5"),
         ({"likelihood_coef": -1}, "likelihood_coef is -1"),
     ],
 )
