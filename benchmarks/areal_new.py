@@ -44,12 +44,12 @@ PHASES = {
 
 PREPARE = """
 from pathlib import Path
-from tooling.kit.template.formatting import check_files, format_files
+from tooling.kit.template.rendering import check_files, format_files
 from tooling.kit.names import parse_name
 from tooling.kit.template.rendering import render
 from tooling.kit.template.questions import load_questions
-from tooling.new.unit.context import open_workspace
-from tooling.new.unit.generate import UnitRequest, plan_unit
+from tooling.new.workspace import open_workspace
+from tooling.new.commands.generate import UnitRequest, plan_unit
 workspace = open_workspace(Path.cwd())
 arguments = (workspace, UnitRequest(kind="reward", name="phase_unit"))
 def produce(workspace, request):

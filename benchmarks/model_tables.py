@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tooling.new.generators.model_matrix_rows import Row, summary, table
+from tooling.new.generators.model_matrix import Row, summary, table
 
 DOCUMENT: Final = Path(__file__).parents[1] / "docs/models.md"
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"

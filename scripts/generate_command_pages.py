@@ -116,22 +116,6 @@ with transaction(repository, wait_seconds=0, note=print):
     apply_plan(repository, plan, observe=observe)
 """
 
-SHAPES = '''"""Chooses a shape."""
-
-
-def load_shape(name):
-    """The class of a shape."""
-    if name == "square":
-        from geometry.square import Square
-
-        return Square
-    elif name == "circle":
-        from geometry.circle import Circle
-
-        return Circle
-    raise ValueError(f"unknown shape {name!r}")
-'''
-
 
 def read_pages() -> list[Page]:
     """Return the pages as command_pages.toml lists them."""
@@ -276,7 +260,6 @@ def _copy_repository(target: Path) -> None:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target / name)
     (target / "interrupted.py").write_text(INTERRUPTED_RUN)
-    (target / "shapes.py").write_text(SHAPES)
     _git(target, "init", "--quiet")
     _commit_all(target)
 
@@ -315,9 +298,10 @@ def _index(listed: list[Page]) -> str:
 
 def _exit_codes() -> str:
     sys.path.insert(0, os.fspath(ROOT))
-    from tooling.new.cli.main import EXIT_CODES
+    from tooling.cli.errors import EXIT_CODES as MEANINGS
+    from tooling.new.command_line import EXIT_CODES
 
-    rows = "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())
+    rows = "\n".join(f"| {code} | {meaning} |" for code, meaning in ((code, MEANINGS[code]) for code in EXIT_CODES))
     return f"| exit code | meaning |\n| --- | --- |\n{rows}"
 
 

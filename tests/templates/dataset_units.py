@@ -10,12 +10,12 @@ import io
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-from tooling.kit.kind import Prepared, PrepareRequest
 from tooling.kit.names import Names
-from tooling.kit.project import Settings
-from tooling.kit.template.formatting import format_files
-from tooling.kit.template.rendering import complete_answers, render
+from tooling.kit.template.kinds import ProjectSettings
+from tooling.kit.template.rendering import complete_answers, format_files, render
+from tooling.new.change import Change, UnitRequest
 from tooling.new.generators.dataset import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,24 +31,21 @@ def names_of(snake: str) -> Names:
     return Names(snake, snake, pascal, snake.upper(), "-".join(parts), snake, " ".join(parts))
 
 
-def prepared(snake: str, answers: dict | None = None, **options: object) -> Prepared:
+def prepared(snake: str, answers: dict | None = None, **options: object) -> SimpleNamespace:
     """What the page answers; `from_=path` stands for --from."""
-    return prepare(
-        PrepareRequest(
-            root=ROOT,
-            names=names_of(snake),
-            answers=answers or {},
-            options={name.rstrip("_"): str(value) for name, value in options.items()},
-            python=Path(sys.executable),
-        )
+    given = {name.rstrip("_"): str(value) for name, value in options.items()}
+    request = UnitRequest(kind="dataset", name=snake, answers=answers or {}, options=given)
+    change = Change(root=ROOT, python=Path(sys.executable), request=request, names=names_of(snake))
+    return SimpleNamespace(
+        answers=prepare(change), warnings=tuple(change.warnings), next_steps=tuple(change.next_steps)
     )
 
 
 def generated(
-    snake: str, answers: dict | None = None, settings: Settings | None = None, **options: object
+    snake: str, answers: dict | None = None, settings: ProjectSettings | None = None, **options: object
 ) -> dict[str, bytes]:
     """The formatted files of a unit."""
-    names, settings = names_of(snake), settings or Settings()
+    names, settings = names_of(snake), settings or ProjectSettings()
     given = {**(answers or {}), **prepared(snake, answers, **options).answers}
     return format_files(ROOT, render(TEMPLATE, complete_answers(TEMPLATE, given, names, settings), names, settings))
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tooling.kit.change.transaction import apply_plan, transaction
-from tooling.new.unit.context import open_workspace
-from tooling.new.unit.generate import plan_unit
-from tooling.new.unit.records import UnitPlan, UnitRequest
+from tooling.new.change import Change, UnitRequest
+from tooling.new.commands.generate import plan_unit
+from tooling.new.workspace import open_workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 TOTAL = r"(?i)total\s{0,5}=\s{0,5}(?P<answer>[\d,.]+)"
@@ -55,7 +55,7 @@ def copied_repository(target: Path) -> Path:
     return target
 
 
-def planned(root: Path, name: str, answers: dict[str, Any], **options: str) -> UnitPlan:
+def planned(root: Path, name: str, answers: dict[str, Any], **options: str) -> Change:
     """The plan of one reward. Options are written with underscores."""
     request = UnitRequest(
         kind="reward",
@@ -66,7 +66,7 @@ def planned(root: Path, name: str, answers: dict[str, Any], **options: str) -> U
     return plan_unit(open_workspace(root), request)
 
 
-def written(root: Path, unit: UnitPlan) -> UnitPlan:
+def written(root: Path, unit: Change) -> Change:
     """Apply a plan."""
     workspace = open_workspace(root)
     with transaction(workspace.repository, wait_seconds=10.0, note=lambda _: None):

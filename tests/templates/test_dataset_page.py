@@ -102,7 +102,7 @@ def test_column_names_that_people_use_are_taken(tmp_path, name):
 
 
 def test_options_that_make_no_sense_are_refused(tmp_path):
-    assert "'rll' is no kind of dataset" in refused("digits", kind="rll").message
+    assert "'rll' is not a kind of dataset" in refused("digits", kind="rll").message
     assert refused("digits", split="test").fix == "add --from PATH"
     assert "no dataset at" in refused("digits", from_=tmp_path / "nothing").message
     error = refused("digits", {"messages_column": "chat"})

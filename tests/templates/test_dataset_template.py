@@ -14,10 +14,9 @@ from pathlib import Path
 import datasets
 import pytest
 
-from tooling.kit.project import Settings
-from tooling.kit.template.formatting import check_files
 from tooling.kit.template.manifest import load_manifest, resolve
-from tooling.kit.template.rendering import complete_answers, template_context
+from tooling.kit.template.kinds import ProjectSettings
+from tooling.kit.template.rendering import check_files, complete_answers, template_context
 
 
 def _helper():
@@ -194,7 +193,7 @@ def test_no_file_names_the_place_of_the_data(everything, tmp_path_factory):
 
 
 def test_a_project_of_another_name_gets_loaders_that_pass_its_gates():
-    files = units.generated("digits", settings=Settings(package="shop", tests="checks"))
+    files = units.generated("digits", settings=ProjectSettings(package="shop", tests="checks"))
     assert sorted(files) == [
         "checks/shop/dataset/test_digits.py",
         "shop/dataset/digits.py",
@@ -214,7 +213,7 @@ def test_a_project_of_another_name_gets_loaders_that_pass_its_gates():
     ],
 )
 def test_each_loader_gets_its_registry_entry(kind, keys):
-    names, settings = units.names_of("digits"), Settings()
+    names, settings = units.names_of("digits"), ProjectSettings()
     answers = complete_answers(units.TEMPLATE, units.prepared("digits", kind=kind).answers, names, settings)
     context = {**template_context(names, settings, "dataset"), **answers}
     manifest = resolve(load_manifest(units.TEMPLATE), context, tuple(units.generated("digits", kind=kind)))

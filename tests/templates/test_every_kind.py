@@ -10,10 +10,10 @@ import pytest
 
 from tooling.cli.errors import UsageError
 from tooling.kit.template.kinds import discover
+from tooling.new.change import UnitRequest
+from tooling.new.commands.generate import plan_unit
 from tooling.new.matrix import MATRIX, Sandbox, two_at_once_never_mix
-from tooling.new.unit.generate import plan_unit
-from tooling.new.unit.records import UnitRequest
-from tooling.new.unit.testing_run import run_tests
+from tooling.new.testing import run_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,7 +81,7 @@ def test_a_new_kind_generates_units_that_register_and_pass_their_tests(tmp_path)
     sandbox.generate(kind)
     unit = UnitRequest(kind="length_bonus", name="short_ones", answers={"greeting": 'say "hi"'})
     made = sandbox.generate(unit)
-    assert [item.entry.value for item in made.registered] == ["areal.reward.short_ones:short_ones"]
+    assert [item.value for item in made.registered] == ["areal.reward.short_ones:short_ones"]
     assert run_tests(sandbox.root, list(made.tests), python=sandbox.workspace.python).ok
     assert made.commit == "feat(length_bonus): add short-ones"
     sandbox.undo(unit)

@@ -30,9 +30,9 @@ from areal.porting.family import (
     WhenNull,
 )
 from tooling.cli.errors import UsageError
-from tooling.new.generators.model_expressions import Value, Writer, depends_on_layer
+from tooling.new.generators.model_expressions import FieldValue, Writer, depends_on_layer
 from tooling.new.generators.model_expressions import fields_of as fields_of_json
-from tooling.new.generators.model_names import (
+from tooling.new.generators.model_words import (
     attribute_name,
     class_name,
     field_name,
@@ -73,18 +73,18 @@ CONFIGS = [
     },
 ]
 VALUES = {
-    "width": Value("self.width", "int"),
-    "heads": Value("self.heads", "int"),
-    "size": Value("self.size", "int", nullable=True),
-    "factor": Value("self.factor", "float"),
-    "scale": Value("self.scale", "float"),
-    "step": Value("self.step", "int"),
-    "first": Value("self.first", "int"),
-    "flag": Value("self.flag", "bool"),
-    "switch": Value("self.switch", "bool", nullable=True),
-    "name": Value("self.name", "str"),
-    "kinds": Value("self.kinds", "list"),
-    "listed": Value("self.listed", "list"),
+    "width": FieldValue("self.width", "int"),
+    "heads": FieldValue("self.heads", "int"),
+    "size": FieldValue("self.size", "int", nullable=True),
+    "factor": FieldValue("self.factor", "float"),
+    "scale": FieldValue("self.scale", "float"),
+    "step": FieldValue("self.step", "int"),
+    "first": FieldValue("self.first", "int"),
+    "flag": FieldValue("self.flag", "bool"),
+    "switch": FieldValue("self.switch", "bool", nullable=True),
+    "name": FieldValue("self.name", "str"),
+    "kinds": FieldValue("self.kinds", "list"),
+    "listed": FieldValue("self.listed", "list"),
 }
 WRITER = Writer(VALUES)
 
@@ -254,7 +254,7 @@ def test_the_text_is_what_a_person_would_write(expression, text):
 
 
 def test_a_field_that_is_filled_when_it_is_read_is_never_compared_with_null():
-    filled = Writer({"size": Value("self.size", "int"), "width": Value("self.width", "int")})
+    filled = Writer({"size": FieldValue("self.size", "int"), "width": FieldValue("self.width", "int")})
     assert filled.expression(to_json(WhenNull("size", Field("width")))) == "self.size"
     assert filled.expression(to_json(WhenEqual("size", None, Constant(True), Constant(False)))) == "False"
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.new.generators.model_children import Children
-from tooling.new.generators.model_matrix_rows import Row, read_entries
+from tooling.new.generators.model_matrix import ChildProcesses, MatrixRow, read_entries
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60
@@ -98,7 +97,7 @@ def test_an_interrupted_matrix_ends_its_children_and_leaves_no_worktree(reposito
 
 
 def test_children_are_ended_with_what_they_started(tmp_path):
-    children = Children()
+    children = ChildProcesses()
     with pytest.raises(subprocess.TimeoutExpired):
         children.run(["sh", "-c", f"sleep 300 & echo $! > {tmp_path}/pid; wait"], cwd=tmp_path, timeout=1)
     grandchild = int((tmp_path / "pid").read_text())
@@ -117,11 +116,11 @@ def _has_ended(process):
     ("content", "message"),
     [
         ("{", "cannot be read as JSON"),
-        ("5", "is no matrix"),
+        ("5", "is not a matrix"),
         ("[]", "names no model type"),
-        ("[5]", "is no matrix"),
-        ('{"models": 5}', "is no matrix"),
-        ('{"models": [{"model_type": "llama"}], "synthetic": [{"name": "x"}]}', "is no matrix: KeyError('base')"),
+        ("[5]", "is not a matrix"),
+        ('{"models": 5}', "is not a matrix"),
+        ('{"models": [{"model_type": "llama"}], "synthetic": [{"name": "x"}]}', "is not a matrix: KeyError('base')"),
         ('["llama", "gpt-neo", "gpt_neo"]', "names gpt_neo twice"),
     ],
 )
@@ -139,6 +138,6 @@ def test_a_matrix_that_is_not_there_is_refused(tmp_path):
 
 
 def test_a_family_of_which_the_verification_loads_nothing_is_not_proven():
-    row = Row(name="llama", model_type="llama")
+    row = MatrixRow(name="llama", model_type="llama")
     row.take_verification({"refused": 1, "refusals": [{"config": "base", "reason": "a field"}]})
     assert (row.outcome, row.reason) == ("failed", "the verification could not load one config: a field")

@@ -7,12 +7,13 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tooling.cli.errors import UnsupportedError, UsageError
-from tooling.kit.kind import PrepareRequest
 from tooling.kit.names import parse_name
+from tooling.new.change import Change, UnitRequest
 from tooling.new.generators.model import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,10 +42,11 @@ CONFIG = {
 
 def prepared(name="llama", answers=None, **options):
     given = {option.replace("_", "-").removesuffix("-"): value for option, value in options.items()}
-    return prepare(
-        PrepareRequest(
-            root=ROOT, names=parse_name(name), answers=answers or {}, options=given, python=Path(sys.executable)
-        )
+    request = UnitRequest(kind="model", name=name, answers=answers or {}, options=given)
+    change = Change(root=ROOT, python=Path(sys.executable), request=request, names=parse_name(name))
+    answers = prepare(change)
+    return SimpleNamespace(
+        answers=answers, warnings=change.warnings, next_steps=change.next_steps, findings=change.findings
     )
 
 
@@ -137,14 +139,14 @@ def test_an_update_makes_the_pieces_again_from_the_report_in_the_receipt(tmp_pat
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "is no report"),
+        ([], "is not a report"),
         ({}, "no status"),
         ({"status": "guessed", "model_type": "x", "architecture": "X"}, "no known status"),
         ({"status": "proven", "model_type": "x", "architecture": "X"}, "no tiny_config"),
         ({"status": "unsupported", "model_type": "x", "architecture": "X"}, "no missing"),
         ({**reports.llama(), "fields": [1]}, "fields without name, status"),
         ({**reports.llama(), "layout": [{"kind": "renamed"}]}, "layout without kind, ours, on_disk"),
-        ({**reports.llama(), "slots": []}, "slots that are no object"),
+        ({**reports.llama(), "slots": []}, "slots that are not object"),
         ({**reports.llama(), "slots": {}}, "something that no analysis says"),
     ],
 )
@@ -154,8 +156,8 @@ def test_what_is_no_report_is_refused(tmp_path, content, message):
 
 def test_files_that_are_no_json_are_refused(tmp_path):
     (tmp_path / "report.json").write_text("{")
-    assert "is no report" in refused(report=str(tmp_path / "report.json")).message
-    assert "is no report" in refused(report=str(tmp_path / "none.json")).message
+    assert "is not a report" in refused(report=str(tmp_path / "report.json")).message
+    assert "is not a report" in refused(report=str(tmp_path / "none.json")).message
 
 
 def test_code_that_was_only_read_proves_nothing(tmp_path):

@@ -13,11 +13,11 @@ import pytest
 
 from tooling.cli.errors import ConflictError, NameRefusedError
 from tooling.kit.receipts import read_receipt
+from tooling.new.change import UnitRequest
+from tooling.new.commands.undo import plan_undo
+from tooling.new.commands.update import plan_update
 from tooling.new.matrix import Sandbox
-from tooling.new.unit.records import UnitRequest
-from tooling.new.unit.testing_run import run_tests
-from tooling.new.unit.undo import plan_undo
-from tooling.new.unit.update import plan_update
+from tooling.new.testing import run_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,7 +77,7 @@ def test_they_are_typed_and_no_module_imports_what_it_does_not_use(generated):
 def test_each_is_registered_and_has_a_line_in_the_documents(generated):
     sandbox, units = generated
     for name, unit in units.items():
-        assert {(item.entry.file, item.entry.key) for item in unit.registered} == {
+        assert {(item.file, item.key) for item in unit.registered} == {
             ("areal/models/registry.py", name),
             ("docs/extensions.md", name),
         }
@@ -162,11 +162,11 @@ def test_nothing_tells_where_the_code_came_from(generated):
 
 
 def test_a_renamed_family_is_renamed_everywhere(generated, tmp_path):
-    from tooling.new.unit.rename import plan_rename
+    from tooling.new.commands.rename import plan_rename
 
     sandbox = Sandbox.copy_of(ROOT, tmp_path)
     sandbox.generate(request("gemma2", reports.gemma2(), tmp_path))
-    sandbox.carry_out(plan_rename(sandbox.workspace, "model", "gemma2", "second-gemma"))
+    sandbox.apply(plan_rename(sandbox.workspace, "model", "gemma2", "second-gemma"))
     model = (sandbox.root / "areal/models/second_gemma/model.py").read_text(encoding="utf-8")
     assert "def _norm(args: SecondGemmaArgs) -> RMSNorm:" in model
     assert '"gemma2": "areal.models.second_gemma:SPEC"' in (sandbox.root / "areal/models/registry.py").read_text()
@@ -198,7 +198,7 @@ def test_a_second_family_for_a_type_is_refused(tmp_path):
 def test_the_families_of_this_repository_are_what_is_written_for_their_reports_now(path, tmp_path):
     receipt = read_receipt(ROOT, "model", path.stem)
     sandbox = Sandbox.copy_of(ROOT, tmp_path)
-    sandbox.carry_out(plan_undo(sandbox.workspace, "model", path.stem))
+    sandbox.apply(plan_undo(sandbox.workspace, "model", path.stem))
     made = sandbox.plan(request(path.stem, {**receipt.answers["report"], "evidence": []}, tmp_path))
     for change in made.plan.changes:
         if change.path.startswith(("areal/models/", "tests/")):

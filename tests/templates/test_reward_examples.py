@@ -136,20 +136,20 @@ def test_rows_that_the_reward_raises_for_are_refused(repository, write):
 @pytest.mark.parametrize(
     ("rows", "line", "message"),
     [
-        ([{"completion": "x", "answer": "y"}, "{broken\n"], 2, "is no JSON"),
+        ([{"completion": "x", "answer": "y"}, "{broken\n"], 2, "is not JSON"),
         (["\n\n", "[1]\n"], 3, "is a list"),
         ([{"answer": "y"}], 1, "has no `completion`; its columns are answer"),
         ([{"completion": "x", "completions": "y"}], 1, "has both"),
-        ([{"completion": 5, "answer": "y"}], 1, "is no text"),
+        ([{"completion": 5, "answer": "y"}], 1, "is not text"),
         ([{"completion": "x", "answer": "y", "score": "good"}], 1, "`score` is 'good'"),
-        (['{"completion": "x", "score": NaN}\n'], 1, "NaN is no JSON value"),
+        (['{"completion": "x", "score": NaN}\n'], 1, "NaN is not a JSON value"),
         (['{"completion": "x", "score": 1e999}\n'], 1, "`score` is inf"),
         ([{"completions": ["x", "y"], "label": [1]}], 1, "has 1 scores in label"),
         ([{"completion": "x", "score": 1, "label": 1}], 1, "in score, label"),
         ([{"completion": "x", "prompt": ["p"]}], 1, "`prompt` is a list"),
         ([{"completion": "x", "prompt_ids": [1]}], 1, "a column cannot be called 'prompt_ids'"),
         ([{"completion": "x", "c" * 99: 1}], 1, "a column cannot be called"),
-        (["[" * 100_000 + "\n"], 1, "is no JSON"),
+        (["[" * 100_000 + "\n"], 1, "is not JSON"),
     ],
 )
 def test_rows_that_are_none_are_refused_with_their_line(repository, write, rows, line, message):
@@ -167,7 +167,7 @@ def test_files_and_options_that_make_no_sense_are_refused(repository, write, tmp
         ({}, {"from_examples": write([], "empty.jsonl")}, "there are no rows"),
         ({}, {"from_examples": write([{"completion": "x" * 5000}], "long.jsonl")}, "longer than 4000 characters"),
         ({}, {"max_examples": 3}, "only limits --from-examples"),
-        ({}, {"from_examples": write(LABELLED), "max_examples": 0}, "'0' is no number of rows"),
+        ({}, {"from_examples": write(LABELLED), "max_examples": 0}, "'0' is not a number of rows"),
         ({"style": "llm_judge", "model": "m"}, {"from_examples": write(LABELLED)}, "not the same every time"),
     ):
         with pytest.raises(UsageError, match=message):

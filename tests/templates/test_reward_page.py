@@ -5,26 +5,27 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tooling.cli.errors import UsageError
-from tooling.kit.kind import PrepareRequest
 from tooling.kit.names import parse_name
-from tooling.new.generators.literals import WIDTH, from_source, source_lines, text_pieces
-from tooling.new.generators.parts import checked_parts
+from tooling.new.change import Change, UnitRequest
+from tooling.new.generators.examples import WIDTH, from_source, source_lines, text_pieces
 from tooling.new.generators.patterns import checked_pattern, last_found, matches, worked_cases
-from tooling.new.generators.reward import prepare
+from tooling.new.generators.reward import checked_parts, prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(sys.executable)
 
 
 def prepared(answers, **options):
-    names = parse_name("digits")
-    return prepare(PrepareRequest(root=ROOT, names=names, answers=answers, options=options, python=PYTHON))
+    request = UnitRequest(kind="reward", name="digits", answers=answers, options=options)
+    change = Change(root=ROOT, python=PYTHON, request=request, names=parse_name("digits"))
+    return SimpleNamespace(answers=prepare(change), warnings=change.warnings)
 
 
 # --------------------------------------------------------------------------------------------------------- patterns
@@ -163,7 +164,7 @@ def test_parts_are_read(text, parts):
         ("areal.reward.nothing:f=1", "no module 'areal.reward.nothing'", "areal/reward/nothing.py"),
         ("../x:f=1", "neither a name nor a path", "my_package"),
         ('x"y=1', "neither a name nor a path", "my_package"),
-        ("{", "is no JSON", "gsm8k"),
+        ("{", "is not JSON", "gsm8k"),
         ('{"gsm8k": true}', "weight True", "name=weight"),
         ('{"gsm8k": 1, "gsm8k": 2}', "comes twice", "add"),
         ('{"gsm8k": ' + "9" * 400 + "}", "weight", "name=weight"),

@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 
 from tooling.cli.errors import NameRefusedError, UsageError
-from tooling.kit.names import Names
-from tooling.kit.project import Settings
-from tooling.kit.template.formatting import check_files, format_files
 from tooling.kit.template.manifest import load_manifest, resolve
-from tooling.kit.template.rendering import complete_answers, render, template_context
+from tooling.kit.names import Names
+from tooling.kit.template.kinds import ProjectSettings
+from tooling.kit.template.rendering import check_files, complete_answers, format_files, render, template_context
+from tooling.new.change import UnitRequest
 from tooling.new.matrix import Sandbox
-from tooling.new.unit.records import UnitRequest
-from tooling.new.unit.testing_run import run_tests
+from tooling.new.testing import run_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "templates" / "workflow"
@@ -41,7 +40,7 @@ def generated(name, package="areal", root=ROOT, **answers):
     parts = name.split("_")
     pascal = "".join(part[:1].upper() + part[1:] for part in parts)
     names = Names(name, name, pascal, name.upper(), "-".join(parts), name, " ".join(parts))
-    settings = Settings(package=package)
+    settings = ProjectSettings(package=package)
     complete = complete_answers(TEMPLATE, answers, names, settings)
     files = render(TEMPLATE, complete, names, settings)
     context = {**template_context(names, settings, "workflow"), **complete}
@@ -237,7 +236,10 @@ def test_generated_code_passes_the_other_gates(sandbox, gate):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
-    ["plain_answer", *(pytest.param(unit, marks=pytest.mark.exhaustive) for unit in ("second_try", "with_tools", "with_images"))],
+    [
+        "plain_answer",
+        *(pytest.param(unit, marks=pytest.mark.exhaustive) for unit in ("second_try", "with_tools", "with_images")),
+    ],
 )
 def test_generated_tests_find_out_workflows_that_do_the_wrong_thing(sandbox, unit):
     module = (sandbox.root / f"areal/workflow/{unit}.py").read_text()

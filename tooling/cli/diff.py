@@ -14,7 +14,7 @@ _NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 class FileChange(Protocol):
-    """What a report shows of a changed file (`tooling.kit.change.plan.Change`)."""
+    """What a report shows of a changed file (`tooling.kit.change.plan.PathChange`)."""
 
     @property
     def path(self) -> str:

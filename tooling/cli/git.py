@@ -22,7 +22,6 @@ from tooling.cli.errors import UnreachableError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from git import Repo
 
 REMOTE_SECONDS: Final = 300
 _NO_HOOKS: Final = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
@@ -72,23 +71,6 @@ class Repository:
         if not pointer.is_file():
             return self.git_dir
         return Path(os.path.normpath(self.git_dir / pointer.read_text(encoding="utf-8").strip()))
-
-    def git(self) -> Repo:
-        """GitPython's view of this work tree. Its commands see this repository even inside a git hook (which sets
-        GIT_DIR and GIT_INDEX_FILE), never refresh the index on the side, and never ask for a password."""
-        from git import Repo
-
-        repo = Repo(self.root)
-        # Recent versions of GitPython set the first two themselves.
-        repo.git.update_environment(
-            GIT_DIR=os.fspath(self.git_dir),
-            GIT_COMMON_DIR=os.fspath(self.common_dir),
-            GIT_WORK_TREE=os.fspath(self.root),
-            GIT_INDEX_FILE=os.fspath(self.git_dir / "index"),
-            GIT_OPTIONAL_LOCKS="0",
-            GIT_TERMINAL_PROMPT="0",
-        )
-        return repo
 
     def head(self) -> str | None:
         """Return the hash of the commit that is checked out; None before the first one."""

@@ -81,13 +81,18 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, fix=f"see `{self.prog} --help`")
 
 
-def add_common(parser: Parser, *, repo: str = "a folder in the repository (default: the current one)") -> None:
-    """Add what every command understands. repo: the help of --repo."""
+def add_common(
+    parser: Parser,
+    *,
+    repo: str = "a folder in the repository (default: the current one)",
+    verbose: str = "show where an error arose",
+) -> None:
+    """Add what every command understands. repo, verbose: help of these options."""
     group = parser.add_argument_group("common options")
     group.add_argument("-h", "--help", action="store_true", help="show this page")
     group.add_argument("--json", action="store_true", help="print one JSON object to stdout, all else to stderr")
     group.add_argument("--repo", type=Path, default=Path(), metavar="PATH", help=repo)
-    group.add_argument("-v", "--verbose", action="store_true", help="show where an error arose")
+    group.add_argument("-v", "--verbose", action="store_true", help=verbose)
 
 
 def add_changing(parser: Parser, *, wait: bool = True) -> None:

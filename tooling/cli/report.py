@@ -96,7 +96,7 @@ class Report:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Return the JSON object of a report; `tooling/new/cli/schemas/output.json` is its schema."""
+    """Return the JSON object of a report; `tooling/new/schemas/output.json` is its schema."""
     head: dict[str, Any] = {"ok": report.status == 0, "command": report.command, "exit_code": report.status}
     if report.problem is not None:
         problem = report.problem

@@ -1,7 +1,6 @@
-"""The records that a kind of unit (reward, dataset, ...) is described with, and that its generator page exchanges.
+"""Describes a kind of unit (reward, dataset, ...) as records.
 
-templates/reward/template.toml  -> Manifest (every string a Jinja template over names and answers)
-areal-new reward digits ...     -> PrepareRequest -> Prepared (answers that options stand for)
+templates/reward/template.toml  -> Manifest (every string a Jinja template over names and answers) -> ResolvedManifest
 """
 
 from __future__ import annotations
@@ -11,18 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
-    from tooling.kit.names import Names
-
-RegistryShape = Literal["mapping", "sequence", "all", "lazy", "import"]
+RegistryShape = Literal["mapping", "sequence", "all", "lazy"]
 """How a registry is written.
 
 mapping   NAME = {key: value} (also OrderedDict(...)); key and value become string literals
 sequence  NAME = [..] / (..) / {..} / frozenset({..}) of strings; `key` is the element, `value` unused
 all       __all__ = [..]; `key` is the element
 lazy      a mapping name -> module and __all__, changed together; `table` names the mapping
-import    a sorted block of `from <value> import <key>` lines
 """
 
 
@@ -46,6 +41,21 @@ class DocumentEntry:
     key: str
     line: str
 
+    @property
+    def shape(self) -> str:
+        """How the document is edited; with `table` and `value` a line is handled as an entry of a registry is."""
+        return "document"
+
+    @property
+    def table(self) -> str:
+        """The section."""
+        return self.section
+
+    @property
+    def value(self) -> str:
+        """The line."""
+        return self.line
+
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
@@ -63,7 +73,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class OptionEntry:
-    """A command option that is no answer itself: the generator page derives answers from it."""
+    """A command option that is not an answer itself: the generator page derives answers from it."""
 
     name: str
     """Without dashes, e.g. "from-examples"."""
@@ -71,7 +81,7 @@ class OptionEntry:
     """Name of its value in help texts; empty for an option that has none and is given or not."""
     help: str
     reports: bool = False
-    """With this option nothing is generated: the page answers with `Findings`."""
+    """With this option nothing is generated: the page reports what it found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +133,7 @@ class Manifest:
     """Names that the kind's folder needs for itself."""
     options: tuple[OptionEntry, ...] = ()
     files: tuple[Mapping[str, Any], ...] = ()
-    """Unrendered; `Manifest` users call `tooling.kit.template.manifest.resolve`."""
+    """Unrendered; `Manifest` users call `tooling.kit.kind.resolve`."""
     registry: tuple[Mapping[str, Any], ...] = ()
     documents: tuple[Mapping[str, Any], ...] = ()
     renames: Mapping[str, str] = field(default_factory=dict)
@@ -142,55 +152,6 @@ class ResolvedManifest:
     files: tuple[FileEntry, ...]
     registry: tuple[RegistryEntry, ...]
     documents: tuple[DocumentEntry, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareRequest:
-    """What a generator page gets before rendering."""
-
-    root: Path
-    names: Names
-    answers: Mapping[str, Any]
-    """Given by the user so far (questions without a given answer are missing, not defaulted)."""
-    options: Mapping[str, str]
-    """Given options of the manifest, by name without dashes ("from-examples"); "" for one without a value."""
-    python: Path
-    """Interpreter of the repository, for child processes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What a generator page found out, in place of a unit."""
-
-    text: str
-    """For people."""
-    data: Mapping[str, Any] = field(default_factory=dict)
-    """For programs: further fields of the JSON object."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """What a generator page answers."""
-
-    answers: Mapping[str, Any] = field(default_factory=dict)
-    """Further answers (JSON values); they are kept in the receipt, so that updates need neither option nor source."""
-    warnings: tuple[str, ...] = ()
-    next_steps: tuple[str, ...] = ()
-    findings: Findings | None = None
-    """Nothing is generated; this is the answer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What `finish` gets: the rendered files, lying in a folder of their own. It may return answers to render again
-    with."""
-
-    root: Path
-    folder: Path
-    """Holds the rendered files at their repository paths."""
-    answers: Mapping[str, Any]
-    names: Names
-    python: Path
 
 
 @dataclass(frozen=True, slots=True)

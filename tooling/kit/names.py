@@ -1,15 +1,18 @@
-"""A unit's name: its spellings, computed once and handed to templates as data, and the reasons to refuse it.
+"""Computes the spellings of a unit's name, and says why a name is refused or taken.
 
     parse_name("Gsm8k-Hard").snake       # "gsm8k_hard"
     parse_name("import")                 # NameRefusedError: is a word of Python; use 'custom_import'
 
     check_free(names, keys={"gsm8k"}, planned_paths=["areal/reward/digits.py"], paths=repository.files())
+    find_symbols(repository, ["digits_reward"], below="areal")      # {"digits_reward": "areal/reward/digits.py:12"}
 
-It does not know what was generated before: callers look at receipts first.
+It does not know what was generated before: callers look at receipts first. Nothing is imported to find a symbol: git
+finds the files that mention a name, `ast` tells a definition from a mention.
 """
 
 from __future__ import annotations
 
+import ast
 import builtins
 import keyword
 import re
@@ -20,11 +23,14 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ConflictError, NameRefusedError
+from tooling.cli.git import Git
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
+    from pathlib import Path
 
     from tooling.cli.git import Repository
+
 
 NAME_FIELDS = ("raw", "snake", "pascal", "const", "kebab", "key", "words")
 """Fields of `Names`, as templates know them."""
@@ -286,7 +292,7 @@ def _first_in_the_way(names: Names, planned: Collection[str], folded: dict[str, 
 def _first_defined(symbols: Collection[str], repository: Repository | None, below: str) -> _Taken | None:
     if not symbols or repository is None:
         return None
-    from tooling.kit.symbols import find_symbols
+    from tooling.kit.names import find_symbols
 
     for symbol, place in find_symbols(repository, symbols, below=below).items():
         return _Taken(f"is taken: {symbol!r} is defined at {place}", place)
@@ -319,3 +325,37 @@ def _path_collision(path: str, snake: str, folded: dict[str, str]) -> str | None
     if found is None and path.endswith(".py"):
         found = folded.get(f"{path.removesuffix('.py')}/__init__.py".casefold())
     return found
+
+
+def find_symbols(repository: Repository, symbols: Iterable[str], *, below: str = "") -> dict[str, str]:
+    """Where top-level names are defined in the repository's Python files, new ones included: {"digits_reward":
+    "areal/reward/digits.py:12"}. Only those that are found. Raises UsageError when git cannot search."""
+    wanted = sorted(set(symbols))
+    found: dict[str, str] = {}
+    patterns = [part for word in wanted for part in ("-e", word)]
+    place = f":(top,glob){below.strip('/') + '/' if below else ''}**/*.py"
+    command = ["grep", "--untracked", "-l", "-z", "-w", "-F", *patterns, "--", place]
+    for path in sorted(Git(repository.root).listed(*command, allowed=(0, 1))) if wanted else ():
+        for name, line in _definitions(repository.root / path):
+            if name in wanted:
+                found.setdefault(name, f"{path}:{line}")
+    return dict(sorted(found.items()))
+
+
+def _definitions(path: Path) -> Iterator[tuple[str, int]]:
+    """(name, line) of what a module defines at its top level; nothing for a file that is not valid Python."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node.lineno
+        elif isinstance(node, ast.Assign):
+            yield from ((name.id, node.lineno) for target in node.targets for name in _names(target))
+        elif isinstance(node, ast.AnnAssign):
+            yield from ((name.id, node.lineno) for name in _names(node.target))
+
+
+def _names(target: ast.expr) -> Iterator[ast.Name]:
+    yield from (node for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))

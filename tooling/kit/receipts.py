@@ -111,7 +111,7 @@ class Receipt:
 
 
 def receipt_path(kind: str, name: str) -> str:
-    """`.areal/receipts/<kind>/<name>.json`. Raises UsageError for parts that are no single folder or file name."""
+    """`.areal/receipts/<kind>/<name>.json`. Raises UsageError for parts that are not a single folder or file name."""
     for part in (kind, name):
         if not part or "/" in part or part.startswith("."):
             raise UsageError(f"{part!r} cannot name a unit or a kind", fix="use letters, digits and underscores")
@@ -137,9 +137,9 @@ def parse_receipt(content: bytes, path: str) -> Receipt:
         document = json.loads(content)
         json.dumps(document, ensure_ascii=False).encode()  # half a surrogate pair could never be written again
     except (ValueError, RecursionError) as error:  # numbers of 5000 digits, too
-        raise _refusal(path, f"is no JSON: {error}") from error
+        raise _refusal(path, f"is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise _refusal(path, "is no JSON object")
+        raise _refusal(path, "is not a JSON object")
     if document.get("schema") != SCHEMA:
         found = document.get("schema")
         raise UsageError(
@@ -203,7 +203,7 @@ class _Reader:
     def _names(self) -> Names:
         names = self._record(self._object(self._document, "names"), Names, "names")
         if not (names.snake.isidentifier() and names.snake.isascii()):
-            raise _refusal(self._path, f"is damaged: `names.snake` {names.snake!r} is no identifier")
+            raise _refusal(self._path, f"is damaged: `names.snake` {names.snake!r} is not an identifier")
         return names
 
     def _file(self, path: str, item: Any) -> ReceiptFile:
@@ -250,7 +250,7 @@ class _Reader:
     def _object(self, item: Mapping[str, Any], part: str) -> dict[str, Any]:
         value = item.get(part)
         if not isinstance(value, dict):
-            raise _refusal(self._path, f"is damaged: `{part}` is no object")
+            raise _refusal(self._path, f"is damaged: `{part}` is not an object")
         return value
 
     def _items(self, part: str) -> list[tuple[str, Any]]:
@@ -259,18 +259,18 @@ class _Reader:
     def _list(self, part: str) -> list[Any]:
         value = self._document.get(part)
         if not isinstance(value, list):
-            raise _refusal(self._path, f"is damaged: `{part}` is no list")
+            raise _refusal(self._path, f"is damaged: `{part}` is not a list")
         return value
 
     def _text(self, item: Mapping[str, Any], part: str) -> str:
         value = item.get(part)
         if not isinstance(value, str):
-            raise _refusal(self._path, f"is damaged: `{part}` is no text")
+            raise _refusal(self._path, f"is damaged: `{part}` is not text")
         return value
 
     def _texts(self, value: Any, part: str) -> tuple[str, ...]:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise _refusal(self._path, f"is damaged: `{part}` is no list of texts")
+            raise _refusal(self._path, f"is damaged: `{part}` is not a list of texts")
         return tuple(value)
 
     def _flag(self, item: Mapping[str, Any], part: str) -> bool:

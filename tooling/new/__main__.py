@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tooling.new.cli.main import main
+from tooling.new.command_line import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

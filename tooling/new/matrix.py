@@ -22,16 +22,17 @@ from typing import TYPE_CHECKING, Any, Final
 from tooling.cli.errors import ToolError
 from tooling.cli.git import find_repository
 from tooling.kit.change.transaction import pending, recover, transaction
-from tooling.kit.kind import RegistryEntry
-from tooling.new.unit.carry_out import carry_out
-from tooling.new.unit.context import Workspace, open_workspace
-from tooling.new.unit.generate import plan_unit
-from tooling.new.unit.records import UnitPlan, UnitRequest
-from tooling.new.unit.testing_run import run_tests
-from tooling.new.unit.undo import plan_undo
+from tooling.new.change import Change, UnitRequest
+from tooling.new.commands.generate import plan_unit
+from tooling.new.commands.undo import plan_undo
+from tooling.new.run import apply_change
+from tooling.new.testing import run_tests
+from tooling.new.workspace import Workspace, open_workspace
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tooling.kit.kind import RegistryEntry
 
 RACES: Final = 20
 """Two-process races that `two_at_once_never_mix` runs."""
@@ -91,27 +92,27 @@ class Sandbox:
                 found[os.path.relpath(path, self.root)] = (os.lstat(path).st_mode, content)
         return found
 
-    def plan(self, request: UnitRequest) -> UnitPlan:
+    def plan(self, request: UnitRequest) -> Change:
         """The plan for a request now."""
         return plan_unit(self.workspace, request)
 
-    def carry_out(self, unit: UnitPlan, observe: Callable[[str], None] | None = None) -> None:
+    def apply(self, change: Change, observe: Callable[[str], None] | None = None) -> None:
         """Apply a plan in a transaction."""
         workspace = self.workspace
         options: dict[str, Any] = {} if observe is None else {"observe": observe}
         with transaction(workspace.repository, wait_seconds=_WAIT_SECONDS, note=_quiet):
-            carry_out(workspace, unit.plan, unit.extra, **options)
+            apply_change(workspace, change, **options)
 
-    def generate(self, request: UnitRequest) -> UnitPlan:
+    def generate(self, request: UnitRequest) -> Change:
         """Plan and apply."""
         unit = self.plan(request)
-        self.carry_out(unit)
+        self.apply(unit)
         return unit
 
-    def undo(self, request: UnitRequest) -> UnitPlan:
+    def undo(self, request: UnitRequest) -> Change:
         """Plan and apply the removal."""
         unit = plan_undo(self.workspace, request.kind, request.name)
-        self.carry_out(unit)
+        self.apply(unit)
         return unit
 
 
@@ -165,7 +166,7 @@ def killed_before_any_step_it_recovers(sandbox: Sandbox, request: UnitRequest) -
     unit = sandbox.plan(request)
     repository = sandbox.workspace.repository
     number = 0
-    while _killed_before(number, lambda observe: sandbox.carry_out(unit, observe)):
+    while _killed_before(number, lambda observe: sandbox.apply(unit, observe)):
         was_pending = pending(repository)
         complete = sandbox.tree()
         recover(repository)
@@ -196,7 +197,7 @@ def registries_of_any_style_grow_by_their_lines(sandbox: Sandbox, request: UnitR
     """With CRLF, comments, another annotation or unsorted entries, a registry gains exactly the new lines - or the
     edit is refused with the line to paste."""
     unit = sandbox.plan(request)
-    entries = [item.entry for item in unit.registered if isinstance(item.entry, RegistryEntry)]
+    entries = list(unit.receipt.entries) if unit.receipt else []
     for path in sorted({entry.file for entry in entries}):
         pristine = (sandbox.root / path).read_bytes()
         mine = [entry for entry in entries if entry.file == path]
@@ -324,7 +325,7 @@ def _generate_under_lock(sandbox: Sandbox, request: UnitRequest) -> None:
     workspace = sandbox.workspace
     with transaction(workspace.repository, wait_seconds=_WAIT_SECONDS, note=_quiet):
         unit = plan_unit(workspace, request)
-        carry_out(workspace, unit.plan, unit.extra)
+        apply_change(workspace, unit)
 
 
 def _forked(action: Callable[[], None]) -> int:

@@ -13,7 +13,7 @@ import pytest
 from tooling.cli.errors import EditedSinceError
 from tooling.cli.report import Registration, Report, aligned, document, printable, write_report
 from tooling.cli.suggest import did_you_mean, nearest
-from tooling.kit.change.plan import Change
+from tooling.kit.change.plan import PathChange
 from tooling.kit.kind import CheckResult
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,7 +35,7 @@ def child(code, **options):
 def test_a_report_for_people_is_short_lines():
     report = Report(
         command="undo",
-        changes=(Change("a.py", b"1\n", None, "the function"),),
+        changes=(PathChange("a.py", b"1\n", None, "the function"),),
         registered=(Registration("registry.py", "RULES", "a", "x:y", 3, "remove"),),
         checks=(CheckResult("tests", ok=False, seconds=1.5, detail="boom\nat a.py:1"),),
         next_steps=("do it",),
@@ -81,7 +81,7 @@ def test_half_a_surrogate_pair_is_spelt_out_where_no_stream_could_write_it():
     write_report(Report(command="apply", next_steps=("say \ud800",), text="\udcff"), stream, as_json=False)
     stream.seek(0)
     assert stream.read().endswith("\\udcff\nnext:\n  say \\ud800\n")
-    hostile = Report(command="apply", changes=(Change("\x1b]0;title\x07", None, b"", "\x1b[31m"),), text="\x1b[1m")
+    hostile = Report(command="apply", changes=(PathChange("\x1b]0;title\x07", None, b"", "\x1b[31m"),), text="\x1b[1m")
     assert "\x1b" not in shown(hostile)
 
 
@@ -94,7 +94,7 @@ def test_marks_are_those_that_the_terminal_can_show(encoding, mark):
 
 
 def test_diffs_are_exact_for_programs_and_coloured_for_people():
-    change = Change("a.txt", b"old\r\n", b"new \x1b[2J\r\n", "")
+    change = PathChange("a.txt", b"old\r\n", b"new \x1b[2J\r\n", "")
     report = Report(command="x", changes=(change,), show_diff=True)
     assert "+new \x1b[2J\r\n" in shown(report)
     leader, follower = pty.openpty()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.kit.template.conditions import condition, occasion
-from tooling.kit.template.questions import Question, json_schema, refuse_unasked
+from tooling.kit.template.questions import Question, condition, json_schema, occasion, refuse_unasked
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_a_folder_in_place_of_a_file_stops_the_recovery_without_loss(make_copy):
     (root / "a.py").mkdir()
     (root / "a.py/inside").write_bytes(b"")
     for _ in range(2):
-        with pytest.raises(ConflictError, match="no regular file any more") as caught:
+        with pytest.raises(ConflictError, match="not a regular file any more") as caught:
             recover(repository)
         assert "move it away" in caught.value.fix
         assert pending(repository)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tooling.cli.diff import unified_diff
 from tooling.cli.errors import UsageError
 from tooling.cli.git import find_repository
-from tooling.kit.change.plan import Change, Plan, sha256
+from tooling.kit.change.plan import PathChange, Plan, sha256
 from tooling.kit.change.plan_file import plan_document, plan_from_document
 from tooling.kit.change.transaction import apply_plan, transaction
 
@@ -29,22 +29,22 @@ def tree(root):
 
 
 def test_a_diff_shows_new_changed_and_deleted_files():
-    changed = Change("a b.py", b"one\ntwo\n", b"one\nthree", "")
+    changed = PathChange("a b.py", b"one\ntwo\n", b"one\nthree", "")
     assert unified_diff(changed) == (
         "diff --git a/a b.py b/a b.py\n--- a/a b.py\t\n+++ b/a b.py\t\n@@ -1,2 +1,2 @@\n"
         " one\n-two\n+three\n\\ No newline at end of file\n"
     )
-    assert unified_diff(Change("n", None, b"1\n", "")) == (
+    assert unified_diff(PathChange("n", None, b"1\n", "")) == (
         "diff --git a/n b/n\nnew file mode 100644\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+1\n"
     )
-    assert unified_diff(Change("n", b"1\r\n", None, "")) == (
+    assert unified_diff(PathChange("n", b"1\r\n", None, "")) == (
         "diff --git a/n b/n\ndeleted file mode 100644\n--- a/n\n+++ /dev/null\n@@ -1 +0,0 @@\n-1\r\n"
     )
 
 
 @pytest.mark.parametrize("content", [b"\x00\x01", b"\xff\xfe"])
 def test_content_that_is_no_text_is_one_line(content):
-    diff = unified_diff(Change("x.png", b"text", content, ""))
+    diff = unified_diff(PathChange("x.png", b"text", content, ""))
     assert diff.splitlines()[-1] == "Binary file x.png differs"
     assert len(diff.splitlines()) == 2
 
@@ -89,9 +89,9 @@ def test_applying_a_plan_does_what_its_diff_does_to_git_apply(pairs):
 
 
 CHANGES = [
-    Change("a.py", b"old \xff bytes", b"new\r\n", "why"),
-    Change("sub/b.py", None, b"", "created"),
-    Change("z", "gone ü\n".encode(), None, "removed"),
+    PathChange("a.py", b"old \xff bytes", b"new\r\n", "why"),
+    PathChange("sub/b.py", None, b"", "created"),
+    PathChange("z", "gone ü\n".encode(), None, "removed"),
 ]
 
 
@@ -126,13 +126,13 @@ def change_of(**fields):
         (lambda document: document.update(format="terraform"), "'terraform'"),
         (lambda document: document.update(surprise=1), "exactly changes, extra"),
         (lambda document: document.pop("extra"), "exactly changes, extra"),
-        (lambda document: document.update(changes={}), "no list"),
+        (lambda document: document.update(changes={}), "not a list"),
         (lambda document: document["changes"].append("text"), "an object"),
         (lambda document: document["changes"].append(copy.deepcopy(document["changes"][0])), "twice"),
         (change_of(path="../outside"), "unsafe path"),
         (change_of(path="/etc/passwd"), "unsafe path"),
         (change_of(path=".git/hooks/pre-commit"), "unsafe path"),
-        (change_of(path=7), "no text"),
+        (change_of(path=7), "not text"),
         (change_of(action="create"), "does not describe"),
         (change_of(after={"sha256": sha256(b"x"), "text": "y"}), "recorded sha256"),
         (change_of(after={"sha256": sha256(b"x"), "text": 5}), "damaged"),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tooling.cli.errors import ToolError, UsageError
-from tooling.kit.template import formatting
-from tooling.kit.template.formatting import check_edited, check_files, format_files
+from tooling.kit.template import rendering as formatting
+from tooling.kit.template.rendering import check_edited, check_files, format_files
 
 if TYPE_CHECKING:
     from pathlib import Path

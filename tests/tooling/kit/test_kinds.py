@@ -86,7 +86,7 @@ def test_names_of_commands_are_refused(tmp_path, command):
 
 def test_odd_folder_names_are_refused(tmp_path):
     kind(project(tmp_path) / "scaffolds" / "My Kind")
-    with pytest.raises(UsageError, match="no name for a kind"):
+    with pytest.raises(UsageError, match="not a name for a kind"):
         discover(tmp_path)
 
 
@@ -157,7 +157,7 @@ def test_a_project_s_kind_comes_before_a_package_s(site, tmp_path):
         ("OTHER = 1\n", "cannot be loaded"),
         ("VERIFIER = 'text'\n", "names no folder"),
         (MODULE.replace('"verifier")', '"missing")'), "names no folder"),
-        (MODULE.replace('"ext_scaffolding.pages"', "3"), "no module name"),
+        (MODULE.replace('"ext_scaffolding.pages"', "3"), "not a module name"),
     ],
 )
 def test_a_damaged_package_is_named(site, module, message):

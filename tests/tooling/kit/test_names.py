@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tooling.cli.errors import ConflictError, NameRefusedError
 from tooling.cli.git import find_repository
-from tooling.kit.names import MAX_LENGTH, NAME_FIELDS, Names, check_free, fold, parse_name
-from tooling.kit.symbols import find_symbols
+from tooling.kit.names import MAX_LENGTH, NAME_FIELDS, Names, check_free, find_symbols, fold, parse_name
 
 if TYPE_CHECKING:
     from pathlib import Path

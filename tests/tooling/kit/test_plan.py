@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tooling.cli.errors import ConflictError, UsageError, WriteError
-from tooling.kit.change.plan import Change, Plan, safe_path
+from tooling.kit.change.plan import PathChange, Plan, safe_path
 
 
 def test_planning_writes_nothing_and_reads_what_it_wrote(tmp_path):
@@ -18,8 +18,8 @@ def test_planning_writes_nothing_and_reads_what_it_wrote(tmp_path):
     plan.delete("gone.txt", reason="never was there")
     assert (plan.read("a.txt"), plan.read("sub/b.txt"), plan.read("gone.txt")) == (b"new\n", b"b\n", None)
     assert plan.changes == (
-        Change("a.txt", b"old\n", b"new\n", "why"),
-        Change("sub/b.txt", None, b"b\n", "because"),
+        PathChange("a.txt", b"old\n", b"new\n", "why"),
+        PathChange("sub/b.txt", None, b"b\n", "because"),
     )
     assert [change.action for change in plan.changes] == ["modify", "create"]
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
@@ -143,7 +143,7 @@ def test_a_name_that_the_disk_cannot_hold_is_an_error_with_its_path(tmp_path):
 
 
 def test_a_plan_made_elsewhere_keeps_its_own_befores(tmp_path):
-    changes = (Change("a", b"1", None, "x"), Change("b", None, b"2", "y"))
+    changes = (PathChange("a", b"1", None, "x"), PathChange("b", None, b"2", "y"))
     assert Plan.from_changes(tmp_path, changes).changes == changes
     with pytest.raises(UsageError, match="twice"):
-        Plan.from_changes(tmp_path, [changes[0], Change("./a", None, b"", "z")])
+        Plan.from_changes(tmp_path, [changes[0], PathChange("./a", None, b"", "z")])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.kit.project import Settings, read_settings, read_template_folders
+from tooling.kit.template.kinds import ProjectSettings, read_settings, read_template_folders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def refused(root: Path, message: str) -> UsageError:
 def test_everything_can_be_said(tmp_path):
     project(tmp_path, 'package = "my.models"\ntests = "checks/unit/"\ntemplates = ["a", "b/c"]\nregister = false')
     settings = read_settings(tmp_path)
-    assert settings == Settings(package="my.models", tests="checks/unit", templates=("a", "b/c"), register=False)
+    assert settings == ProjectSettings(package="my.models", tests="checks/unit", templates=("a", "b/c"), register=False)
     assert settings.package_path == "my/models"
 
 
@@ -35,7 +35,7 @@ def test_without_a_section_the_package_is_found(tmp_path):
     for name in ("mine", "tests", "docs"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
-    assert read_settings(tmp_path) == Settings(package="mine", tests="tests", templates=(), register=True)
+    assert read_settings(tmp_path) == ProjectSettings(package="mine", tests="tests", templates=(), register=True)
 
 
 def test_areal_is_preferred(tmp_path):
@@ -63,10 +63,10 @@ def test_a_package_that_is_not_obvious_has_to_be_named(tmp_path, packages):
         ('package = "my-models"', "no import name"),
         ('package = "../areal"', "no import name"),
         ('templates = "templates"', "of type str, expected list"),
-        ("templates = [1]", "no text"),
-        ('templates = ["../elsewhere"]', "no folder of the repository"),
-        ('templates = ["/etc"]', "no folder of the repository"),
-        ('tests = ".git/hooks"', "no folder of the repository"),
+        ("templates = [1]", "not text"),
+        ('templates = ["../elsewhere"]', "not a folder of the repository"),
+        ('templates = ["/etc"]', "not a folder of the repository"),
+        ('tests = ".git/hooks"', "not a folder of the repository"),
         ('register = "yes"', "of type str, expected bool"),
     ],
 )

@@ -103,21 +103,21 @@ def test_a_unit_whose_name_is_no_file_name_has_no_receipt_path(part):
         (lambda d: d.update(schema=2), "schema 2; this areal-new reads schema 1"),
         (lambda d: d.pop("schema"), "schema None"),
         (lambda d: d.update(extra=1), "unknown parts: extra"),
-        (lambda d: d.update(kind=3), "`kind` is no text"),
+        (lambda d: d.update(kind=3), "`kind` is not text"),
         (lambda d: d.update(name="other"), "`name` 'other'"),
         (lambda d: d["names"].pop("const"), "`names` needs the texts"),
-        (lambda d: d["names"].update(snake="../x"), "`name` 'digits_hard' is not|is no identifier"),
+        (lambda d: d["names"].update(snake="../x"), "`name` 'digits_hard' is not|is not an identifier"),
         (lambda d: d["template"].update(tree=5), "`template` needs the texts"),
-        (lambda d: d.update(answers=[]), "`answers` is no object"),
+        (lambda d: d.update(answers=[]), "`answers` is not an object"),
         (lambda d: d["settings"].update(register="yes"), "`register` is neither true nor false"),
-        (lambda d: d.update(symbols="x"), "`symbols` is no list"),
+        (lambda d: d.update(symbols="x"), "`symbols` is not a list"),
         (lambda d: d["files"].update({"../../etc/passwd": {}}), "tampered with|nothing usable"),
         (lambda d: d["files"]["areal/reward/digits_hard.py"].update(sha256="abc"), "no SHA-256 of areal/reward"),
         (lambda d: d["files"]["areal/reward/digits_hard.py"].pop("todo"), "nothing usable about"),
         (lambda d: d["entries"][0].update(file="/etc/passwd"), "tampered with: `entries` has an unsafe path"),
         (lambda d: d["entries"][0].update(shape="regex"), "unknown shape 'regex'"),
         (lambda d: d["documents"][0].update(file="docs/../../x"), "tampered with: `documents`"),
-        (lambda d: d.update(documents={}), "`documents` is no list"),
+        (lambda d: d.update(documents={}), "`documents` is not a list"),
     ],
 )
 def test_a_damaged_receipt_is_refused_by_the_part_that_is_wrong(tmp_path, change, message):
@@ -142,7 +142,7 @@ def test_no_receipt_can_name_a_file_outside_the_repository(tmp_path, path):
     "content", [b"", b"{", b"[]", b"\xff", b'"text"', b"[" * 100_000, b"1" * 5000, b'{"a": "\\ud800"}']
 )
 def test_a_file_that_is_no_object_is_refused(content):
-    with pytest.raises(UsageError, match="is no JSON"):
+    with pytest.raises(UsageError, match="is not JSON"):
         parse_receipt(content, RECEIPT.path)
 
 

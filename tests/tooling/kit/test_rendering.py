@@ -12,11 +12,11 @@ import pytest
 
 from tooling.cli.errors import UsageError
 from tooling.kit.names import parse_name
-from tooling.kit.project import Settings
+from tooling.kit.template.kinds import ProjectSettings
 from tooling.kit.template.rendering import complete_answers, render, template_context
 
 NAMES = parse_name("Gsm8k-Hard")
-SETTINGS = Settings(package="my.models", tests="checks", templates=())
+SETTINGS = ProjectSettings(package="my.models", tests="checks", templates=())
 QUESTIONS = "_subdirectory: template\n_templates_suffix: .jinja\nstyle: {type: str, default: exact}\n"
 
 
@@ -150,10 +150,10 @@ sys.addaudithook(lambda name, args: name in watched and started.append(args))
 from pathlib import Path
 import copier
 from tooling.kit.names import parse_name
-from tooling.kit.project import Settings
+from tooling.kit.template.kinds import ProjectSettings
 from tooling.kit.template.rendering import render
 started.clear()
-print(sorted(render(Path(sys.argv[1]), {}, parse_name("x"), Settings())), started)
+print(sorted(render(Path(sys.argv[1]), {}, parse_name("x"), ProjectSettings())), started)
 """
 
 

@@ -180,7 +180,7 @@ def test_a_tree_that_lost_a_file_is_not_restored_in_part(repository, tmp_path):
 
 @pytest.mark.parametrize("tree", ["", "HEAD", "--output=/tmp/x", "a" * 39, "A" * 40, "0" * 40 + "\n"])
 def test_only_hashes_are_taken(repository, tmp_path, tree):
-    with pytest.raises(UsageError, match="no hash"):
+    with pytest.raises(UsageError, match="not a hash"):
         restore_tree(repository, tree, tmp_path / "back")
 
 

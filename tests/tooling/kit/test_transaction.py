@@ -198,7 +198,7 @@ def test_whatever_is_raised_before_any_step_everything_is_taken_back_at_once(rep
         if expected is WriteError:
             assert "No space left on device" in str(caught.value)
             assert "free some space" in caught.value.fix
-    # Past the end of the apply there is nothing to take back, and an error while tidying up is no failure.
+    # Past the end of the apply there is nothing to take back, and an error while tidying up is not a failure.
     if isinstance(error, OSError):
         apply_plan(repository, example_plan(repository), observe=Stop(ending + 1, error))
         assert snapshot(repository.root) == applied

@@ -111,7 +111,7 @@ def test_every_option_of_a_command_is_in_the_table_or_left_out_for_a_reason():
 
 
 def options_of_questions(kind):
-    page = help_page("tooling.new.cli.main:main", (kind,))
+    page = help_page("tooling.new.command_line:main", (kind,))
     part = page.partition("questions of")[2].partition("options about")[0]
     exposed = {each.option for row in ROWS if row.name == "new_apply" for each in row.parameters}
     return options_in(part) - exposed

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tooling.cli.parser import split
 from tooling.kit.change.transaction import transaction
-from tooling.new.unit.carry_out import carry_out
-from tooling.new.unit.context import open_workspace
-from tooling.new.unit.generate import plan_unit
-from tooling.new.unit.records import UnitRequest
+from tooling.new.change import UnitRequest
+from tooling.new.command_line import VALUE_OPTIONS, answer
+from tooling.new.commands.generate import plan_unit
+from tooling.new.run import apply_change
+from tooling.new.workspace import open_workspace
 
 PROJECT = {
     "pyproject.toml": """\
@@ -184,6 +188,19 @@ class World:
                 found[path.relative_to(self.root).as_posix()] = (path.stat().st_mode, content)
         return found
 
+    def call(self, *words):
+        """The report of a command, called in this process."""
+        return answer(split([*map(str, words), "--repo", str(self.root)], VALUE_OPTIONS))
+
+    def units(self, *words):
+        """What `areal-new status` says of the units, with its JSON objects as namespaces."""
+        return self.as_namespaces(self.call("status", *words).data["units"])
+
+    @staticmethod
+    def as_namespaces(data):
+        """JSON values, with attributes in place of keys."""
+        return json.loads(json.dumps(data), object_hook=lambda item: SimpleNamespace(**item))
+
     @property
     def workspace(self):
         return open_workspace(self.root)
@@ -191,14 +208,15 @@ class World:
     def plan(self, name="half_off", *, register=True, **answers):
         return plan_unit(self.workspace, UnitRequest(kind="rule", name=name, answers=answers, register=register))
 
-    def carry_out(self, unit_plan, **options):
+    def apply(self, change, **options):
         workspace = self.workspace
         with transaction(workspace.repository, wait_seconds=5, note=print):
-            return carry_out(workspace, unit_plan.plan, unit_plan.extra, **options)
+            apply_change(workspace, change, **options)
+        return change
 
     def generate(self, name="half_off", **answers):
         unit_plan = self.plan(name, **answers)
-        self.carry_out(unit_plan)
+        self.apply(unit_plan)
         return unit_plan
 
 

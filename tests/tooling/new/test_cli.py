@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from tooling.cli.git import find_repository
+from tooling.cli.parser import split
 from tooling.kit.change.lock import repository_lock
-from tooling.new.cli.arguments import split
-from tooling.new.cli.command_table import COMMANDS
-from tooling.new.cli.main import EXIT_CODES, main
+from tooling.new.command_line import COMMANDS, EXIT_CODES, VALUE_OPTIONS, main
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
@@ -59,7 +58,7 @@ def call(capsys, world, *words):
     ],
 )
 def test_the_command_is_found_among_options(words, word, rest):
-    found = split(words)
+    found = split(words, VALUE_OPTIONS)
     assert (found.word, list(found.rest)) == (word, rest)
 
 
@@ -347,8 +346,10 @@ def test_an_existing_plan_file_is_replaced_only_with_force(capsys, world, tmp_pa
         ("tests", "all", "tests"),
         ("registered", [{"type": "shell"}], "registered"),
         ("kept", [{"path": 1}], "kept"),
-        ("carry_out", {"backups": ["../../x"]}, ".."),
-        ("carry_out", [], "carry_out"),
+        ("backups", ["../../x"], ".."),
+        ("backups", [".git/config"], ".git"),
+        ("backups", "x", "backups"),
+        ("templates", [{"kind": 1, "tree": "x"}], "templates"),
         ("commit", None, "commit"),
     ],
 )

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.new.cli.command_table import COMMANDS
-from tooling.new.cli.main import main
+from tooling.new.command_line import COMMANDS, main
 
 BASH = """
 source {script}

@@ -5,38 +5,37 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
-from dataclasses import replace
 
 import pytest
 
 from tooling.cli.errors import UsageError
 from tooling.kit.receipts import read_receipt
 from tooling.kit.template.kinds import KindSource
-from tooling.kit.template.manifest import load_manifest
-from tooling.new.unit.generate import plan_unit
-from tooling.new.unit.pages import load_page, refused_page
-from tooling.new.unit.records import UnitRequest
-from tooling.new.unit.rename import plan_rename
-from tooling.new.unit.update import plan_update
+from tooling.new.change import UnitRequest
+from tooling.new.commands.generate import plan_unit
+from tooling.new.commands.rename import plan_rename
+from tooling.new.commands.update import plan_update
+from tooling.new.rendering import prepare
 
 PAGE = """
 from tooling.cli.errors import UsageError
-from tooling.kit.kind import Prepared
 
 CALLS = []
 
 
-def prepare(request):
-    CALLS.append(("prepare", dict(request.answers), dict(request.options)))
-    if "from" not in request.options:
-        return Prepared()
-    percent = int(open(request.options["from"], encoding="utf-8").read())
-    return Prepared(answers={"percent": percent}, warnings=("read a file",), next_steps=("look at it",))
+def prepare(change):
+    options = change.request.options
+    CALLS.append(("prepare", dict(change.request.answers), dict(options)))
+    if "from" not in options:
+        return {}
+    change.warnings.append("read a file")
+    change.next_steps.append("look at it")
+    return {"percent": int(open(options["from"], encoding="utf-8").read())}
 
 
-def finish(stage):
-    rendered = (stage.folder / f"shop/rules/{stage.names.snake}.py").read_text(encoding="utf-8")
-    CALLS.append(("finish", sorted(path.name for path in stage.folder.rglob("*.py")), stage.root.name))
+def finish(change, answers, folder):
+    rendered = (folder / f"shop/rules/{change.names.snake}.py").read_text(encoding="utf-8")
+    CALLS.append(("finish", sorted(path.name for path in folder.rglob("*.py")), change.root.name))
     return {"count": len(rendered.splitlines())}
 """
 
@@ -90,11 +89,11 @@ def plan(world, tmp_path, **answers):
 
 def test_the_page_of_an_installed_package_derives_answers_and_sees_the_rendered_files(world, installed, tmp_path):
     unit = plan(world, tmp_path, style="rounded")
-    world.carry_out(unit)
+    world.apply(unit)
     assert "(100 - 40)" in world.read("shop/rules/half_off.py")
     assert "LINES = 15" in world.read("shop/rules/half_off.py")
-    assert unit.warnings == ("read a file",)
-    assert unit.next_steps == ("use rule=half_off", "look at it")
+    assert unit.warnings == ["read a file"]
+    assert unit.next_steps == ["use rule=half_off", "look at it"]
     receipt = read_receipt(world.root, "ruled", "half_off")
     assert (receipt.answers["percent"], receipt.answers["count"]) == (40, 15)
     assert receipt.template.origin == "package:ruler"
@@ -105,31 +104,30 @@ def test_the_page_of_an_installed_package_derives_answers_and_sees_the_rendered_
 
 
 def test_an_update_needs_neither_the_option_nor_its_file(world, installed, tmp_path):
-    world.carry_out(plan(world, tmp_path))
+    world.apply(plan(world, tmp_path))
     (tmp_path / "percent.txt").unlink()
     template = installed / "ruled/template/{{ package_path }}/rules/{{ snake }}.py.jinja"
     template.write_text(template.read_text(encoding="utf-8").replace("percent off", "percent away"), encoding="utf-8")
     world.edit("shop/rules/half_off.py", "return result", "return abs(result)")
     unit = plan_update(world.workspace, "ruled", "half_off")
-    world.carry_out(unit)
+    world.apply(unit)
     assert unit.exit_code == 0
     assert "Takes 40 percent away." in world.read("shop/rules/half_off.py")
     assert "return abs(result)" in world.read("shop/rules/half_off.py")
 
 
 def test_an_update_follows_a_page_that_derives_otherwise_now(world, installed, tmp_path, monkeypatch):
-    world.carry_out(plan(world, tmp_path))
+    world.apply(plan(world, tmp_path))
     world.edit("shop/rules/half_off.py", "return result", "return abs(result)")
     assert not plan_update(world.workspace, "ruled", "half_off").plan
     derive = importlib.import_module("ruler_page").prepare
 
-    def changed(request):
-        found = derive(request)
-        return replace(found, answers={**found.answers, "percent": request.answers["percent"] // 2})
+    def changed(change):
+        return {**derive(change), "percent": change.request.answers["percent"] // 2}
 
     monkeypatch.setattr("ruler_page.prepare", changed)
     unit = plan_update(world.workspace, "ruled", "half_off")
-    world.carry_out(unit)
+    world.apply(unit)
     assert unit.exit_code == 0
     assert "(100 - 20)" in world.read("shop/rules/half_off.py")
     assert "return abs(result)" in world.read("shop/rules/half_off.py")
@@ -139,18 +137,18 @@ def test_an_update_follows_a_page_that_derives_otherwise_now(world, installed, t
 
 
 def test_an_update_can_read_new_data_by_the_option(world, installed, tmp_path):
-    world.carry_out(plan(world, tmp_path))
+    world.apply(plan(world, tmp_path))
     (tmp_path / "other.txt").write_text("70", encoding="utf-8")
     unit = plan_update(world.workspace, "ruled", "half_off", options={"from": str(tmp_path / "other.txt")})
-    world.carry_out(unit)
+    world.apply(unit)
     assert "(100 - 70)" in world.read("shop/rules/half_off.py")
     assert "read a file" in unit.warnings
 
 
 def test_a_rename_runs_no_page(world, installed, tmp_path):
-    world.carry_out(plan(world, tmp_path))
+    world.apply(plan(world, tmp_path))
     before = len(calls())
-    world.carry_out(plan_rename(world.workspace, "ruled", "half_off", "half_price"))
+    world.apply(plan_rename(world.workspace, "ruled", "half_off", "half_price"))
     assert len(calls()) == before
     assert "LINES = 14" in world.read("shop/rules/half_price.py")
 
@@ -158,7 +156,7 @@ def test_a_rename_runs_no_page(world, installed, tmp_path):
 def test_an_error_of_the_page_reaches_the_caller_and_nothing_is_written(world, installed, tmp_path):
     page = (installed / "ruler_page.py").read_text(encoding="utf-8")
     refusing = page.replace(
-        "    percent = int(", '    raise UsageError("row 3 is odd", where="--from")\n    percent = int('
+        "    change.warnings", '    raise UsageError("row 3 is odd", where="--from")\n    change.warnings'
     )
     (installed / "ruler_page.py").write_text(refusing, encoding="utf-8")
     before = world.tree()
@@ -193,15 +191,16 @@ def test_a_byte_for_byte_copy_of_a_built_in_template_has_the_built_in_page(world
     built_in = tmp_path / "built_in"
     source = with_page(world, "rule")
     shutil.copytree(source.folder, built_in / "rule")
-    monkeypatch.setattr("tooling.kit.template.kinds.built_in_folder", lambda: built_in)
+    monkeypatch.setattr("tooling.new.rendering.built_in_folder", lambda: built_in)
     (tmp_path / "site").mkdir()
     (tmp_path / "site/ruler_page.py").write_text(PAGE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    manifest = load_manifest(source.folder)
-    assert refused_page(source, manifest) == ""
-    assert load_page(source, manifest).prepare is not None
+    workspace = world.workspace
+    change = workspace.change(UnitRequest(kind="rule", name="half_off"))
+    _, finish = prepare(workspace, source, change)
+    assert finish is not None
     sys.modules.pop("ruler_page")
     world.edit(world.module_template, "percent off", "percent away")
-    assert refused_page(source, manifest) == "ruler_page"
-    assert load_page(source, manifest).prepare is None
+    assert prepare(workspace, source, change) == ({}, None)
+    assert change.warnings == ["the page ruler_page was not run: a project's own template is data"]
     assert "ruler_page" not in sys.modules

@@ -16,10 +16,10 @@ from tooling.cli.errors import (
 )
 from tooling.kit.change.transaction import recover, transaction
 from tooling.kit.receipts import read_receipt
-from tooling.new.unit.context import open_workspace
-from tooling.new.unit.generate import plan_unit
-from tooling.new.unit.records import UnitRequest
-from tooling.new.unit.testing_run import run_tests, staged_tests
+from tooling.new.change import UnitRequest
+from tooling.new.commands.generate import plan_unit
+from tooling.new.testing import run_tests, staged_tests
+from tooling.new.workspace import open_workspace
 
 MODULE = "shop/rules/half_off.py"
 TEST = "tests/test_half_off.py"
@@ -40,16 +40,16 @@ def test_a_unit_is_four_changes_and_one_line_in_each_shared_file(world):
         ("modify", REGISTRY),
         ("create", TEST),
     ]
-    world.carry_out(unit)
+    world.apply(unit)
     assert world.git("diff", "--numstat").splitlines() == ["1\t0\tdocs/extensions.md", f"1\t0\t{REGISTRY}"]
     assert '    "half_off": "shop.rules.half_off:half_off_rule",\n' in world.read(REGISTRY)
     assert "| `half_off` | half off, a rule |\n" in world.read("docs/extensions.md")
-    assert [(item.entry.key, item.line, item.action) for item in unit.registered] == [
+    assert [(item.key, item.line, item.action) for item in unit.registered] == [
         ("half_off", 8, "add"),
         ("half_off", 7, "add"),
     ]
     assert unit.commit == "feat(rules): add half-off"
-    assert unit.next_steps == ("use rule=half_off",)
+    assert unit.next_steps == ["use rule=half_off"]
     assert unit.exit_code == 0
 
 
@@ -73,10 +73,10 @@ def test_generated_files_pass_the_gates_and_their_own_tests(world):
 
 def test_staged_tests_prove_a_plan_that_was_not_applied(world):
     unit = world.plan()
-    assert staged_tests(world.workspace.repository, unit.plan, unit.tests).ok
+    assert staged_tests(world.workspace.repository, unit.plan, unit.tests, python=world.workspace.python).ok
     world.edit(world.test_template, "200.0 - 2.0", "1.0 - 2.0")
     broken = world.plan()
-    result = staged_tests(world.workspace.repository, broken.plan, broken.tests)
+    result = staged_tests(world.workspace.repository, broken.plan, broken.tests, python=world.workspace.python)
     assert not result.ok
     assert "test_half_off_takes_its_share_off" in result.detail
     assert not (world.root / MODULE).exists()
@@ -98,8 +98,8 @@ def test_the_same_request_a_second_time_is_an_empty_plan(world):
     world.generate()
     again = world.plan("Half-Off")
     assert not again.plan
-    assert again.warnings == ()
-    assert again.registered == ()
+    assert again.warnings == []
+    assert again.registered == []
 
 
 def test_other_answers_for_a_unit_that_exists_are_refused_with_the_way_to_change_them(world):
@@ -114,7 +114,7 @@ def test_an_edited_file_is_kept_by_a_second_run(world):
     world.edit(MODULE, "return result", "return max(result, 0.0)")
     again = world.plan()
     assert not again.plan
-    assert again.warnings == (f"{MODULE} was edited since it was generated and is kept as it is",)
+    assert again.warnings == [f"{MODULE} was edited since it was generated and is kept as it is"]
 
 
 def test_a_second_run_restores_what_is_gone(world):
@@ -137,7 +137,7 @@ def test_a_second_run_after_the_template_changed_points_to_update(world):
 def test_without_registering_only_the_files_and_the_receipt_are_made(world):
     unit = world.plan(register=False)
     assert [change.path for change in unit.plan.changes] == [RECEIPT, MODULE, TEST]
-    world.carry_out(unit)
+    world.apply(unit)
     assert read_receipt(world.root, "rule", "half_off").entries == ()
     assert not world.plan(register=False).plan
     assert [change.path for change in world.plan().plan.changes] == [RECEIPT, "docs/extensions.md", REGISTRY]
@@ -262,7 +262,7 @@ def test_everything_works_from_a_folder_inside(world):
 def test_a_run_that_ends_at_any_step_is_rolled_back_completely_or_was_complete(world):
     before = world.tree()
     steps: list[str] = []
-    world.carry_out(world.plan(), observe=steps.append)
+    world.apply(world.plan(), observe=steps.append)
     after = world.tree()
     take_back(world)
     assert world.tree() == before
@@ -295,7 +295,7 @@ def end_at_step(world, number):
         if next(count) == number:
             os._exit(9)
 
-    world.carry_out(world.plan(), observe=observe)
+    world.apply(world.plan(), observe=observe)
     os._exit(1)
 
 
@@ -307,7 +307,7 @@ def test_an_error_while_writing_leaves_the_tree_as_it_was(world):
             raise Killed
 
     with pytest.raises(Killed):
-        world.carry_out(world.plan(), observe=observe)
+        world.apply(world.plan(), observe=observe)
     assert world.tree() == before
 
 
@@ -337,15 +337,15 @@ def test_a_registry_that_an_entry_would_spoil_is_left_alone(world):
     assert caught.value.where == REGISTRY
     assert [check.name for check in caught.value.checks] == ["ruff-check"]
     assert world.tree() == before
-    world.carry_out(world.plan("takes_a_third_of_the_price_off", register=False))
+    world.apply(world.plan("takes_a_third_of_the_price_off", register=False))
     assert world.git("diff", "--numstat") == ""
 
 
 def test_what_a_registry_failed_before_is_not_the_fault_of_an_entry(world):
     world.edit(REGISTRY, '"""Which', 'import os\n\nX  =  1\n"""Which')
     unit = world.plan()
-    assert unit.warnings == ()
-    world.carry_out(unit)
+    assert unit.warnings == []
+    world.apply(unit)
 
 
 def test_an_entry_that_spoils_only_the_layout_is_a_warning(world):
@@ -354,4 +354,4 @@ def test_an_entry_that_spoils_only_the_layout_is_a_warning(world):
     world.edit("pyproject.toml", '"E", ', "")
     unit = world.plan("half")
     assert any(f"ruff-format of {REGISTRY}" in warning for warning in unit.warnings)
-    world.carry_out(unit)
+    world.apply(unit)

@@ -14,12 +14,11 @@ import pytest
 
 from tooling.cli.git import find_repository
 from tooling.kit.change.lock import repository_lock
-from tooling.new.cli.command_table import COMMANDS
-from tooling.new.cli.main import EXIT_CODES, main
+from tooling.new.command_line import COMMANDS, EXIT_CODES, main
 from tooling.new.commands import kinds as kinds_command
 
 ROOT = Path(__file__).resolve().parents[3]
-SCHEMA = json.loads((ROOT / "tooling/new/cli/schemas/output.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "tooling/new/schemas/output.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 COMMAND = [sys.executable, "-m", "tooling.new"]
@@ -116,7 +115,6 @@ def test_what_child_processes_print_does_not_reach_stdout(world):
 
 def test_every_command_answers_with_one_object(world, tmp_path, capsys):
     plan = tmp_path / "plan.json"
-    world.write("shop/dispatch.py", DISPATCH)
     calls = [
         ("rule", "first", "--no-test"),
         ("rule", "first", "--no-test"),
@@ -138,8 +136,6 @@ def test_every_command_answers_with_one_object(world, tmp_path, capsys):
         ("rename", "rule", "first", "third", "--no-test"),
         ("undo", "rule", "third", "--dry-run", "--diff"),
         ("undo", "rule", "third"),
-        ("migrate-registry", "shop/dispatch.py", "--dry-run", "--diff"),
-        ("migrate-registry", "shop/dispatch.py"),
         ("recover",),
         ("--version",),
         ("--help",),
@@ -150,24 +146,6 @@ def test_every_command_answers_with_one_object(world, tmp_path, capsys):
         found = checked(capsys.readouterr().out, 0)
         assert (code, bool(found["command"])) == (0, True), words
     assert {words[0] for words in calls} >= set(COMMANDS)
-
-
-DISPATCH = '''\
-"""Chooses."""
-
-
-def choose(name):
-    """One of them."""
-    if name == "square":
-        from shop.shapes import square
-
-        return square
-    elif name == "circle":
-        from shop.shapes import circle
-
-        return circle
-    raise ValueError(f"unknown {name}")
-'''
 
 
 # ------------------------------------------------------------------------------------------------ every other exit code

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from tooling.cli.errors import ChecksFailedError
-from tooling.kit.change.plan import Plan
 from tooling.kit.kind import RegistryEntry
-from tooling.new.unit.registration import register
+from tooling.new.change import Change, UnitRequest
+from tooling.new.registration import register
 
 TABLE = 'RULES = {\n    "free": "shop:free",\n    "zero": "shop:zero",\n}\n'
 
 
 def test_every_entry_is_reported_where_it_stands_in_the_end(tmp_path):
     (tmp_path / "registry.py").write_text(TABLE, encoding="utf-8")
-    plan = Plan(tmp_path)
+    change = Change(root=tmp_path, python=tmp_path, request=UnitRequest(kind="rule", name="half"))
     keys = ["tenth", "half", "third"]
     entries = [RegistryEntry("registry.py", "mapping", "RULES", key, f"shop:{key}") for key in keys]
-    done = register(plan, entries, ())
-    lines = plan.read("registry.py").decode().splitlines()
-    assert [lines[item.line - 1].split('"')[1] for item in done.registered] == keys
-    (change,) = plan.changes
-    assert change.reason == "register tenth, half, third in RULES"
+    register(change, entries)
+    lines = change.plan.read("registry.py").decode().splitlines()
+    assert [lines[item.line - 1].split('"')[1] for item in change.registered] == keys
+    (changed,) = change.plan.changes
+    assert changed.reason == "register tenth, half, third in RULES"
 
 
 def test_an_entry_that_the_registrys_gates_would_refuse_is_not_made(world):

@@ -8,11 +8,10 @@ import pytest
 
 from tooling.cli.errors import ConflictError, NameRefusedError, UsageError
 from tooling.kit.receipts import read_receipt, read_receipts
-from tooling.new.unit.references import Rewriting
-from tooling.new.unit.rename import plan_rename
-from tooling.new.unit.status import all_status
-from tooling.new.unit.testing_run import run_tests
-from tooling.new.unit.undo import plan_undo
+from tooling.new.commands.rename import plan_rename
+from tooling.new.commands.undo import plan_undo
+from tooling.new.merging import Rewriting
+from tooling.new.testing import run_tests
 
 OLD, NEW = "shop/rules/half_off.py", "shop/rules/half_price.py"
 OLD_TEST, NEW_TEST = "tests/test_half_off.py", "tests/test_half_price.py"
@@ -21,14 +20,14 @@ REGISTRY = "shop/rules/registry.py"
 
 def rename(world, old="half_off", new="half_price", **options):
     unit = plan_rename(world.workspace, "rule", old, new, **options)
-    world.carry_out(unit)
+    world.apply(unit)
     return unit
 
 
 def test_a_renamed_unit_is_as_if_it_had_been_generated_under_the_new_name(world):
     world.generate("half_price")
     expected = world.tree()
-    world.carry_out(plan_undo(world.workspace, "rule", "half_price"))
+    world.apply(plan_undo(world.workspace, "rule", "half_price"))
     world.generate("half_off")
     unit = rename(world)
     assert world.tree() == expected
@@ -60,7 +59,7 @@ def test_registry_docs_and_receipt_move(world):
     assert "half_off" not in world.read(REGISTRY)
     assert "half_off" not in world.read("docs/extensions.md")
     assert [receipt.name for receipt in read_receipts(world.root)] == ["half_price"]
-    assert [status.state for status in all_status(world.workspace)] == ["clean"]
+    assert [status.state for status in world.units()] == ["clean"]
 
 
 def test_renaming_there_and_back_changes_nothing(world):
@@ -75,7 +74,7 @@ def test_a_renamed_unit_can_be_undone_to_a_clean_tree(world):
     before = world.tree()
     world.generate()
     rename(world)
-    world.carry_out(plan_undo(world.workspace, "rule", "half_price"))
+    world.apply(plan_undo(world.workspace, "rule", "half_price"))
     assert world.tree() == before
 
 
@@ -147,20 +146,20 @@ def test_what_an_undo_took_out_does_not_come_back_under_the_new_name(world):
     world.generate()
     registry, page = world.read("shop/rules/registry.py"), world.read("docs/extensions.md")
     world.edit("shop/rules/half_off.py", "return result", "return result + 0.0")
-    world.carry_out(plan_undo(world.workspace, "rule", "half_off"))
+    world.apply(plan_undo(world.workspace, "rule", "half_off"))
     before = world.read("shop/rules/registry.py"), world.read("docs/extensions.md")
     assert before != (registry, page)
     unit = plan_rename(world.workspace, "rule", "half_off", "third_off")
-    world.carry_out(unit)
+    world.apply(unit)
     assert (world.read("shop/rules/registry.py"), world.read("docs/extensions.md")) == before
-    assert (unit.registered, unit.receipt.entries, unit.receipt.documents) == ((), (), ())
+    assert (unit.registered, unit.receipt.entries, unit.receipt.documents) == ([], (), ())
 
 
 def test_an_entry_that_stood_there_before_gets_one_beside_it(world):
     line = '    "half_off": "shop.rules.half_off:half_off_rule",\n'
     world.edit("shop/rules/registry.py", '    "zero"', line + '    "zero"')
     world.generate()
-    world.carry_out(plan_rename(world.workspace, "rule", "half_off", "third_off"))
+    world.apply(plan_rename(world.workspace, "rule", "half_off", "third_off"))
     assert line in world.read("shop/rules/registry.py"), "it is not ours to remove"
     assert '"third_off": "shop.rules.third_off:third_off_rule"' in world.read("shop/rules/registry.py")
 
@@ -227,17 +226,16 @@ def test_without_the_old_template_the_message_says_what_to_do(world):
 
 def test_words_are_replaced_whole_and_all_at_once():
     change = Rewriting({"a_rule": "b_rule", "b_rule": "c_rule", "shop.a": "shop.b"}, key="a")
-    assert change.apply("a_rule b_rule a_rules x_a_rule shop.a.a_rule myshop.a shop.ab") == (
-        "b_rule c_rule a_rules x_a_rule shop.b.b_rule myshop.a shop.ab"
-    )
+    text = b"a_rule b_rule a_rules x_a_rule shop.a.a_rule myshop.a shop.ab"
+    assert change.apply_bytes(text) == b"b_rule c_rule a_rules x_a_rule shop.b.b_rule myshop.a shop.ab"
     assert change.apply_bytes(b"\xff a_rule") == b"\xff a_rule"
 
 
 @pytest.mark.parametrize("line", ['x["a"]', "rule=a", "rule: a", "`a`", "from shop import a"])
 def test_a_key_counts_where_it_is_a_value(line):
-    assert Rewriting({}, key="a").mentioned(line)
+    assert Rewriting({}, key="a").is_mentioned(line)
 
 
 @pytest.mark.parametrize("line", ["a dog", "x: a.b", "f(a)", "y = a_b", "import ab"])
 def test_a_key_does_not_count_as_an_ordinary_word(line):
-    assert not Rewriting({}, key="a").mentioned(line)
+    assert not Rewriting({}, key="a").is_mentioned(line)

@@ -8,28 +8,27 @@ from pathlib import Path
 import pytest
 
 from tooling.kit.template import kinds
-from tooling.new.cli.command_table import COMMANDS
+from tooling.new.command_line import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[3]
 
 OURS = {
     "tooling",
+    "tooling.cli",
+    "tooling.cli.errors",
+    "tooling.cli.git",
+    "tooling.cli.parser",
+    "tooling.cli.report",
+    "tooling.cli.run",
+    "tooling.cli.suggest",
+    "tooling.cli.toml",
     "tooling.kit",
     "tooling.kit.change",
-    "tooling.kit.template",
-    "tooling.cli.toml",
-    "tooling.new.cli",
-    "tooling.cli.errors",
-    "tooling.kit.template.kinds",
     "tooling.kit.change.plan",
-    "tooling.kit.project",
-    "tooling.cli.git",
-    "tooling.cli.suggest",
+    "tooling.kit.template.kinds",
+    "tooling.kit.template",
     "tooling.new",
-    "tooling.new.cli.arguments",
-    "tooling.new.cli.main",
-    "tooling.new.cli.command_table",
-    "tooling.new.cli.lookup",
+    "tooling.new.command_line",
 }
 STANDARD = {
     "argparse",
@@ -83,7 +82,7 @@ PROGRAM = """
 import json, sys
 before = set(sys.modules)
 sys.argv = ["areal-new", *{words!r}]
-from tooling.new.cli.main import main
+from tooling.new.command_line import main
 code = main()
 sys.stderr.write(json.dumps([code, sorted(set(sys.modules) - before)]))
 """

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.new.unit.context import open_workspace
-from tooling.new.unit.explain import Marker, explain, find_markers
-from tooling.new.unit.status import all_status
+from tooling.new.commands.explain import explain, find_markers
+from tooling.new.workspace import open_workspace
 
 ROOT = Path(__file__).resolve().parents[3]
 MODULE = "shop/rules/half_off.py"
@@ -19,12 +18,12 @@ REGISTRY = "shop/rules/registry.py"
 
 
 def status(world):
-    (found,) = all_status(world.workspace, "rule", "half_off")
+    (found,) = world.units("rule", "half_off")
     return found
 
 
 def test_a_fresh_unit_is_clean(world):
-    assert all_status(world.workspace) == []
+    assert world.units() == []
     world.generate()
     found = status(world)
     assert (found.state, found.template) == ("clean", "current")
@@ -71,30 +70,33 @@ def test_a_link_in_the_place_of_a_file_is_an_edit(world):
 def test_units_are_listed_by_kind_and_name(world):
     world.generate("half_off")
     world.generate("fifth_off")
-    assert [unit.name for unit in all_status(world.workspace)] == ["fifth_off", "half_off"]
-    assert all_status(world.workspace, "reward") == []
+    assert [unit.name for unit in world.units()] == ["fifth_off", "half_off"]
+    assert world.units("reward") == []
     with pytest.raises(UsageError, match="fourth_off"):
-        all_status(world.workspace, "rule", "fourth_off")
+        world.units("rule", "fourth_off")
 
 
 def test_a_generated_unit_is_explained_from_its_receipt_and_files(world):
     world.generate(percent=25)
     world.write(MODULE, world.read(MODULE) + "# FIXME: fractions\n")
-    explanation = explain(world.workspace, "rule", "Half-Off")
+    explanation = world.as_namespaces(explain(world.workspace, "rule", "Half-Off"))
     assert (explanation.generated, explanation.name, explanation.summary) == (True, "half_off", "a rule on prices")
     module, test = explanation.files
     assert (module.path, module.purpose, module.state) == (MODULE, "the rule half off", "edited")
     assert module.contract == "shop/rules/free.py:4:free_rule"
-    assert module.todo == ("say what the rule is for",)
-    assert module.markers == (Marker(3, "TODO: say what half off is for"), Marker(12, "FIXME: fractions"))
-    assert (test.test, test.contract, test.markers) == (True, "", ())
-    assert explanation.answers["percent"] == 25
+    assert module.todo == ["say what the rule is for"]
+    assert [(marker.line, marker.text) for marker in module.markers] == [
+        (3, "TODO: say what half off is for"),
+        (12, "FIXME: fractions"),
+    ]
+    assert (test.test, test.contract, test.markers) == (True, "", [])
+    assert explanation.answers.percent == 25
     assert [entry.key for entry in explanation.entries] == ["half_off"]
 
 
 def test_a_unit_that_is_not_there_is_explained_from_its_template(world):
     before = world.tree()
-    explanation = explain(world.workspace, "rule", answers={"percent": 30})
+    explanation = world.as_namespaces(explain(world.workspace, "rule", answers={"percent": 30}))
     assert (explanation.generated, explanation.name) == (False, "example")
     assert [file.state for file in explanation.files] == ["planned", "planned"]
     assert explanation.files[0].path == "shop/rules/example.py"
@@ -108,7 +110,7 @@ def test_a_kind_that_cannot_be_made_of_nothing_is_explained_by_the_example_of_it
     with pytest.raises(UsageError):
         explain(world.workspace, "rule")
     world.edit("templates/rule/template.toml", "[[files]]", "[example]\npercent = 3\n\n[[files]]")
-    explanation = explain(world.workspace, "rule")
+    explanation = world.as_namespaces(explain(world.workspace, "rule"))
     assert (explanation.generated, explanation.name) == (False, "example")
     assert [file.state for file in explanation.files] == ["planned", "planned"]
     assert explanation.files[0].path == "shop/rules/example.py"
@@ -120,26 +122,18 @@ def test_every_kind_of_this_repository_is_explained_without_a_name():
     workspace = open_workspace(ROOT)
     for kind in workspace.kinds:
         explanation = explain(workspace, kind)
-        assert explanation.files
-        assert all(file.purpose for file in explanation.files)
+        assert explanation["files"]
+        assert all(file["purpose"] for file in explanation["files"])
 
 
 def test_an_explained_unit_survives_the_loss_of_its_kind(world):
     world.generate()
     shutil.rmtree(world.root / "templates/rule")
-    assert explain(world.workspace, "rule", "half_off").files[0].purpose == "the rule half off"
+    assert explain(world.workspace, "rule", "half_off")["files"][0]["purpose"] == "the rule half off"
     with pytest.raises(UsageError, match="no kind 'rule'"):
         explain(world.workspace, "rule", "other")
 
 
-def test_both_are_plain_json_values(world):
-    import json
-
-    world.generate()
-    assert json.loads(json.dumps(status(world).as_data()))["files"][0]["state"] == "pristine"
-    assert json.loads(json.dumps(explain(world.workspace, "rule", "half_off").as_data()))["generated"] is True
-
-
 def test_markers_are_words_and_lose_the_markup_around_them():
     text = "x = 1  # TODO: one\n<!-- FIXME two -->\nTODOS = 3\n/* TODO(me): three */\n"
-    assert list(find_markers(text)) == [Marker(1, "TODO: one"), Marker(2, "FIXME two"), Marker(4, "TODO(me): three")]
+    assert list(find_markers(text)) == [(1, "TODO: one"), (2, "FIXME two"), (4, "TODO(me): three")]

@@ -10,10 +10,9 @@ import pytest
 from tooling.cli.errors import ChecksFailedError, ConflictError, MergeConflictError, UsageError
 from tooling.kit.change.plan import sha256
 from tooling.kit.receipts import read_receipt
-from tooling.new.unit.rename import plan_rename
-from tooling.new.unit.status import all_status
-from tooling.new.unit.testing_run import run_tests
-from tooling.new.unit.update import plan_update, plan_update_all
+from tooling.new.commands.rename import plan_rename
+from tooling.new.commands.update import plan_update, plan_update_all
+from tooling.new.testing import run_tests
 
 MODULE = "shop/rules/half_off.py"
 TEST = "tests/test_half_off.py"
@@ -25,7 +24,7 @@ QUESTIONS = "templates/rule/copier.yml"
 
 def update(world, name="half_off", **options):
     unit = plan_update(world.workspace, "rule", name, **options)
-    world.carry_out(unit)
+    world.apply(unit)
     return unit
 
 
@@ -84,7 +83,7 @@ def test_lines_changed_on_both_sides_get_markers_and_exit_code_5(world):
     improve_template(world)
     unit = update(world)
     assert unit.exit_code == 5
-    assert unit.conflicts == (MODULE,)
+    assert unit.conflicts == [MODULE]
     text = world.read(MODULE)
     for part in ("<<<<<<< yours", "Takes a tenth off.", "||||||| template before", "Lowers by", ">>>>>>> template now"):
         assert part in text
@@ -97,7 +96,7 @@ def test_conflicts_that_nobody_resolved_are_told_again_and_stop_the_next_merge(w
     improve_template(world)
     update(world)
     again = plan_update(world.workspace, "rule", "half_off")
-    assert (bool(again.plan), again.exit_code, again.conflicts) == (False, 5, (MODULE,))
+    assert (bool(again.plan), again.exit_code, again.conflicts) == (False, 5, [MODULE])
     before = world.tree()
     with pytest.raises(MergeConflictError, match="earlier merge") as caught:
         plan_update(world.workspace, "rule", "half_off", answers={"percent": 20})
@@ -266,7 +265,7 @@ def test_an_entry_that_the_user_removed_is_not_put_back(world):
 
 
 def test_a_unit_generated_without_registering_stays_out_of_registries(world):
-    world.carry_out(world.plan(register=False))
+    world.apply(world.plan(register=False))
     registry = world.read(REGISTRY)
     world.edit(MANIFEST, ':{{ snake }}_rule"', ':{{ snake }}_other"')
     update(world)
@@ -274,11 +273,11 @@ def test_a_unit_generated_without_registering_stays_out_of_registries(world):
 
 
 def test_what_an_undo_kept_does_not_bring_the_rest_back(world):
-    from tooling.new.unit.undo import plan_undo
+    from tooling.new.commands.undo import plan_undo
 
     world.generate()
     world.edit(MODULE, "    return result", "    return max(result, 0.0)")
-    world.carry_out(plan_undo(world.workspace, "rule", "half_off"))
+    world.apply(plan_undo(world.workspace, "rule", "half_off"))
     improve_template(world)
     update(world)
     assert "Lowers by" in world.read(MODULE)
@@ -322,7 +321,7 @@ def test_all_units_are_updated_in_one_plan(world):
     world.edit(MANIFEST, "| {{ summary }} |", "| {{ summary }}! |")
     improve_template(world)
     unit = plan_update_all(world.workspace)
-    world.carry_out(unit)
+    world.apply(unit)
     assert "Lowers by" in world.read(MODULE)
     assert "Lowers by" in world.read("shop/rules/quarter_off.py")
     assert world.read("docs/extensions.md").count("a rule! |") == 2
@@ -430,7 +429,7 @@ def test_updates_work_in_a_repository_that_names_objects_by_sha256(world):
     world.edit(world.module_template, "percent off.", "percent away.")
     unit = world.generate()
     assert len(unit.receipt.template.tree) == 64
-    assert [status.template for status in all_status(world.workspace)] == ["current"]
+    assert [status.template for status in world.units()] == ["current"]
     world.edit(MODULE, "    return result", "    return abs(result)")
     world.edit(world.module_template, "Takes {{ percent }} percent away.", "New words.")
     assert update(world).exit_code == 0

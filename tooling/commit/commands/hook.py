@@ -18,7 +18,7 @@ from tooling.cli.git import Git, find_repository
 from tooling.cli.parser import add_changing
 from tooling.cli.report import Report
 from tooling.kit.change.lock import repository_lock
-from tooling.kit.change.plan import Change
+from tooling.kit.change.plan import PathChange
 
 if TYPE_CHECKING:
     import argparse
@@ -69,7 +69,7 @@ class Hooks:
 class HookPlan:
     """What is to be done, and what to tell."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[PathChange, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -167,9 +167,9 @@ def _content(path: Path) -> bytes | None:
         raise ConflictError("is not a file", where=os.fspath(path), fix="move it away and run it again") from error
 
 
-def _change(repository: Repository, path: Path, before: bytes | None, after: bytes | None, reason: str) -> Change:
+def _change(repository: Repository, path: Path, before: bytes | None, after: bytes | None, reason: str) -> PathChange:
     shown = path.relative_to(repository.root) if path.is_relative_to(repository.root) else path
-    return Change(shown.as_posix(), before, after, reason)
+    return PathChange(shown.as_posix(), before, after, reason)
 
 
 def configure(parser: Parser) -> None:

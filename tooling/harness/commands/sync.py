@@ -11,7 +11,7 @@ from tooling.cli.report import Report, say
 from tooling.harness.compile import DRIFT, EDITED, State, bring_together, compare, compiled
 from tooling.harness.context import open_context
 from tooling.harness.platforms import PLATFORMS
-from tooling.kit.change.plan import Change, Plan
+from tooling.kit.change.plan import PathChange, Plan
 
 if TYPE_CHECKING:
     import argparse
@@ -106,9 +106,9 @@ def _problem(states: Sequence[FileState], *, overwrite: bool) -> ToolError | Non
     )
 
 
-def _edit(plan: Plan, one: FileState) -> Change:
+def _edit(plan: Plan, one: FileState) -> PathChange:
     """How an edited copy differs from what its source becomes: what would be lost."""
-    return Change(one.path, one.wanted, plan.read(one.path), f"{one.state.value}: kept")
+    return PathChange(one.path, one.wanted, plan.read(one.path), f"{one.state.value}: kept")
 
 
 def _text(states: Sequence[FileState], *, check: bool) -> str:

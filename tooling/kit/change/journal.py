@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tooling.cli.git import Repository
     from tooling.kit.change.disk import Disk
-    from tooling.kit.change.plan import Change
+    from tooling.kit.change.plan import PathChange
 
 _FORMAT = "areal-new-journal"
 _VERSION = 1
@@ -34,7 +34,7 @@ _NAME = "journal.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One file of the apply. `before` and `after` are SHA-256 of its content, None where it did or will not exist."""
 
     path: str
@@ -50,7 +50,7 @@ class Journal:
 
     token: str
     """Random; part of the temporary names, so that they belong to nobody else."""
-    entries: tuple[Entry, ...]
+    entries: tuple[JournalEntry, ...]
     created: tuple[str, ...]
     """Folders that did not exist, parents first."""
     emptied: dict[str, int]
@@ -71,7 +71,7 @@ def pending(repository: Repository) -> bool:
     return (folder_of(repository) / _NAME).exists()
 
 
-def draft(root: Path, changes: Iterable[Change]) -> Journal:
+def draft(root: Path, changes: Iterable[PathChange]) -> Journal:
     """The journal of an apply that has not begun: the folders are those of the disk right now."""
     changes = tuple(changes)
     entries = tuple(_entry(number, change) for number, change in enumerate(changes))
@@ -87,7 +87,7 @@ def draft(root: Path, changes: Iterable[Change]) -> Journal:
     )
 
 
-def commit(repository: Repository, journal: Journal, changes: Iterable[Change], disk: Disk) -> None:
+def commit(repository: Repository, journal: Journal, changes: Iterable[PathChange], disk: Disk) -> None:
     """Put the old content of all files and then the journal on the medium; from here on the apply is in progress."""
     folder = folder_of(repository)
     clear(repository, disk)
@@ -168,15 +168,15 @@ def refuse_links(root: Path, path: str) -> None:
 
 def _not_regular(place: Path) -> ConflictError:
     return ConflictError(
-        "is no regular file any more, or a folder became a link: nothing is written or rolled back there",
+        "is not a regular file any more, or a folder became a link: nothing is written or rolled back there",
         where=os.fspath(place),
         fix="move it away, then run `areal-new recover`",
     )
 
 
-def _entry(number: int, change: Change) -> Entry:
+def _entry(number: int, change: PathChange) -> JournalEntry:
     name = f"{number:04d}-{PurePosixPath(change.path).name[-50:]}"
-    return Entry(
+    return JournalEntry(
         path=change.path,
         before=None if change.before is None else sha256(change.before),
         after=None if change.after is None else sha256(change.after),
@@ -195,7 +195,7 @@ def _parsed(data: Any) -> Journal:
         raise ValueError("unusable token")
     journal = Journal(
         token=data["token"],
-        entries=tuple(Entry(**entry) for entry in data["entries"]),
+        entries=tuple(JournalEntry(**entry) for entry in data["entries"]),
         created=tuple(data["created"]),
         emptied={folder: int(mode) for folder, mode in data["emptied"].items()},
     )

@@ -25,7 +25,7 @@ Action = Literal["create", "modify", "delete"]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PathChange:
     """One file: `before` and `after` are its whole content, None where it does not exist."""
 
     path: str
@@ -52,7 +52,7 @@ class Plan:
         self._reasons: dict[str, str] = {}
 
     @classmethod
-    def from_changes(cls, root: Path, changes: Iterable[Change]) -> Self:
+    def from_changes(cls, root: Path, changes: Iterable[PathChange]) -> Self:
         """A plan made elsewhere, e.g. a saved one: `before` is what its maker read, and is compared with the disk only
         when it is applied. Raises UsageError for unsafe paths and for a path that comes twice, ConflictError for paths
         that cannot exist together."""
@@ -79,11 +79,11 @@ class Plan:
         self._set(path, content, reason)
 
     def delete(self, path: str, *, reason: str) -> None:
-        """Remove a file; removing an absent one is no change."""
+        """Remove a file; removing an absent one is not a change."""
         self._set(path, None, reason)
 
     @property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[PathChange, ...]:
         """What differs from the disk as it was first read, by path."""
         return tuple(self._changes())
 
@@ -91,11 +91,11 @@ class Plan:
         """Whether anything would change."""
         return next(self._changes(), None) is not None
 
-    def _changes(self) -> Iterator[Change]:
+    def _changes(self) -> Iterator[PathChange]:
         for path in sorted(self._after):
             before, after = self._before[path], self._after[path]
             if before != after:
-                yield Change(path, before, after, self._reasons[path])
+                yield PathChange(path, before, after, self._reasons[path])
 
     def _set(self, path: str, content: bytes | None, reason: str) -> None:
         path = safe_path(path)

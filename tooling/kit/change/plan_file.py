@@ -12,7 +12,7 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 from tooling.cli.errors import UsageError
-from tooling.kit.change.plan import Change, Plan, safe_path, sha256
+from tooling.kit.change.plan import PathChange, Plan, safe_path, sha256
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,7 @@ def plan_from_document(document: object, root: Path) -> Plan:
             fix="make the plan again with --plan-out",
         )
     if not isinstance(fields["changes"], list) or not isinstance(fields["extra"], dict):
-        raise _damaged("plan", "`changes` is no list or `extra` is no object")
+        raise _damaged("plan", "`changes` is not a list or `extra` is not an object")
     return Plan.from_changes(root, [_change(item, number) for number, item in enumerate(fields["changes"])])
 
 
@@ -80,12 +80,12 @@ def _unpacked(packed: object, where: str) -> bytes | None:
     return content
 
 
-def _change(item: object, number: int) -> Change:
+def _change(item: object, number: int) -> PathChange:
     where = f"changes[{number}]"
     fields = _fields(item, where, {"path", "action", "reason", "before", "after"})
     if not isinstance(fields["path"], str) or not isinstance(fields["reason"], str):
-        raise _damaged(where, "`path` or `reason` is no text")
-    change = Change(
+        raise _damaged(where, "`path` or `reason` is not text")
+    change = PathChange(
         safe_path(fields["path"]),
         _unpacked(fields["before"], f"{where}.before"),
         _unpacked(fields["after"], f"{where}.after"),

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from tooling.cli.git import Repository
     from tooling.kit.change.disk import Observe
-    from tooling.kit.change.journal import Entry, Journal
-    from tooling.kit.change.plan import Change, Plan
+    from tooling.kit.change.journal import Journal, JournalEntry
+    from tooling.kit.change.plan import PathChange, Plan
 
 __all__ = ["apply_plan", "pending", "preview_recovery", "recover", "transaction"]
 
@@ -123,7 +123,7 @@ def _touched(repository: Repository, journal: Journal) -> list[int]:
     return [number for number in numbers if not journal.temporary(repository.root, number).exists()]
 
 
-def _check(root: Path, changes: Iterable[Change]) -> None:
+def _check(root: Path, changes: Iterable[PathChange]) -> None:
     """Refuse, naming every file, when the ground has moved since the plan was made or a file is write-protected."""
     moved = [change.path for change in changes if read_inside(root, change.path) != change.before]
     if moved:
@@ -135,7 +135,7 @@ def _check(root: Path, changes: Iterable[Change]) -> None:
             raise WriteError("is write-protected; nothing was changed", where=change.path, fix="make it writable")
 
 
-def _stage(root: Path, journal: Journal, changes: Sequence[Change], disk: Disk) -> None:
+def _stage(root: Path, journal: Journal, changes: Sequence[PathChange], disk: Disk) -> None:
     """Write all new content beside its targets: what takes space and time fails here, before any target changes."""
     for folder in journal.created:
         disk.make_folder(root / folder)
@@ -214,7 +214,7 @@ def _roll_back(repository: Repository, journal: Journal, disk: Disk, touched: Se
     return lines
 
 
-def _differs(repository: Repository, entry: Entry) -> bool:
+def _differs(repository: Repository, entry: JournalEntry) -> bool:
     """Whether a file is not what it was. A backup that is gone was put back already, by a recovery that was killed:
     what the file holds since is not ours."""
     if entry.backup is not None and not (record.folder_of(repository) / entry.backup).exists():

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tooling.cli.errors import ConflictError, UsageError
-from tooling.kit.edits.ordering import TABLE_ORDERS, place
-from tooling.kit.edits.text import Edit, refusal
+from tooling.kit.edits.splice import TABLE_ORDERS, place
+from tooling.kit.edits.text import SourceEdit, refusal
+
+if TYPE_CHECKING:
+    from tooling.kit.kind import DocumentEntry
 
 _KEY = re.compile(r"`([^`]+)`")
 _RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
@@ -45,68 +48,80 @@ class _Region:
     newline: bytes
 
 
-def add_document_line(source: bytes, file: str, section: str, key: str, line: str) -> Edit:
-    """The document with `line` in its sorted place; unchanged when it is there already.
+@dataclass(frozen=True, slots=True)
+class DocumentStrategy:
+    """Adds lines to the section of a document and removes them."""
 
-    Raises ConflictError when the key has another line, RegistryShapeError when the markers are missing, doubled or
-    nested, UsageError when `line` is not one line whose first word in backticks is `key`.
-    """
-    line = _checked(key, line)
-    region = _region(source, file, section, line)
-    present = _find(region, file, key, line)
-    if present is not None:
-        return Edit(source, changed=False, line=present.number + 1)
-    index, ordered = place([row.key for row in region.rows], key, TABLE_ORDERS)
-    at = region.rows[index].number if index < len(region.rows) else _end_of_rows(region)
-    lines = [*region.lines[:at], line.encode("utf-8") + region.newline, *region.lines[at:]]
-    note = "" if ordered else f"the lines of {section} are not sorted: added behind them"
-    return Edit(b"".join(lines), changed=True, line=at + 1, note=note)
+    def paste(self, entry: DocumentEntry) -> str:
+        """Return the line itself."""
+        return entry.line
+
+    def keys(self, source: bytes, entry: DocumentEntry) -> list[str]:
+        """Return the keys of the section, in the order of the document."""
+        return [row.key for row in _region(source, entry).rows]
+
+    def find(self, source: bytes, entry: DocumentEntry) -> tuple[str, int] | None:
+        """Return the line of the key with its number; None when the section has none."""
+        rows = [row for row in _region(source, entry).rows if row.key == entry.key]
+        same = [row for row in rows if row.text == entry.line]
+        return next(((row.text, row.number + 1) for row in (*same, *rows)), None)
+
+    def add(self, source: bytes, entry: DocumentEntry) -> SourceEdit:
+        """Put the line in its sorted place; unchanged when it is there already.
+
+        Raises ConflictError when the key has another line, RegistryShapeError when the markers are missing, doubled or
+        nested, UsageError when the text is not one line whose first word in backticks is the key.
+        """
+        _check_line(entry)
+        region = _region(source, entry)
+        present = _own_row(region, entry)
+        if present is not None:
+            return SourceEdit(source, changed=False, line=present.number + 1)
+        index, ordered = place([row.key for row in region.rows], entry.key, TABLE_ORDERS)
+        if index < len(region.rows):
+            at = region.rows[index].number
+        else:  # below the last line that is not blank; below the first blank line of a section that is empty
+            filled = [number for number in range(region.first, region.last) if region.lines[number].strip()]
+            at = filled[-1] + 1 if filled else min(region.first + 1, region.last)
+        lines = [*region.lines[:at], entry.line.encode("utf-8") + region.newline, *region.lines[at:]]
+        note = "" if ordered else f"the lines of {entry.section} are not sorted: added behind them"
+        return SourceEdit(b"".join(lines), changed=True, line=at + 1, note=note)
+
+    def remove(self, source: bytes, entry: DocumentEntry) -> SourceEdit:
+        """Invert `add`, down to the byte; unchanged when the key is absent. Raises as it does."""
+        _check_line(entry)
+        region = _region(source, entry)
+        present = _own_row(region, entry)
+        if present is None:
+            return SourceEdit(source, changed=False, line=0)
+        lines = [*region.lines[: present.number], *region.lines[present.number + 1 :]]
+        return SourceEdit(b"".join(lines), changed=True, line=present.number + 1)
 
 
-def remove_document_line(source: bytes, file: str, section: str, key: str, line: str) -> Edit:
-    """The inverse of `add_document_line`, down to the byte; unchanged when the key is absent. Raises as it does."""
-    line = _checked(key, line)
-    region = _region(source, file, section, line)
-    present = _find(region, file, key, line)
-    if present is None:
-        return Edit(source, changed=False, line=0)
-    lines = [*region.lines[: present.number], *region.lines[present.number + 1 :]]
-    return Edit(b"".join(lines), changed=True, line=present.number + 1)
-
-
-def has_document_line(source: bytes, file: str, section: str, key: str, line: str) -> bool:
-    """Whether the section has this very line."""
-    region = _region(source, file, section, line)
-    return any(row.key == key and row.text == line for row in region.rows)
-
-
-def document_keys(source: bytes, file: str, section: str) -> list[str]:
-    """Keys of a section, in the order of the document."""
-    return [row.key for row in _region(source, file, section, "").rows]
-
-
-def _checked(key: str, line: str) -> str:
-    found = _KEY.search(line)
-    if "\n" in line or "\r" in line or found is None or found.group(1) != key:
-        raise UsageError(f"{line!r} is not one line with `{key}` as its first word in backticks")
+def _check_line(entry: DocumentEntry) -> None:
+    line, found = entry.line, _KEY.search(entry.line)
+    if "\n" in line or "\r" in line or found is None or found.group(1) != entry.key:
+        raise UsageError(f"{line!r} is not one line with `{entry.key}` as its first word in backticks")
     if _MARKER.search(line):
         raise UsageError(f"{line!r} holds a marker")
     if any("\ud800" <= letter <= "\udfff" for letter in line):
-        raise UsageError(f"{line!r} is no valid Unicode")
-    return line
+        raise UsageError(f"{line!r} is not valid Unicode")
 
 
-def _region(source: bytes, file: str, section: str, line: str) -> _Region:
+def _region(source: bytes, entry: DocumentEntry) -> _Region:
+    """Locate the lines between the markers of a section."""
+    file, section = entry.file, entry.section
     if not _SECTION.fullmatch(section):
         raise UsageError(f"{section!r} cannot name a section", fix="use letters, digits, '.', '_' and '-'")
     try:
         source.decode("utf-8")
     except UnicodeDecodeError as error:
         where = source.count(b"\n", 0, error.start) + 1
-        raise refusal(file, where, "the document is not UTF-8", f"paste this line: {line}") from error
+        raise refusal(file, where, "the document is not UTF-8", f"paste this line: {entry.line}") from error
     lines = source.splitlines(keepends=True) if b"\r" not in source else re.findall(rb"[^\n]*\n|[^\n]+", source)
-    start, end = _markers(lines, file, section, line)
-    first = 1 + max((n for n in range(start, end) if _is_rule(lines[n])), default=start)
+    start, end = _markers(lines, file, section, entry.line)
+    rules = [n for n in range(start, end) if b"|" in lines[n] and _RULE.fullmatch(lines[n].decode().rstrip("\r\n"))]
+    first = 1 + max(rules, default=start)
     rows = []
     for number in range(first, end):
         text = lines[number].decode("utf-8").rstrip("\r\n")
@@ -138,25 +153,13 @@ def _markers(lines: list[bytes], file: str, section: str, line: str) -> tuple[in
     return start, end
 
 
-def _find(region: _Region, file: str, key: str, line: str) -> _Row | None:
-    """The line of the key; it must be the given one."""
-    rows = [row for row in region.rows if row.key == key]
+def _own_row(region: _Region, entry: DocumentEntry) -> _Row | None:
+    """Return the row of the key, which must be the given line."""
+    rows = [row for row in region.rows if row.key == entry.key]
     if len(rows) > 1:
-        fix = f"keep one of them: {line}"
-        raise refusal(file, rows[1].number + 1, f"`{key}` has two lines (first in line {rows[0].number + 1})", fix)
-    if rows and rows[0].text != line:
-        why = f"`{key}` has another line there: {rows[0].text!r}"
-        raise ConflictError(why, where=f"{file}:{rows[0].number + 1}", fix="change that line by hand")
+        why = f"`{entry.key}` has two lines (first in line {rows[0].number + 1})"
+        raise refusal(entry.file, rows[1].number + 1, why, f"keep one of them: {entry.line}")
+    if rows and rows[0].text != entry.line:
+        why = f"`{entry.key}` has another line there: {rows[0].text!r}"
+        raise ConflictError(why, where=f"{entry.file}:{rows[0].number + 1}", fix="change that line by hand")
     return rows[0] if rows else None
-
-
-def _end_of_rows(region: _Region) -> int:
-    """Behind the last line that is not blank; behind the first blank line of a section that is empty."""
-    for number in range(region.last - 1, region.first - 1, -1):
-        if region.lines[number].strip():
-            return number + 1
-    return min(region.first + 1, region.last) if region.first < region.last else region.last
-
-
-def _is_rule(line: bytes) -> bool:
-    return b"|" in line and _RULE.fullmatch(line.decode("utf-8").rstrip("\r\n")) is not None

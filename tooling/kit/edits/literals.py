@@ -11,8 +11,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from tooling.kit.edits.bindings import binding_lines, parse_python
-from tooling.kit.edits.text import SourceText, read_source, refusal
+from tooling.kit.edits.text import SourceText, binding_lines, parse_python, read_source, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,12 +27,12 @@ SEQUENCE_CALLS: Final = frozenset({"frozenset", "list", "set", "tuple"})
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class TableItem:
     """One entry of a table; offsets count in `SourceText.data`."""
 
     key: str
     value: str | None
-    """None when it is no string; "" in sequences."""
+    """None when it is not a string; "" in sequences."""
     quote: str
     start: int
     end: int
@@ -47,7 +46,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LocatedTable:
     """A located registry."""
 
     text: SourceText
@@ -61,7 +60,7 @@ class Table:
     """The same two offsets for the parentheses of a call around the literal."""
     unit: bytes
     """One step of indentation in this file."""
-    items: tuple[Item, ...]
+    items: tuple[TableItem, ...]
 
     @property
     def keys(self) -> list[str]:
@@ -73,17 +72,17 @@ class Table:
         """Whether the literal, brackets included, stands on one line."""
         return self.text.line(self.open) == self.text.line(self.close)
 
-    def find(self, key: str) -> Item | None:
+    def find(self, key: str) -> TableItem | None:
         """The entry of that key."""
         return next((item for item in self.items if item.key == key), None)
 
-    def line(self, item: Item | None = None) -> int:
+    def line(self, item: TableItem | None = None) -> int:
         """Of an entry, or of the table."""
         return self.text.line(item.start if item else self.open - 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class ParsedModule:
     """A file parsed by both parsers."""
 
     text: SourceText
@@ -91,9 +90,9 @@ class Module:
     syntax: cst.Module
 
 
-def parse_module(source: bytes, file: str, fix: str) -> Module:
-    """Parse a file. Raises RegistryShapeError for what is no Python, what LibCST does not give back byte for byte (form
-    feeds), and what is nested too deeply to be walked."""
+def parse_module(source: bytes, file: str, fix: str) -> ParsedModule:
+    """Parse a file. Raises RegistryShapeError for what is not Python, what LibCST does not give back byte for byte
+    (form feeds), and what is nested too deeply to be walked."""
     import libcst as cst
 
     text = read_source(source, file, fix)
@@ -110,10 +109,10 @@ def parse_module(source: bytes, file: str, fix: str) -> Module:
     if code != text.data:
         line = _first_difference(code, text.data)
         raise refusal(file, line, "LibCST does not give this line back as it is (a form feed?)", fix)
-    return Module(text, tree, syntax)
+    return ParsedModule(text, tree, syntax)
 
 
-def find_table(module: Module, name: str, *, mapping: bool, fix: str) -> Table:
+def find_table(module: ParsedModule, name: str, *, mapping: bool, fix: str) -> LocatedTable:
     """The registry called `name`. Raises RegistryShapeError with file:line for every shape described above as
     refused, and for one that is nested too deeply to be measured."""
     line, small, value, begin = _assignment(module, name, fix)
@@ -131,7 +130,7 @@ def find_table(module: Module, name: str, *, mapping: bool, fix: str) -> Table:
 
 
 def _assignment(
-    module: Module, name: str, fix: str
+    module: ParsedModule, name: str, fix: str
 ) -> tuple[cst.SimpleStatementLine, cst.BaseSmallStatement, cst.BaseExpression, int]:
     """(its line, the assignment, the right side, offset of the assignment)."""
     import libcst as cst
@@ -160,7 +159,7 @@ def assignment_to(tree: ast.Module, name: str) -> ast.Assign | ast.AnnAssign | N
 
 
 def _spans(
-    module: Module, line: cst.SimpleStatementLine, small: cst.BaseSmallStatement, begin: int
+    module: ParsedModule, line: cst.SimpleStatementLine, small: cst.BaseSmallStatement, begin: int
 ) -> tuple[Mapping[cst.CSTNode, CodeSpan], int]:
     """Positions in this one statement, and what to add to them: where `ast` says that it begins. Measuring one
     statement keeps large modules cheap."""
@@ -187,7 +186,7 @@ def _first_difference(left: bytes, right: bytes) -> int:
 class _Reader:
     """Reads the right side of the assignment."""
 
-    module: Module
+    module: ParsedModule
     name: str
     mapping: bool
     fix: str
@@ -202,13 +201,13 @@ class _Reader:
         """Offset behind a node, without the blanks it owns."""
         return self.start(node) + self.spans[node].length
 
-    def table(self, statement: cst.BaseSmallStatement, value: cst.BaseExpression) -> Table:
+    def table(self, statement: cst.BaseSmallStatement, value: cst.BaseExpression) -> LocatedTable:
         literal, call = self._unwrap(value)
         kind, opening, closing = self._brackets(literal, wrapped=call is not None)
         if kind is None or opening is None or closing is None:
             raise self._refuse(statement, f"{self.name} is {_describe(literal)}, expected {self._expected()}")
         elements: Sequence[cst.BaseElement | cst.BaseDictElement] = literal.elements  # type: ignore[attr-defined]  # has a kind
-        return Table(
+        return LocatedTable(
             text=self.module.text,
             name=self.name,
             kind=kind,
@@ -248,7 +247,7 @@ class _Reader:
             return "set", literal.lbrace, literal.rbrace
         return None, None, None
 
-    def _item(self, element: cst.BaseElement | cst.BaseDictElement, kind: Kind) -> Item:
+    def _item(self, element: cst.BaseElement | cst.BaseDictElement, kind: Kind) -> TableItem:
         import libcst as cst
 
         if isinstance(element, cst.StarredElement | cst.StarredDictElement):
@@ -256,9 +255,9 @@ class _Reader:
         key_node, value_node = self._parts(element, kind)
         key = _string(key_node)
         if key is None:
-            raise self._refuse(element, f"{self.name} has a key that is no string literal")
+            raise self._refuse(element, f"{self.name} has a key that is not a string literal")
         comma = element.comma if isinstance(element.comma, cst.Comma) else None
-        return Item(
+        return TableItem(
             key=key,
             value=_string(value_node) if value_node else "",
             quote=_quote(key_node),

@@ -1,12 +1,16 @@
-"""Put one entry into a located literal, or take one out, as bytes: everything else stays as it is.
+"""Puts one entry into a located literal, or takes one out, as bytes; and finds the place where its key belongs.
+
+The order a table already has is found out, never imposed: code points, letters without case, numbers by value ("v2"
+before "v10"); for `__all__` first the order that linters ask for (constants, classes, the rest). A table that has none
+of them is unsorted, and grows at its end.
 
 Adding
 - The entry gets a line of its own below the entry it sorts after, so that comments above the following entry stay with
   that entry; the first entry goes above the comments that stand directly above its successor, but below a comment that
   speaks of the whole table ("keep sorted", "fmt: off").
-- Two lines change only where the last entry has no comma: it gets one, and the new last entry has none. - A literal
-on one line stays on one line up to INLINE_LIMIT columns; it is spread to one entry per line when it is empty
-  or would get longer. Where entries share a line of a literal of several lines, adding between them is refused.
+- Two lines change only where the last entry has no comma: it gets one, and the new last entry has none.
+- A literal on one line stays on one line up to INLINE_LIMIT columns; it is spread to one entry per line when it is
+  empty or would get longer. Where entries share a line of a literal of several lines, adding between them is refused.
 
 Removing is the inverse: the line goes with its trailing comment, comments on their own lines stay, a comma that adding
 put there goes too, and a literal that became empty closes up to its brackets. Adding and then removing gives the same
@@ -17,12 +21,61 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tooling.kit.edits.text import refusal
 
 if TYPE_CHECKING:
-    from tooling.kit.edits.literals import Item, Table
+    from collections.abc import Callable, Sequence
+
+    Order = Callable[[str], Any]
+    from tooling.kit.edits.literals import LocatedTable, TableItem
+
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+def by_code_point(key: str) -> str:
+    """Python's own order."""
+    return key
+
+
+def by_letter(key: str) -> tuple[str, str]:
+    """Upper and lower case mixed."""
+    return key.casefold(), key
+
+
+def by_number(key: str) -> tuple[tuple[int, int], ...]:
+    """Runs of digits by their value."""
+    parts: list[tuple[int, int]] = []
+    for part in _DIGITS.split(key):
+        parts += [(ord("0"), int(part))] if _DIGITS.fullmatch(part) else [(ord(letter), 0) for letter in part]
+    return tuple(parts)
+
+
+def by_export(key: str) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """CONSTANTS, then Classes, then the rest; each by number. The order of ruff's RUF022."""
+    if len(key) > 1 and key.isupper():
+        return 0, by_number(key)
+    return (1 if key[:1].isupper() else 2), by_number(key)
+
+
+TABLE_ORDERS: Final[tuple[Order, ...]] = (by_code_point, by_letter, by_number)
+EXPORT_ORDERS: Final[tuple[Order, ...]] = (by_export, by_code_point, by_letter)
+
+
+def place(keys: Sequence[str], key: str, orders: Sequence[Order]) -> tuple[int, bool]:
+    """(index at which `key` goes in, whether `keys` are sorted). The first order that the keys have decides; unsorted
+    keys give their end.
+
+    Example: place(["a", "c"], "b", TABLE_ORDERS) == (1, True).
+    """
+    for order in orders:
+        ranks = [order(known) for known in keys]
+        if ranks == sorted(ranks):
+            return sum(rank < order(key) for rank in ranks), True
+    return len(keys), False
+
 
 INLINE_LIMIT: Final = 88
 """What formatters allow by default; a spread literal with its trailing comma is stable under every limit."""
@@ -40,7 +93,7 @@ class Splice:
     note: str = ""
 
 
-def insert(table: Table, index: int, entry: bytes, fix: str) -> Splice:
+def insert(table: LocatedTable, index: int, entry: bytes, fix: str) -> Splice:
     """Put `entry` (without comma) before the item at `index`. Raises RegistryShapeError where it can have no line of
     its own."""
     previous = table.items[index - 1] if index else None
@@ -56,7 +109,7 @@ def insert(table: Table, index: int, entry: bytes, fix: str) -> Splice:
     return _inline(table, index, entry) or _spread(table, index, entry)
 
 
-def remove(table: Table, item: Item, fix: str) -> Splice:
+def remove(table: LocatedTable, item: TableItem, fix: str) -> Splice:
     """Take `item` out. Raises RegistryShapeError where something else on its lines would go too."""
     index = table.items.index(item)
     previous = table.items[index - 1] if index else None
@@ -74,7 +127,7 @@ def remove(table: Table, item: Item, fix: str) -> Splice:
     raise refusal(table.text.file, table.line(item), f"{item.key!r} shares its lines with something else", fix)
 
 
-def _below(table: Table, previous: Item, entry: bytes, *, last: bool) -> Splice:
+def _below(table: LocatedTable, previous: TableItem, entry: bytes, *, last: bool) -> Splice:
     text = table.text
     comma = b"," if last and previous.comma < 0 else b""
     at = text.next_line(previous.after)
@@ -83,7 +136,7 @@ def _below(table: Table, previous: Item, entry: bytes, *, last: bool) -> Splice:
     return Splice(data, text.line(previous.after) + 1)
 
 
-def _indentation(table: Table, previous: Item) -> bytes:
+def _indentation(table: LocatedTable, previous: TableItem) -> bytes:
     """That of the first entry that starts a line; below the predecessor where none does."""
     text = table.text
     for item in (previous, *table.items):
@@ -92,7 +145,7 @@ def _indentation(table: Table, previous: Item) -> bytes:
     return b" " * (previous.start - text.line_start(previous.start))
 
 
-def _above_first(table: Table, first: Item, entry: bytes) -> Splice:
+def _above_first(table: LocatedTable, first: TableItem, entry: bytes) -> Splice:
     text = table.text
     at = text.line_start(first.start)
     while at > text.next_line(table.open):
@@ -105,7 +158,7 @@ def _above_first(table: Table, first: Item, entry: bytes) -> Splice:
     return Splice(text.data[:at] + line + text.data[at:], text.line(at))
 
 
-def _into_empty(table: Table, entry: bytes) -> Splice:
+def _into_empty(table: LocatedTable, entry: bytes) -> Splice:
     text = table.text
     at = text.line_start(table.close)
     inside = text.data[text.next_line(table.open) : at].split(b"\n")
@@ -116,7 +169,7 @@ def _into_empty(table: Table, entry: bytes) -> Splice:
     return Splice(text.data[:at] + line + text.data[at:], text.line(at))
 
 
-def _inline(table: Table, index: int, entry: bytes) -> Splice | None:
+def _inline(table: LocatedTable, index: int, entry: bytes) -> Splice | None:
     """On the line of its neighbours; None when there are none or the line gets too long."""
     if not table.items:
         return None
@@ -131,7 +184,7 @@ def _inline(table: Table, index: int, entry: bytes) -> Splice | None:
     return Splice(text.data[:at] + piece + text.data[at:], text.line(at))
 
 
-def _spread(table: Table, index: int, entry: bytes) -> Splice:
+def _spread(table: LocatedTable, index: int, entry: bytes) -> Splice:
     """One entry per line; brackets inside a call get lines of their own, as formatters lay them out."""
     text = table.text
     raw = [text.data[item.start : item.end] for item in table.items]
@@ -151,7 +204,7 @@ def _spread(table: Table, index: int, entry: bytes) -> Splice:
     return Splice(data, above.count(b"\n") + 1, note=note)
 
 
-def _closed_up(table: Table, item: Item) -> Splice | None:
+def _closed_up(table: LocatedTable, item: TableItem) -> Splice | None:
     """Brackets with nothing between them; None where a comment of its own stands there."""
     text = table.text
     behind = text.next_line(item.after) if text.ends_line(item.after) else item.after
@@ -164,7 +217,7 @@ def _closed_up(table: Table, item: Item) -> Splice | None:
     return Splice(text.data[:start] + brackets + text.data[end:], table.line(item), removed=(item.start, behind))
 
 
-def _without_line(table: Table, item: Item, previous: Item | None) -> Splice:
+def _without_line(table: LocatedTable, item: TableItem, previous: TableItem | None) -> Splice:
     """`previous` is given for the last entry: when that one had no comma, its predecessor loses its own."""
     text = table.text
     start, end = text.line_start(item.start), text.next_line(item.after)
@@ -175,21 +228,21 @@ def _without_line(table: Table, item: Item, previous: Item | None) -> Splice:
     return Splice(before + text.data[end:], table.line(item), removed=(item.start, end))
 
 
-def _cut(table: Table, item: Item, span: tuple[int, int], kept: bytes) -> Splice:
+def _cut(table: LocatedTable, item: TableItem, span: tuple[int, int], kept: bytes) -> Splice:
     data = table.text.data
     return Splice(data[: span[0]] + kept + data[span[1] :], table.line(item))
 
 
-def _needs_comma_alone(table: Table) -> bool:
+def _needs_comma_alone(table: LocatedTable) -> bool:
     """A tuple of one item is one only with its comma."""
     return table.text.data[table.open - 1 : table.open] == b"("
 
 
-def _same_line(table: Table, left: int, right: int) -> bool:
+def _same_line(table: LocatedTable, left: int, right: int) -> bool:
     return table.text.line(left) == table.text.line(right)
 
 
-def _wrapped_closely(table: Table) -> bool:
+def _wrapped_closely(table: LocatedTable) -> bool:
     """Whether only blanks stand between the parentheses of the call and the brackets."""
     if table.call is None:
         return False

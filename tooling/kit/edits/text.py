@@ -1,26 +1,35 @@
-"""Source text as bytes with line arithmetic, whatever its encoding and line endings; and the one way to refuse it.
+"""Source text as bytes with line arithmetic, and the proof that an edit did what it was meant to do and nothing else.
 
-Everything below counts in `SourceText.data`, which is UTF-8 without a byte order mark: the spans of LibCST and the
-columns of `ast` count that way even for a latin-1 file. `SourceText.encode` goes back to the encoding of the file.
+Everything counts in `SourceText.data`, which is UTF-8 without a byte order mark: the spans of LibCST and the columns of
+`ast` count that way even for a latin-1 file. `SourceText.encode` goes back to the encoding of the file.
 
-Not a parser: nothing here knows Python, except that a comment starts with "#".
+The proof: the syntax tree of the whole module after the edit must equal the tree before it, changed in exactly the
+intended way, and every comment must still be behind the same code. It uses the standard library's parser, not the one
+that located the place, so that a mistake of one is found by the other.
 """
 
 from __future__ import annotations
 
+import ast
 import bisect
 import io
 import re
 import tokenize
+import warnings
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tooling.cli.errors import RegistryShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 
 _BLANK_OR_COMMENT = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|\Z)")
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class SourceEdit:
     """The outcome of an edit: `source` is the input itself when nothing had to change."""
 
     source: bytes
@@ -153,3 +162,138 @@ def _ending(data: bytes) -> bytes:
     if data.endswith(b"\r\n"):
         return b"\r\n"
     return b"\n" if data.endswith(b"\n") else b""
+
+
+_OWN_SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_INNER_SCOPE = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_PLACED = (ast.stmt, ast.expr, ast.alias, ast.excepthandler, ast.pattern)
+_CHANGES: Final = frozenset(
+    {"add", "append", "clear", "discard", "extend", "insert", "move_to_end", "pop", "popitem", "remove", "reverse"}
+    | {"setdefault", "sort", "update"}
+)
+
+
+def parse_python(text: str) -> ast.Module:
+    """`ast.parse` without its warnings: odd escapes elsewhere in the file are not our business."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
+def binding_lines(tree: ast.Module, name: str) -> list[int]:
+    """1-based lines that bind, rebind, delete or change `name` at module level, in order."""
+    lines = {line for node in module_scope(tree) for line in _binds(node, name)}
+    declared = (node.lineno for node in ast.walk(tree) if isinstance(node, ast.Global) and name in node.names)
+    return sorted(lines.union(declared))
+
+
+def module_scope(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every node that runs in the scope of the module: blocks are entered, functions and classes are not."""
+    stack: list[ast.AST] = list(tree.body)
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, _OWN_SCOPE + _INNER_SCOPE):
+            stack.extend(ast.iter_child_nodes(node))
+
+
+def bound_names(node: ast.AST) -> set[str]:
+    """Names that this one node (not its children) binds or deletes."""
+    if isinstance(node, _OWN_SCOPE):
+        return {node.name}
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        return {node.id}
+    if isinstance(node, ast.alias):
+        return {node.asname or node.name.partition(".")[0]}
+    if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+        return {node.name}
+    return set()
+
+
+def _binds(node: ast.AST, name: str) -> list[int]:
+    if name in bound_names(node) or _changes(node, name):
+        return [node.lineno] if isinstance(node, _PLACED) else []
+    return []
+
+
+def _changes(node: ast.AST, name: str) -> bool:
+    """`X[k] = v`, `del X[k]`, `X.update(..)`."""
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.ctx, ast.Load) and _is_name(node.value, name)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in _CHANGES and _is_name(node.func.value, name)
+    return False
+
+
+def _is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+_SILENT = frozenset({tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING})
+
+
+class Comment(NamedTuple):
+    """One comment: where it is, the last token before it on its line (commas aside; "" on a line of its own), its
+    text."""
+
+    offset: int
+    anchor: str
+    text: str
+
+
+def prove(
+    before: SourceText,
+    after: SourceText,
+    change: Callable[[ast.Module], None],
+    *,
+    line: int,
+    fix: str,
+    removed: tuple[int, int] = (0, 0),
+) -> None:
+    """Raise RegistryShapeError unless `after` is `before` with `change` done to its tree.
+
+    removed: span of `before` whose comments go; line: of the table, for the message.
+    """
+    try:
+        expected, actual = parse_python(before.text), parse_python(after.text)
+        change(expected)
+        kept = [mark[1:] for mark in comments(before) if not removed[0] <= mark.offset < removed[1]]
+        found = [mark[1:] for mark in comments(after)]
+    except (SyntaxError, ValueError, tokenize.TokenError) as error:
+        raise refusal(before.file, line, f"the edit could not be proved: {error}", fix) from error
+    if not same_tree(expected, actual):
+        raise refusal(before.file, line, "the edit could not be proved: it would change more than the entry", fix)
+    if kept != found:
+        raise refusal(before.file, line, "the edit could not be proved: a comment would move or get lost", fix)
+
+
+def same_tree(left: ast.AST, right: ast.AST) -> bool:
+    """Whether two trees are equal but for positions. Not recursive: a chain of a thousand branches is a deep tree."""
+    stack: list[tuple[object, object]] = [(left, right)]
+    while stack:
+        one, other = stack.pop()
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, ast.AST):
+            stack += [(getattr(one, name, None), getattr(other, name, None)) for name in one._fields]
+        elif isinstance(one, list) and isinstance(other, list):
+            if len(one) != len(other):
+                return False
+            stack += zip(one, other, strict=True)
+        elif one != other and not (one != one and other != other):  # noqa: PLR0124 - NaN differs from itself
+            return False
+    return True
+
+
+def comments(source: SourceText) -> list[Comment]:
+    """Every comment in order. Raises tokenize.TokenError or SyntaxError where the text is not Python."""
+    found, row, anchor = [], 0, ""
+    for token in tokenize.generate_tokens(io.StringIO(source.text, newline="").readline):
+        if token.start[0] != row:
+            row, anchor = token.start[0], ""
+        if token.type == tokenize.COMMENT:
+            offset = source.offset(row, len(token.line[: token.start[1]].encode("utf-8")))
+            found.append(Comment(offset, anchor, token.string))
+        elif token.type not in _SILENT and token.string != ",":
+            row, anchor = token.end[0], token.string
+    return found

@@ -1,32 +1,152 @@
-"""Which kinds of units there are, and where their templates lie.
+"""Reads the settings of a project for `areal-new`, and finds the kinds of units and their templates.
+
+    [tool.areal.new]
+    package = "areal"            # import name of the package that units are added to
+    tests = "tests"              # folder of the tests
+    templates = ["templates"]    # folders with the project's own kinds
+    register = true              # whether new units are entered in registries
 
     discover(root)                       # {"dataset": KindSource(...), "reward": KindSource(...)}
     find_kind(root, "rewrad")            # UsageError: did you mean 'reward'?
 
-A kind is a folder with copier.yml and template.toml. Built-in kinds come along; folders that a project names
-in `[tool.areal.new].templates` add kinds and replace built-in ones; installed packages add kinds by entry point:
+A kind is a folder with copier.yml and template.toml. Built-in kinds come along; folders that a project names in
+`templates` add kinds and replace built-in ones; installed packages add kinds by entry point:
 
     [project.entry-points."areal.new"]
     verifier = "my_package.scaffolding:VERIFIER"      # an object with `folder`, and maybe `prepare`: name of its page
 
-Lists folders and reads template.toml, not questions or templates; no package is imported unless asked for.
+Lists folders and reads template.toml, not questions or templates; no package is imported unless asked for. Loaded by
+`areal-new --help`, which is why the settings are read without pydantic.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.cli.toml import TOMLError, parse_toml
-from tooling.kit.project import SECTION, read_template_folders
+from tooling.kit.change.plan import safe_path
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+
+SECTION = "pyproject.toml: [tool.areal.new]"
+_PACKAGE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_NO_PACKAGES = frozenset({"benchmarks", "docs", "examples", "scripts", "test", "tests", "tooling"})
+"""Folders that are not a package to add units to, whatever they hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectSettings:
+    """A project's settings; folders are relative to the repository root.
+
+    Example: ProjectSettings(package="areal", tests="tests", templates=("templates",), register=True).
+    """
+
+    package: str = "areal"
+    tests: str = "tests"
+    templates: tuple[str, ...] = ()
+    register: bool = True
+
+    @property
+    def package_path(self) -> str:
+        """Folder of the package: "my.models" -> "my/models"."""
+        return self.package.replace(".", "/")
+
+
+def read_settings(root: Path) -> ProjectSettings:
+    """The settings of the repository at `root`; what is not said is found out or has its default.
+
+    Raises UsageError for a file that is not TOML, unknown or wrongly typed settings, folders outside the repository,
+    and for a package that is neither named nor obvious.
+    """
+    section = _known_section(root)
+    settings = ProjectSettings(
+        tests=_folder(_typed(section, "tests", str, "tests"), "tests"),
+        templates=_template_folders(section),
+        register=_typed(section, "register", bool, True),
+    )
+    return replace(settings, package=_package(section, root))
+
+
+def read_template_folders(root: Path) -> tuple[str, ...]:
+    """Only the folders with the project's own kinds, for where the package does not matter. Raises as
+    `read_settings`."""
+    return _template_folders(_known_section(root))
+
+
+def _known_section(root: Path) -> dict[str, Any]:
+    section, known = _read_section(root), [field.name for field in fields(ProjectSettings)]
+    for name in section:
+        if name not in known:
+            fix = did_you_mean(name, known) or f"known settings: {', '.join(known)}"
+            raise UsageError(f"unknown setting {name!r}", where=SECTION, fix=fix)
+    return section
+
+
+def _read_section(root: Path) -> dict[str, Any]:
+    path = root / "pyproject.toml"
+    try:
+        table: Any = parse_toml(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, *TOMLError) as error:
+        raise UsageError(f"cannot be read: {error}", where="pyproject.toml", fix="correct the file") from error
+    for key in ("tool", "areal", "new"):
+        table = table.get(key, {})
+        if not isinstance(table, dict):
+            raise UsageError("expected a table", where=SECTION, fix=f"write [tool.areal.new] with `{key}` as a table")
+    return dict(table)
+
+
+def _typed(section: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+    value = section.get(name, default)
+    if not isinstance(value, kind):
+        found = type(value).__name__
+        raise UsageError(f"`{name}` is of type {found}, expected {kind.__name__}", where=SECTION, fix="correct it")
+    return value
+
+
+def _folder(path: str, setting: str) -> str:
+    try:
+        return safe_path(path)
+    except UsageError as error:
+        message = f"`{setting}` names {path!r}, which is not a folder of the repository"
+        raise UsageError(message, where=SECTION, fix="use a path relative to the repository root") from error
+
+
+def _template_folders(section: dict[str, Any]) -> tuple[str, ...]:
+    folders = _typed(section, "templates", list, [])
+    if not all(isinstance(folder, str) for folder in folders):
+        raise UsageError("`templates` holds something that is not text", where=SECTION, fix="list folders as strings")
+    return tuple(_folder(folder, "templates") for folder in folders)
+
+
+def _package(section: dict[str, Any], root: Path) -> str:
+    """The named package; else `areal`, or the only package at the top."""
+    if "package" in section:
+        name: str = _typed(section, "package", str, "")
+        if not _PACKAGE.fullmatch(name):
+            raise UsageError(f"`package` is {name!r}, no import name", where=SECTION, fix='e.g. package = "areal"')
+        return name
+    if (root / "areal").is_dir():
+        return "areal"
+    found = sorted(
+        folder.name
+        for folder in root.iterdir()
+        if (folder / "__init__.py").is_file() and folder.name not in _NO_PACKAGES and _PACKAGE.fullmatch(folder.name)
+    )
+    if len(found) == 1:
+        return found[0]
+    said = f"{len(found)} packages at the top ({', '.join(found)})" if found else "no package at the top"
+    raise UsageError(f"cannot tell which package units belong to: {said}", where=SECTION, fix='add package = "NAME"')
+
 
 ENTRY_POINTS = "areal.new"
 FILES = ("copier.yml", "template.toml")
@@ -37,7 +157,6 @@ COMMANDS = frozenset(
         "explain",
         "kinds",
         "list",
-        "migrate-registry",
         "recover",
         "rename",
         "schema",
@@ -92,8 +211,8 @@ def discover(root: Path | None, *, packages: bool = False) -> dict[str, KindSour
 
 
 def find_kind(root: Path | None, name: str) -> KindSource:
-    """One kind, those of installed packages included. Raises UsageError: with `where` for a folder that is no complete
-    kind, without for an unknown name, whose `fix` has the nearest or all known ones."""
+    """One kind, those of installed packages included. Raises UsageError: with `where` for a folder that is not a
+    complete kind, without for an unknown name, whose `fix` has the nearest or all known ones."""
     found = discover(root)
     if name in found:
         return found[name]
@@ -133,7 +252,7 @@ def _kind(name: str, folder: Path, origin: str, prepare: str | None = None) -> K
         )
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no name for a kind", where=where, fix="rename it: small letters, digits, '-', '_'"
+            f"{name!r} is not a name for a kind", where=where, fix="rename it: small letters, digits, '-', '_'"
         )
     return KindSource(name, folder, _summary(folder, name), origin, prepare)
 
@@ -167,7 +286,9 @@ def _package_kind(entry: EntryPoint) -> KindSource:
         message = f"the kind {entry.name!r} names no folder with {' and '.join(FILES)}"
         raise UsageError(message, where=origin, fix="repair or uninstall the package")
     if prepare is not None and not isinstance(prepare, str):
-        raise UsageError(f"`prepare` of the kind {entry.name!r} is no module name", where=origin, fix="name a module")
+        raise UsageError(
+            f"`prepare` of the kind {entry.name!r} is not a module name", where=origin, fix="name a module"
+        )
     return _kind(entry.name, folder, origin, prepare)
 
 

@@ -1,9 +1,10 @@
-"""The manifest of a template: template.toml, read, checked, and evaluated for one unit.
+"""Reads the manifest of a kind of unit (template.toml), checks it, and evaluates it for one unit.
 
     manifest = load_manifest(folder)
     resolved = resolve(manifest, context, rendered_paths)     # context: `rendering.template_context`
 
-The records are in `tooling.kit.kind`; questions are in copier.yml and read by `tooling.kit.template.questions`.
+Every string of a manifest is a Jinja template over names and answers. The records are in `tooling.kit.kind`; questions
+are in copier.yml and read by `tooling.kit.template.questions`.
 """
 
 from __future__ import annotations
@@ -70,15 +71,15 @@ def load_manifest(folder: Path) -> Manifest:
         message = f"cannot be read: {error.strerror}"
         raise UsageError(message, where=where, fix="a kind needs copier.yml and template.toml") from error
     except TOMLError as error:
-        raise UsageError(f"is no TOML: {error}", where=where, fix="correct the file") from error
+        raise UsageError(f"is not TOML: {error}", where=where, fix="correct the file") from error
     _check_table(table, _KEYS, where, required=("name", "summary"))
     for key in ("symbols", "next", "reserved"):
         _check_texts(table.get(key, []), f"{where}: {key}")
     if not _NAME.fullmatch(table["name"]):
-        raise UsageError(f"{table['name']!r} is no name for a kind", where=where, fix="use small letters and '-'")
+        raise UsageError(f"{table['name']!r} is not a name for a kind", where=where, fix="use small letters and '-'")
     if table.get("generator") and not _MODULE.fullmatch(table["generator"]):
         raise UsageError(
-            f"{table['generator']!r} is no module", where=f"{where}: generator", fix="name it as in `import`"
+            f"{table['generator']!r} is not a module", where=f"{where}: generator", fix="name it as in `import`"
         )
     return Manifest(
         name=table["name"],
@@ -132,7 +133,7 @@ def _check_table(table: Mapping[str, Any], keys: dict[str, type], where: str, *,
 
 def _check_texts(values: Any, where: str) -> None:
     if not all(isinstance(value, str) for value in values):
-        raise UsageError("holds something that is no text", where=where, fix="write strings")
+        raise UsageError("holds something that is not text", where=where, fix="write strings")
 
 
 def _renames(table: Mapping[str, Any], where: str) -> dict[str, str]:

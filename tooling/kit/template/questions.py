@@ -1,7 +1,11 @@
-"""The questions of a template: read from copier.yml, answered, checked, and described as a JSON schema.
+"""Reads the questions of a template from copier.yml, checks answers, and describes them as a JSON schema.
 
     questions = load_questions(folder)
     answers = check_answers(questions, {"style": "boxed"}, context)    # complete: defaults are filled in
+    parsed("int", "3", "workers")        # 3; from the command line
+    typed("float", 3, "weight")          # 3.0; from JSON, where types are there already
+    cast("str", 3, "label")              # "3"; as a template's author wrote it
+    occasion("{{ style == 'regex' }}")   # "style regex"; the `when` of a question in words
 
 Copier asks people and checks what they type; here nobody is asked, so defaults, conditions and validators are evaluated
 by the same rules (tests compare both). Keys that start with "_" are settings of the renderer and are read there.
@@ -9,23 +13,135 @@ by the same rules (tests compare both). Keys that start with "_" are settings of
 
 from __future__ import annotations
 
+import ast
+import json
+import math
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.kit.names import NAME_FIELDS
-from tooling.kit.template.answer_types import TYPES, cast, parsed, typed
-from tooling.kit.template.conditions import condition
-from tooling.kit.template.expressions import evaluate, holds
+from tooling.kit.template.expressions import FALSE_WORDS, TRUE_WORDS, evaluate, holds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from tooling.kit.kind import OptionEntry
+
+
+TYPES = ("bool", "float", "int", "json", "path", "str", "yaml")
+
+
+def parsed(kind: str, text: str, where: str) -> Any:
+    """A value of the type, from text."""
+    try:
+        if kind == "bool":
+            return _bool(text)
+        if kind == "int":
+            return int(text)
+        if kind == "float":
+            return _finite(float(text))
+        if kind == "json":
+            return json.loads(text, parse_constant=_no_constant)
+        return _yaml(text) if kind == "yaml" else text
+    except ValueError as error:
+        said = f": {error}" if kind in {"json", "yaml"} else ""
+        raise UsageError(f"{text!r} is no {kind}{said}", where=where, fix=f"expected {kind}") from error
+
+
+def _bool(text: str) -> bool:
+    folded = text.strip().lower()
+    if folded not in TRUE_WORDS | FALSE_WORDS:
+        raise ValueError(text)
+    return folded in TRUE_WORDS
+
+
+def _yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError("not a finite number")
+    return number
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
+
+
+def typed(kind: str, value: Any, where: str) -> Any:
+    """A given value, which has to be of the type already (an int passes as a float)."""
+    fits: tuple[type, ...] = {"bool": (bool,), "int": (int,), "float": (float, int)}.get(kind, (str,))
+    if kind in {"json", "yaml"}:
+        return value
+    if not isinstance(value, fits) or (isinstance(value, bool) and kind != "bool"):
+        raise UsageError(f"got {value!r} of type {type(value).__name__}", where=where, fix=f"expected {kind}")
+    return parsed("float", str(value), where) if kind == "float" else value
+
+
+def cast(kind: str, value: Any, where: str) -> Any:
+    """A value as the template's author wrote it: text is parsed, numbers become text where text is asked for."""
+    if isinstance(value, str):
+        return parsed(kind, value, where)
+    if kind in {"str", "path"} and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    if kind == "bool" and isinstance(value, (int, float)):
+        return bool(value)
+    return typed(kind, value, where)
+
+
+ELSE: Final = "depends on other answers"
+"""Said of what has no short form."""
+
+
+def condition(when: str | bool) -> str:
+    """The expression of a `when` without its braces; "" for a question that is always (or never) asked."""
+    if isinstance(when, bool):
+        return ""
+    text = when.strip()
+    inner = text.removeprefix("{{").removesuffix("}}").strip()
+    return inner if "{" not in inner and "}" not in inner else text
+
+
+def occasion(when: str | bool) -> str:
+    """`condition` for people: "style regex", "style a or b", "style other than a or b"; ELSE when it is not a simple
+    comparison, "" for a question that is always asked."""
+    text = condition(when)
+    if not text:
+        return ""
+    try:
+        return _phrase(ast.parse(text, mode="eval").body) or ELSE
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ELSE
+
+
+def _phrase(node: ast.expr) -> str:
+    if not (isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.left, ast.Name)):
+        return ""
+    values = " or ".join(_values(node.comparators[0]))
+    if not values:
+        return ""
+    if isinstance(node.ops[0], ast.Eq | ast.In):
+        return f"{node.left.id} {values}"
+    return f"{node.left.id} other than {values}" if isinstance(node.ops[0], ast.NotEq | ast.NotIn) else ""
+
+
+def _values(node: ast.expr) -> list[str]:
+    """Texts and numbers of a constant or a list of them; [] for anything else."""
+    items = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
+    constants = [item.value for item in items if isinstance(item, ast.Constant) and item.value not in (None, "")]
+    return [str(value) for value in constants] if len(constants) == len(items) else []
+
 
 FILE = "copier.yml"
 CONTEXT_NAMES = (*NAME_FIELDS, "kind", "package", "package_path", "tests")
@@ -105,7 +221,7 @@ def load_configuration(folder: Path) -> dict[str, Any]:
         raise UsageError(message, where=os.fspath(path), fix="a kind needs copier.yml and template.toml") from error
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         said = " ".join(str(error).split())
-        raise UsageError(f"is no YAML that can be used: {said}", where=os.fspath(path), fix="correct it") from error
+        raise UsageError(f"is not YAML that can be used: {said}", where=os.fspath(path), fix="correct it") from error
     loaded = {} if loaded is None else loaded
     if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
         raise UsageError("expected one table of questions by name", where=os.fspath(path), fix="correct it")
@@ -134,7 +250,7 @@ def _loader() -> type[Any]:
 
 def _question(name: str, details: Any, where: str) -> Question:
     if not _QUESTION.fullmatch(name):
-        raise UsageError("is no name for a question", where=where, fix="use small letters, digits and underscores")
+        raise UsageError("is not a name for a question", where=where, fix="use small letters, digits and underscores")
     if name in CONTEXT_NAMES or name in _BUILT_IN:
         raise UsageError("is a name that every template has already", where=where, fix="rename the question")
     if not isinstance(details, dict):
@@ -310,7 +426,7 @@ def _among_choices(question: Question, answer: Any) -> None:
     if question.choices and answer not in question.choices:
         fix = did_you_mean(str(answer), map(str, question.choices))
         fix = f"{fix} {_expectation(question)}".strip()
-        raise UsageError(f"{answer!r} is no choice", where=question.name, fix=fix)
+        raise UsageError(f"{answer!r} is not a choice", where=question.name, fix=fix)
 
 
 def _expectation(question: Question) -> str:
@@ -325,7 +441,7 @@ def _expectation(question: Question) -> str:
 def json_schema(kind: str, questions: Sequence[Question], options: Sequence[OptionEntry] = ()) -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of an answers file for `--answers`.
 
-    Manifest options (as in {"from": "data.jsonl"}) are no answers; the schema lists them under "x-options".
+    Manifest options (as in {"from": "data.jsonl"}) are not answers; the schema lists them under "x-options".
     """
     asked = [question for question in questions if not question.computed]
     schema: dict[str, Any] = {

@@ -6,7 +6,7 @@
 
 This is what makes updates possible from templates that were never committed: the stored tree is the merge base. Content
 is stored byte for byte: no line-ending conversion, no filters, no .gitignore, no index. Compiled Python files
-and other litter are no part of a template.
+and other litter are not part of a template.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from tooling.cli.errors import UsageError, WriteError
+from tooling.cli.git import Git
 from tooling.kit.change.plan import safe_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from git import Git
 
     from tooling.cli.git import Repository
 
@@ -118,43 +117,68 @@ def store_tree(repository: Repository, folder: Path) -> str:
     Unless HEAD holds that very tree at that very place, a reference keeps it from garbage collection. Neither the index
     nor the work tree is touched. Raises UsageError as `template_files`, and WriteError when git cannot store it.
     """
-    from git.exc import GitError
-
-    algorithm = hash_algorithm(repository)
+    algorithm, git = hash_algorithm(repository), Git(repository.root)
     tree, files = _scan(folder, algorithm)
     expected = tree.digest(algorithm)
+    place, root = folder.resolve(), repository.root.resolve()
+    if place.is_relative_to(root):
+        path = place.relative_to(root).as_posix()
+        held = git.attempt("rev-parse", "--verify", "--quiet", f"HEAD:{'' if path == '.' else path}")
+        if held.output.decode().strip() == expected:
+            return expected
     try:
-        with repository.git() as repo:
-            if not _in_head(repo.git, repository, folder, expected):
-                _write_objects(repo.git, tree, files, algorithm)
-                repo.git.update_ref(f"{REFERENCES}/{expected}", expected)
-    except GitError as error:
-        said = str(getattr(error, "stderr", "")).strip() or str(error)
-        message = f"git could not store the template: {said}"
+        _write_objects(git, tree, files, algorithm)
+        git.run("update-ref", f"{REFERENCES}/{expected}", expected)
+    except UsageError as error:
+        message = f"git could not store the template: {error.message}"
         raise WriteError(message, where=os.fspath(folder), fix="run `git fsck`, check free space and rights") from error
     return expected
+
+
+def _write_objects(git: Git, tree: _Folder, files: list[Path], algorithm: str) -> None:
+    """Write all blobs with one process, all trees with another. Git says what it stored: both sides must agree."""
+    names = b"".join(os.fsencode(path.resolve()) + b"\n" for path in files)
+    stored = git.run("hash-object", "-w", "--no-filters", "--stdin-paths", given=names).decode().split()
+    levels = list(tree.deepest_first())
+    if set(stored) != {digest for level in levels for _, digest in level.files.values()}:
+        raise WriteError("changed while it was stored", where="template", fix="run the command again")
+    listing = b"".join(
+        b"".join(
+            f"{mode} {'tree' if mode == _FOLDER else 'blob'} {digest}\t".encode() + os.fsencode(name) + b"\0"
+            for mode, name, digest in level.entries(algorithm)
+        )
+        + b"\0"
+        for level in levels
+    )
+    made = git.run("mktree", "-z", "--batch", given=listing).decode().split()
+    if made != [level.digest(algorithm) for level in levels]:
+        raise WriteError("git names the template's tree otherwise", where="template", fix="report this")
 
 
 def restore_tree(repository: Repository, tree: str, into: Path) -> bool:
     """Write a stored tree below `into`, byte for byte; False when the repository does not have all of it.
 
-    Raises UsageError for a hash that is none, and for a tree with links or unsafe names.
+    Raises UsageError for what is not a hash, and for a tree with links or unsafe names.
     """
     if not _HASH.fullmatch(tree):
-        raise UsageError(f"{tree!r} is no hash of a git tree", fix="restore the receipt from git")
-    from git.exc import GitError
-
-    try:
-        with repository.git() as repo:
-            repo.git.update_environment(GIT_NO_LAZY_FETCH="1")  # a partial clone must not go to the network here
-            listed = _output(repo.git, ["git", "ls-tree", "-r", "-z", "--full-tree", tree])
-            entries = [_entry(line) for line in listed.split(b"\0") if line]
-            contents = _read_objects(repo.git, [digest for _, digest, _ in entries])
-    except GitError:
+        raise UsageError(f"{tree!r} is not a hash of a git tree", fix="restore the receipt from git")
+    git = Git(repository.root)
+    listed = git.attempt("ls-tree", "-r", "-z", "--full-tree", tree)
+    if listed.status:
         return False
-    if contents is None:
+    entries = []
+    for line in listed.output.split(b"\0")[:-1]:  # b"100644 blob 1a2b...\ttemplate/x.py.jinja"
+        about, _, name = line.partition(b"\t")
+        mode, _, digest = about.decode("ascii").split()
+        path = os.fsdecode(name)
+        if mode not in {_FILE, _PROGRAM}:
+            raise UsageError(f"a stored template holds a link: {path!r}", fix="restore the receipt from git")
+        entries.append((mode, digest, safe_path(path)))
+    contents = git.blobs([digest for _, digest, _ in entries])
+    if None in contents:
         return False
     for (mode, _, path), content in zip(entries, contents, strict=True):
+        assert content is not None
         target = into / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
@@ -177,77 +201,3 @@ def _scan(folder: Path, algorithm: str) -> tuple[_Folder, list[Path]]:
 
 def _object_hash(kind: str, content: bytes, algorithm: str) -> str:
     return hashlib.new(algorithm, f"{kind} {len(content)}\0".encode() + content, usedforsecurity=False).hexdigest()
-
-
-def _in_head(git: Git, repository: Repository, folder: Path, tree: str) -> bool:
-    place = folder.resolve()
-    if not place.is_relative_to(repository.root.resolve()):
-        return False
-    path = place.relative_to(repository.root.resolve()).as_posix()
-    status, found, _ = git.execute(
-        ["git", "rev-parse", "--verify", "--quiet", f"HEAD:{'' if path == '.' else path}"],
-        with_extended_output=True,
-        with_exceptions=False,
-    )
-    return status == 0 and found == tree
-
-
-def _write_objects(git: Git, tree: _Folder, files: list[Path], algorithm: str) -> None:
-    """All blobs with one process, all trees with another. Git says what it stored: both sides must agree."""
-    names = b"".join(os.fsencode(path.resolve()) + b"\n" for path in files)
-    stored = _output(git, ["git", "hash-object", "-w", "--no-filters", "--stdin-paths"], names).decode().split()
-    levels = list(tree.deepest_first())
-    if set(stored) != {digest for level in levels for _, digest in level.files.values()}:
-        raise WriteError("changed while it was stored", where="template", fix="run the command again")
-    listing = b"\0".join(b"".join(_mktree_line(entry) for entry in level.entries(algorithm)) for level in levels)
-    made = _output(git, ["git", "mktree", "-z", "--batch"], listing + b"\0").decode().split()
-    if made != [level.digest(algorithm) for level in levels]:
-        raise WriteError("git names the template's tree otherwise", where="template", fix="report this")
-
-
-def _mktree_line(entry: tuple[str, str, str]) -> bytes:
-    mode, name, digest = entry
-    kind = "tree" if mode == _FOLDER else "blob"
-    return f"{mode} {kind} {digest}\t".encode() + os.fsencode(name) + b"\0"
-
-
-def _entry(line: bytes) -> tuple[str, str, str]:
-    """(mode, hash, safe path) of a line of `git ls-tree`."""
-    about, _, name = line.partition(b"\t")
-    mode, _, digest = about.decode("ascii").split()
-    path = os.fsdecode(name)
-    if mode not in {_FILE, _PROGRAM}:
-        raise UsageError(f"a stored template holds a link: {path!r}", fix="restore the receipt from git")
-    return mode, digest, safe_path(path)
-
-
-def _read_objects(git: Git, digests: list[str]) -> list[bytes] | None:
-    """Content of blobs in their order; None when one is missing."""
-    if not digests:
-        return []
-    output = _output(git, ["git", "cat-file", "--batch"], "".join(f"{digest}\n" for digest in digests).encode())
-    contents, position = [], 0
-    for _ in digests:
-        end = output.index(b"\n", position)
-        about = output[position:end].split()
-        if len(about) != 3:
-            return None  # "<hash> missing"
-        size = int(about[2])
-        contents.append(output[end + 1 : end + 1 + size])
-        position = end + 1 + size + 1
-    return contents
-
-
-def _output(git: Git, command: list[str], standard_input: bytes = b"") -> bytes:
-    """Standard output of a git command, byte for byte. Raises GitCommandError when it fails."""
-    from tempfile import TemporaryFile
-
-    with TemporaryFile() as given:
-        given.write(standard_input)
-        given.seek(0)
-        return _bytes(git, command, given)
-
-
-def _bytes(git: Git, command: list[str], given: BinaryIO) -> bytes:
-    output = git.execute(command, istream=given, stdout_as_string=False, strip_newline_in_stdout=False)
-    return output if isinstance(output, bytes) else os.fsencode(str(output))

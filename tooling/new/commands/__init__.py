@@ -1,5 +1,5 @@
 """The commands of `areal-new`, one module each; `generate` answers for every kind.
 
 A module has `configure(parser)`, which adds its arguments, and `run(invocation) -> Report`. It is loaded when it is
-called. `tooling.new.cli.command_table` lists them.
+called. `tooling.new.command_line` lists them.
 """

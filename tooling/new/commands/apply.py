@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.new.cli.arguments import add_changing, add_testing
-from tooling.new.cli.performing import perform
+from tooling.cli.parser import add_changing
+from tooling.new.command_line import add_testing
+from tooling.new.run import run_change
+from tooling.new.saved_plan import load_plan
 
 if TYPE_CHECKING:
+    from tooling.cli.parser import Parser
     from tooling.cli.report import Report
-    from tooling.new.cli.arguments import Parser
-    from tooling.new.cli.invocation import Invocation
-    from tooling.new.unit.context import Workspace
-    from tooling.new.unit.work import Work
+    from tooling.new.command_line import Invocation
 
 
 def configure(parser: Parser) -> None:
@@ -26,11 +26,5 @@ def configure(parser: Parser) -> None:
 
 
 def run(invocation: Invocation) -> Report:
-    """Apply."""
-
-    def make(workspace: Workspace) -> Work:
-        from tooling.new.cli.plan_file import load_plan
-
-        return load_plan(invocation.arguments.file, workspace.root)
-
-    return perform(invocation, make)
+    """Apply the plan."""
+    return run_change(invocation, lambda workspace: load_plan(invocation.arguments.file, workspace))

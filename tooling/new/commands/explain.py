@@ -5,17 +5,35 @@ For a unit that was not generated yet, says what would be generated; the questio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import ast
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import ToolError, UsageError
 from tooling.cli.report import Report
-from tooling.new.cli.answering import read_answers
+from tooling.kit.change.plan import Plan
+from tooling.kit.names import parse_name
+from tooling.kit.template.manifest import load_manifest, resolve
+from tooling.kit.template.rendering import complete_answers, template_context
+from tooling.new.answering import read_answers
+from tooling.new.change import UnitRequest
+from tooling.new.commands.generate import plan_unit
+from tooling.new.commands.status import file_state
+from tooling.new.workspace import find_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from tooling.new.cli.arguments import Parser
-    from tooling.new.cli.invocation import Invocation
-    from tooling.new.unit.explain import ExplainedFile, Explanation
+    from tooling.cli.parser import Parser
+    from tooling.kit.kind import DocumentEntry, FileEntry, RegistryEntry
+    from tooling.kit.receipts import Receipt
+    from tooling.new.command_line import Invocation
+    from tooling.new.workspace import Workspace
+
+_MARKER = re.compile(r"\b(?:TODO|FIXME)\b.*")
+_EXAMPLE = "example"
+_MARKUP_ENDS = ("-->", "*/", '"""', "'''")
 
 
 def configure(parser: Parser) -> None:
@@ -27,8 +45,6 @@ def configure(parser: Parser) -> None:
 
 def run(invocation: Invocation) -> Report:
     """Explain."""
-    from tooling.new.unit.explain import explain
-
     arguments = invocation.arguments
     answers, options = read_answers(arguments)
     explanation = explain(invocation.workspace, arguments.kind, arguments.name, answers=answers, options=options)
@@ -36,31 +52,177 @@ def run(invocation: Invocation) -> Report:
         command="explain",
         changing=False,
         text="\n".join(_lines(explanation)),
-        next_steps=explanation.next_steps,
-        data={"explanation": explanation.as_data()},
+        next_steps=tuple(explanation["next_steps"]),
+        data={"explanation": explanation},
     )
 
 
-def _lines(explanation: Explanation) -> Iterator[str]:
-    standing = "generated" if explanation.generated else "not generated; this is what would be"
-    yield f"{explanation.kind} {explanation.name} ({standing})"
-    if explanation.summary:
-        yield f"  {explanation.summary}"
-    for file in explanation.files:
-        yield ""
-        yield from _file_lines(file)
-    for entry in explanation.entries:
-        yield f"\n{entry.file}\n  registered in {entry.table or entry.shape} as {entry.key!r}"
-    for document in explanation.documents:
-        yield f"\n{document.file}\n  a line in the section {document.section!r}"
+def explain(
+    workspace: Workspace,
+    kind: str,
+    name: str | None = None,
+    *,
+    answers: Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Explain a generated unit, or what would be generated (under the name "example" when none is given), as JSON
+    values.
+
+    For a generated unit the answer comes from its receipt and its files; for one that is not there yet, from the
+    template. Raises UsageError for an unknown kind, for a unit that was not generated and whose answers are incomplete,
+    and for answers about a unit that was generated: its receipt has them.
+    """
+    if name is not None:
+        try:
+            receipt = find_unit(workspace, kind, name)
+        except UsageError:
+            workspace.kind(kind)  # an unknown kind is the better complaint
+        else:
+            if answers or options:
+                raise UsageError(
+                    f"the {kind} {receipt.name!r} was generated already, its answers are in its receipt",
+                    where=receipt.path,
+                    fix=f"leave the answers out; `areal-new update {kind} {receipt.name}` takes new ones",
+                )
+            return _explain_receipt(workspace, receipt)
+    source = workspace.kind(kind)
+    manifest = load_manifest(source.folder)
+    if name is None and not answers and not options and manifest.example:  # what holds of any unit; nothing is rendered
+        names = parse_name(_EXAMPLE, reserved=manifest.reserved)
+        settings = workspace.settings
+        example = complete_answers(source.folder, manifest.example, names, settings, kind=kind)
+        resolved = resolve(manifest, {**template_context(names, settings, kind), **example})
+        return _explanation(
+            Plan(workspace.root),
+            (kind, names.snake, manifest.summary),
+            {},
+            [(entry, "planned") for entry in resolved.files],
+            resolved.registry,
+            resolved.documents,
+            next_steps=resolved.next,
+            commit=resolved.commit,
+        )
+    request = UnitRequest(kind=kind, name=name or _EXAMPLE, answers=answers or {}, options=options or {})
+    change = plan_unit(workspace, request)
+    if change.receipt is None:  # options that ask for findings only
+        raise UsageError(f"the {kind} {request.name!r} cannot be planned", where=kind)
+    return _explanation(
+        change.plan,
+        (kind, change.receipt.name, source.summary),
+        change.receipt.answers,
+        [(entry.entry(path), "planned") for path, entry in sorted(change.receipt.files.items())],
+        change.receipt.entries,
+        change.receipt.documents,
+        next_steps=change.next_steps,
+        commit=change.commit,
+    )
 
 
-def _file_lines(file: ExplainedFile) -> Iterator[str]:
-    yield f"{file.path} ({file.state})"
-    yield f"  {file.purpose}"
-    if file.contract:
-        yield f"  contract: {file.contract}"
-    for todo in file.todo:
-        yield f"  to do: {todo}"
-    for marker in file.markers:
-        yield f"  line {marker.line}: {marker.text}"
+def _explain_receipt(workspace: Workspace, receipt: Receipt) -> dict[str, Any]:
+    plan = Plan(workspace.root)
+    try:
+        summary = workspace.kind(receipt.kind).summary
+    except UsageError:
+        summary = ""  # the kind was removed; its units are still explained
+    files = [(entry.entry(path), file_state(plan, path, entry.sha256)) for path, entry in sorted(receipt.files.items())]
+    about = (receipt.kind, receipt.name, summary)
+    return _explanation(plan, about, receipt.answers, files, receipt.entries, receipt.documents, generated=True)
+
+
+def _explanation(
+    plan: Plan,
+    about: tuple[str, str, str],
+    answers: Mapping[str, Any],
+    files: Iterable[tuple[FileEntry, str]],
+    entries: Iterable[RegistryEntry],
+    documents: Iterable[DocumentEntry],
+    *,
+    generated: bool = False,
+    next_steps: Iterable[str] = (),
+    commit: str = "",
+) -> dict[str, Any]:
+    """Return the JSON values of an explanation. about: kind, name and summary; files: with their states."""
+
+    def text(path: str) -> str:
+        try:
+            return (plan.read(path) or b"").decode("utf-8", errors="replace")
+        except ToolError:
+            return ""
+
+    kind, name, summary = about
+    return {
+        "kind": kind,
+        "name": name,
+        "generated": generated,
+        "summary": summary,
+        "answers": dict(answers),
+        "files": [
+            {
+                "path": entry.path,
+                "purpose": entry.purpose,
+                "contract": _located(entry.contract, text(entry.contract.partition(":")[0])) if entry.contract else "",
+                "state": state,
+                "test": entry.test,
+                "todo": list(entry.todo),
+                "markers": [{"line": line, "text": marker} for line, marker in find_markers(text(entry.path))],
+            }
+            for entry, state in files
+        ],
+        "entries": [asdict(entry) for entry in entries],
+        "documents": [asdict(line) for line in documents],
+        "next_steps": list(next_steps),
+        "commit": commit,
+    }
+
+
+def find_markers(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that hold TODO or FIXME as a word, numbered from 1, from that word on."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        found = _MARKER.search(line)
+        if found:
+            marker = found.group().strip()
+            for end in _MARKUP_ENDS:
+                marker = marker.removesuffix(end).rstrip()
+            yield number, marker
+
+
+def _located(contract: str, text: str) -> str:
+    """Return a contract with the line that defines its name: "areal/api/reward.py:12:RewardFunction"; as it is when
+    the name is not found. "Class.method" looks for the method."""
+    path, separator, name = contract.partition(":")
+    try:
+        body: list[Any] = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return contract
+    line = 0
+    for part in name.split("."):
+        found = next((node for node in body if part in _defined(node)), None)
+        if found is None or not separator:
+            return contract
+        line, body = found.lineno, getattr(found, "body", [])
+    return f"{path}:{line}:{name}"
+
+
+def _defined(node: Any) -> list[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _lines(explanation: Mapping[str, Any]) -> Iterator[str]:
+    standing = "generated" if explanation["generated"] else "not generated; this is what would be"
+    yield f"{explanation['kind']} {explanation['name']} ({standing})"
+    if explanation["summary"]:
+        yield f"  {explanation['summary']}"
+    for file in explanation["files"]:
+        yield f"\n{file['path']} ({file['state']})"
+        yield f"  {file['purpose']}"
+        if file["contract"]:
+            yield f"  contract: {file['contract']}"
+        yield from (f"  to do: {todo}" for todo in file["todo"])
+        yield from (f"  line {marker['line']}: {marker['text']}" for marker in file["markers"])
+    for entry in explanation["entries"]:
+        yield f"\n{entry['file']}\n  registered in {entry['table'] or entry['shape']} as {entry['key']!r}"
+    for document in explanation["documents"]:
+        yield f"\n{document['file']}\n  a line in the section {document['section']!r}"

@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tooling.cli.report import Report, aligned
-from tooling.new.cli.lookup import find_root
+from tooling.new.command_line import find_root
 
 if TYPE_CHECKING:
-    from tooling.new.cli.arguments import Parser
-    from tooling.new.cli.invocation import Invocation
+    from tooling.cli.parser import Parser
+    from tooling.new.command_line import Invocation
 
 
 def configure(parser: Parser) -> None:
-    """It has no arguments of its own."""
+    """Add nothing: the command has no arguments of its own."""
 
 
 def run(invocation: Invocation) -> Report:
     """List the kinds."""
     from tooling.kit.template.kinds import discover
 
-    kinds = discover(find_root(invocation.arguments.repo), packages=True)
+    kinds = discover(find_root(invocation.repo), packages=True)
     rows = [(kind.name, kind.summary, f"({kind.origin})") for kind in kinds.values()]
     data = [{"name": kind.name, "summary": kind.summary, "origin": kind.origin} for kind in kinds.values()]
     return Report(command="kinds", changing=False, text=aligned(rows) or "no kinds", data={"kinds": data})

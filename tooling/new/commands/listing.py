@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from tooling.cli.report import Report, aligned
 
 if TYPE_CHECKING:
-    from tooling.new.cli.arguments import Parser
-    from tooling.new.cli.invocation import Invocation
+    from tooling.cli.parser import Parser
+    from tooling.new.command_line import Invocation
 
 
 def configure(parser: Parser) -> None:
@@ -18,12 +18,14 @@ def configure(parser: Parser) -> None:
 
 def run(invocation: Invocation) -> Report:
     """List the units."""
+    from tooling.cli.git import find_repository
     from tooling.kit.receipts import read_receipts
 
     kind = invocation.arguments.kind
     if kind is not None:
         invocation.workspace.kind(kind)  # refuses a misspelt one
-    receipts = [item for item in read_receipts(invocation.repository.root) if kind in (None, item.kind)]
+    root = find_repository(invocation.arguments.repo).root
+    receipts = [item for item in read_receipts(root) if kind in (None, item.kind)]
     units = [
         {"kind": item.kind, "name": item.name, "generator": item.generator, "files": sorted(item.files)}
         for item in receipts

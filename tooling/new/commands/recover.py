@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tooling.cli.parser import DEFAULT_WAIT, seconds
 from tooling.cli.report import Report
-from tooling.new.cli.arguments import DEFAULT_WAIT, seconds
 
 if TYPE_CHECKING:
-    from tooling.new.cli.arguments import Parser
-    from tooling.new.cli.invocation import Invocation
+    from tooling.cli.parser import Parser
+    from tooling.new.command_line import Invocation
 
 
 def configure(parser: Parser) -> None:
@@ -32,17 +32,16 @@ def configure(parser: Parser) -> None:
 
 def run(invocation: Invocation) -> Report:
     """Roll back what is pending."""
+    from tooling.cli.git import find_repository
     from tooling.kit.change.transaction import preview_recovery, transaction
 
-    if invocation.arguments.dry_run:
-        lines = preview_recovery(invocation.repository)
-        return _report("would roll back:", lines, dry_run=True)
-    rolled_back: list[str] = []
-    with transaction(invocation.repository, wait_seconds=invocation.arguments.wait, note=rolled_back.append):
-        pass  # entering it is what rolls back
-    return _report("rolled back:", rolled_back, dry_run=False)
-
-
-def _report(title: str, lines: list[str], *, dry_run: bool) -> Report:
+    repository, dry_run = find_repository(invocation.arguments.repo), invocation.arguments.dry_run
+    lines: list[str] = []
+    if dry_run:
+        lines = preview_recovery(repository)
+    else:
+        with transaction(repository, wait_seconds=invocation.arguments.wait, note=lines.append):
+            pass  # entering it is what rolls back
+    title = "would roll back:" if dry_run else "rolled back:"
     text = "\n".join([title, *(f"  {line}" for line in lines)]) if lines else "nothing to recover"
     return Report(command="recover", changing=False, dry_run=dry_run, text=text, data={"recovered": lines})

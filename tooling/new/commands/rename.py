@@ -5,17 +5,42 @@ Other places that name it are listed; --references changes those where the name 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
 
-from tooling.new.cli.arguments import add_changing, add_planning, add_testing
-from tooling.new.cli.performing import Advice, perform
-from tooling.new.unit.work import Work
+from tooling.cli.errors import ConflictError, UsageError
+from tooling.cli.git import Git
+from tooling.cli.parser import add_changing
+from tooling.kit.names import parse_name
+from tooling.kit.receipts import RECEIPTS, read_receipt
+from tooling.kit.template.manifest import load_manifest
+from tooling.kit.template.questions import load_questions
+from tooling.kit.template.rendering import complete_answers
+from tooling.new.change import Change, UnitRequest
+from tooling.new.command_line import add_planning, add_testing
+from tooling.new.merging import Labels, Merger, Rewriting, old_template, read_or_none
+from tooling.new.registration import entry_state, move_entries, refuse_collisions
+from tooling.new.rendering import check_rendered, render_unit, template_tree
+from tooling.new.run import run_change
+from tooling.new.workspace import find_unit
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from tooling.cli.parser import Parser
     from tooling.cli.report import Report
-    from tooling.new.cli.arguments import Parser
-    from tooling.new.cli.invocation import Invocation
-    from tooling.new.unit.context import Workspace
+    from tooling.kit.kind import ResolvedManifest
+    from tooling.kit.receipts import Receipt
+    from tooling.kit.template.kinds import ProjectSettings
+    from tooling.new.command_line import Invocation
+    from tooling.new.rendering import RenderedUnit
+    from tooling.new.workspace import Workspace
+
+REWRITABLE = (".md", ".py", ".pyi", ".toml", ".yaml", ".yml")
+_LONGEST_TEXT = 160
+"""Characters of a line that a report shows."""
 
 
 def configure(parser: Parser) -> None:
@@ -33,13 +58,140 @@ def configure(parser: Parser) -> None:
 
 def run(invocation: Invocation) -> Report:
     """Rename."""
-    arguments = invocation.arguments
+    given = invocation.arguments
+    return run_change(
+        invocation,
+        lambda workspace: plan_rename(workspace, given.kind, given.old, given.new, references=given.references),
+    )
 
-    def make(workspace: Workspace) -> Work:
-        from tooling.new.unit.rename import plan_rename
 
-        unit = plan_rename(workspace, arguments.kind, arguments.old, arguments.new, references=arguments.references)
-        return Work.of(unit, arguments.kind, arguments.new)
+def plan_rename(workspace: Workspace, kind: str, old: str, new: str, *, references: bool = False) -> Change:
+    """Plan another name for a unit; the change's `references` are the lines elsewhere that still name it.
 
-    back = f"areal-new rename {arguments.kind} {arguments.new} {arguments.old}"
-    return perform(invocation, make, Advice(tests_failed=back, kept="change it by hand"))
+    The template a unit came from is rendered with the old name (base) and with the new one (theirs); each file is
+    merged into its new place, so edits survive. Raises NameRefusedError and ConflictError for the new name, UsageError
+    when the unit or the template it came from cannot be found, ChecksFailedError when the result does not pass the
+    gates.
+    """
+    receipt = find_unit(workspace, kind, old)
+    change = workspace.change(UnitRequest(kind=kind, name=new))
+    change.fix_kept, change.take_back = "change it by hand", f"areal-new rename {kind} {new} {old}"
+    try:
+        source = workspace.kind(kind)
+    except UsageError:
+        source = None  # the kind is gone; git may still hold the template
+    with old_template(workspace, receipt, source) as folder:
+        if folder is None:
+            raise UsageError(
+                f"the template that {receipt.name!r} came from (tree {receipt.template.tree[:12]}) is not in this "
+                "repository",
+                where=receipt.path,
+                fix=f"run `areal-new update {kind} {receipt.name}` first, or `git fetch` the commit that holds it",
+            )
+        reserved = load_manifest(folder).reserved
+        names = change.names = parse_name(new, reserved=reserved)
+        if names.snake == receipt.name:
+            raise UsageError(f"the {kind} is called {receipt.name!r} already", where=new, fix="give another name")
+        if read_receipt(workspace.root, kind, names.snake) is not None:
+            raise ConflictError(f"there is a {kind} {names.snake!r} already", where=new, fix="give another name")
+        merger = Merger(workspace, change, receipt, folder, labels=Labels("yours", receipt.name, names.snake))
+        settings = replace(workspace.settings, package=receipt.package, tests=receipt.tests)
+        answers = _answers(folder, receipt, settings)
+        unit = render_unit(workspace, folder, names, answers, kind=kind, settings=settings)
+        refuse_collisions(workspace, change.plan, kind, unit, reserved=reserved, own=receipt)
+        pairs = _pairs(merger, unit)
+        check_rendered(change, unit.files, f"the {kind} {names.snake!r}")
+        merger.rewriting = _rewriting(receipt, unit, pairs)
+        purposes = {entry.path: entry.purpose for entry in unit.manifest.files}
+        for old_path, new_path in pairs.items():
+            merger.merge(old_path, new_path, unit.files[new_path], purposes[new_path])
+        merger.finish()
+        merger.complete(unit, receipt.template, move_entries(change, receipt, None, _wanted(merger, unit.manifest)))
+    _follow_references(workspace, change, merger.rewriting, {*pairs, *pairs.values()}, rewrite=references)
+    if change.references:
+        advice = "correct them by hand" if references else "`--references` rewrites symbols, modules and paths"
+        change.next_steps.append(f"{len(change.references)} lines elsewhere still name {receipt.name!r}: {advice}")
+    if source is not None and template_tree(workspace, source) == receipt.template.tree:
+        change.templates[kind] = receipt.template.tree
+    return change
+
+
+def _answers(folder: Path, receipt: Receipt, settings: ProjectSettings) -> dict[str, Any]:
+    """Return the old answers without those that were the default under the old name, so that they follow the new."""
+    kept = dict(receipt.answers)
+    for question in load_questions(folder):
+        if question.required or question.name not in kept:
+            continue
+        others = {name: value for name, value in receipt.answers.items() if name != question.name}
+        try:
+            default = complete_answers(folder, others, receipt.names, settings, kind=receipt.kind)
+        except UsageError:
+            continue
+        if default.get(question.name) == receipt.answers[question.name]:
+            del kept[question.name]
+    return kept
+
+
+def _pairs(merger: Merger, unit: RenderedUnit) -> dict[str, str]:
+    """Return old path -> new path of each file, in the manifest's order."""
+    if merger.rendered is None:
+        where, why = merger.receipt.path, "; ".join(merger.change.warnings)
+        raise UsageError("the old template cannot be rendered", where=where, fix=why)
+    old, new = merger.rendered.manifest.files, unit.manifest.files
+    if len(old) != len(new):
+        raise UsageError(
+            "the template makes other files for the new name", where=merger.receipt.path, fix="generate the unit anew"
+        )
+    return {before.path: after.path for before, after in zip(old, new, strict=True)}
+
+
+def _rewriting(receipt: Receipt, unit: RenderedUnit, paths: Mapping[str, str]) -> Rewriting:
+    """Return what changes its name with a unit: symbols (in the receipt's order), files and modules."""
+    words = {old: new for old, new in zip(receipt.symbols, unit.manifest.symbols, strict=False) if old != new}
+    for pair in paths.items():
+        if pair[0] == pair[1]:
+            continue
+        words[pair[0]] = pair[1]
+        if all(path.endswith(".py") for path in pair):  # "areal/reward/digits.py" is also "areal.reward.digits"
+            old, new = (path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in pair)
+            words[old] = new
+    return Rewriting(words, receipt.names.key)
+
+
+def _wanted(merger: Merger, new: ResolvedManifest) -> ResolvedManifest:
+    """Return the new manifest without entries and lines that somebody took out under the old name."""
+    receipt, plan = merger.receipt, merger.change.plan
+    old = new if merger.rendered is None else merger.rendered.manifest
+    if (len(old.registry), len(old.documents)) != (len(new.registry), len(new.documents)):
+        return new
+    entries = zip(old.registry, new.registry, strict=True)
+    lines = zip(old.documents, new.documents, strict=True)
+    return replace(
+        new,
+        registry=tuple(n for o, n in entries if o in receipt.entries or entry_state(plan, o) != "absent"),
+        documents=tuple(n for o, n in lines if o in receipt.documents or entry_state(plan, o) != "absent"),
+    )
+
+
+def _follow_references(
+    workspace: Workspace, change: Change, rewriting: Rewriting, own: Collection[str], *, rewrite: bool
+) -> None:
+    """List the lines of other files that still name the unit; with `rewrite`, change first what can be changed.
+    Receipts belong to their units, templates are not references."""
+    patterns = [part for word in sorted({*rewriting.words, rewriting.key}) for part in ("-e", word)]
+    command = ["grep", "--untracked", "-l", "-z", "-I", "--fixed-strings", *patterns, "--", "."]
+    templates = tuple(f"{folder}/" for folder in workspace.settings.templates)
+    found: list[str] = []
+    for path in sorted(Git(workspace.root).listed(*command, allowed=(0, 1))):
+        content = read_or_none(change.plan, path)  # a link or a folder is not text of ours
+        if content is None or path in own or path.startswith(f"{RECEIPTS}/"):
+            continue
+        if rewrite and PurePosixPath(path).suffix in REWRITABLE and not path.startswith(templates):
+            rewritten = rewriting.apply_bytes(content)
+            if rewritten != content:
+                change.plan.write(path, rewritten, reason="names the renamed unit")
+                content = rewritten
+        for number, line in enumerate(content.decode("utf-8", errors="replace").splitlines(), start=1):
+            if rewriting.is_mentioned(line):
+                found.append(f"{path}:{number}: {line.strip()[:_LONGEST_TEXT]}")
+    change.references = tuple(found)

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tooling.cli.report import Report
-from tooling.new.cli.lookup import find_root
+from tooling.new.command_line import find_root
 
 if TYPE_CHECKING:
-    from tooling.new.cli.arguments import Parser
-    from tooling.new.cli.invocation import Invocation
+    from tooling.cli.parser import Parser
+    from tooling.new.command_line import Invocation
 
 OUTPUT = "output"
-_FILE = Path(__file__).resolve().parent.parent / "cli" / "schemas" / "output.json"
 
 
 def configure(parser: Parser) -> None:
@@ -25,17 +24,14 @@ def configure(parser: Parser) -> None:
 
 def run(invocation: Invocation) -> Report:
     """Print the schema."""
-    schema = _schema(invocation)
-    return Report(command="schema", changing=False, text=json.dumps(schema, indent=2), data={"schema": schema})
-
-
-def _schema(invocation: Invocation) -> dict[str, Any]:
     if invocation.arguments.kind == OUTPUT:
-        schema: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
-        return schema
-    from tooling.kit.template.kinds import find_kind
-    from tooling.kit.template.manifest import load_manifest
-    from tooling.kit.template.questions import json_schema, load_questions
+        file = Path(__file__).resolve().parent.parent / "schemas" / "output.json"
+        schema = json.loads(file.read_text(encoding="utf-8"))
+    else:
+        from tooling.kit.template.kinds import find_kind
+        from tooling.kit.template.manifest import load_manifest
+        from tooling.kit.template.questions import json_schema, load_questions
 
-    kind = find_kind(find_root(invocation.arguments.repo), invocation.arguments.kind)
-    return json_schema(kind.name, load_questions(kind.folder), load_manifest(kind.folder).options)
+        kind = find_kind(find_root(invocation.repo), invocation.arguments.kind)
+        schema = json_schema(kind.name, load_questions(kind.folder), load_manifest(kind.folder).options)
+    return Report(command="schema", changing=False, text=json.dumps(schema, indent=2), data={"schema": schema})

@@ -1,21 +1,27 @@
 """Compares generated units with their receipts: files pristine, edited or missing; entries in place; template newer.
 
-Only reads; a unit that needs attention is no error.
+Only reads; a unit that needs attention is not an error.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from tooling.cli.errors import UsageError
+from tooling.cli.errors import ConflictError, ToolError
 from tooling.cli.report import Report, aligned
+from tooling.kit.change.plan import Plan, sha256
+from tooling.kit.change.transaction import pending
+from tooling.kit.receipts import read_receipts
+from tooling.kit.template.tree import hash_algorithm, tree_hash
+from tooling.new.registration import entry_state
+from tooling.new.workspace import find_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tooling.new.cli.arguments import Parser
-    from tooling.new.cli.invocation import Invocation
-    from tooling.new.unit.status import UnitStatus
+    from tooling.cli.parser import Parser
+    from tooling.kit.kind import DocumentEntry, RegistryEntry
+    from tooling.kit.receipts import Receipt
+    from tooling.new.command_line import Invocation
+    from tooling.new.workspace import Workspace
 
 
 def configure(parser: Parser) -> None:
@@ -26,23 +32,67 @@ def configure(parser: Parser) -> None:
 
 def run(invocation: Invocation) -> Report:
     """Compare."""
-    from tooling.kit.change.transaction import pending
-    from tooling.new.unit.status import all_status
+    kind, name, workspace = invocation.arguments.kind, invocation.arguments.name, invocation.workspace
+    if kind is not None and name is not None:
+        receipts = [find_unit(workspace, kind, name)]
+    else:
+        if kind is not None:
+            workspace.kind(kind)  # refuses a misspelt one
+        receipts = [receipt for receipt in read_receipts(workspace.root) if kind in (None, receipt.kind)]
+    units = [unit_status(workspace, receipt) for receipt in receipts]
+    warnings = ("an interrupted run waits for `areal-new recover`",) if pending(workspace.repository) else ()
+    parts = []
+    for unit in units:
+        rows = [("", file["state"], file["path"]) for file in unit["files"]]
+        rows += [("", item["state"], f"{item['file']} {item['table']} {item['key']}") for item in unit["entries"]]
+        parts += [f"{unit['kind']} {unit['name']}: {unit['state']} (template {unit['template']})", aligned(rows)]
+    text = "\n".join(parts) or "no generated units"
+    return Report(command="status", changing=False, warnings=warnings, text=text, data={"units": units})
 
-    kind, name = invocation.arguments.kind, invocation.arguments.name
-    if kind is not None and name is None:
-        invocation.workspace.kind(kind)  # refuses a misspelt one
-    if name is not None and kind is None:
-        raise UsageError("a name needs its kind", fix="write `areal-new status KIND NAME`")
-    units = all_status(invocation.workspace, kind, name)
-    warnings = ("an interrupted run waits for `areal-new recover`",) if pending(invocation.repository) else ()
-    text = "\n".join(line for unit in units for line in _lines(unit)) or "no generated units"
-    data = {"units": [unit.as_data() for unit in units]}
-    return Report(command="status", changing=False, warnings=warnings, text=text, data=data)
+
+def unit_status(workspace: Workspace, receipt: Receipt) -> dict[str, Any]:
+    """Say how one unit is, as JSON values.
+
+    `state` is the first that holds of: "incomplete" (a file or entry is missing or changed), "edited", "outdated",
+    "clean"; `template` is "current", "outdated", or "unavailable" when the kind is gone.
+    """
+    plan = Plan(workspace.root)
+    files = [
+        {"path": path, "state": file_state(plan, path, entry.sha256)} for path, entry in sorted(receipt.files.items())
+    ]
+    made: tuple[RegistryEntry | DocumentEntry, ...] = (*receipt.entries, *receipt.documents)
+    entries = [
+        {"file": item.file, "table": item.table, "key": item.key, "state": entry_state(plan, item)} for item in made
+    ]
+    try:
+        tree = tree_hash(workspace.kind(receipt.kind).folder, algorithm=hash_algorithm(workspace.repository))
+        template = "current" if tree == receipt.template.tree else "outdated"
+    except ToolError:
+        template = "unavailable"
+    states = {file["state"] for file in files}
+    if "missing" in states or any(item["state"] != "present" for item in entries):
+        state = "incomplete"
+    elif "edited" in states:
+        state = "edited"
+    else:
+        state = "outdated" if template == "outdated" else "clean"
+    return {
+        "kind": receipt.kind,
+        "name": receipt.name,
+        "state": state,
+        "template": template,
+        "generator": receipt.generator,
+        "files": files,
+        "entries": entries,
+    }
 
 
-def _lines(unit: UnitStatus) -> Iterator[str]:
-    yield f"{unit.kind} {unit.name}: {unit.state} (template {unit.template})"
-    rows: list[tuple[str, ...]] = [("", file.state, file.path) for file in unit.files]
-    rows += [("", entry.state, f"{entry.file} {entry.table} {entry.key}") for entry in unit.entries]
-    yield aligned(rows)
+def file_state(plan: Plan, path: str, digest: str) -> Literal["pristine", "edited", "missing"]:
+    """Say how a generated file is; something else in its place counts as an edit."""
+    try:
+        content = plan.read(path)
+    except ConflictError:
+        return "edited"
+    if content is None:
+        return "missing"
+    return "pristine" if sha256(content) == digest else "edited"

@@ -5,17 +5,23 @@ Files that were edited since are kept and reported (exit code 4); --force moves 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.new.cli.arguments import add_changing, add_planning
-from tooling.new.cli.performing import Advice, perform
-from tooling.new.unit.work import Work
+from tooling.cli.errors import ConflictError
+from tooling.cli.parser import add_changing
+from tooling.kit.change.plan import sha256
+from tooling.new.change import Change, KeptFile, UnitRequest
+from tooling.new.command_line import add_planning
+from tooling.new.registration import unregister
+from tooling.new.run import run_change
+from tooling.new.workspace import find_unit
 
 if TYPE_CHECKING:
+    from tooling.cli.parser import Parser
     from tooling.cli.report import Report
-    from tooling.new.cli.arguments import Parser
-    from tooling.new.cli.invocation import Invocation
-    from tooling.new.unit.context import Workspace
+    from tooling.new.command_line import Invocation
+    from tooling.new.workspace import Workspace
 
 
 def configure(parser: Parser) -> None:
@@ -34,11 +40,46 @@ def configure(parser: Parser) -> None:
 def run(invocation: Invocation) -> Report:
     """Undo."""
     arguments = invocation.arguments
+    return run_change(
+        invocation, lambda workspace: plan_undo(workspace, arguments.kind, arguments.name, force=arguments.force)
+    )
 
-    def make(workspace: Workspace) -> Work:
-        from tooling.new.unit.undo import plan_undo
 
-        unit = plan_undo(workspace, arguments.kind, arguments.name, force=arguments.force)
-        return Work.of(unit, arguments.kind, arguments.name)
+def plan_undo(workspace: Workspace, kind: str, name: str, *, force: bool = False) -> Change:
+    """Plan the removal of a unit; `kept` says what was edited since and stays (exit code 4).
 
-    return perform(invocation, make, Advice(kept="--force takes it away too and keeps a backup"))
+    The receipt shrinks to what stayed, so that `force` can take the rest later: it removes edited files too, with a
+    backup in the git directory, and forgets registry entries that somebody changed. Raises UsageError when the unit was
+    not generated here.
+    """
+    receipt = find_unit(workspace, kind, name)
+    change = workspace.change(UnitRequest(kind=kind, name=receipt.name))
+    change.fix_kept = "--force takes it away too and keeps a backup"
+    plan = change.plan
+    for path, entry in sorted(receipt.files.items()):
+        try:
+            content = plan.read(path)
+        except ConflictError as error:
+            change.kept.append(KeptFile(path, f"{error.message}; it is not what was generated"))
+            continue
+        is_pristine = content is not None and sha256(content) == entry.sha256
+        if content is not None and not is_pristine and not force:
+            change.kept.append(KeptFile(path, "edited since it was generated"))
+        elif content is not None:
+            if not is_pristine:
+                change.backups.append(path)
+            reason = entry.purpose if is_pristine else f"{entry.purpose} (edited; kept as a backup)"
+            plan.delete(path, reason=reason)
+    kept_files = {item.path for item in change.kept}
+    left = unregister(change, [*receipt.entries, *receipt.documents], forget=force)
+    if not change.kept:
+        plan.delete(receipt.path, reason="receipt")
+        return change
+    change.receipt = replace(
+        receipt,
+        files={path: entry for path, entry in receipt.files.items() if path in kept_files},
+        entries=() if force else left.entries,
+        documents=() if force else left.documents,
+    )
+    plan.write(receipt.path, change.receipt.to_bytes(), reason="receipt of what was kept")
+    return change

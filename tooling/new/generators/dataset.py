@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import UsageError
-from tooling.kit.kind import Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tooling.kit.kind import PrepareRequest
+    from tooling.new.change import Change
 
 KINDS: Final = ("rl", "sft", "preference", "both")
 COLUMNS: Final = ("question", "answer", "solution", "messages", "chosen", "rejected", "image")
@@ -66,39 +65,44 @@ _INVENTED: Final[dict[str, tuple[dict[str, str], ...]]] = {
 _NUM_INVENTED_TEST: Final = {"answered": 2, "preference": 1}
 
 
-def prepare(request: PrepareRequest) -> Prepared:
-    """Answers for `--kind` and `--from`. Raises UsageError for options that contradict each other, data that cannot be
-    read or contradict themselves (with the first rows), and columns that cannot be told apart."""
+def prepare(change: Change) -> dict[str, Any]:
+    """Return the answers for `--kind` and `--from`.
+
+    Raises UsageError for options that contradict each other, data that cannot be read or contradict themselves (with
+    the first rows), and columns that cannot be told apart.
+    """
+    request = change.request
     kind = request.options.get("kind", "")
     if kind not in ("", *KINDS):
-        raise UsageError(f"{kind!r} is no kind of dataset", where="--kind", fix=f"use one of {', '.join(KINDS)}")
+        raise UsageError(f"{kind!r} is not a kind of dataset", where="--kind", fix=f"use one of {', '.join(KINDS)}")
     if "form" in request.answers and not request.options:
         # Everything was derived when the unit was made; the answers may have been written by hand since.
         for name in [request.answers.get(f"{role}_column", "") for role in COLUMNS]:
             _printable_column(name)
-        return Prepared()
+        return {}
     if "from" in request.options:
-        return _inspected(request, kind)
+        return _inspected(change, kind)
     if "split" in request.options:
         raise UsageError("only says which split of --from to read", where="--split", fix="add --from PATH")
-    return _invented(request, kind or "both")
+    return _invented(change, kind or "both")
 
 
 # ----------------------------------------------------------------------------------------------------- without data
 
 
-def _invented(request: PrepareRequest, kind: str) -> Prepared:
+def _invented(change: Change, kind: str) -> dict[str, Any]:
     """A scaffold with question and answer columns, for data that come later."""
+    answers = change.request.answers
     family = "preference" if kind == "preference" else "answered"
     roles = tuple(_INVENTED[family][0])
     for role in COLUMNS:
-        if role not in roles and request.answers.get(f"{role}_column"):
+        if role not in roles and answers.get(f"{role}_column"):
             raise UsageError(
                 "is a column that the scaffold without data does not have",
                 where=f"--{role}-column",
                 fix="inspect real data with --from PATH",
             )
-    names = {role: request.answers.get(f"{role}_column") or role for role in roles}
+    names = {role: answers.get(f"{role}_column") or role for role in roles}
     if len(set(names.values())) < len(names):
         raise UsageError("two columns have the same name", where="--question-column", fix="give each its own")
     rows = [json.dumps({names[role]: row[role] for role in roles}, ensure_ascii=False) for row in _INVENTED[family]]
@@ -118,19 +122,18 @@ def _invented(request: PrepareRequest, kind: str) -> Prepared:
         "train": [{"line": line} for line in rows[:num_train]],
         "test": [{"line": line} for line in rows[num_train:]],
     }
-    return Prepared(
-        answers=_answers(mapping, excerpt, origin=""),
-        next_steps=(f"replace the invented rows in fixtures/{request.names.snake} by real ones",),
-    )
+    assert change.names is not None
+    change.next_steps.append(f"replace the invented rows in fixtures/{change.names.snake} by real ones")
+    return _answers(mapping, excerpt, origin="")
 
 
 # -------------------------------------------------------------------------------------------------------- from data
 
 
-def _inspected(request: PrepareRequest, kind: str) -> Prepared:
-    path = Path(request.options["from"]).expanduser().absolute()
-    report = _inspect(request, path, kind)
-    where = request.options["from"]
+def _inspected(change: Change, kind: str) -> dict[str, Any]:
+    path = Path(change.request.options["from"]).expanduser().absolute()
+    report = _inspect(change, path, kind)
+    where = change.request.options["from"]
     if report["mapping"] is None:
         raise UsageError(
             "; ".join(report["reasons"]), where=where, fix="`python -m areal.dataset.inspection` shows every column"
@@ -142,19 +145,18 @@ def _inspected(request: PrepareRequest, kind: str) -> Prepared:
         raise UsageError(
             "no row is short enough to be packaged (1 MiB)", where=where, fix="name data with shorter rows"
         )
-    return Prepared(
-        answers=_answers(report["mapping"], excerpt, origin=_plain_name(path.name)),
-        warnings=_warnings(report),
-        next_steps=("make sure that the licence of the rows allows to commit the packaged ones",),
-    )
+    change.warnings += _warnings(report)
+    change.next_steps.append("make sure that the licence of the rows allows to commit the packaged ones")
+    return _answers(report["mapping"], excerpt, origin=_plain_name(path.name))
 
 
-def _inspect(request: PrepareRequest, path: Path, kind: str) -> dict[str, Any]:
+def _inspect(change: Change, path: Path, kind: str) -> dict[str, Any]:
     """The report of the inspection. Raises UsageError with what it said when it failed."""
     import subprocess
 
+    request = change.request
     command = [
-        *(str(request.python), "-m", "areal.dataset.inspection", str(path), "--json"),
+        *(str(change.python), "-m", "areal.dataset.inspection", str(path), "--json"),
         *("--kind", kind, "--split", request.options.get("split", "train")),
         *("--excerpt", str(NUM_TRAIN), str(NUM_TEST)),
     ]
@@ -165,7 +167,7 @@ def _inspect(request: PrepareRequest, path: Path, kind: str) -> dict[str, Any]:
         command.append(f"--keep-columns={json.dumps(_kept(request.answers['keep_columns']))}")
     try:
         done = subprocess.run(
-            command, cwd=request.root, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
+            command, cwd=change.root, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
         )
         report = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -5,10 +5,17 @@
 A row has `completion` (or `completions`, a text or a list of them), the columns of its dataset row, maybe `prompt`, and
 maybe a score in one of `SCORE_KEYS` (a number, or true and false; a list of them for a list of completions). Scores
 that are missing are recorded later, by running the reward (`tooling.new.generators.reward`).
+
+Values become lines of Python source that fit a line, since templates cannot quote or break texts themselves:
+
+    source_lines("a" * 200)      # ["(", "    'aaaa...'", "    'aaaa...'", ")"]
+
+The source is ASCII, so that neither encoding nor look-alike letters matter; `ruff format` gives it its final quotes.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from collections import defaultdict
@@ -17,10 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import UsageError
-from tooling.new.generators.literals import from_source, source_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
 
 SCORE_KEYS: Final = ("score", "reward", "label")
 MAX_CANDIDATES: Final = 128
@@ -66,19 +73,19 @@ class Example:
 
 
 def from_answer(answer: Mapping[str, Any]) -> Example:
-    """The inverse of `to_answer`; the answer may come from a receipt. Raises UsageError for what is no example."""
+    """The inverse of `to_answer`; the answer may come from a receipt. Raises UsageError for what is not an example."""
     try:
         texts = {key: from_source(answer[key]) for key in ("prompt", "completion", "row")}
         score = None if answer["origin"] == "recorded" else float(answer["score"])
         return Example(line=int(answer["line"]), score=score, origin=str(answer["origin"]), **texts)
     except (KeyError, TypeError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise UsageError(f"is no example: {error}", where="examples", fix=f"give {_OPTION} again") from error
+        raise UsageError(f"is not an example: {error}", where="examples", fix=f"give {_OPTION} again") from error
 
 
 def read_examples(file: str) -> tuple[list[Example], list[str]]:
     """Up to `MAX_CANDIDATES` different rows, spread over the given scores, and warnings about those left out.
 
-    Raises UsageError with file and line for anything that is no row.
+    Raises UsageError with file and line for anything that is not a row.
     """
     examples: list[Example] = []
     seen: set[str] = set()
@@ -141,14 +148,14 @@ def _rows(file: str) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), parse_constant=_refuse_constant)
         except (UnicodeDecodeError, ValueError, RecursionError) as error:
-            raise UsageError(f"is no JSON: {error}", where=where, fix="write one object per line") from error
+            raise UsageError(f"is not JSON: {error}", where=where, fix="write one object per line") from error
         if not isinstance(row, dict):
             raise UsageError(f"is a {type(row).__name__}", where=where, fix="write one object per line")
         yield number, row
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _of_row(row: dict[str, Any], number: int, where: str) -> Iterator[Example]:
@@ -177,7 +184,7 @@ def _completions(row: dict[str, Any], where: str) -> list[str]:
         )
     texts = given[0] if isinstance(given[0], list) else [given[0]]
     if not all(isinstance(text, str) for text in texts):
-        raise UsageError("a completion is no text", where=where, fix="write texts")
+        raise UsageError("a completion is not text", where=where, fix="write texts")
     return texts
 
 
@@ -201,3 +208,58 @@ def _is_finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False
+
+
+WIDTH: Final = 84
+"""Characters of one piece; the rest of the line is for indentation and punctuation."""
+
+
+def source_lines(value: Any) -> list[str]:
+    """Lines of an expression for a JSON value; broken up where it would be longer than `WIDTH`."""
+    whole = ascii(value)
+    if len(whole) <= WIDTH:
+        return [whole]
+    if isinstance(value, str):
+        return ["(", *(f"    {piece}" for piece in text_pieces(value)), ")"]
+    if isinstance(value, dict):
+        return ["{", *_items((f"{key!a}: ", item) for key, item in value.items()), "}"]
+    if isinstance(value, list):
+        return ["[", *_items(("", item) for item in value), "]"]
+    return [whole]
+
+
+def from_source(lines: Sequence[str]) -> Any:
+    """The value that `source_lines` was given. Raises ValueError or SyntaxError for anything but literals."""
+    return ast.literal_eval("\n".join(lines))
+
+
+def text_pieces(text: str) -> list[str]:
+    """Literals that Python joins to the text, broken after line ends, else between words, else where it has to be."""
+    pieces: list[str] = []
+    rest = text
+    while rest:
+        size = _fitting(rest)
+        pieces.append(ascii(rest[:size]))
+        rest = rest[size:]
+    return pieces or ["''"]
+
+
+def _fitting(text: str) -> int:
+    """How many characters go into one piece."""
+    width = 0
+    for size, letter in enumerate(text):
+        width += len(ascii(letter)) - 2
+        if width > WIDTH - 2:
+            between_words = text.rfind(" ", size // 2, size) + 1
+            return between_words or size
+        if letter == "\n":
+            return size + 1
+    return len(text)
+
+
+def _items(pairs: Iterator[tuple[str, Any]]) -> Iterator[str]:
+    for key, item in pairs:
+        lines = source_lines(item)
+        lines[0] = key + lines[0]
+        lines[-1] += ","
+        yield from (f"    {line}" for line in lines)

@@ -1,26 +1,31 @@
-"""The page of the model generator: analyses an architecture in a child process and turns its report into answers.
+"""Makes a native model family: analyses an architecture in a child process and turns its report into answers.
 
-`areal.porting` runs with the repository's own interpreter and speaks JSON: this package never imports the
-framework, torch or transformers. What the analysis cannot prove is refused here, before anything is rendered; code of a
-stranger runs only with `--trust-source`.
+`areal.porting` runs with the repository's own interpreter and speaks JSON: this package never imports the framework,
+torch or transformers. What the analysis cannot prove is refused here, before anything is rendered; code of a stranger
+runs only with `--trust-source`. `--analyze-only` prints the report as the checklist of an engineer who ports a model,
+each line with its evidence.
 """
 
 from __future__ import annotations
 
+import json
+import shlex
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import ConflictError, UnsupportedError, UsageError
-from tooling.kit.kind import Findings, Prepared
-from tooling.new.generators.model_analysis import analyse, read_report
-from tooling.new.generators.model_checklist import checklist, differences, missing_features
+from tooling.cli.report import aligned, progress
+from tooling.new.change import Findings
 from tooling.new.generators.model_family import family
 from tooling.new.generators.model_matrix import run_matrix
-from tooling.new.generators.model_names import model_type_name
+from tooling.new.generators.model_words import malformed, model_type_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tooling.kit.kind import PrepareRequest
+    from tooling.new.change import Change
+
 
 _KEPT: Final = (
     "status",
@@ -37,30 +42,43 @@ _KEPT: Final = (
 """Parts of a report that the family is made of; times and measurements would differ from run to run."""
 
 
-def prepare(request: PrepareRequest) -> Prepared:
-    """The report, and the pieces of source it stands for.
+def prepare(change: Change) -> dict[str, Any]:
+    """Return the report, and the pieces of source it stands for.
 
     Raises UsageError for a source that cannot be analysed, UnsupportedError with the features that cannot be expressed.
     """
+    request, names, root = change.request, change.names, change.root
+    assert names is not None
     if "report" in request.answers and not request.options:
         # An update: the pieces are made again, by this version of the page.
-        return Prepared(answers={"family": family(request.answers["report"], request.names, request.root)})
+        return {"family": family(request.answers["report"], names, root)}
     if "matrix" in request.options:
-        return Prepared(findings=run_matrix(request.root, request.python, request.options["matrix"]))
-    report = _report(request)
+        change.findings = run_matrix(root, change.python, request.options["matrix"])
+        return {}
+    if "report" in request.options:
+        others = [name for name in ("from", "source", "like", "trust-source") if name in request.options]
+        if others:
+            raise UsageError(
+                "a finished report needs no analysis",
+                where=f"--{others[0]}",
+                fix=f"leave out --{others[0]} or --report",
+            )
+        report = read_report(request.options["report"])
+    else:
+        report = analyse(change)
     if "analyze-only" in request.options:
-        return Prepared(findings=Findings(checklist(report), {"report": dict(report)}))
-    _refuse_unproven(report, request.names.raw)
+        change.findings = Findings(checklist(report), {"report": dict(report)})
+        return {}
+    _refuse_unproven(report, names.raw)
     model_type_name(report["model_type"])
-    kept = {name: report[name] for name in _KEPT if name in report}
+    kept: dict[str, Any] = {name: report[name] for name in _KEPT if name in report}
     kept["fields"] = [_without_nothing(use) for use in report["fields"]]
     kept["layout"] = [_without_nothing(entry) for entry in report["layout"]]
     kept["variants"] = [
         {"name": variant["name"], "overrides": variant["overrides"]} for variant in report.get("variants", ())
     ]
-    unproven = report["status"] == "unproven"
     try:
-        pieces = family(kept, request.names, request.root)
+        pieces = family(kept, names, root)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration, TypeError) as error:
         if "report" not in request.options:
             raise
@@ -69,34 +87,18 @@ def prepare(request: PrepareRequest) -> Prepared:
             where="--report",
             fix="save one with --analyze-only --json, with the version of areal in this repository",
         ) from error
-    return Prepared(
-        answers={"report": kept, "family": pieces},
-        warnings=_warnings(report),
-        next_steps=_unproven_steps(report) if unproven else (),
-    )
+    if report["status"] == "unproven":
+        _say_unproven(change, report)
+    return {"report": kept, "family": pieces}
 
 
 def _without_nothing(table: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry without what is not said; `default` tells null from absent, so it stays, and 0 is no False."""
+    """An entry without what is not said; `default` tells null from absent, so it stays, and 0 is not False."""
     return {
         name: value
         for name, value in table.items()
         if name == "default" or not (value is None or value is False or value in ("", []))
     }
-
-
-def _report(request: PrepareRequest) -> Mapping[str, Any]:
-    options = request.options
-    if "report" in options:
-        others = [name for name in ("from", "source", "like", "trust-source") if name in options]
-        if others:
-            raise UsageError(
-                "a finished report needs no analysis",
-                where=f"--{others[0]}",
-                fix=f"leave out --{others[0]} or --report",
-            )
-        return read_report(options["report"])
-    return analyse(request)
 
 
 def _refuse_unproven(report: Mapping[str, Any], name: str) -> None:
@@ -122,21 +124,224 @@ def _refuse_unproven(report: Mapping[str, Any], name: str) -> None:
         raise ConflictError(f"the analysis ended as {status!r}", fix="analyse again with this version of areal")
 
 
-def _warnings(report: Mapping[str, Any]) -> tuple[str, ...]:
-    if report["status"] != "unproven":
-        return ()
-    return (
+def _say_unproven(change: Change, report: Mapping[str, Any]) -> None:
+    change.warnings += [
         f"UNPROVEN: nobody has compared {report['model_type']!r} with anything; the code is that of "
         f"{report['nearest'][0]['model_type']!r}, and it is not registered",
         *differences(report),
-    )
-
-
-def _unproven_steps(report: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
+    ]
+    change.next_steps += [
         f"compare the modeling code of {report['model_type']} with the family line by line; implement or refuse each "
         "field that differs",
         "get a reference: a transformers that has the type, or its modeling file; then prove it: areal-new undo, and "
         "areal-new model NAME --from FOLDER --source modeling.py --trust-source",
         "do not register it before its logits are equal",
-    )
+    ]
+
+
+ANALYSIS: Final = "areal.porting"
+TIMEOUT_SECONDS: Final = 900.0
+_NEEDED: Final = ("status", "model_type", "architecture")
+_PROVEN: Final = ("tiny_config", "slots", "fields", "layout", "variants")
+_PARTS: Final = {
+    "proven": _PROVEN,
+    "unproven": (*_PROVEN, "nearest"),
+    "unsupported": ("missing",),
+    "static": (),
+}
+"""Status to the lists and objects that a report of it must have."""
+_OBJECTS: Final = ("reference", "seconds", "slots", "tiny_config")
+_ENTRIES: Final = {
+    "evidence": ("feature", "value", "source", "detail"),
+    "fields": ("name", "status"),
+    "layout": ("kind", "ours", "on_disk"),
+    "missing": ("feature", "where", "detail"),
+    "nearest": ("model_type", "differences"),
+    "variants": ("name", "overrides"),
+}
+"""Lists of a report to what each of their entries must say."""
+
+
+def analyse(change: Change) -> dict[str, Any]:
+    """Analyse the source of a request in a child process. Raises UsageError with what the analysis said when it
+    failed."""
+    assert change.names is not None
+    options = change.request.options
+    source = options.get("from", change.names.raw)
+    where = "--from" if "from" in options else "NAME"
+    command = [str(change.python), "-m", ANALYSIS, *_child_arguments(options, source), "--json"]
+    try:
+        with progress(f"analysing {source}"):
+            done = subprocess.run(
+                command, cwd=change.root, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
+            )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"the analysis could not run: {error}", where=where) from error
+    try:
+        answer = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        answer = None
+    if not isinstance(answer, dict) or not answer:
+        alone = shlex.join(["python", *command[1:-1]])
+        said = (done.stderr.strip().splitlines() or [""])[-1]
+        raise UsageError(
+            f"the analysis failed: {said or 'it said nothing'}",
+            where=where,
+            fix=f"is `areal[train]` installed? `{alone}` shows where it failed",
+        )
+    if answer.get("ok") is False:
+        at, fix = _advice(answer, where)
+        raise UsageError(str(answer.get("error")).removesuffix("."), where=at, fix=fix)
+    return checked(answer)
+
+
+def _child_arguments(options: Mapping[str, str], source: str) -> list[str]:
+    """Return what the analysis is called with. Raises UsageError for options that contradict each other."""
+    arguments = [_absolute(source)]
+    if "like" in options:
+        for name in ("source", "trust-source"):
+            if name in options:
+                raise UsageError(
+                    "modeling code makes a proof possible, so there is nothing to guess",
+                    where=f"--{name}",
+                    fix=f"leave out --like, or --{name}",
+                )
+        arguments += ["--like", options["like"]]
+    elif "source" in options:
+        if "from" not in options and not Path(source).is_dir():
+            raise UsageError(
+                "a modeling file says nothing without its config.json", where="--source", fix="add --from FOLDER"
+            )
+        arguments += ["--modeling", _absolute(options["source"])]
+    if "trust-source" in options:
+        arguments.append("--trust-source")
+    elif "analyze-only" in options and "like" not in options:
+        arguments.append("--static")
+    return arguments
+
+
+def _advice(answer: Mapping[str, Any], where: str) -> tuple[str, str]:
+    """Which option an error is about, and what to do where its text does not say it."""
+    kind, nearest = answer.get("kind"), answer.get("nearest") or []
+    if kind == "UnknownConfigError" and nearest:
+        like = str(nearest[0].get("model_type"))
+        return where, f"give its code with --source modeling.py, or write an unproven scaffold with --like {like}"
+    if kind == "UntrustedSourceError":
+        return where, "if you trust it, add --trust-source; --analyze-only shows what reading it alone finds"
+    if kind == "LikeError":
+        return "--like", "leave out --like, or name a family that is proven"
+    if kind == "ModelingError":
+        return "--source", "name the modeling file"
+    return where, ""
+
+
+def read_report(name: str) -> dict[str, Any]:
+    """A report that was saved with `--analyze-only --json`, or the object of `areal.porting` itself."""
+    try:
+        loaded = json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{name} is not a report: {error}", where="--report", fix="save one with --analyze-only"
+        ) from error
+    report = loaded.get("report", loaded) if isinstance(loaded, dict) else None
+    if not isinstance(report, dict):
+        raise UsageError(f"{name} is not a report", where="--report", fix="save one with --analyze-only --json")
+    return checked(report)
+
+
+def checked(report: dict[str, Any]) -> dict[str, Any]:
+    """The report, if it has the parts that its status promises."""
+    missing = [name for name in _NEEDED if not isinstance(report.get(name), str)]
+    if not missing and report["status"] not in _PARTS:
+        raise malformed("no known status")
+    if not missing:
+        missing = [name for name in _PARTS[report["status"]] if not isinstance(report.get(name), list | dict)]
+    if missing:
+        raise malformed(f"no {', '.join(missing)}")
+    for name in _OBJECTS:
+        if not isinstance(report.get(name, {}), dict):
+            raise malformed(f"{name} that are not object")
+    for name, keys in _ENTRIES.items():
+        entries = report.get(name, [])
+        if not isinstance(entries, list) or not all(isinstance(each, dict) and {*keys} <= {*each} for each in entries):
+            raise malformed(f"{name} without {', '.join(keys)}")
+    return report
+
+
+def _absolute(source: str) -> str:
+    """A path as the child sees it, which runs in the repository; a model_type as it is."""
+    path = Path(source).expanduser()
+    return str(path.resolve()) if path.exists() else source
+
+
+_MAX_DIFFERENCES: Final = 12
+
+
+def checklist(report: Mapping[str, Any]) -> str:
+    """What was found and how it is known; what becomes of each config field; what is missing."""
+    parts = [
+        f"{report['model_type']} ({report['architecture']}, {report.get('source', 'unknown source')}): "
+        f"{report['status']}"
+    ]
+    evidence = report.get("evidence") or ()
+    if evidence:
+        rows = [
+            (str(item["feature"]), _short(item["value"]), str(item["source"]), _short(item["detail"]), _margin(item))
+            for item in evidence
+        ]
+        parts += ["", "features (what, value, known from, where, margin over the next best explanation):"]
+        parts.append(aligned(rows))
+    fields = report.get("fields") or ()
+    if fields:
+        parts += ["", "config fields:", aligned([_field_row(use) for use in fields])]
+    variants = report.get("variants") or ()
+    if variants:
+        measured = [
+            (str(item["name"]), f"{item.get('parity', 0.0):.1e}", f"of {item.get('tolerance', 0.0):.1e}")
+            for item in variants
+        ]
+        parts += ["", "proven configs (largest difference of a logit):", aligned(measured)]
+    if report.get("missing"):
+        parts += ["", missing_features(report)]
+    parts += [f"\n{line}" for line in differences(report)]
+    seconds = report.get("seconds") or {}
+    if seconds:
+        parts += ["", "seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())]
+    return "\n".join(parts)
+
+
+def missing_features(report: Mapping[str, Any]) -> str:
+    """What areal cannot express, where it is, and how that is known."""
+    rows = [(str(item["feature"]), str(item["where"]), _short(item["detail"], 160)) for item in report["missing"]]
+    return "not supported (what, where, evidence):\n" + aligned(rows)
+
+
+def differences(report: Mapping[str, Any]) -> tuple[str, ...]:
+    """How the config differs from those of the nearest families, one text each."""
+    found = []
+    for near in report.get("nearest") or ():
+        rows = [
+            (f"  {item['field']}", f"theirs {_short(item['theirs'])}", f"ours {_short(item['ours'])}")
+            for item in near["differences"][:_MAX_DIFFERENCES]
+        ]
+        more = len(near["differences"]) - len(rows)
+        text = aligned(rows) if rows else "  none"
+        found.append(f"differences to {near['model_type']}:\n{text}{f'{chr(10)}  and {more} more' if more else ''}")
+    return tuple(found)
+
+
+def _field_row(use: Mapping[str, Any]) -> tuple[str, str, str]:
+    if use["status"] == "fixed":
+        detail = "only " + ", ".join(repr(value) for value in use.get("allowed") or ())
+    else:
+        detail = str(use.get("reason") or "")
+    return str(use["name"]), str(use["status"]), detail
+
+
+def _short(value: Any, limit: int = 60) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _margin(item: Mapping[str, Any]) -> str:
+    return "" if item.get("margin") is None else f"{item['margin']:.0f}x"

@@ -1,4 +1,4 @@
-"""The arguments of a family: attributes, the way from and to a config.json, and properties for derived values.
+"""Writes the arguments of a family: attributes, the way from and to a config.json, and properties for derived values.
 
 `Arguments.access(slot)` is how the model's code says a slot: a literal, an attribute, or a property, which is written
 into the arguments then.
@@ -10,16 +10,23 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.new.generators.model_expressions import SCORE_FACTOR, Value, Writer, depends_on_layer, fields_of
+from tooling.new.generators.model_expressions import SCORE_FACTOR, FieldValue, Writer, depends_on_layer, fields_of
 from tooling.new.generators.model_fields import CANONICAL, dependencies, reading
-from tooling.new.generators.model_names import attribute_name, class_name, literal, one_line, tuple_literal
-from tooling.new.generators.model_tables import RotaryTable, rotary_tables
-from tooling.new.generators.model_words import property_of
+from tooling.new.generators.model_words import (
+    attribute_name,
+    class_name,
+    field_name,
+    literal,
+    one_line,
+    property_of,
+    tuple_literal,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tooling.new.generators.model_fields import FieldPlan, FieldPlans
+
 
 BASE: Final = (
     "vocab_size",
@@ -44,7 +51,7 @@ _PARTIAL: Final = "rope_parameters.partial_rotary_factor"
 
 
 @dataclass(frozen=True)
-class Property:
+class DerivedValue:
     """A derived value of the arguments."""
 
     name: str
@@ -60,7 +67,7 @@ class Arguments:
 
     report: Mapping[str, Any]
     plans: FieldPlans
-    properties: dict[str, Property] = field(default_factory=dict)
+    properties: dict[str, DerivedValue] = field(default_factory=dict)
     """By the JSON of their expression."""
 
     def __post_init__(self) -> None:
@@ -70,17 +77,17 @@ class Arguments:
         self._args = Writer(self._values("args"))
         self._local = Writer(self._values(""))
 
-    def _values(self, prefix: str) -> dict[str, Value]:
+    def _values(self, prefix: str) -> dict[str, FieldValue]:
         values = self.plans.values(prefix)
         rotary = f"{prefix}.{self.tables[0].attribute}" if prefix and self.tables else "rotary"
         for use in self.report["fields"]:
             if use["name"].startswith(_ROTARY_PART):
-                values[use["name"]] = Value(f"{rotary}.partial_factor", "float")
+                values[use["name"]] = FieldValue(f"{rotary}.partial_factor", "float")
         for name in self._rotary_numbers():
-            values[name] = Value(f"{rotary}.extra[{literal(name.removeprefix(_ROTARY_PART))}]", "float")
-        values[_THETA] = Value(f"{rotary}.theta", "float")
-        values[SCORE_FACTOR] = Value(f"{rotary}.score_factor", "float")
-        values[_PARTIAL] = Value(f"{rotary}.partial_factor", "float")
+            values[name] = FieldValue(f"{rotary}.extra[{literal(name.removeprefix(_ROTARY_PART))}]", "float")
+        values[_THETA] = FieldValue(f"{rotary}.theta", "float")
+        values[SCORE_FACTOR] = FieldValue(f"{rotary}.score_factor", "float")
+        values[_PARTIAL] = FieldValue(f"{rotary}.partial_factor", "float")
         return values
 
     # ------------------------------------------------------------------------------------------- use in model code
@@ -139,7 +146,7 @@ class Arguments:
                 order.remove("int")
             annotation = " | ".join([*order, *(["None"] if "None" in types else [])])
             of_layer = depends_on_layer(node)
-            self.properties[key] = Property(name, annotation, documentation, self._self.expression(node), of_layer)
+            self.properties[key] = DerivedValue(name, annotation, documentation, self._self.expression(node), of_layer)
         made = self.properties[key]
         return f"args.{made.name}(layer)" if made.of_layer else f"args.{made.name}"
 
@@ -372,3 +379,47 @@ def _reason(use: Mapping[str, Any], limit: int) -> str:
     """Why a field does nothing, short enough for one line of a table."""
     text = one_line(use.get("reason") or "does not change a logit").replace('"', "'")
     return text if len(text) <= limit else f"{text[: max(limit - 4, 0)].rstrip()} ..."
+
+
+@dataclass(frozen=True)
+class RotaryTable:
+    """One table of rotations: an attribute that is read, or a property over a field for theta."""
+
+    attribute: str
+    layer_type: str | None
+    types: tuple[str, ...]
+    """Rotary types that were proven."""
+    theta: Mapping[str, Any] | None
+    extra: tuple[str, ...] = ()
+    """Numbers in rope_parameters that no rotary type has."""
+    thetas: str = ""
+    """Config field with the theta of each layer."""
+
+
+def rotary_tables(node: Any) -> tuple[RotaryTable, ...]:
+    """Each distinct table once, in the order of appearance."""
+    found: list[RotaryTable] = []
+    distinct = list({json.dumps(leaf, sort_keys=True): leaf for leaf in _leaves(node)}.values())
+    for leaf in distinct:
+        layer_type = leaf.get("layer_type")
+        kind = field_name(layer_type).removesuffix("_attention") if layer_type else ""
+        found.append(
+            RotaryTable(
+                attribute=f"{kind}_rotary" if kind and len(distinct) > 1 else "rotary",
+                layer_type=layer_type,
+                types=tuple(leaf["types"]),
+                theta=leaf.get("theta"),
+                extra=tuple(leaf.get("extra", ())),
+                thetas=leaf.get("thetas", ""),
+            )
+        )
+    return tuple(found)
+
+
+def _leaves(node: Any) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(node, dict):
+        return
+    if node.get("kind") == "rotary":
+        yield node
+    for key in ("then", "otherwise"):
+        yield from _leaves(node.get(key))

@@ -1,11 +1,12 @@
 """Writes the expressions of an architecture report as Python: JSON of `areal/porting/family.py` to source text.
 
-    writer = Writer({"hidden_size": Value("self.hidden_size", "int"), "n_head": Value("self.num_heads", "int")})
+    size, heads = FieldValue("self.hidden_size", "int"), FieldValue("self.num_heads", "int")
+    writer = Writer({"hidden_size": size, "n_head": heads})
     writer.expression({"kind": "product", "factor": 1.0, "powers": {"hidden_size": 1, "n_head": -1}, "integer": True})
     # "self.hidden_size // self.num_heads"
 
 The text computes what the docstrings there say. Names come from configs and modeling files of strangers: whoever makes
-a `Value` has checked them (`model_names`), and only plain literals are written.
+a `FieldValue` has checked them (`model_names`), and only plain literals are written.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.new.generators.model_names import literal, malformed
+from tooling.new.generators.model_words import literal, malformed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ SCORE_FACTOR: Final = "rope_parameters.score_factor"
 
 
 @dataclass(frozen=True)
-class Value:
+class FieldValue:
     """How the value of one config field is written."""
 
     text: str
@@ -43,7 +44,7 @@ _Text = tuple[str, int]
 class Writer:
     """Writes expressions and conditions. The number of the layer is called `layer`."""
 
-    def __init__(self, values: Mapping[str, Value]) -> None:
+    def __init__(self, values: Mapping[str, FieldValue]) -> None:
         self._values = values
 
     def expression(self, node: Mapping[str, Any]) -> str:
@@ -256,7 +257,7 @@ class Writer:
             return f"{value.text} is {wanted}", _COMPARISON
         return f"{value.text} == {literal(wanted)}", _COMPARISON
 
-    def _value(self, name: str) -> Value:
+    def _value(self, name: str) -> FieldValue:
         if name not in self._values:
             raise malformed(f"an expression over {name!r}, which no field use describes")
         return self._values[name]

@@ -1,4 +1,8 @@
-"""From an architecture report to the pieces that `templates/model` puts together: one table per generated file."""
+"""Turns an architecture report into the pieces that `templates/model` puts together: one table per generated file.
+
+The arguments and the model come from `model_arguments` and `model_code`; the rows of the adapter, the table of splits
+for tensor parallelism, and what the generated tests run (tiny config, proven variants, refused values) are made here.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,26 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.new.generators.model_arguments import Arguments, section_variable
-from tooling.new.generators.model_blocks import ModelCode, imports_of, with_norm_function
-from tooling.new.generators.model_checks import checks
+from tooling.new.generators.model_code import ModelCode, imports_of, with_norm_function
 from tooling.new.generators.model_fields import CANONICAL, plan_fields
-from tooling.new.generators.model_layout import row_names, table, tensor_parallel
-from tooling.new.generators.model_names import class_name, literal, one_line
-from tooling.new.generators.model_words import describe
+from tooling.new.generators.model_words import (
+    class_name,
+    describe,
+    field_name,
+    literal,
+    malformed,
+    one_line,
+    parameter_name,
+    tuple_literal,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tooling.kit.names import Names
+    from tooling.new.generators.model_fields import FieldPlans
+
 
 _MAX_LINE: Final = 110
 FAMILY: Final = "__Family__"
@@ -142,3 +154,260 @@ def _wrapped(sentence: str) -> str:
     import textwrap
 
     return "\n".join(textwrap.wrap(one_line(sentence), _MAX_LINE))
+
+
+ROWS: Final = {
+    "renamed": "Renamed",
+    "transposed": "Transposed",
+    "query_key_value": "QueryKeyValue",
+    "rows": "Rows",
+    "experts": "Experts",
+    "stacked_experts": "StackedExperts",
+    "reshaped": "Reshaped",
+    "swapped_halves": "SwappedHalves",
+}
+"""Kind of a layout entry to its class in `areal.models.adapter`."""
+_SPLITS: Final = {
+    "down_proj": "ROW",
+    "embed_tokens": "COLUMN",
+    "experts.down_proj": "EXPERT_ROW",
+    "experts.gate_bias": "EXPERT_COLUMN",
+    "experts.gate_proj": "EXPERT_COLUMN",
+    "experts.up_bias": "EXPERT_COLUMN",
+    "experts.up_proj": "EXPERT_COLUMN",
+    "gate_proj": "COLUMN",
+    "k_proj": "COLUMN",
+    "kv_b_proj": "COLUMN",
+    "lm_head": "COLUMN",
+    "o_proj": "ROW",
+    "q_b_proj": "COLUMN",
+    "q_proj": "COLUMN",
+    "sinks": "COLUMN",
+    "up_proj": "COLUMN",
+    "v_proj": "COLUMN",
+}
+"""End of a canonical name to how it is split; everything else is replicated."""
+
+
+def table(layout: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[str, str]]:
+    """The rows of the adapter's table, and constants that several rows share, by name.
+
+    Modules that are stored under "model." and their own name, or as the row of a branch says, need no row.
+    """
+    entries = [entry for entry in layout if not entry.get("implied") and not _is_usual(entry)]
+    shared = _shared_alternatives(entries)
+    names = {text: name for name, text in shared.items()}
+    return [_row(entry, names) for entry in sorted(entries, key=lambda entry: list(entry["ours"]))], shared
+
+
+def tensor_parallel(
+    layout: Sequence[Mapping[str, Any]], slots: Mapping[str, Mapping[str, Any]], *, untied: bool
+) -> dict[str, str]:
+    """Module (or stacked parameter) to its split, sorted; also of layers that only other configs than the tiny one
+    have. untied: whether some model has a head of its own."""
+    names = {_module(parameter_name(name)) for entry in layout for name in entry["ours"]}
+    names |= {"lm_head"} if untied else set()
+    names |= {f"layers.*.{name}" for name in _possible(slots)}
+    found = {name: split for name in sorted(names) if (split := _split(name))}
+    return found if untied else {name: split for name, split in found.items() if name != "lm_head"}
+
+
+def _possible(slots: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Modules of a layer that some config has, though maybe not the tiny one."""
+    path = "layer.feed_forward"
+    gate = {"gate_proj"} if slots.get(f"{path}.gated") == {"kind": "constant", "value": True} else set()
+    if f"{path}.intermediate_size" in slots:
+        yield from (f"mlp.{name}" for name in gate | {"up_proj", "down_proj"})
+    if slots.get("layer.attention.query_rank", {}).get("kind", "constant") != "constant":
+        yield from ("self_attn.q_proj", "self_attn.q_b_proj")
+
+
+def row_names(rows: Sequence[str], shared: Mapping[str, str]) -> list[str]:
+    """Classes that the table uses, sorted."""
+    text = "\n".join([*rows, *shared.values()])
+    return sorted(name for name in ROWS.values() if f"{name}(" in _without_longer(text, name))
+
+
+def _without_longer(text: str, name: str) -> str:
+    """The text without the classes whose names end like another ("StackedExperts" and "Experts")."""
+    for other in ROWS.values():
+        if other != name and other.endswith(name):
+            text = text.replace(other, "")
+    return text
+
+
+def _is_usual(entry: Mapping[str, Any]) -> bool:
+    ours = list(entry["ours"])
+    if entry.get("implied"):
+        return True
+    if entry["kind"] != "renamed" or len(ours) != 1 or entry.get("alternative"):
+        return False
+    return bool(entry["on_disk"] == (ours[0] if ours[0].startswith("lm_head") else f"model.{ours[0]}"))
+
+
+def _row(entry: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    kind = entry["kind"]
+    if kind not in ROWS:
+        raise malformed(f"a layout of kind {kind!r}")
+    ours = [parameter_name(name) for name in entry["ours"]]
+    arguments = [literal(ours[0]) if len(ours) == 1 else tuple_literal(ours), literal(parameter_name(entry["on_disk"]))]
+    if kind == "reshaped":
+        arguments.append(tuple_literal([int(size) for size in entry["shape"]]))
+    if kind not in ("renamed", "transposed", "reshaped", "swapped_halves"):
+        if entry.get("arrangement") not in (None, "", "concat"):
+            arguments.append(f"arrangement={literal(str(entry['arrangement']))}")
+        if entry.get("transposed"):
+            arguments.append("transposed=True")
+    if entry.get("alternative"):
+        text = _row(entry["alternative"], {})
+        arguments.append(f"alternative={names.get(text, text)}")
+    return f"{ROWS[kind]}({', '.join(arguments)})"
+
+
+def _shared_alternatives(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Alternatives that stand in several rows, by the name of a constant for each."""
+    texts = [_row(entry["alternative"], {}) for entry in entries if entry.get("alternative")]
+    owners = {_row(entry["alternative"], {}): entry["alternative"] for entry in entries if entry.get("alternative")}
+    found: dict[str, str] = {}
+    for text in dict.fromkeys(texts):
+        if texts.count(text) > 1:
+            name = "_".join(_last(name).removesuffix("_proj").upper() for name in owners[text]["ours"])
+            while f"_{name}" in found:
+                name += "_"
+            found[f"_{name}"] = text
+    return found
+
+
+def _last(name: str) -> str:
+    return parameter_name(name).rpartition(".")[2]
+
+
+def _module(name: str) -> str:
+    for suffix in (".weight", ".bias"):
+        name = name.removesuffix(suffix)
+    return name
+
+
+def _split(name: str) -> str:
+    return next(_endings(name), "")
+
+
+def _endings(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    for length in (2, 1):
+        split = _SPLITS.get(".".join(parts[-length:]))
+        if split:
+            yield split
+
+
+_OF_CALLERS: Final = frozenset({"_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache"})
+"""Fields that say who wrote a config or how it is used, not what it computes."""
+_MAX_REFUSED: Final = 8
+_NUM_RELOADED: Final = 2
+
+
+def checks(report: Mapping[str, Any], plans: FieldPlans) -> dict[str, Any]:
+    """Pieces of the test, as Python source."""
+    uses = {use["name"]: use for use in report["fields"]}
+    config = {name: value for name, value in report["tiny_config"].items() if _is_telling(name, value, uses)}
+    required = {name: config[name] for name in config if _must_be_said(uses.get(name, {}))}
+    for name in (name for name, use in uses.items() if "." in name and _must_be_said(use)):
+        section, _, inner = name.partition(".")
+        required.setdefault(section, {})[inner] = report["tiny_config"][section][inner]
+    depth = plans.by_attribute("num_layers")
+    has_lists = any(plan.per_layer and plan.name in required for plan in plans)  # one entry per layer
+    if has_lists and depth is not None and depth.name in report["tiny_config"]:
+        required[depth.name] = report["tiny_config"][depth.name]
+    never_null = {plan.name for plan in plans if plan.type == "bool" and not plan.use.get("nullable")}
+    variants = [
+        variant
+        for variant in report["variants"]
+        if not any(value is None and name in never_null for name, value in variant["overrides"].items())
+    ]
+    small = {name: value for name, value in config.items() if _is_size(name, value, uses)} | required
+    return {
+        "config": _items(_ordered(config)),
+        "variants": [
+            [literal(one_line(variant["name"], 60)), literal(dict(variant["overrides"]))] for variant in variants
+        ],
+        "small": _items(_ordered(small)),
+        "reloaded": [literal(name) for name in ("tiny", *_most_changed(variants))],
+        "defaults": literal({"model_type": report["model_type"], **required}),
+        "refused": _refused(config, plans),
+        "recorded": bool(report.get("reference")),
+    }
+
+
+def _must_be_said(use: Mapping[str, Any]) -> bool:
+    """Whether a config without the field is refused: its absence means nothing known, or a value that is not proven."""
+    if use.get("required"):
+        return True
+    allowed, default = use.get("allowed") or (), use.get("default")
+    if use.get("status") != "fixed" or not allowed or isinstance(default, list | dict):
+        return False
+    return not any(default == value and isinstance(default, bool) == isinstance(value, bool) for value in allowed)
+
+
+def _is_size(name: str, value: Any, uses: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a field has to be said for the model to be tiny: a number that is large by default."""
+    default = uses.get(name, {}).get("default")
+    if name in ("model_type", "architectures") or name.endswith("_token_id"):
+        return True
+    return type(value) is int and type(default) is int and default > value
+
+
+def _most_changed(variants: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the variants that differ most from the tiny config: those that are worth writing and reading again."""
+    ordered = sorted(variants, key=lambda variant: -len(variant["overrides"]))
+    return [one_line(variant["name"], 60) for variant in ordered[:_NUM_RELOADED]]
+
+
+def _is_telling(name: str, value: Any, uses: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a field of the tiny config is not what its absence means."""
+    if name in _OF_CALLERS:
+        return False
+    use = uses.get(name)
+    if use is None or use.get("required") or "default" not in use:
+        return True
+    default = use["default"]
+    return not (default == value and isinstance(default, bool) == isinstance(value, bool))
+
+
+def _ordered(config: Mapping[str, Any]) -> dict[str, Any]:
+    first = {"model_type": config["model_type"]} if "model_type" in config else {}
+    return {**first, **{name: config[name] for name in sorted(config) if name not in first}}
+
+
+def _items(config: Mapping[str, Any]) -> list[list[str]]:
+    return [[literal(name), literal(value)] for name, value in config.items()]
+
+
+def _refused(config: Mapping[str, Any], plans: FieldPlans) -> list[list[str]]:
+    """Fields with a value that the family does not take, as source."""
+    found: list[list[str]] = []
+    for use in plans.fixed:
+        other = _other(use.get("allowed") or ())
+        if other is not None and "." not in use["name"]:
+            found.append([literal(field_name(use["name"])), literal(other)])
+    for plan in plans:
+        if "." in plan.name:
+            continue
+        if plan.attribute in ("hidden_size", "vocab_size"):
+            found.append([literal(plan.name), literal("many")])
+        elif plan.attribute == "num_layers":
+            found.append([literal(plan.name), "0"])
+        elif plan.per_layer:
+            found.append([literal(plan.name), literal(list(plan.allowed[:1]))])
+    return found[:_MAX_REFUSED]
+
+
+def _other(allowed: Any) -> Any:
+    """A value of the same type that is not allowed; None when none comes to mind."""
+    for value in allowed:
+        if isinstance(value, bool):
+            return None if (not value) in allowed else not value
+        if isinstance(value, int | float):
+            return max(number for number in allowed if isinstance(number, int | float)) + 1
+        if isinstance(value, str):
+            return "mystery"
+    return None

@@ -10,13 +10,20 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.new.generators.model_expressions import Value, fields_of
-from tooling.new.generators.model_names import attribute_name, field_name, literal, malformed, tuple_literal
-from tooling.new.generators.model_words import FIELD_DOCUMENTATION
+from tooling.new.generators.model_expressions import FieldValue, fields_of
+from tooling.new.generators.model_words import (
+    FIELD_DOCUMENTATION,
+    attribute_name,
+    field_name,
+    literal,
+    malformed,
+    tuple_literal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
 
 CANONICAL: Final = {
     "vocab_size": "vocab_size",
@@ -75,10 +82,10 @@ class FieldPlan:
         """One line for people."""
         return FIELD_DOCUMENTATION.get(self.attribute, f"Field `{self.name}` of the config.")
 
-    def value(self, prefix: str) -> Value:
+    def value(self, prefix: str) -> FieldValue:
         """How expressions write it: an attribute of `prefix`, or a local variable."""
         text = f"{prefix}.{self.attribute}" if prefix else self.attribute
-        return Value(text, self.type, self.nullable)
+        return FieldValue(text, self.type, self.nullable)
 
     def written(self) -> str:
         """The expression that writes it back."""
@@ -102,7 +109,7 @@ class FieldPlans:
         """The field behind an attribute; None when there is none."""
         return next((plan for plan in self.kept if plan.attribute == attribute), None)
 
-    def values(self, prefix: str) -> dict[str, Value]:
+    def values(self, prefix: str) -> dict[str, FieldValue]:
         """Config field to how expressions write it."""
         return {plan.name: plan.value(prefix) for plan in self.kept}
 

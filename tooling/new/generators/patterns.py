@@ -1,7 +1,7 @@
 """Checks the pattern of a regex reward before it is generated, and makes its worked cases.
 
     group = checked_pattern(r"Answer: (\\w+)", python)         # "1"; raises UsageError with what is wrong with it
-    worked_cases(r"Answer: (\\w+)", "Answer: red", "text")     # [Case("Answer: red", "red", 1.0), ...]
+    worked_cases(r"Answer: (\\w+)", "Answer: red", "text")     # [WorkedCase("Answer: red", "red", 1.0), ...]
 
 A pattern runs on whatever a model writes, so one that can take for ever is refused: by its shape (a repeat of an
 unbounded repeat), and by running it on hostile texts in a child process that is killed when it takes too long.
@@ -18,7 +18,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import UsageError
-from tooling.new.generators.literals import source_lines
+from tooling.new.generators.examples import source_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -152,7 +152,7 @@ def _hostile_texts(pattern: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class WorkedCase:
     """A completion, the row's answer, and the score: what the text is, and how a test writes it."""
 
     completion: str
@@ -205,23 +205,23 @@ def _value(found: str | None, comparison: str) -> str | None:
     return (found or "").strip() or None
 
 
-def _intended(example: str, answer: str, comparison: str) -> Iterable[Case]:
+def _intended(example: str, answer: str, comparison: str) -> Iterable[WorkedCase]:
     other = _other(answer, comparison)
     wrong = example.replace(_as_written(example, answer, comparison), other)
-    yield Case(example, answer, 1.0)
-    yield Case(f"Let me think.\n{example}", answer, 1.0)
-    yield Case(f"{example}\n", answer, 1.0)
-    yield Case(f"{wrong}\n{example}", answer, 1.0)
-    yield Case(f"{example}\n{wrong}", answer, 0.0)
-    yield Case(example, other, 0.0)
-    yield Case(wrong, answer, 0.0)
-    yield Case(answer, answer, 0.0)
-    yield Case("I do not know.", answer, 0.0)
-    yield Case("", answer, 0.0)
-    yield Case(" \t\n", answer, 0.0)
-    yield Case(example.translate(_FULL_WIDTH), answer, 0.0)
-    yield Case(example.swapcase(), answer, 0.0)
-    yield Case(f"{example}\n", answer, 0.0, suffix='"-" * 5000')
+    yield WorkedCase(example, answer, 1.0)
+    yield WorkedCase(f"Let me think.\n{example}", answer, 1.0)
+    yield WorkedCase(f"{example}\n", answer, 1.0)
+    yield WorkedCase(f"{wrong}\n{example}", answer, 1.0)
+    yield WorkedCase(f"{example}\n{wrong}", answer, 0.0)
+    yield WorkedCase(example, other, 0.0)
+    yield WorkedCase(wrong, answer, 0.0)
+    yield WorkedCase(answer, answer, 0.0)
+    yield WorkedCase("I do not know.", answer, 0.0)
+    yield WorkedCase("", answer, 0.0)
+    yield WorkedCase(" \t\n", answer, 0.0)
+    yield WorkedCase(example.translate(_FULL_WIDTH), answer, 0.0)
+    yield WorkedCase(example.swapcase(), answer, 0.0)
+    yield WorkedCase(f"{example}\n", answer, 0.0, suffix='"-" * 5000')
 
 
 def _as_written(example: str, answer: str, comparison: str) -> str:
@@ -238,7 +238,7 @@ def _other(answer: str, comparison: str) -> str:
         return f"{answer}1"
 
 
-def _holds(case: Case, compiled: re.Pattern[str], comparison: str) -> bool:
+def _holds(case: WorkedCase, compiled: re.Pattern[str], comparison: str) -> bool:
     """Whether the pattern is one of which this case is true: not every pattern refuses the bare answer."""
     text = case.completion + ("-" * 5000 if case.suffix else "")
     found, expected = _value(last_found(compiled, text), comparison), case.answer
@@ -247,6 +247,6 @@ def _holds(case: Case, compiled: re.Pattern[str], comparison: str) -> bool:
     return (found == expected) == (case.score == 1.0)
 
 
-def _completion_source(case: Case) -> list[str]:
+def _completion_source(case: WorkedCase) -> list[str]:
     lines = source_lines(case.completion)
     return [*lines[:-1], f"{lines[-1]} + {case.suffix}"] if case.suffix else lines

@@ -1,31 +1,42 @@
-"""The page of the reward generator: checks what questions cannot say, and turns real completions into a test.
+"""Makes a reward: checks what questions cannot say, and turns real completions into a test.
 
 `prepare` checks patterns, parts of composites and files of examples before anything is rendered. `finish` runs the
 rendered reward, in a child process of the repository's own interpreter, on every example: scores that were given have
 to come out, scores that are missing are recorded. This package never imports the framework.
+
+The parts of a composite ("gsm8k=1.0,my_package.rewards:short=0.2") are names of the reward registry of the framework
+(the repository's own, else the installed one) or of the project, or paths to a function. Both are looked up in the
+source text; nothing is imported. A run finds only the framework's names, so those of another project become paths. What
+the repository does not contain cannot be checked, and is reported.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import keyword
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tooling.cli.errors import ChecksFailedError, UsageError
-from tooling.kit.kind import CheckResult, Prepared
+from tooling.cli.suggest import did_you_mean
+from tooling.kit.change.plan import read_inside
+from tooling.kit.kind import CheckResult
+from tooling.kit.template.kinds import read_settings
 from tooling.new.generators import examples as table
-from tooling.new.generators.literals import text_pieces
-from tooling.new.generators.parts import checked_parts
+from tooling.new.generators.examples import text_pieces
 from tooling.new.generators.patterns import checked_pattern, last_found, matches, worked_cases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tooling.kit.kind import PrepareRequest, Stage
+    from tooling.new.change import Change, UnitRequest
     from tooling.new.generators.examples import Example
+
 
 DEFAULT_PATTERN: Final = "[Aa]nswer:[ \\t]*(.+)"
 DEFAULT_EXAMPLE: Final = "Answer: 72"
@@ -36,9 +47,10 @@ _SCORING_SECONDS: Final = 300.0
 _MAX_LISTED: Final = 5
 
 
-def prepare(request: PrepareRequest) -> Prepared:
-    """What the templates need beyond the questions. Raises UsageError for a pattern, parts or examples that cannot be
-    used, with the option and, for examples, the line."""
+def prepare(change: Change) -> dict[str, Any]:
+    """Return what the templates need beyond the questions. Raises UsageError for a pattern, parts or examples that
+    cannot be used, with the option and, for examples, the line."""
+    request = change.request
     style = request.answers.get("style", "exact")
     _refuse_keywords(request.answers)
     read, warnings = _examples(request, style)
@@ -47,14 +59,16 @@ def prepare(request: PrepareRequest) -> Prepared:
         answers["max_examples"] = _limit(request.options)
         answers["examples_file"] = _shown_name(request.options["from-examples"])
     if style == "regex":
-        answers |= _regex(request, read)
+        answers |= _regex(change, read)
     elif style == "composite":
-        weights, more = checked_parts(str(request.answers.get("parts", "")), request.root, request.names.key)
+        assert change.names is not None
+        weights, more = checked_parts(str(request.answers.get("parts", "")), change.root, change.names.key)
         answers["weights"] = [[_quoted(name), repr(weight)] for name, weight in weights.items()]
         warnings += more
     elif style == "llm_judge":
         answers["rubric_lines"] = text_pieces(str(request.answers.get("rubric", DEFAULT_RUBRIC)).strip())
-    return Prepared(answers=answers, warnings=tuple(warnings))
+    change.warnings += warnings
+    return answers
 
 
 def _refuse_keywords(answers: Mapping[str, Any]) -> None:
@@ -65,22 +79,22 @@ def _refuse_keywords(answers: Mapping[str, Any]) -> None:
             raise UsageError(f"{answers[question]!r} is a keyword of Python", where=question, fix=fix)
 
 
-def finish(stage: Stage) -> Mapping[str, Any] | None:
-    """Scores of the examples, from the rendered reward. None without examples.
+def finish(change: Change, answers: Mapping[str, Any], folder: Path) -> Mapping[str, Any] | None:
+    """Return the scores of the examples, from the rendered reward in `folder`. None without examples.
 
     Raises ChecksFailedError when a given score does not come out, UsageError when the reward raises for a row; both
     name the lines.
     """
-    answers = stage.answers.get("examples") or []
-    if not answers:
+    examples = answers.get("examples") or []
+    if not examples:
         return None
-    read = [table.from_answer(answer) for answer in answers]
-    scored = _compared(read, _scores(stage, read), str(stage.answers.get("examples_file") or "examples"))
-    chosen = table.fitting(scored, int(stage.answers.get("max_examples", DEFAULT_EXAMPLES)))
+    read = [table.from_answer(example) for example in examples]
+    scored = _compared(read, _scores(change, folder, read), str(answers.get("examples_file") or "examples"))
+    chosen = table.fitting(scored, int(answers.get("max_examples", DEFAULT_EXAMPLES)))
     return {"examples": [example.to_answer() for example in chosen]}
 
 
-def _examples(request: PrepareRequest, style: str) -> tuple[list[Example], list[str]]:
+def _examples(request: UnitRequest, style: str) -> tuple[list[Example], list[str]]:
     file = request.options.get("from-examples", "")
     if not file:
         if "max-examples" in request.options:
@@ -102,7 +116,7 @@ def _examples(request: PrepareRequest, style: str) -> tuple[list[Example], list[
 def _limit(options: Mapping[str, str]) -> int:
     text = options.get("max-examples", str(DEFAULT_EXAMPLES))
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MAX_EXAMPLES:
-        raise UsageError(f"{text!r} is no number of rows", where="--max-examples", fix=f"use 1 to {_MAX_EXAMPLES}")
+        raise UsageError(f"{text!r} is not a number of rows", where="--max-examples", fix=f"use 1 to {_MAX_EXAMPLES}")
     return int(text)
 
 
@@ -119,11 +133,12 @@ def _quoted(text: str) -> str:
 # ---------------------------------------------------------------------------------------------------------- patterns
 
 
-def _regex(request: PrepareRequest, read: list[Example]) -> dict[str, Any]:
+def _regex(change: Change, read: list[Example]) -> dict[str, Any]:
     import re
 
+    request = change.request
     pattern = str(request.answers.get("pattern") or DEFAULT_PATTERN)
-    group = checked_pattern(pattern, request.python)
+    group = checked_pattern(pattern, change.python)
     example = str(request.answers.get("example") or "")
     if not example and pattern == DEFAULT_PATTERN:
         example = DEFAULT_EXAMPLE
@@ -153,17 +168,18 @@ def _pattern_literal(pattern: str) -> str:
 # ---------------------------------------------------------------------------------------------------------- scoring
 
 
-def _scores(stage: Stage, read: list[Example]) -> list[dict[str, Any]]:
+def _scores(change: Change, folder: Path, read: list[Example]) -> list[dict[str, Any]]:
     """What the rendered reward says about each example, from a child process."""
     import os
     import subprocess
 
-    snake = stage.names.snake
-    file = next(iter(sorted(stage.folder.rglob(f"reward/{snake}.py"))), None)
+    assert change.names is not None
+    snake = change.names.snake
+    file = next(iter(sorted(folder.rglob(f"reward/{snake}.py"))), None)
     if file is None:
         raise UsageError(f"the template renders no reward/{snake}.py", where="template", fix="correct the template")
     request = {
-        "root": str(stage.root),
+        "root": str(change.root),
         "file": str(file),
         "function": f"{snake}_reward",
         "rows": [{"prompt": one.prompt, "completion": one.completion, "row": dict(one.row)} for one in read],
@@ -172,20 +188,20 @@ def _scores(stage: Stage, read: list[Example]) -> list[dict[str, Any]]:
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
-            [str(stage.python), "-P", str(script)],
+            [str(change.python), "-P", str(script)],
             input=json.dumps(request),
             capture_output=True,
             text=True,
             timeout=_SCORING_SECONDS,
             check=False,
-            cwd=stage.root,
+            cwd=change.root,
             env=environment,
         )
     except subprocess.TimeoutExpired as error:
         message = f"scoring {len(read)} examples took more than {_SCORING_SECONDS:g} s"
         raise UsageError(message, where="--from-examples", fix="give fewer or shorter rows") from error
     except OSError as error:
-        raise UsageError(f"{stage.python} cannot be started: {error.strerror}", where="--from-examples") from error
+        raise UsageError(f"{change.python} cannot be started: {error.strerror}", where="--from-examples") from error
     outcomes = [json.loads(line) for line in done.stdout.splitlines()]
     if len(outcomes) != len(read):
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
@@ -221,3 +237,135 @@ def _compared(read: list[Example], outcomes: list[dict[str, Any]], file: str) ->
             checks=(CheckResult("examples", ok=False, seconds=0.0, detail=detail),),
         )
     return [one if one.score is not None else table.recorded(one, value) for one, value in pairs]
+
+
+_WHERE: Final = "--parts"
+_NAME: Final = re.compile(r"\w+", re.ASCII)
+_PATH: Final = re.compile(r"\w+(?:\.\w+)*:\w+", re.ASCII)
+_MAX_PART: Final = 100
+_REGISTRY: Final = "reward/registry.py"
+
+
+def checked_parts(text: str, root: Path, own: str) -> tuple[dict[str, float], list[str]]:
+    """Weights by name or path, and warnings about paths that cannot be checked.
+
+    Raises UsageError for anything that is not a list of known rewards with weights.
+    """
+    parts = _parsed(text)
+    frameworks, projects = _frameworks_rewards(root), _projects_rewards(root)
+    known = {**projects, **frameworks}
+    weights: dict[str, float] = {}
+    warnings: list[str] = []
+    for name, weight in parts.items():
+        if name == own or known.get(name, name).endswith(f":{own}_reward"):
+            raise UsageError(f"{name!r} is the reward itself", where=_WHERE, fix="leave it out")
+        if _NAME.fullmatch(name):
+            _refuse_unknown(name, known)
+        elif not _PATH.fullmatch(name) or len(name) > _MAX_PART:
+            raise UsageError(
+                f"{name!r} is neither a name nor a path",
+                where=_WHERE,
+                fix="write e.g. gsm8k or my_package.rewards:short",
+            )
+        elif not _checked_path(name, root):
+            warnings.append(f"--parts: {name} is not in this repository, so it was not checked")
+        resolved = name if name in frameworks else projects.get(name, name)
+        if resolved in weights:
+            raise UsageError(f"{resolved!r} comes twice", where=_WHERE, fix="add its weights up")
+        weights[resolved] = weight
+    return weights, warnings
+
+
+def _frameworks_rewards(root: Path) -> dict[str, str]:
+    """The table of the framework, by name: what `load("reward", name, REWARDS)` finds in a run."""
+    source = read_inside(root, f"areal/{_REGISTRY}")
+    if source is None:
+        found = importlib.util.find_spec("areal")  # of a package at the top: imports nothing
+        places = [Path(place, _REGISTRY) for place in (found and found.submodule_search_locations) or ()]
+        source = next((place.read_bytes() for place in places if place.is_file()), b"")
+    return _table(source)
+
+
+def _projects_rewards(root: Path) -> dict[str, str]:
+    """The table of a project of its own, by name."""
+    return _table(read_inside(root, f"{read_settings(root).package_path}/{_REGISTRY}") or b"")
+
+
+def _parsed(text: str) -> dict[str, float]:
+    if not text.strip():
+        raise UsageError("a composite has no parts", where=_WHERE, fix="write e.g. gsm8k=1.0,exact=0.2")
+    if text.lstrip().startswith("{"):
+        try:
+            pairs = json.loads(text, object_pairs_hook=list)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise UsageError(f"is not JSON: {error}", where=_WHERE, fix='write e.g. {"gsm8k": 1.0}') from error
+    else:
+        pairs = [tuple(map(str.strip, item.rpartition("=")[::2])) for item in text.split(",")]
+    parts: dict[str, float] = {}
+    for name, weight in pairs:
+        if name in parts:
+            raise UsageError(f"{name!r} comes twice", where=_WHERE, fix="add its weights up")
+        parts[name] = _weight(name, weight)
+    if not parts:
+        raise UsageError("a composite has no parts", where=_WHERE, fix="write e.g. gsm8k=1.0,exact=0.2")
+    return parts
+
+
+def _weight(name: str, given: object) -> float:
+    try:
+        weight = float(given) if isinstance(given, str | int | float) and not isinstance(given, bool) else math.nan
+    except (ValueError, OverflowError):
+        weight = math.nan
+    if not name or not math.isfinite(weight) or weight == 0.0:
+        raise UsageError(
+            f"part {name!r} has weight {given!r}, expected a number other than 0", where=_WHERE, fix="write name=weight"
+        )
+    return weight
+
+
+def _refuse_unknown(name: str, known: dict[str, str]) -> None:
+    if name not in known:
+        fix = did_you_mean(name, known) or f"registered are: {', '.join(sorted(known)) or 'none'}; or give a path"
+        raise UsageError(f"no reward {name!r} is registered", where=_WHERE, fix=fix)
+
+
+def _checked_path(path: str, root: Path) -> bool:
+    """Whether the repository has the path's function; False when it has nothing of its package."""
+    module, _, function = path.partition(":")
+    file = module.replace(".", "/")
+    source = read_inside(root, f"{file}.py") or read_inside(root, f"{file}/__init__.py")
+    if source is None:
+        if not (root / module.split(".")[0]).exists():
+            return False
+        raise UsageError(f"there is no module {module!r}", where=_WHERE, fix=f"expected {file}.py")
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{file}.py cannot be read: {error}", where=_WHERE, fix="correct it first") from error
+    names = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    names += [
+        target.id
+        for node in body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
+    if function not in names:
+        fix = did_you_mean(function, names) or f"it defines: {', '.join(names) or 'nothing'}"
+        raise UsageError(f"{module} defines no {function!r}", where=_WHERE, fix=fix)
+    return True
+
+
+def _table(source: bytes) -> dict[str, str]:
+    """Text keys and values of every dict literal at the top level of a module; {} when it cannot be read."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[str, str] = {}
+    for statement in body:
+        value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+        for key, item in zip(value.keys, value.values, strict=True) if isinstance(value, ast.Dict) else ():
+            if isinstance(key, ast.Constant) and isinstance(item, ast.Constant):
+                found[str(key.value)] = str(item.value)
+    return found

@@ -1,6 +1,6 @@
 """The page of the kind "template": refuses a folder whose units could not be imported, before a kind is made for it.
 
-A folder inside a package that is no package itself fails the gates of most projects, with every unit of the new kind.
+A folder inside a package that is not a package itself fails the gates of most projects, with every unit of the kind.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import UsageError
-from tooling.kit.kind import Prepared
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from tooling.kit.kind import PrepareRequest
+    from tooling.new.change import Change
 
 _PACKAGE: Final = "__init__.py"
 
 
-def prepare(request: PrepareRequest) -> Prepared:
-    """Nothing to add. Raises UsageError naming the `__init__.py` that the folder of the units lacks."""
-    missing = _missing(request.root, str(request.answers.get("folder", "")))
+def prepare(change: Change) -> Mapping[str, str]:
+    """Add nothing. Raises UsageError naming the `__init__.py` that the folder of the units lacks."""
+    missing = _missing(change.root, str(change.request.answers.get("folder", "")))
     if missing:
         raise UsageError(
             f"{missing} does not exist, so units in that folder would be part of no package",
             where="folder",
             fix=f"write {missing} with a docstring first, or name another folder",
         )
-    return Prepared()
+    return {}
 
 
 def _missing(root: Path, folder: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tooling.cli.errors import ConflictError, RegistryShapeError, UsageError
-from tooling.kit.edits import add_document_line, document_keys, has_document_line, remove_document_line
+from tooling.kit.edits import add_entry, has_entry, keys, remove_entry
+from tooling.kit.kind import DocumentEntry
 
 PAGE = """# Extensions
 
@@ -24,6 +25,14 @@ PAGE = """# Extensions
 LINE = "| `math` | equal formulas |"
 
 
+def add_document_line(source, *entry):
+    return add_entry(source, DocumentEntry(*entry))
+
+
+def remove_document_line(source, *entry):
+    return remove_entry(source, DocumentEntry(*entry))
+
+
 def test_a_line_goes_to_its_sorted_place_below_the_head_of_the_table():
     edit = add_document_line(PAGE.encode(), "docs/x.md", "rewards", "math", LINE)
     assert edit.source.decode() == PAGE.replace("| `regex`", f"{LINE}\n| `regex`")
@@ -32,13 +41,13 @@ def test_a_line_goes_to_its_sorted_place_below_the_head_of_the_table():
     assert first.source.decode() == PAGE.replace("| `exact`", "| `a` | first |\n| `exact`")
     last = add_document_line(PAGE.encode(), "docs/x.md", "rewards", "z", "| `z` | last |")
     assert last.line == 10
-    assert document_keys(last.source, "docs/x.md", "rewards") == ["exact", "regex", "z"]
+    assert keys(last.source, DocumentEntry("docs/x.md", "rewards", "", "")) == ["exact", "regex", "z"]
 
 
 def test_an_empty_section_gets_its_first_line():
     edit = add_document_line(PAGE.encode(), "docs/x.md", "datasets", "gsm8k", "- `gsm8k`: sums")
     assert edit.line == 13
-    assert has_document_line(edit.source, "docs/x.md", "datasets", "gsm8k", "- `gsm8k`: sums")
+    assert has_entry(edit.source, DocumentEntry("docs/x.md", "datasets", "gsm8k", "- `gsm8k`: sums"))
     assert (
         remove_document_line(edit.source, "docs/x.md", "datasets", "gsm8k", "- `gsm8k`: sums").source == PAGE.encode()
     )
@@ -56,7 +65,7 @@ def test_another_line_for_the_key_is_a_conflict_in_both_directions():
         with pytest.raises(ConflictError) as caught:
             edit(PAGE.encode(), "docs/x.md", "rewards", "exact", "| `exact` | something else |")
         assert caught.value.where == "docs/x.md:8"
-    assert not has_document_line(PAGE.encode(), "docs/x.md", "rewards", "exact", "| `exact` | something else |")
+    assert not has_entry(PAGE.encode(), DocumentEntry("docs/x.md", "rewards", "exact", "| `exact` | something else |"))
 
 
 def test_removing_an_absent_line_is_no_change():

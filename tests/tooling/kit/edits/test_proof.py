@@ -7,8 +7,7 @@ import ast
 import pytest
 
 from tooling.cli.errors import RegistryShapeError
-from tooling.kit.edits.proof import comments, prove, same_tree
-from tooling.kit.edits.text import read_source, string_literal
+from tooling.kit.edits.text import comments, prove, read_source, same_tree, string_literal
 
 BEFORE = b'# head\nT = [\n    "a",  # of a\n    # of c\n    "c",\n]\nU = 1  # unit\n'
 RIGHT = BEFORE.replace(b"    # of c\n", b'    "b",\n    # of c\n')

@@ -9,8 +9,8 @@ import tokenize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tooling.kit.edits import add_document_line, add_entry, keys, remove_document_line, remove_entry
-from tooling.kit.kind import RegistryEntry
+from tooling.kit.edits import add_entry, keys, remove_entry
+from tooling.kit.kind import DocumentEntry, RegistryEntry
 
 NAMES = st.text("abcXYZ019_.é-", min_size=1, max_size=6)
 COMMENTS = st.text("ab ,]}\"'(#é", max_size=8).map(lambda text: f"# {text}".rstrip())
@@ -112,8 +112,9 @@ def test_a_line_of_a_document_comes_back_byte_for_byte(names, form, head, ending
     lines = ["# Page", "<!-- areal-new:units -->", *head, *rows, "<!-- /areal-new:units -->", "", "`zzz` end", ""]
     source = ending.join(lines).encode()
     line = form.format(key)
-    edit = add_document_line(source, "docs/page.md", "units", key, line)
+    entry = DocumentEntry("docs/page.md", "units", key, line)
+    edit = add_entry(source, entry)
     assert edit.source.split(ending.encode())[edit.line - 1].decode() == line
     assert edit.source.count(b"\n") == source.count(b"\n") + 1
-    assert add_document_line(edit.source, "docs/page.md", "units", key, line).changed is False
-    assert remove_document_line(edit.source, "docs/page.md", "units", key, line).source == source
+    assert add_entry(edit.source, entry).changed is False
+    assert remove_entry(edit.source, entry).source == source

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Final
 
 from tooling.mcp.tools.records import NAME, Check, Parameter, Passing, Tool, option, switch, while_writing, word
-from tooling.new.cli.command_table import COMMANDS
+from tooling.new.command_line import COMMANDS
 
-_NEW: Final = "tooling.new.cli.main:main"
+_NEW: Final = "tooling.new.command_line:main"
 _KINDS: Final = f"^(?!({'|'.join(sorted(COMMANDS))})$)[a-z][a-z0-9_-]*$(?!\\n)"
 """A kind, never another command of `areal-new`."""
 _DIFF: Final = switch("diff", "--diff", "Show unified diffs in `plan`.")

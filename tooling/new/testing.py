@@ -1,6 +1,6 @@
-"""Running the tests of a unit: in the repository after a plan was applied, or on a copy before anything is written.
+"""Runs the tests of a unit: in the repository after a plan was applied, or on a copy before anything is written.
 
-    run_tests(root, ["tests/areal/reward/test_digits.py"])   -> CheckResult("tests", ok=True, seconds=1.2)
+    run_tests(root, ["tests/areal/reward/test_digits.py"], python=python)   # CheckResult("tests", ok=True, seconds=1.2)
 
 The tests are a child process without a terminal. They leave no bytecode and no caches in the repository, and are ended
 with everything they started when they run too long.
@@ -9,7 +9,6 @@ with everything they started when they run too long.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -31,23 +30,17 @@ _TAIL_LINES = 40
 _NO_TESTS_COLLECTED = 5
 
 
-def find_python(root: Path) -> Path:
-    """The interpreter of a repository: its `.venv`, else the one that runs this program."""
-    own = root / ".venv" / "bin" / "python"
-    return own if own.exists() else Path(sys.executable)
-
-
 def run_tests(
     root: Path,
     paths: Sequence[str],
     *,
-    python: Path | None = None,
+    python: Path,
     timeout: float = TIMEOUT_SECONDS,
     name: str = "tests",
 ) -> CheckResult:
     """Run test files with pytest, `root` first on the import path.
 
-    The interpreter is that of `find_python` unless another is given. A failure is a result, with the end of pytest's
+    A failure is a result, with the end of pytest's
     output as its detail; so is running past `timeout` seconds. Without any path there is nothing to run, which the
     detail says. Raises UsageError when the interpreter cannot be started.
     """
@@ -56,7 +49,7 @@ def run_tests(
     import tempfile
 
     command = [
-        os.fspath(python or find_python(root)),
+        os.fspath(python),
         "-m",
         "pytest",
         "-q",
@@ -82,7 +75,7 @@ def staged_tests(
     plan: Plan,
     paths: Sequence[str],
     *,
-    python: Path | None = None,
+    python: Path,
     timeout: float = TIMEOUT_SECONDS,
 ) -> CheckResult:
     """Run test files on a copy of the repository as it will be after the plan; the repository itself is only read.
@@ -97,8 +90,7 @@ def staged_tests(
         _copy(repository.root, overlay, repository.files())
         for change in plan.changes:
             _put(overlay, change.path, change.after)
-        interpreter = python or find_python(repository.root)
-        return run_tests(overlay, paths, python=interpreter, timeout=timeout, name="tests-staged")
+        return run_tests(overlay, paths, python=python, timeout=timeout, name="tests-staged")
 
 
 def _environment(root: Path, scratch: str) -> dict[str, str]:

@@ -76,7 +76,7 @@ def add_questions(group: argparse._ArgumentGroup, kind: KindSource) -> None:
 
 def read_answers(arguments: Namespace) -> tuple[dict[str, Any], dict[str, str]]:
     """Given answers, typed, and given manifest options, of a parser with `add_questions`. Options win over the file of
-    `--answers`. Raises UsageError naming the option whose text is no value of the question's type."""
+    `--answers`. Raises UsageError naming the option whose text is not a value of the question's type."""
     from tooling.kit.template.questions import parse_answer
 
     answers = answers_file(arguments.answers) if arguments.answers is not None else {}
@@ -142,7 +142,7 @@ def _ask_question(question: Question) -> Any:
             continue
         if not question.choices or all(item in question.choices for item in _listed(answer)):
             return answer
-        sys.stderr.write(f"{printable(repr(text))} is no choice\n")
+        sys.stderr.write(f"{printable(repr(text))} is not a choice\n")
     raise UsageError(f"the question {question.name!r} was not answered", where=flag(question.name))
 
 
@@ -185,7 +185,7 @@ def _metavar(question: Question) -> str:
 
 def _help(question: Question) -> str:
     """When it is asked, what it is about, what holds without an answer: "[style regex] The pattern (default: .+)"."""
-    from tooling.kit.template.conditions import ELSE, occasion
+    from tooling.kit.template.questions import ELSE, occasion
 
     when = occasion(question.when)
     asked_when = f"[{when}] " if when else ""
@@ -220,7 +220,7 @@ def answers_file(name: str) -> dict[str, Any]:
     try:
         answers = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise UsageError(f"{name} is no JSON: {error}", where="--answers", fix="write an object of answers") from error
+        raise UsageError(f"{name} is not JSON: {error}", where="--answers", fix="write an object of answers") from error
     if not isinstance(answers, dict):
         raise UsageError(
             f"{name} holds a {type(answers).__name__}, expected an object",

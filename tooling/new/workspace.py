@@ -6,21 +6,21 @@ receipt = find_unit(workspace, "reward", "Digits-Hard")
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tooling.cli.errors import UsageError
 from tooling.cli.git import Repository, find_repository
 from tooling.cli.suggest import did_you_mean
 from tooling.kit.names import parse_name
-from tooling.kit.project import Settings, read_settings
 from tooling.kit.receipts import Receipt, read_receipt, read_receipts
-from tooling.kit.template.kinds import KindSource, discover, find_kind
-from tooling.new.unit.testing_run import find_python
+from tooling.kit.template.kinds import KindSource, ProjectSettings, discover, find_kind, read_settings
+from tooling.new.change import Change, UnitRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class Workspace:
     """One repository as the commands see it."""
 
     repository: Repository
-    settings: Settings
+    settings: ProjectSettings
     kinds: Mapping[str, KindSource]
     """Kinds with a folder; those of installed packages are looked up only when asked for (`kind`)."""
     python: Path
-    """Interpreter that runs the repository's own code."""
+    """Interpreter that runs the repository's own code: its `.venv`, else the one that runs this program."""
 
     @property
     def root(self) -> Path:
@@ -40,23 +40,37 @@ class Workspace:
         return self.repository.root
 
     def kind(self, name: str) -> KindSource:
-        """Where a kind's template lies. Raises UsageError for an unknown one, with the nearest name."""
+        """Find a kind. Raises UsageError for an unknown one, with the nearest name."""
         return self.kinds.get(name) or find_kind(self.root, name)
+
+    def change(self, request: UnitRequest) -> Change:
+        """Begin a change of this repository."""
+        return Change(root=self.root, python=self.python, request=request)
 
 
 def open_workspace(start: Path) -> Workspace:
-    """The workspace that a path lies in. Raises UsageError outside a repository and for wrong project settings."""
+    """Open the workspace that a path lies in. Raises UsageError outside a repository and for wrong project settings."""
     repository = find_repository(start)
-    settings = read_settings(repository.root)
-    return Workspace(repository, settings, discover(repository.root), find_python(repository.root))
+    own = repository.root / ".venv" / "bin" / "python"
+    return Workspace(
+        repository,
+        read_settings(repository.root),
+        discover(repository.root),
+        own if own.exists() else Path(sys.executable),
+    )
 
 
 def find_unit(workspace: Workspace, kind: str, name: str) -> Receipt:
-    """The receipt of a generated unit, in whatever spelling its name is given.
+    """Return the receipt of a generated unit, in whatever spelling its name is given.
 
     Raises UsageError when it was not generated here, with the nearest unit of that kind; or for an unknown kind.
     """
-    receipt = _by_name(workspace, kind, name)
+    receipt = read_receipt(workspace.root, kind, name) if name.isidentifier() else None
+    if receipt is None:
+        try:
+            receipt = read_receipt(workspace.root, kind, parse_name(name).snake)
+        except UsageError:
+            receipt = None  # a name that could not be generated was not
     if receipt is not None:
         return receipt
     units = [unit.name for unit in read_receipts(workspace.root) if unit.kind == kind]
@@ -68,13 +82,3 @@ def find_unit(workspace: Workspace, kind: str, name: str) -> Receipt:
         where=kind,
         fix=did_you_mean(name, units) or known,
     )
-
-
-def _by_name(workspace: Workspace, kind: str, name: str) -> Receipt | None:
-    if name.isidentifier() and (found := read_receipt(workspace.root, kind, name)) is not None:
-        return found
-    try:
-        snake = parse_name(name).snake
-    except UsageError:
-        return None  # a name that could not be generated was not
-    return read_receipt(workspace.root, kind, snake)

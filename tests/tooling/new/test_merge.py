@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tooling.cli.errors import UsageError
-from tooling.kit.merge import Labels, has_markers, three_way
+from tooling.new.merging import Labels, has_markers, three_way
 
 BASE = b"one\ntwo\nthree\nfour\nfive\nsix\n"
 
@@ -72,7 +72,7 @@ def test_user_settings_of_git_do_not_change_the_markers(tmp_path, monkeypatch):
 
 def test_without_git_the_message_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match="no `git` program"):
+    with pytest.raises(UsageError, match="`git` program was not found"):
         three_way(BASE, BASE.replace(b"two", b"x"), BASE.replace(b"two", b"y"))
 
 
