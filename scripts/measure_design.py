@@ -90,12 +90,21 @@ def package_of(path: Path) -> str:
     return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
 
 
+@functools.cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return every node of a file's syntax tree."""
+    return tuple(ast.walk(tree_of(path)))
+
+
+@functools.cache
 def functions_with_names(path: Path) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Return (qualified name, node) of every function in a file, nested ones included."""
     found = []
 
     def visit(node: ast.AST, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+                continue  # no expression contains a `def`
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 found.append((f"{prefix}{child.name}", child))
             named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
@@ -160,7 +169,7 @@ def packages() -> dict[str, Package]:
         package.lines += len(source_of(path).splitlines())
         mentioned = Counter(
             node.id if isinstance(node, ast.Name) else node.attr
-            for node in ast.walk(tree_of(path))
+            for node in nodes_of(path)
             if isinstance(node, ast.Name | ast.Attribute)
         )
         for _, node in functions_with_names(path):
@@ -193,7 +202,7 @@ class Inheritance:
         """Per module what a name is: a class defined in it, or the dotted path that it was imported from."""
         for path in python_files("areal", "tooling"):
             names: dict[str, ast.ClassDef | str] = {}
-            for node in ast.walk(tree_of(path)):
+            for node in nodes_of(path):
                 if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                     names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
                 elif isinstance(node, ast.Import):
@@ -258,7 +267,7 @@ def _texts(path: Path) -> Iterator[tuple[int, str]]:
     if path.suffix != ".py":
         yield from enumerate(source_of(path).splitlines(), 1)
         return
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
 

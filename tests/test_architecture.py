@@ -327,7 +327,7 @@ def test_only_the_command_line_prints():
         f"{relative(path)}:{node.lineno}"
         for path in python_files("areal")
         if not relative(path).startswith("areal/cli/")
-        for node in ast.walk(tree_of(path))
+        for node in measure_design.nodes_of(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert printing == []
@@ -391,7 +391,7 @@ def call_name(node: ast.Call) -> str:
 def test_every_skipped_test_says_why():
     silent = []
     for path in python_files("tests"):
-        for node in ast.walk(tree_of(path)):
+        for node in measure_design.nodes_of(path):
             if isinstance(node, ast.Call) and call_name(node) in {"pytest.skip", "pytest.xfail"}:
                 reasoned = bool(node.args) or any(keyword.arg in {"reason", "msg"} for keyword in node.keywords)
             elif isinstance(node, ast.Call) and re.search(r"mark\.(skipif|skip|xfail)$", call_name(node)):
