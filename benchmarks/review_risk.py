@@ -21,11 +21,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tooling.review.domains import touched
-from tooling.review.policy import Policy, read_policy
+from tooling.review.analysis import Level, assess
+from tooling.review.policy import Policy, read_policy, touched
 from tooling.review.repository.comparison import Comparison, commit_alone
-from tooling.review.repository.git import Git
-from tooling.review.risk import Level, assess
+from tooling.review.repository.git import ReviewedClone
 
 DAY = 86_400
 FIX = re.compile(r"\b(fix(es|ed)?|bug|crash|hang|deadlock|incorrect|wrong|broken)\b", re.IGNORECASE)
@@ -87,7 +86,7 @@ def changes(mirror: Path, days: int, newest: int) -> list[Change]:
             bad |= {
                 each for each in fixed_by(mirror, commit) if each in when and 0 < int(at) - when[each] <= days * DAY
             }
-    reader = Git(mirror)
+    reader = ReviewedClone.open(mirror)
     found = (measured(commit_alone(reader, commit), bad=commit in bad) for commit in taken)
     return [each for each in found if each is not None]
 

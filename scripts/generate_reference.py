@@ -28,7 +28,7 @@ def pages() -> dict[Path, str]:
     os.environ["COLUMNS"] = HELP_COLUMNS
     sys.path.insert(0, str(ROOT))
     from areal.trainer.configuration import reference
-    from tooling.review.report import reference as rules
+    from tooling.review.commands import explain as rules
 
     return {
         FOLDER / "config.md": NOTICE + reference.markdown(),

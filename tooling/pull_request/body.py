@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.report import printable
-from tooling.review.report import written
+from tooling.review import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tooling.pull_request.facts import Facts
     from tooling.pull_request.git import WorkTree
-    from tooling.review.domains import Touched
+    from tooling.review.policy import Touched
 
 
 _FILES: Final = 8
@@ -156,7 +156,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[Facts], str]]]] = {
 
 def escaped(text: str) -> str:
     """Names, as Markdown shows them; control characters are spelt out."""
-    return written.escaped(printable(text))
+    return report.escaped(printable(text))
 
 
 def harmless(text: str) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tooling.commit.message import Message
     from tooling.pull_request.commits import Proposal
     from tooling.pull_request.git import WorkTree
-    from tooling.review.report.outcome import Outcome
+    from tooling.review.report import ReviewResult
 
 
 _REQUIREMENT: Final = re.compile(
@@ -216,7 +216,7 @@ class Facts:
     proposal: Proposal
     message: Message
     """Of the newest commit: type, scope, words."""
-    review: Outcome
+    review: ReviewResult
     conforming: bool
     """Whether every message that is proposed conforms."""
     up_to_date: bool
@@ -257,8 +257,8 @@ def measure(git: WorkTree, proposal: Proposal, *, base_tip: str, test_report: Pa
         messages = [parse(each.message) for each in proposal.commits]
     tests = read_report(test_report) if test_report is not None else None
     # The review of what is proposed, next to the base that it is proposed for: exactly what the command finds
-    from tooling.review.cli.arguments import parse as parse_words
-    from tooling.review.cli.main import review
+    from tooling.review.commands.review import parse as parse_words
+    from tooling.review.commands.review import review
 
     words = ["--repo", os.fspath(git.readable), "--base", proposal.onto, "--head", proposal.after]
     outcome = review(parse_words(words))[0]

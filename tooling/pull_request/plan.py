@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from tooling.review.report.outcome import finding_object
+from tooling.review.report import finding_object
 
 if TYPE_CHECKING:
     from tooling.pull_request.backups import Backup

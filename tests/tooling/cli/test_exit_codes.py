@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
+from pathlib import Path
 
 import tooling
-from tooling.cli.errors import ToolError, exit_codes_help
+from tooling.cli.errors import EXIT_CODES, ToolError, exit_codes_help
 
+ROOT = Path(__file__).resolve().parents[3]
 MEANINGS = {
     1: {"internal", "write"},
     2: {"usage", "name", "consent"},
@@ -43,6 +46,12 @@ def test_every_error_of_the_harness_ends_with_a_code_of_the_table():
     assert len(ours) > 15
     for error in ours:
         assert error.code in MEANINGS[error.exit_code], f"{error.__module__}.{error.__name__}"
+
+
+def test_no_code_of_the_framework_means_something_else_here():
+    source = (ROOT / "areal" / "api" / "errors.py").read_text(encoding="utf-8")
+    theirs = {int(number) for number in re.findall(r"exit_code(?:: int)? = (\d+)", source)}
+    assert theirs & set(EXIT_CODES) <= {1, 2, 75}
 
 
 def test_help_explains_the_codes_of_a_program():

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tooling.review.cli.arguments import parse
-from tooling.review.cli.main import review
+from tooling.review.commands.review import parse, review
 
 if TYPE_CHECKING:
     from pathlib import Path

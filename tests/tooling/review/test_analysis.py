@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.review.domains import ELSEWHERE, built_in, glob, owner, read_domains
-from tooling.review.risk import Level
+from tooling.review.analysis import Level
+from tooling.review.policy import ELSEWHERE, built_in, glob, owner, read_domains
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tooling.review.cli.main import main
+from tooling.review.__main__ import main
 from tooling.review.rules.catalogue import RULES
 
 LINE = {"type": "integer", "minimum": 1}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from tooling.review.findings import LINTED
 from tooling.review.rules.catalogue import RULES
-from tooling.review.suppression import LINTED
 
 BAD = "import yaml\n\n\ndef read(text):\n    return yaml.unsafe_load(text)\n"
 AT = ("unsafe-yaml", "a.py", 5)
@@ -105,7 +105,7 @@ def test_a_short_reason_suppresses_nothing(world):
 
 
 def test_a_baseline_accepts_what_it_names(world, tmp_path, capsys):
-    from tooling.review.cli.main import main
+    from tooling.review.__main__ import main
 
     world.commit({"a.py": BAD})
     assert main(["--repo", str(world.root), "--commit", "HEAD", "--as-baseline"]) == 10

@@ -16,7 +16,7 @@ from tooling.review.repository.side import INDEX, WORK_TREE, Side
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from tooling.review.repository.git import Git
+    from tooling.review.repository.git import ReviewedClone
 
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--find-renames", "--ignore-submodules=dirty")
 _RAW = ("--raw", "--no-abbrev", "-z")
@@ -157,7 +157,7 @@ def _shape(node: Function | ast.ClassDef) -> str:
     return " ".join([*(ast.dump(each.args) for each in made), *(ast.dump(each) for each in fields)])
 
 
-def between(git: Git, base: str, head: str) -> Comparison:
+def between(git: ReviewedClone, base: str, head: str) -> Comparison:
     """What `head` adds since it left `base`."""
     tip = git.require(head, "--head")
     onto = git.require(base, "--base")
@@ -169,20 +169,20 @@ def between(git: Git, base: str, head: str) -> Comparison:
     return _compared(git, start, tip, [start, tip], f"{base}..{head}")
 
 
-def commit_alone(git: Git, revision: str) -> Comparison:
+def commit_alone(git: ReviewedClone, revision: str) -> Comparison:
     """What one commit changes against its first parent."""
     tip = git.require(revision, "--head")
     start = git.commit(f"{tip}^") or EMPTY_TREE
     return _compared(git, start, tip, [start, tip], revision)
 
 
-def staged(git: Git) -> Comparison:
+def staged(git: ReviewedClone) -> Comparison:
     """What the next commit would hold."""
     start = git.commit("HEAD") or EMPTY_TREE
     return _compared(git, start, INDEX, ["--cached", start], "staged")
 
 
-def work_tree(git: Git) -> Comparison:
+def work_tree(git: ReviewedClone) -> Comparison:
     """What differs on disk from the last commit, new files included."""
     start = git.commit("HEAD") or EMPTY_TREE
     found = _compared(git, start, WORK_TREE, [start], "work tree")
@@ -195,7 +195,7 @@ def work_tree(git: Git) -> Comparison:
     return Comparison(found.base, found.head, tuple(files), found.title)
 
 
-def _compared(git: Git, start: str, tip: str, arguments: list[str], title: str) -> Comparison:
+def _compared(git: ReviewedClone, start: str, tip: str, arguments: list[str], title: str) -> Comparison:
     raw, patch, absent = _diff(git, arguments)
     sections = _sections(patch)
     files: list[ChangedFile] = []
@@ -215,23 +215,23 @@ def _compared(git: Git, start: str, tip: str, arguments: list[str], title: str) 
     return comparison
 
 
-def _diff(git: Git, arguments: list[str]) -> tuple[list[str], bytes, tuple[str, ...]]:
+def _diff(git: ReviewedClone, arguments: list[str]) -> tuple[list[str], bytes, tuple[str, ...]]:
     """Changed files as git lists them, the patch, and the files that neither can be about."""
     try:
         raw = git.listed(*_DIFF, *_RAW, *arguments, "--")
-        return raw, git.run(*_DIFF, "-U0", *arguments, "--", folder=git.root), ()
+        return raw, git.run(*_DIFF, "-U0", *arguments, "--"), ()
     except UsageError:
         # Renames cannot be told without the contents, nor patches written: leave out what is not here.
         plain = [each for each in _DIFF if each != "--find-renames"] + ["--no-renames"]
         raw = git.listed(*plain, *_RAW, *arguments, "--")
         entries = list(zip(raw[::2], raw[1::2], strict=True))
-        absent = git.absent([name for entry, _ in entries for name in entry.split(" ")[2:4]])
+        absent = git.missing([name for entry, _ in entries for name in entry.split(" ")[2:4]])
         missing = tuple(path for entry, path in entries if absent & set(entry.split(" ")[2:4]))
         if not missing:
             raise
         without = [":(top)", *(f":(top,literal,exclude){path}" for path in missing)]
         kept = [part for entry, path in entries if path not in missing for part in (entry, path)]
-        return kept, git.run(*plain, "-U0", *arguments, "--", *without, folder=git.root), missing
+        return kept, git.run(*plain, "-U0", *arguments, "--", *without), missing
 
 
 def _sections(patch: bytes) -> Iterator[tuple[frozenset[int], frozenset[int]]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from tooling.review.repository.git import Git
+    from tooling.review.repository.git import ReviewedClone
 
 FOLDER: Final = "refs/areal-review"
 _HEADS: Final = ("refs/pull/{}/head", "refs/merge-requests/{}/head")
@@ -39,7 +39,7 @@ class PullRequest:
     """Whether somebody said so; otherwise it is the remote's default branch."""
 
 
-def fetch(git: Git, number: int, *, remote: str = "", base: str = "") -> PullRequest:
+def fetch(git: ReviewedClone, number: int, *, remote: str = "", base: str = "") -> PullRequest:
     """Fetch a request and its base. base: a branch of the remote; "" asks `gh`, then the remote.
 
     Raises UsageError: no such remote or request, or it cannot be reached.
@@ -60,7 +60,7 @@ def fetch(git: Git, number: int, *, remote: str = "", base: str = "") -> PullReq
     return PullRequest(number, head, onto, name, told)
 
 
-def _default_remote(git: Git) -> str:
+def _default_remote(git: ReviewedClone) -> str:
     remotes = git.text("remote").split()
     known = [each for each in ("upstream", "origin") if each in remotes] or remotes
     if not known:
@@ -68,7 +68,7 @@ def _default_remote(git: Git) -> str:
     return known[0]
 
 
-def _listed(git: Git, remote: str, number: int) -> dict[str, str]:
+def _listed(git: ReviewedClone, remote: str, number: int) -> dict[str, str]:
     """Refs of the remote that matter here, with their hashes; "HEAD" with the name of the default branch."""
     if remote.startswith("-"):
         raise UsageError("is no remote", where=f"--remote {remote}", fix="name one that `git remote` lists")
@@ -83,7 +83,7 @@ def _listed(git: Git, remote: str, number: int) -> dict[str, str]:
     return found
 
 
-def _base(git: Git, number: int, given: str, known: dict[str, str]) -> tuple[str, bool]:
+def _base(git: ReviewedClone, number: int, given: str, known: dict[str, str]) -> tuple[str, bool]:
     if given:
         return given, True
     told = _told_by_gh(git, number)
@@ -95,7 +95,7 @@ def _base(git: Git, number: int, given: str, known: dict[str, str]) -> tuple[str
     return default, False
 
 
-def _told_by_gh(git: Git, number: int) -> str:
+def _told_by_gh(git: ReviewedClone, number: int) -> str:
     """Name of the base branch, "" where `gh` is missing, logged out, or of another host."""
     program = shutil.which("gh")
     if program is None:

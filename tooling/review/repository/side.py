@@ -15,7 +15,7 @@ from tooling.review.repository.module import Function, Module, parse
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tooling.review.repository.git import Git
+    from tooling.review.repository.git import ReviewedClone
 
 INDEX, WORK_TREE = ":index", ":worktree"
 MAX_BYTES = 2_000_000
@@ -26,7 +26,7 @@ MAX_BYTES = 2_000_000
 class Side:
     """`where`: a commit's hash, INDEX or WORK_TREE."""
 
-    git: Git
+    git: ReviewedClone
     where: str
     frozen: frozenset[str] = frozenset()
     """Packages that the policy keeps for old code only."""
@@ -130,7 +130,7 @@ class Side:
         where = {WORK_TREE: ["--untracked"], INDEX: ["--cached"]}.get(self.where, [])
         commit = [self.where] if not where else []
         command = ["grep", *form, "-w", "-F", "-I", *where, *asked, *commit, "--", *patterns]
-        return os.fsdecode(self.git.run(*command, allowed=(0, 1), folder=self.git.root))
+        return os.fsdecode(self.git.run(*command, allowed=(0, 1)))
 
     def definition(self, name: str, depth: int = 0) -> tuple[Module, Function | ast.ClassDef] | None:
         """The function or class of a dotted name, followed through re-exports; None if that is not certain."""

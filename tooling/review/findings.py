@@ -1,14 +1,22 @@
-"""Phase 4: what is new. Rules of one file run on both sides, and what both have is not the change's doing; rules about
-names run on files outside the change too, when it removed or changed what they use.
+"""Finds what is new: runs the rules, numbers findings, and suppresses those that comments or a baseline accept.
+
+Rules of one file run on both sides, and what both have is not the change's doing; rules about names run on files
+outside the change too, when it removed or changed what they use. A comment suppresses a finding on its line or, alone,
+on the line below; a reason is required:
+
+# review: ignore[unsafe-yaml] our own constant
+# noqa: RUF006 - short, and cancelled with the loop       where ruff's rule says the same as ours
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tooling.review import suppression
-from tooling.review.records import Finding, Place, Rule, is_test
+from tooling.cli.errors import UsageError
+from tooling.review.records import MIN_REASON, Finding, Place, Rule, is_test
 from tooling.review.rules import references
 from tooling.review.rules.catalogue import RULES
 
@@ -18,6 +26,84 @@ if TYPE_CHECKING:
     from tooling.review.policy import Policy
     from tooling.review.repository.comparison import Comparison
     from tooling.review.repository.side import Side
+
+
+_IGNORE = re.compile(r"#\s*review:\s*ignore\[(?P<rules>[\w, -]+)\]\s*[:-]*\s*(?P<reason>.*)")
+_NOQA = re.compile(r"#\s*noqa:\s*(?P<rules>[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)[\s:#-]*(?P<reason>.*)")
+LINTED: Final[dict[str, str]] = {
+    "B006": "mutable-default",
+    "BLE001": "swallowed-error",
+    "F403": "wildcard-import",
+    "F821": "undefined-name",
+    "RUF006": "dropped-task",
+    "S102": "evaluated-text",
+    "S104": "open-address",
+    "S110": "swallowed-error",
+    "S112": "swallowed-error",
+    "S301": "unsafe-deserialisation",
+    "S307": "evaluated-text",
+    "S506": "unsafe-yaml",
+    "S602": "shell-from-values",
+    "S605": "shell-from-values",
+    "S614": "unsafe-torch-load",
+}
+"""Rules of ruff, and ours that looks for the same: whoever gave a reason to one does not have to repeat it."""
+
+
+def reason(side: Side, finding: Finding) -> str:
+    """Why a finding is suppressed; "" when it counts."""
+    lines = (side.text(finding.place.path) or "").split("\n")
+    at = finding.place.line - 1
+    if not 0 <= at < len(lines):
+        return ""
+    above = lines[at - 1] if at and lines[at - 1].lstrip().startswith("#") else ""
+    for line in (lines[at], above):
+        ours, theirs = _IGNORE.search(line), _NOQA.search(line)
+        if ours and finding.rule.id in _words(ours["rules"]):
+            return _enough(ours["reason"])
+        if theirs and finding.rule.id in {LINTED.get(code) for code in _words(theirs["rules"])}:
+            return _enough(theirs["reason"])
+    return ""
+
+
+def codes_of(rule: str) -> list[str]:
+    """The codes of ruff that say the same."""
+    return [code for code, ours in LINTED.items() if ours == rule]
+
+
+def _words(text: str) -> set[str]:
+    return {each.strip() for each in text.split(",")}
+
+
+def _enough(text: str) -> str:
+    return text.strip() if len(text.strip()) >= MIN_REASON else ""
+
+
+VERSION = 1
+
+
+def baseline(findings: Iterable[Finding]) -> str:
+    """The file's content; what a fingerprint is about stands beside it, for people."""
+    rows = {
+        each.fingerprint: f"{each.rule.id} {each.place.path}: {each.place.message}"
+        for each in findings
+        if each.suppressed in {"", "baseline"}
+    }
+    ordered = dict(sorted(rows.items(), key=lambda row: row[1]))
+    return json.dumps({"version": VERSION, "accepted": ordered}, indent=1) + "\n"
+
+
+def read_baseline(text: str) -> frozenset[str]:
+    """The fingerprints. Raises UsageError for what `--as-baseline` does not print."""
+    if not text:
+        return frozenset()
+    try:
+        document = json.loads(text)
+        if document["version"] != VERSION:
+            raise KeyError("version")
+        return frozenset(document["accepted"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"is no baseline: {error}", where="baseline", fix="make it with --as-baseline") from error
 
 
 def find(comparison: Comparison, policy: Policy, accepted: Collection[str] = ()) -> tuple[Finding, ...]:
@@ -105,5 +191,5 @@ def _numbered(found: Iterable[Finding]) -> Iterator[Finding]:
 
 def _judged(comparison: Comparison, found: Iterable[Finding], accepted: Collection[str]) -> Iterator[Finding]:
     for finding in found:
-        reason = "baseline" if finding.fingerprint in accepted else suppression.reason(comparison.head, finding)
-        yield Finding(finding.rule, finding.place, finding.symbol, finding.code, finding.nth, reason)
+        why = "baseline" if finding.fingerprint in accepted else reason(comparison.head, finding)
+        yield Finding(finding.rule, finding.place, finding.symbol, finding.code, finding.nth, why)

@@ -1,15 +1,19 @@
-"""The rules for people who look one up: lines for a terminal, one rule in full, and the reference page."""
+"""Says what a rule looks for, why, and how to fix what it finds; without a rule, lists all."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import UsageError
+from tooling.cli.report import Report, aligned
+from tooling.cli.suggest import did_you_mean
+from tooling.review.findings import codes_of
 from tooling.review.records import MIN_REASON
-from tooling.review.rules.catalogue import FAMILIES, RULES, family_of
-from tooling.review.rules.concerns import CONCERNS
-from tooling.review.suppression import codes_of
+from tooling.review.rules.catalogue import CONCERNS, FAMILIES, RULES, family_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tooling.review.records import Rule
 
 
@@ -86,3 +90,18 @@ def markdown() -> str:
 
 def _link(name: str) -> str:
     return f"[{name}](#{name})"
+
+
+def explain(words: Sequence[str]) -> Report:
+    """What a rule looks for; all rules without a name."""
+
+    command = "areal-review explain"
+    if not words:
+        rows = [row(rule) for rule in RULES.values()]
+        lines = aligned([(each["id"], each["severity"], f"{each['family']}: {each['title']}") for each in rows])
+        return Report(command=command, changing=False, text=lines + "\n", data={"rules": rows})
+    rule = RULES.get(words[0])
+    if rule is None:
+        fix = did_you_mean(words[0], RULES) or f"`{command}` lists all"
+        raise UsageError(f"unknown rule {words[0]!r}", where="explain", fix=fix)
+    return Report(command=command, changing=False, text=text(rule), data={"rule": fields(rule)})

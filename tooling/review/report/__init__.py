@@ -1,1 +1,0 @@
-"""The outcome of a review in the forms that people and programs read."""
