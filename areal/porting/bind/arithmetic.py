@@ -22,7 +22,15 @@ _ROUGHLY: Final = 1e-5
 
 
 def arithmetic(columns: Mapping[str, Sequence[float]], targets: Sequence[float]) -> Expression | None:
-    """Return the simplest computation that gives all targets. columns: field to its values, one for each target."""
+    """Return the simplest computation that gives all targets. columns: field to its values, one for each target.
+
+    Example: a head size of 16, 24 and 8 in configs with hidden_size 64, 96 and 64 and num_attention_heads 4, 4 and 8 is
+    Product(1.0, (("hidden_size", 1.0), ("num_attention_heads", -1.0)), integer=True), written `hidden_size //
+    num_attention_heads`. Code that computes `config.rope_theta * 2` gives targets 20000 and 14000 for rope_theta 10000
+    and 7000: Product(2.0, (("rope_theta", 1.0),)). Gemma's embedding multiplier of 8.0 at hidden_size 64 and 9.798 at
+    96 is Product(1.0, (("hidden_size", 0.5),)). What products cannot say is tried as a sum: 20 layers of 24 where 4 are
+    dense is Sum((Field("num_layers"), Product(-1.0, (("num_dense", 1.0),)))).
+    """
     varying = {name: values for name, values in columns.items() if len(set(values)) > 1}
     positive = {name: values for name, values in varying.items() if min(values) > 0}
     whole = all(isinstance(target, int) for target in targets)

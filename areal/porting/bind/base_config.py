@@ -38,7 +38,12 @@ TRIED: Final = (24, 12, True, 0.5)
 
 def with_undeclared(subject: Subject, base: dict[str, Any], skipped: Collection[str]) -> dict[str, Any]:
     """Return the config with a value for every undeclared field that changes the model. skipped: fields that are not
-    asked."""
+    asked.
+
+    Example: code reads `getattr(config, "head_dim", None)` and the config class does not declare head_dim. A model of
+    {"head_dim": 24} has other shapes, so the field has an effect: the base config keeps that value, and
+    `learn_absences` finds what the code takes without it (hidden_size // num_attention_heads).
+    """
     try:
         instance = build(subject, base)
     except SubjectError:

@@ -195,7 +195,12 @@ class Binder:
 
     def _is_far_fetched(self, outcome: ConfigOutcome, before: Mapping[str, Expression]) -> bool:
         """Return whether a config of many changes made an expression one of three fields or more: chance finds these,
-        too."""
+        too.
+
+        Example: one config with 12 changes makes a scale of 0.0417 equal to 1.0 * hidden_size / (vocab_size *
+        num_heads). Among thousands of such products one fits by chance, so the config is refused instead of the
+        expression accepted.
+        """
         if len(outcome.changes) < 2:
             return False
         new = (each for slot, each in self.expressions.items() if each != before.get(slot))

@@ -49,6 +49,12 @@ def fit(
     budget: that of the analysis. None is also the answer where the search would cost more than one may; the budget then
     says so. Raises UnsupportedError when nothing is left of it. Samples of configs that lack the slot's part must be
     left out.
+
+    Example: layer.window of qwen2. The base config has layer_types [full, full, sliding, sliding] and sliding_window 8,
+    so the slot is (None, None, 8, 8); with sliding_window 4 it is (None, None, 4, 4); with other layer_types other
+    layers have the 8. No constant, field or product explains all three samples (choices = 0). With one choice, the
+    condition Listed("layer_types", ("sliding_attention",)) splits the layers: inside, the value is
+    Field("sliding_window"), outside Constant(None). The result is PerLayer(that condition, these two).
     """
     assert samples, f"nothing was observed of {slot}"
     ordered = sorted(names, key=lambda name: (-likeness(slot, name), name))
@@ -196,7 +202,11 @@ class _Search:
         self, inside: list[SlotSample], outside: list[SlotSample], choices: int
     ) -> tuple[Expression | None, Expression | None]:
         """Explain both sides of a split. One of them must be simple: a chain of choices is found, a tree is not
-        looked for, which keeps the search short."""
+        looked for, which keeps the search short.
+
+        Example: `a if x else (b if y else c)` is found as a simple `a` and a rest with one choice. `(a if y else b) if
+        x else (c if y else d)` needs one choice on each side; it is only looked for where two choices are left.
+        """
         then = self.fit(inside, 0)
         if then is not None:
             return then, self.fit(outside, choices - 1)

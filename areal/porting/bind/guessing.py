@@ -164,7 +164,13 @@ def nearby(
     expressions: Mapping[str, Expression], base: Observation, changes: Mapping[str, Any]
 ) -> Iterator[dict[str, Expression]]:
     """Yield the expressions with another one for one slot each; nothing for several changes at once, or none to a
-    value."""
+    value.
+
+    Example: attention_bias goes from False to True, and the slot layer.attention.query_bias, False in the base, is
+    still the constant False. Expressions with Field("attention_bias") in that slot are tried by parity first, which
+    takes a fraction of an inference. A scale that was 24 ** -0.5 beside head_dim 24 is tried as 16 ** -0.5 when
+    head_dim becomes 16.
+    """
     if len(changes) != 1:
         return
     (name, now), was = next(iter(changes.items())), look_up(base.config, next(iter(changes)))

@@ -35,7 +35,13 @@ def idle_spellings(subject: Subject, base: Mapping[str, Any]) -> frozenset[str]:
 
 def unread_spellings(subject: Subject, base: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what the class overlooks, as `take_rotary` names it. A spelling that the class refuses is none that it
-    overlooks. Beside rope_parameters all classes do; that matters for those which write out what is not true then."""
+    overlooks. Beside rope_parameters all classes do; that matters for those which write out what is not true then.
+
+    Example: {"rope_theta": 4321.0} without rope_parameters. A class that answers with rope_parameters {"rope_theta":
+    4321.0} reads the legacy field; one that answers 10000.0 overlooks it, and "rope_theta" is part of the answer:
+    families of that type then refuse configs that have rope_theta alone, since transformers would compute with another
+    value.
+    """
     bare = {name: value for name, value in base.items() if name not in (ROTARY_FIELD, *LEGACY_ROPE_FIELDS)}
     alone = _rotary(subject, {**bare, "rope_theta": _THETA})
     scaled = _rotary(subject, {**bare, "rope_scaling": _SCALING, "rope_theta": _THETA})

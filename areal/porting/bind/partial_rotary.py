@@ -36,7 +36,13 @@ class RotatedField:
 
 def rotated_fields(subject: Subject, base: Mapping[str, Any]) -> list[RotatedField]:
     """Return the undeclared fields that decide the rotated part where rope_parameters does not say it. base: a whole
-    config."""
+    config.
+
+    Example: the class of minimax_m2 turns {"rotary_dim": 12, "head_dim": 24} into rope_parameters.partial_rotary_factor
+    0.5 and no model reads rotary_dim. It is found by writing rotary_dim 12 and 6 into a config that does not say the
+    factor: the class writes two different factors, 12/24 and 6/24. The answer is [RotatedField("rotary_dim",
+    "head_dim")].
+    """
     entries = base.get(ROTARY_FIELD)
     if not isinstance(entries, dict) or is_layered(entries):
         return []

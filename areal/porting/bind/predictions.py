@@ -147,7 +147,12 @@ class Predictions:
 
     def _learn_from_few(self, changes: dict[str, Any]) -> bool:
         """Return whether something was learned from the fewest of the changes that are not predicted either: they say
-        better than many what is the cause."""
+        better than many what is the cause.
+
+        Example: 9 changes at once were not predicted. Fields are left out one by one while the rest is still not
+        predicted; what remains, e.g. {"topk_method": "greedy", "n_group": 2}, is inferred and fitted, and says what the
+        9 changes hide.
+        """
         binder = self.binder
         few = dict(changes)
         for name in sorted(changes):
@@ -226,6 +231,10 @@ def branch_changes(
     """Yield the changes to look at: the way to a branch together with another value of one field.
 
     choices: changes of fields that were proven alone; base: the completed base config.
+
+    Example: gpt2 computes its inner size as `4 * n_embd` where n_inner is null, and the base config has a number there.
+    The way to the product is {"n_inner": None}; each size of the config is varied beside it, e.g. {"n_inner": None,
+    "n_embd": 96}, since the 256 that was seen for n_embd 64 could as well be made of another field.
     """
     sizes: dict[str, Mapping[str, Any]] = {}
     for name in sorted({name for expression in expressions.values() for name in fields_of(expression)}):

@@ -124,7 +124,13 @@ class _Top:
         return found.spec, call.input
 
     def _embedded(self, table: Tensor, start: Tensor) -> tuple[float, PositionSpec | None]:
-        """Return the multiplier of the embeddings, and the positions added to them."""
+        """Return the multiplier of the embeddings, and the positions added to them.
+
+        Example: granite's first layer receives 6.0 times the embeddings. Differences between two rows of the batch at
+        the same position are 5.9999995 times the differences of their embeddings, with a relative error of 1e-7; 6.0 is
+        a number of the config. What is left of the first row after subtracting 6.0 times its embeddings is zero: there
+        are no positions to add.
+        """
         batch, length = self.trace.tokens.shape
         embedded = functional.embedding(self.trace.tokens, table).double()
         start = start.reshape(batch, length, -1).double()

@@ -84,7 +84,12 @@ class Solution:
 
 def stacks_of(parameters: Mapping[str, Tensor], hidden_size: int) -> list[Stack]:
     """Return every group of at least two matrices that have one entry per expert, under all readings of the
-    parameters."""
+    parameters.
+
+    Example: gate_up_proj [8, 64, 224] and down_proj [8, 112, 64] of a tiny gpt_oss are one stack of 8 experts; modules
+    experts.0.w1, experts.1.w1, ... with equal shapes are another form of the same. Whether gate and up are rows one
+    after the other or interleaved (as here) is decided by which arrangement reproduces the outputs.
+    """
     found = [*_numbered_stacks(parameters), *_stacked_parameters(parameters), *_flat_stacks(parameters, hidden_size)]
     return [stack for stack in found if stack.num_experts > 1 and len(stack.matrices) > 1]
 

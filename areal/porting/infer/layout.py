@@ -212,7 +212,12 @@ def shortest_table(
     `parameters`, and the implied entries of all modules without a row.
 
     in_memory: canonical parameter name to its entry in the other layout; it becomes the row's alternative where it
-    differs."""
+    differs.
+
+    Example: layers.*.self_attn.q_proj.weight is model.layers.*.self_attn.q_proj.weight on disk, and so for every
+    parameter of a llama. One implied row, "model." and our name, says all of it, and the table is empty but for implied
+    entries. For gpt2 (transformer.h.*.attn.c_proj for layers.*.self_attn.o_proj) each module needs a row.
+    """
     alternatives = {name: entry for entry in entries for name in entry.ours if _differs(entry, in_memory.get(name))}
     plain = {
         entry.ours[0]: entry.on_disk

@@ -68,6 +68,11 @@ def fit_norm(
 
     parameters: where its scale and bias may come from. epsilons: values to prefer over common ones, e.g. of a config.
     probe: applies the norm to an input of the shape of `source`; with it the epsilon is certain.
+
+    Example: Gemma norms x / rms(x) * (1 + weight). The fitted scale per dimension is 1.13, 0.92, ... and the module's
+    weight 0.13, -0.08, ...: no parameter equals the scale, but scale - 1 equals `weight`, so the spec has offset 1.0.
+    The epsilon is known by also applying the module to inputs of size 1e-3 and 1e-5, where 1e-6 and 1e-5 give visibly
+    different outputs.
     """
     if source.shape != target.shape or not target.is_floating_point():
         raise UnsupportedError("normalisation", where=name, detail=f"{tuple(source.shape)} -> {tuple(target.shape)}")

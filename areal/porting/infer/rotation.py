@@ -49,6 +49,11 @@ def measure(before: Tensor, after: Tensor, *, where: str) -> Turning | None:
     """Explain after [B, T, H, D] as a rotation of before by position; None if positions change nothing.
 
     Raises UnsupportedError for changes that are no rotation by an angle proportional to the position.
+
+    Example: heads of 24 dimensions, theta 10000. Dimensions 0 and 12 as one complex number, after over before, have the
+    angles 0, 1, 2, 3, ... over the positions (1 radian per position), 1 and 13 the angles 0, 0.464, 0.928, ...; that
+    these are proportional to the position, and that lengths stay the same, confirms the pairing of halves. Pairing 0
+    with 1 leaves a residual far above the tolerance (`rejected`), as it should for GPT-NeoX rotations.
     """
     before, after = before.double(), after.double()
     growth = _growth(before, after)

@@ -64,6 +64,11 @@ def resolve(heads: Tensor, probe: Capture, run: Capture, *, part: str, module: n
     """Return the sources of heads [tokens, H, D], taken from `probe` at position 0; `run` is a capture of long ones.
 
     Raises UnsupportedError if the numbers are not in this module's projections.
+
+    Example: query head 0 of granite has, at position 0 of 96 short sequences, the numbers of rows 0 to 23 of q_proj's
+    output, bit for bit or up to one factor. Equal numbers in 96 sequences are no chance, so these rows are the head, in
+    this order; no name was read. If a norm stands between, differences of logarithms are compared instead (see
+    `rows_under_norm`).
     """
     targets = heads.flatten(1)
     found = match(targets, columns(probe))

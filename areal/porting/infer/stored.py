@@ -99,7 +99,13 @@ class StoredMatch:
 def find_all(weights: Mapping[str, Tensor], stored: StoredTensors, head_dims: Mapping[str, int]) -> list[StoredMatch]:
     """Return how each canonical tensor is stored; those that are not found are missing in the result.
 
-    head_dims: of each attention layer, by its canonical name ("layers.0.self_attn")."""
+    head_dims: of each attention layer, by its canonical name ("layers.0.self_attn").
+
+    Example: q_proj [96, 64], k_proj and v_proj [48, 64] of a tiny phi3. No stored tensor equals any of them. The
+    candidates of `_candidates` are written as the adapter would write them: [q; k; v] gives a matrix [192, 64] that
+    equals model.layers.0.self_attn.qkv_proj.weight, so the entry is query_key_value with arrangement "concat". Falcon's
+    equals the "per_group" arrangement: for every key head its query heads' rows, then k, then v.
+    """
     found: list[StoredMatch] = []
     done: set[str] = set()
     for name in weights:

@@ -48,6 +48,11 @@ def complete(subject: Subject, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """`kwargs` plus values for all other fields, shrunk. Fields of `kwargs` keep their values.
 
     Raises `SubjectError` when the result does not build or run, or when the model is not causal.
+
+    Example: qwen2. Defaults such as hidden_size 4096 and num_hidden_layers 32 become 64 and 4 by the meaning of their
+    names, layer_types gets both kinds, sliding_window becomes 8, rms_norm_eps 2e-3 so that a hard-coded epsilon shows.
+    Sizes are distinct where they may be: 4 heads of 24 dimensions in a width of 64, so that head_dim and hidden_size /
+    num_heads differ.
     """
     defaults = default_fields(subject)
     # Field to its other names, which often say more about what it means.
