@@ -131,14 +131,17 @@ class TableAdapter(StateDictAdapter):
         self._shapes = {name: tensor.shape for name, tensor in self._model.state_dict().items()}
         self._rows = {target: row for row in self.table for target in row.targets}
         self._units: dict[str, StoredUnit] = {}
-        """StoredUnit of each of our names; names that are stored together have the same."""
+        """The unit of each of our names; names that are stored together have the same."""
         for name in self._shapes:
             if name not in self._units:
                 unit = self._unit(self._row(name), name)
                 self._units.update(dict.fromkeys(unit.ours, unit))
 
     def from_hf(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the on-disk names to ours. Raises ModelError naming all missing, unexpected and misshapen tensors."""
+        """Convert tensors by names on disk to tensors by our names.
+
+        Raises ModelError naming all missing, unexpected and misshapen tensors.
+        """
         located = self.locate(state_dict)
         ours: dict[str, Tensor] = {}
         for unit in located.units:

@@ -135,7 +135,7 @@ class ConfigFields:
         return self._checked(name, value, allowed, refused)
 
     def flag(self, name: str, default: bool | None = None, *, null: bool | None = None) -> bool:
-        """Return the true or false."""
+        """Take a flag."""
         return self._typed(name, default, bool, null)
 
     def text(
@@ -173,7 +173,7 @@ class ConfigFields:
         return self.number(name, default, above=above, allowed=allowed, refused=refused)
 
     def optional_flag(self, name: str, default: bool | None = None) -> bool | None:
-        """Return the true or false, or None where the field is null."""
+        """Take a flag, or None where the field is null."""
         return None if self._is_missing(name, default) else self.flag(name, default)
 
     def optional_text(self, name: str, default: str | None = None, *, allowed: Collection[str] = ()) -> str | None:
@@ -313,7 +313,7 @@ class ConfigFields:
 
 
 def _same(value: Any, allowed: Any) -> bool:
-    """Return the equal, and not true for 1."""
+    """Return whether they are equal; true is not 1."""
     return bool(value == allowed) and isinstance(value, bool) == isinstance(allowed, bool)
 
 

@@ -62,7 +62,7 @@ class RotaryArgs:
         return float(0.1 * weight * math.log(stretch) + 1.0) ** 2
 
     def with_theta(self, theta: float) -> RotaryArgs:
-        """Return the same with another base."""
+        """Return a copy with another base."""
         return replace(self, theta=theta)
 
     def rotated_dim(self, head_dim: int) -> int:

@@ -240,7 +240,7 @@ def _rounding(model: Any, documents: list[torch.Tensor], expected: torch.Tensor)
 
 
 def verify(subject: VerifiedConfig, *, trials: int, seed: int) -> dict[str, Any]:
-    """Return the counts, every named config's outcome, and every config that was wrong, crashed or was refused."""
+    """Return counts, every named config's outcome, and every config that was wrong, crashed or was refused."""
     from transformers import AutoConfig
 
     model_type, base = subject.model_type, subject.base

@@ -138,7 +138,7 @@ class Visibility:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, options: AttentionOptions) -> Tensor:
-    """Return the attention of [rows, num_heads, length, dim] over keys and values with a divisor of that many heads."""
+    """Attend with [rows, num_heads, length, dim] over keys and values with a divisor of that many heads."""
     window, chunk, alibi = options.window, options.chunk, options.alibi
     # Distances beyond 256 are no numbers of bfloat16, and the fused kernel wants biases in the dtype of the queries.
     wide = query.dtype in (torch.float32, torch.float64)

@@ -31,7 +31,7 @@ def enter(tensor: Tensor, group: ProcessGroup) -> Tensor:
 
 
 def leave(tensor: Tensor, group: ProcessGroup) -> Tensor:
-    """Return the partial to replicated: the sum over the ranks. The gradient is replicated, so every rank's own is
+    """Turn partial into replicated: the sum over the ranks. The gradient is replicated, so every rank's own is
     right."""
     left: Tensor = _Leave.apply(tensor, group)
     return left
@@ -45,13 +45,13 @@ def enter_gathered(tensor: Tensor, group: ProcessGroup, dim: int = 0) -> Tensor:
 
 
 def leave_scattered(tensor: Tensor, group: ProcessGroup) -> Tensor:
-    """Return the partial to pieces: the sum over the ranks, of which each keeps its equal piece of dimension 0."""
+    """Turn partial into pieces: the sum over the ranks, of which each keeps its equal piece of dimension 0."""
     left: Tensor = _LeaveScattered.apply(tensor, group)
     return left
 
 
 def take_piece(tensor: Tensor, group: ProcessGroup) -> Tensor:
-    """Return the replicated to pieces: each rank keeps its equal piece of dimension 0; the gradient is that of the
+    """Turn replicated into pieces: each rank keeps its equal piece of dimension 0; the gradient is that of the
     whole."""
     piece: Tensor = _TakePiece.apply(tensor, group)
     return piece

@@ -109,7 +109,7 @@ class _Boundaries:
         return collectives.enter(hidden, self.group)
 
     def _leave(self, partial: Tensor) -> Tensor:
-        """Return the partial -> what flows between regions."""
+        """Turn partial into what flows between regions."""
         if self.sequence_parallel:
             return collectives.leave_scattered(partial, self.group)
         return collectives.leave(partial, self.group)
@@ -119,12 +119,12 @@ class _Boundaries:
         return self.leave(inner(module, self.enter(hidden), *rest))
 
     def piece_of_output(self, inner: Callable[..., Tensor], module: nn.Module, *inputs: Tensor) -> Tensor:
-        """Return the forward of a module that is computed as a whole by every rank, before the first region."""
+        """Compute the forward of a module that is computed as a whole by every rank, before the first region."""
         whole = inner(module, *inputs)
         return collectives.take_piece(whole, self.group) if self.sequence_parallel else whole
 
     def embed(self, inner: Callable[..., Tensor], module: nn.Embedding, tokens: Tensor) -> Tensor:
-        """Return the embedding of tokens of which each rank knows its share of the vocabulary."""
+        """Embed tokens of which each rank knows its share of the vocabulary."""
         weight = module.weight
         rows = tokens - self.group.rank() * weight.shape[0]
         known = (rows >= 0) & (rows < weight.shape[0])
@@ -138,7 +138,7 @@ def _layers(model: Any) -> Iterator[Any]:
 
 
 def splits_of(module_name: str, module: nn.Module, table: Mapping[str, Shard]) -> Iterator[tuple[str, Shard]]:
-    """Yield the own parameters of a module that the table splits; it names parameters, or the module for all of them.
+    """Yield the parameters of the module itself that the table splits; it names them, or the module for all of them.
 
     A low-rank adapter of a matrix is split where the matrix is: by output features what maps to them, by input features
     what maps from them. The other one of its factors is whole on every rank.
@@ -226,7 +226,7 @@ def _reading_rows(start: int, length: int) -> Callable[[Tensor], Tensor | None]:
 
 
 def _over_all_heads(group: ProcessGroup) -> Callable[..., Tensor]:
-    """Return the forward of a norm whose statistics are those of all heads together."""
+    """Compute the forward of a norm whose statistics are those of all heads together."""
 
     def forward(inner: Callable[..., Tensor], module: nn.Module, heads: Tensor) -> Tensor:
         normed = inner(module, collectives.enter_gathered(heads, group, heads.ndim - 1))

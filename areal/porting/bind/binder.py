@@ -369,16 +369,14 @@ class Binder:
     def restrict(self, name: str, reason: str) -> None:
         self.restricted[name] = reason
         self.choices.pop(name, None)
+        # Without configs in which the field has another value, unless the class computed that, which is proven.
+        base, readable_field = look_up(self.observations[0].config, name), name in self._names()
+        computed = name in self.reader.rules
         self.observations = [
-            each for each in self.observations if name not in each.changes and not self._moved(each, name)
+            each
+            for each in self.observations
+            if name not in each.changes and (computed or not readable_field or same(look_up(each.config, name), base))
         ]
-
-    def _moved(self, observation: Observation, name: str) -> bool:
-        if name in self.reader.rules and name not in observation.changes:
-            return False  # the class computed it, which is proven
-        return name in self._names() and not same(
-            look_up(observation.config, name), look_up(self.observations[0].config, name)
-        )
 
     # --------------------------------------------------------------------------------------------------- filling nulls
 

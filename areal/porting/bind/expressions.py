@@ -266,7 +266,7 @@ def conditions_of(expression: Expression) -> Iterator[Condition]:
 
 
 def complexity(expression: Expression) -> int:
-    """Return the smaller, the simpler; a choice costs more than arithmetic."""
+    """Return a cost, smaller for simpler expressions; a choice costs more than arithmetic."""
     costs: dict[type, int] = {
         Power: 3,
         RotaryScaled: 2,

@@ -188,7 +188,7 @@ class _Learner:
             self._learn_null(name, working)
 
     def _working(self) -> dict[str, list[Any]]:
-        """Return the field to other values that the class accepts."""
+        """Return, by field, other values that the class accepts."""
         base = self.reader.base
         found: dict[str, list[Any]] = {}
         for name in self.fields:
@@ -335,14 +335,13 @@ def filling_rules(expressions: Mapping[str, Expression], known: Mapping[str, Exp
     far."""
     found: dict[str, set[Expression]] = {}
     for each in expressions.values():
-        if isinstance(each, WhenNull) and each.field not in known and not _is_open(each.otherwise):
+        if not isinstance(each, WhenNull) or each.field in known:
+            continue
+        # What means nothing, or something else in each layer, is no value that could be filled in.
+        parts = list(walk(each.otherwise))
+        if Constant(None) not in parts and not any(isinstance(part, PerLayer) for part in parts):
             found.setdefault(each.field, set()).add(each.otherwise)
     return {name: next(iter(rules)) for name, rules in sorted(found.items()) if len(rules) == 1}
-
-
-def _is_open(expression: Expression) -> bool:
-    """Return whether it means nothing, or something else in each layer."""
-    return any(isinstance(part, PerLayer) or part == Constant(None) for part in walk(expression))
 
 
 def filled(config: Mapping[str, Any], name: str, rule: Expression) -> Mapping[str, Any]:

@@ -112,7 +112,7 @@ STEADY: Final = 1 / 4
 
 
 def choose(binder: Binder) -> list[Variant]:
-    """Return the flipped flags, other rotary types, nulls, lists, other numbers, in this order, then some of many
+    """Choose configs: flipped flags, other rotary types, nulls, lists, other numbers, in this order, then some of many
     changes."""
     # Others were proven as well, but no expressions explain them: families refuse them.
     explained = [dict(each.changes) for each in binder.observations]

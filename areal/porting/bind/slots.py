@@ -88,7 +88,7 @@ _CHOICES: Final[dict[str, dict[str, type]]] = {
 
 
 def slots_of(spec: ArchitectureSpec) -> dict[str, Any]:
-    """Return the slot to its value; slots that start with "layer" hold `LayerValues`.
+    """Return a mapping from slot to value; slots that start with "layer" hold `LayerValues`.
 
     Example, a tiny granite with 2 layers: {"num_layers": 2, "hidden_size": 64, "embedding_multiplier": 6.0,
     "layer.attention.scale": LayerValues((0.2, 0.2)), "layer.window": LayerValues((None, None)), ...}.

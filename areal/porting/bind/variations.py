@@ -74,7 +74,7 @@ def field_names(config: Mapping[str, Any]) -> list[str]:
 
 
 def annotations_of(config_class: Any) -> dict[str, str]:
-    """Return the field to its type as written, as far as the class says so; fields of inner configs with their dots."""
+    """Return, by field, its type as written, as far as the class says so; fields of inner configs with their dots."""
     found: dict[str, str] = {}
     for name, inner in (getattr(config_class, "sub_configs", None) or {}).items():
         found |= {f"{name}.{field}": kind for field, kind in annotations_of(inner).items()}
@@ -87,7 +87,7 @@ def annotations_of(config_class: Any) -> dict[str, str]:
 
 
 def defaults_of(config_class: Any) -> dict[str, Any]:
-    """Return the field to what the class takes when it is absent; MISSING where it insists on a value."""
+    """Return, by field, what the class takes when it is absent; MISSING where it insists on a value."""
     found: dict[str, Any] = {}
     for name, inner in (getattr(config_class, "sub_configs", None) or {}).items():
         found |= {f"{name}.{field}": value for field, value in defaults_of(inner).items()}

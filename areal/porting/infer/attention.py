@@ -144,7 +144,7 @@ def judge(view: View, found: AttentionHypothesis) -> Evidence:
 
 
 def _other_lengths(view: View, found: AttentionHypothesis) -> Iterator[Capture]:
-    """Yield the longer sequences than the trace's, beyond what the config says is long; and shorter ones where it may
+    """Yield longer sequences than the trace's, beyond what the config says is long; and shorter ones where it may
     matter."""
     vocabulary = view.context.trace.logits.shape[-1]
     lengths = context_lengths(view.context.config)

@@ -60,7 +60,7 @@ class TopFinding:
 
 
 def infer_top(model: nn.Module, roles: ModelRoles, trace: Trace, config: Mapping[str, Any]) -> Inferred[TopFinding]:
-    """Return everything of the model but its layers. Tensors: "embed_tokens.weight", "norm.weight", "lm_head.weight",
+    """Infer everything of the model but its layers. Tensors: "embed_tokens.weight", "norm.weight", "lm_head.weight",
     ...
 
     Raises UnsupportedError when the input of the first layer, or the logits, are something else than these parts say.
@@ -336,7 +336,7 @@ def numbers_of(value: Any) -> list[float]:
 def infer_transform(
     model: nn.Module, roles: ModelRoles, trace: Trace, normed: Tensor, config: Mapping[str, Any]
 ) -> Inferred[HeadTransformSpec]:
-    """Return the transform of `normed`, which its matrix reads. Tensors: "dense.weight", "dense.bias", "norm.weight",
+    """Infer the transform of `normed`, which its matrix reads. Tensors: "dense.weight", "dense.bias", "norm.weight",
     ...
 
     Raises UnsupportedError where something else happens between the final norm and the head.

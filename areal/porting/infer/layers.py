@@ -43,7 +43,7 @@ class Surroundings:
 
 
 def infer_layer(around: Surroundings, roles: LayerRoles, number: int) -> Inferred[LayerFinding]:
-    """Return everything about block `number`. Tensors: "self_attn.*", "mlp.*" and the norms of the block kind."""
+    """Infer everything about block `number`. Tensors: "self_attn.*", "mlp.*" and the norms of the block kind."""
     trace = around.trace
     attention_call = _at_edges(around, trace.calls[roles.attention][0])
     fed, feed_forward_call = feed_forward_of(around, roles, number)
@@ -96,7 +96,7 @@ def _context(around: Surroundings, name: str, number: int, trace: Trace, shared:
 
 
 def attention_of(around: Surroundings, roles: LayerRoles, number: int) -> Inferred[AttentionFinding]:
-    """Return the attention of block `number` by itself."""
+    """Infer the attention of block `number` by itself."""
     return infer_attention(_context(around, roles.attention, number, around.trace))
 
 

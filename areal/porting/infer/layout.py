@@ -119,9 +119,12 @@ def _options(
             detail=f"{len(absent)} tensors are nowhere on disk as they are, nor stacked: {', '.join(absent[:6])}",
         )
     used = frozenset().union(*(match.stored for match in found))
-    left = [
-        name for name in tensors if name not in used and name not in inert and not _repeats(tensors[name], inference)
-    ]
+    left = [name for name in tensors if name not in used and name not in inert]
+    if inference.spec.tied:  # a tied head may be stored nevertheless
+        embedding = inference.weights[EMBEDDING]
+        left = [
+            name for name in left if tensors[name].shape != embedding.shape or not torch.equal(tensors[name], embedding)
+        ]
     if left:
         raise UnsupportedError(
             "tensors on disk that nothing of the spec reads",
@@ -129,12 +132,6 @@ def _options(
             detail=f"{len(left)} unexplained: {', '.join(left[:6])}",
         )
     return _generalised(found)
-
-
-def _repeats(tensor: Tensor, inference: Inference) -> bool:
-    """Return whether it is the embedding again, as a tied head that is stored nevertheless."""
-    embedding = inference.weights[EMBEDDING]
-    return inference.spec.tied and tensor.shape == embedding.shape and torch.equal(tensor, embedding)
 
 
 def _generalised(found: Sequence[StoredMatch]) -> dict[tuple[str, ...], _Options]:
@@ -225,7 +222,12 @@ def shortest_table(
         if entry.kind == "renamed" and entry.ours[0] not in alternatives
     }
     others = [entry for entry in entries if entry.ours[0] not in plain]
-    rows = _module_rows([_with_alternative(entry, in_memory) for entry in others])
+    different = [entry.ours[0] for entry in others if _differs(entry, in_memory.get(entry.ours[0]))]
+    others = [
+        replace(entry, alternative=in_memory[entry.ours[0]]) if entry.ours[0] in different else entry
+        for entry in others
+    ]
+    rows = _module_rows(others)
     # What a row of a module says about its weight, it says about its bias.
     modules = {(f"{row.ours[0]}{suffix}", f"{row.on_disk}{suffix}") for row in rows for suffix in SUFFIXES}
     unsaid = {name: on_disk for name, on_disk in plain.items() if (name, on_disk) not in modules}
@@ -249,11 +251,6 @@ def shortest_table(
 
 def _differs(entry: LayoutEntry, other: LayoutEntry | None) -> bool:
     return other is not None and (entry.kind, entry.on_disk) != (other.kind, other.on_disk)
-
-
-def _with_alternative(entry: LayoutEntry, in_memory: Mapping[str, LayoutEntry]) -> LayoutEntry:
-    other = in_memory.get(entry.ours[0])
-    return replace(entry, alternative=other) if _differs(entry, other) else entry
 
 
 # -------------------------------------------------------------------------------------------------- modules at once

@@ -69,7 +69,7 @@ class _Formula:
 
 
 def infer_mlp(context: LayerContext) -> Inferred[MlpSpec]:
-    """Return the feed-forward layer `context.module`. Tensors: gate_proj.weight and so on, [out, in].
+    """Infer the feed-forward layer `context.module`. Tensors: gate_proj.weight and so on, [out, in].
 
     Raises UnsupportedError when no gated or plain layer of three or two matrices gives its output.
     """

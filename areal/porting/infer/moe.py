@@ -182,7 +182,7 @@ def _fit(context: LayerContext, parts: _Parts, seen: Replay, columns: Tensor) ->
 
 
 def _unexplained(context: LayerContext, parts: _Parts, fit: Fit, seen: Replay, columns: Tensor) -> UnsupportedError:
-    """Return the say what is in the outputs besides experts of a known form, if one of a few further things explains
+    """Say what is in the outputs besides experts of a known form, if one of a few further things explains
     them."""
     hidden_size = seen.inputs.shape[1]
     logits = seen.inputs.double() @ parts.matrix.double().T

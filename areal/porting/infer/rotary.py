@@ -232,7 +232,7 @@ def _buffer(frequencies: Tensor, length: int, model: nn.Module) -> Tensor:
 
 
 def _with_magnitude(args: RotaryArgs, turning: Turning, where: str) -> RotaryArgs:
-    """Return the say the measured magnitude explicitly where the type's rule gives another one."""
+    """Say the measured magnitude explicitly where the type's rule gives another one."""
     if not turning.relative or abs(attention_magnitude(args) / turning.magnitude - 1) <= MAGNITUDE_TOLERANCE:
         return args
     if args.rotary_type in ("yarn", "longrope"):

@@ -237,7 +237,10 @@ def _choice(
         if wrong == 0 and best is None:
             best = choice
         elif 0 < wrong < fewest:
-            fewest, missed_by = wrong, _describe(choice)
+            bias = "" if choice.selection_bias is None else f" + {choice.selection_bias}"
+            groups = f", best {choice.top_groups} of {choice.groups} groups by {choice.group_score}"
+            missed_by = f"{'scores' if choice.on_scores else 'logits'}{bias}{groups if choice.groups > 1 else ''}"
+            fewest = wrong
         if best is not None and missed_by:
             break
     if best is None:
@@ -295,11 +298,3 @@ def _tied(values: Tensor, count: int) -> Tensor:
         return torch.zeros(len(values), dtype=torch.bool)
     ordered = values.topk(count + 1, 1).values
     return ordered[:, -2] - ordered[:, -1] < TIED * values.abs().nan_to_num(0, 0, 0).amax(1)
-
-
-def _describe(choice: _Choice) -> str:
-    bias = "" if choice.selection_bias is None else f" + {choice.selection_bias}"
-    groups = (
-        f", best {choice.top_groups} of {choice.groups} groups by {choice.group_score}" if choice.groups > 1 else ""
-    )
-    return f"{'scores' if choice.on_scores else 'logits'}{bias}{groups}"

@@ -161,7 +161,7 @@ def export(instance: Instance) -> dict[str, Tensor]:
 
 @functools.lru_cache(maxsize=1024)
 def _noise(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
-    """Return the kept, since most configs of an analysis have most weights in common. Not to be changed."""
+    """Return noise, which is kept, since most configs of an analysis share most weights. Not to be changed."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) ^ (seed * 0x9E3779B1 & 0xFFFFFFFF))
     return torch.randn(shape, generator=generator)
 

@@ -318,7 +318,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def sizes_by_shape(subject: Subject, fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the small values for the integer fields `names`, by what changes when each of them changes.
+    """Return small values for the integer fields `names`, by what changes when each of them changes.
 
     The model is built without data, at its original size; a config that does not build at all gives nothing.
     """

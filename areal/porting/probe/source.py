@@ -50,7 +50,11 @@ def config_reads(subject: Subject) -> dict[str, list[str]]:
                 _merge(
                     reads, _reads_of([node for node in nodes if node.name in methods], TRANSFORMERS / f"{module}.py")
                 )
-    return {name: sorted(set(places), key=_place_key) for name, places in sorted(reads.items())}
+    found = {}
+    for name, places in sorted(reads.items()):
+        numbered = [(file, int(line)) for file, _, line in (place.rpartition(":") for place in set(places))]
+        found[name] = [f"{file}:{line}" for file, line in sorted(numbered)]
+    return found
 
 
 def file_reads(file: Path, *, start: tuple[str, ...] = ()) -> dict[str, list[str]]:
@@ -256,11 +260,6 @@ def _parameter_rows(tree: ast.Module, file: Path) -> Iterator[dict[str, Any]]:
 def _merge(into: dict[str, list[str]], more: dict[str, list[str]]) -> None:
     for name, places in more.items():
         into.setdefault(name, []).extend(place for place in places if place not in into[name])
-
-
-def _place_key(place: str) -> tuple[str, int]:
-    name, _, line = place.rpartition(":")
-    return name, int(line)
 
 
 @functools.cache

@@ -168,7 +168,7 @@ CAUSAL_ENDINGS = ("ForCausalLM", "LMHeadModel", "ForLanguageModeling", "LM")
 
 
 def load_modules(files: Sequence[Path], folders: Sequence[Path]) -> list[types.ModuleType]:
-    """Return the imports the files as modules of one new package; imports of each other's files work, relative or
+    """Import the files as modules of one new package; imports of each other's files work, relative or
     plain.
 
     Raises `SubjectError` with the file and the error when one does not import.

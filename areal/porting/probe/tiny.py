@@ -18,7 +18,7 @@ from areal.porting.probe.source import layer_kinds
 from areal.porting.records import SubjectError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from areal.porting.probe.subject import Subject
 
@@ -168,7 +168,7 @@ def _wrong_size(subject: Subject, hf_config: Any) -> str | None:
 def _shrink(
     fields: Mapping[str, Any], aliases: Mapping[str, tuple[str, ...]], depth: int | None, *, given: frozenset[str]
 ) -> dict[str, Any]:
-    """Return the small values for all fields that need one; lists over layers come later."""
+    """Return small values for all fields that need one; lists over layers come later."""
     chosen: dict[str, Any] = {}
     for name, default in fields.items():
         names = (name, *aliases.get(name, ()))
@@ -187,7 +187,7 @@ def _woken(
     depth: int | None,
     chosen: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the small values for fields that the class keeps from view until a switch is on: a window of 4096
+    """Return small values for fields that the class keeps from view until a switch is on: a window of 4096
     tokens."""
     try:
         seen = read(subject, chosen).to_dict()
@@ -378,7 +378,8 @@ def with_parts(
 ) -> dict[str, Any]:
     """Return the config with counts of parts that are 0 by default, where the model then has further weights besides
     all that it had: shared experts. given: fields that stay as they are."""
-    for name, value in _counts(config, defaults, given):
+    absent = [name for name, value in config.items() if type(value) is int and value == 0 and name not in given]
+    for name, value in [(name, int(hinted(name))) for name in absent if _is_count(name, defaults)]:
         before, after = _weights(subject, config), _weights(subject, {**config, name: value})
         if before < after and works({**config, name: value}):
             config = {**config, name: value}
@@ -407,12 +408,6 @@ def crossed(config: dict[str, Any], *, given: frozenset[str], works: Works) -> d
                 config, partition = blocks, _partition(blocks[name])
         seen.append(partition)
     return config
-
-
-def _counts(config: Mapping[str, Any], defaults: Mapping[str, Any], given: frozenset[str]) -> Iterator[tuple[str, int]]:
-    for name, value in config.items():
-        if type(value) is int and value == 0 and name not in given and _is_count(name, defaults):
-            yield name, int(hinted(name))
 
 
 def _is_count(name: str, defaults: Mapping[str, Any]) -> bool:
