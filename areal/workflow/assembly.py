@@ -1,5 +1,4 @@
-"""What every workflow needs and none should write twice: prompt to ids, tokens to trajectory, completion to text and
-score.
+"""Steps that all workflows share: prompt to ids, tokens to trajectory, completion to text and score.
 
 Token-in, token-out: an episode is a growing list of token ids. Nothing the model sampled is ever decoded and encoded
 again, so the trainer sees exactly the tokens that were sampled, with their log-probabilities and versions.
@@ -145,20 +144,17 @@ class PromptReader:
         # The type is part of the key: a string prompt may well look like a rendered chat.
         key = f"{type(messages).__name__}:{messages!r}"
         if key not in self._recent:
-            self._recent[key] = self._encode(messages)
+            try:
+                encoded = encode_prompt(messages, self._tokenizer, enable_thinking=self._enable_thinking)
+            except DataError as error:
+                raise FaultError(FaultKind.DATA_INVALID, str(error)) from error
+            if not encoded:
+                raise FaultError(FaultKind.DATA_INVALID, "the prompt has no tokens")
+            self._recent[key] = tuple(encoded), decode(encoded, self._tokenizer)
             if len(self._recent) > _PROMPTS_KEPT:
                 self._recent.popitem(last=False)
         ids, text = self._recent[key]
         return list(ids), text
-
-    def _encode(self, messages: Any) -> tuple[tuple[int, ...], str]:
-        try:
-            ids = encode_prompt(messages, self._tokenizer, enable_thinking=self._enable_thinking)
-        except DataError as error:
-            raise FaultError(FaultKind.DATA_INVALID, str(error)) from error
-        if not ids:
-            raise FaultError(FaultKind.DATA_INVALID, "the prompt has no tokens")
-        return tuple(ids), decode(ids, self._tokenizer)
 
 
 def reward_columns(data: Mapping[str, Any]) -> dict[str, Any]:

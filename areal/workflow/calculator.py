@@ -3,7 +3,7 @@
 "(3 + 4.5) * 2" -> "15";  "2 ** 10 / 3" -> "341.333333333";  "9 ** 9 ** 9" -> ToolError
 
 Understood are numbers, + - * / // % **, signs and parentheses; everything else, names included, is refused. Numbers
-are fractions, so 0.1 + 0.2 is 0.3; a result that is no whole number is shown with 12 significant digits.
+are fractions, so 0.1 + 0.2 is 0.3; a result that is not a whole number is shown with 12 significant digits.
 """
 
 from __future__ import annotations

@@ -37,13 +37,25 @@ def feedback_ids(tokenizer: Any, feedback: str, *, enable_thinking: bool, strict
 
 
 def feedback_frame(tokenizer: Any, *, enable_thinking: bool, strict_template: bool) -> tuple[str, str]:
-    """What the chat template writes before and after the text of a user turn that follows an answer; empty without one.
+    """Return what the chat template writes before and after a user turn that follows an answer; empty without one.
 
     Raises ConfigError as `feedback_ids`.
     """
     if not has_chat_template(tokenizer):
         return "", ""
-    tail = _rendered_tail(tokenizer, _FEEDBACK, enable_thinking, strict_template)
+    asked = [{"role": "user", "content": _QUESTION}]
+    continued = [*asked, {"role": "assistant", "content": _ANSWER}, {"role": "user", "content": _FEEDBACK}]
+    prompt = _render(tokenizer, asked, enable_thinking)
+    head, mark, tail = _render(tokenizer, continued, enable_thinking).partition(_ANSWER)
+    if not mark:
+        raise ConfigError("the chat template drops the assistant turn, so a conversation cannot go on after an answer")
+    if strict_template and head != prompt:
+        raise ConfigError(
+            f"the chat template is not prefix-preserving: the text before an answer is {prompt[-60:]!r} when it is "
+            f"generated but {head[-60:]!r} once the conversation goes on (templates that drop earlier reasoning "
+            f"do this). Set workflow_options.strict_template=false to keep the tokens as they were generated, or use "
+            f"another template"
+        )
     before, mark, after = tail.partition(_FEEDBACK)
     if not mark:
         raise ConfigError("the chat template drops a user turn that follows an answer, so no feedback can be given")
@@ -53,26 +65,6 @@ def feedback_frame(tokenizer: Any, *, enable_thinking: bool, strict_template: bo
 def after_answer(suffix: Sequence[int], answer: Sequence[int]) -> list[int]:
     """`suffix` without its first token when the answer already ended with it (the sampled end-of-turn token)."""
     return list(suffix[1:] if answer and suffix and answer[-1] == suffix[0] else suffix)
-
-
-def _rendered_tail(tokenizer: Any, feedback: str, enable_thinking: bool, strict_template: bool) -> str:
-    """The template's text after the first answer, once a user turn follows."""
-    asked = [{"role": "user", "content": _QUESTION}]
-    answered = [*asked, {"role": "assistant", "content": _ANSWER}]
-    continued = [*answered, {"role": "user", "content": feedback}]
-    before = _render(tokenizer, asked, enable_thinking)
-    after = _render(tokenizer, continued, enable_thinking)
-    head, mark, tail = after.partition(_ANSWER)
-    if not mark:
-        raise ConfigError("the chat template drops the assistant turn, so a conversation cannot go on after an answer")
-    if strict_template and head != before:
-        raise ConfigError(
-            f"the chat template is not prefix-preserving: the text before an answer is {before[-60:]!r} when it is "
-            f"generated but {head[-60:]!r} once the conversation goes on (templates that drop earlier reasoning "
-            f"do this). Set workflow_options.strict_template=false to keep the tokens as they were generated, or use "
-            f"another template"
-        )
-    return tail
 
 
 def _render(tokenizer: Any, messages: list[dict[str, str]], enable_thinking: bool) -> str:

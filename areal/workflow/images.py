@@ -57,7 +57,7 @@ class GridTokenizer:
             raise ConfigError(f"{self}: expected at least 1 row, 1 column and 2 .. 256 levels")
 
     def __call__(self, image: bytes) -> list[int]:
-        """Numbers of one encoded file. Raises DataError for what is no image or too large to decode."""
+        """Numbers of one encoded file. Raises DataError for content that is not an image, or too large to decode."""
         from PIL import Image
 
         with _opened(image) as decoded:

@@ -1,4 +1,4 @@
-"""Multi-turn: answer, be told when it is wrong, answer again; later successes are worth less.
+"""Retries with feedback: answer, read that it is wrong, answer again; later successes are worth less.
 
     workflow = MultiTurnWorkflow(reward=reward, gconfig=gconfig, tokenizer=tokenizer, max_turns=3, turn_discount=0.9)
 

@@ -5,8 +5,8 @@
     {"name": "calculator", "arguments": {"expression": "8*9"}}
     </tool_call>
 
-This is the format of Hermes and Qwen: one JSON object with exactly `name` and `arguments`. What does not keep to it is
-no call but a `ToolError`, whose message is written for the model.
+This is the format of Hermes and Qwen: one JSON object with exactly `name` and `arguments`. Anything else is a
+`ToolError`, whose message is written for the model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NOTES: Final = {"default", "description", "examples", "title"}
 
 
 class ToolError(Exception):
-    """The model asked for something that cannot be done. The message is what it is told, so name the remedy in it."""
+    """The model asked for something that cannot be done. The model reads the message, so name the remedy in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ToolCall:
 
 
 def read_call(text: str) -> ToolCall | None:
-    """The one call in a model's text; None when it has none, i.e. is a final answer.
+    """Return the one call in a model's text; None when it has none, i.e. is a final answer.
 
     Raises ToolError for a call that is not closed, for several, and for one that is not in the format.
     """
@@ -66,7 +66,16 @@ def read_call(text: str) -> ToolCall | None:
         raise ToolError("one call at a time: the text has several")
     if len(body) > _MAX_CALL_CHARACTERS:
         raise ToolError(f"the call has {len(body)} characters, at most {_MAX_CALL_CHARACTERS} are allowed")
-    return _parse(body)
+    try:
+        call = json.loads(body, object_pairs_hook=_distinct, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "it is too deep or too long"
+        raise ToolError(f"the call is not valid JSON: {reason}") from error
+    if not isinstance(call, dict) or set(call) != _FIELDS:
+        raise ToolError('a call is an object with exactly "name" and "arguments"')
+    if not isinstance(call["name"], str) or not isinstance(call["arguments"], dict):
+        raise ToolError('"name" must be a string and "arguments" an object')
+    return ToolCall(call["name"], call["arguments"])
 
 
 def check_parameters(tool: str, schema: Mapping[str, Any]) -> None:
@@ -85,7 +94,7 @@ def check_parameters(tool: str, schema: Mapping[str, Any]) -> None:
             _unsupported(tool, f"parameter {name!r} has {', '.join(sorted(unknown)) or 'no known type'}")
     missing = [name for name in schema.get("required", ()) if name not in properties]
     if missing:
-        _unsupported(tool, f"required {', '.join(missing)} is no property")
+        _unsupported(tool, f"required {', '.join(missing)} is not among the properties")
 
 
 def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
@@ -102,19 +111,6 @@ def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
             raise ToolError(f"argument {name!r} must be of type {rule['type']}")
         if "enum" in rule and value not in rule["enum"]:
             raise ToolError(f"argument {name!r} must be one of {json.dumps(rule['enum'])}")
-
-
-def _parse(body: str) -> ToolCall:
-    try:
-        call = json.loads(body, object_pairs_hook=_distinct, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "it is too deep or too long"
-        raise ToolError(f"the call is not valid JSON: {reason}") from error
-    if not isinstance(call, dict) or set(call) != _FIELDS:
-        raise ToolError('a call is an object with exactly "name" and "arguments"')
-    if not isinstance(call["name"], str) or not isinstance(call["arguments"], dict):
-        raise ToolError('"name" must be a string and "arguments" an object')
-    return ToolCall(call["name"], call["arguments"])
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

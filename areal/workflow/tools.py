@@ -1,4 +1,4 @@
-"""Tools that a model may call during an episode: what one is, and running its calls within limits.
+"""Define tools that a model may call during an episode, and run their calls within limits.
 
     toolbox = ToolBox(["areal.workflow.calculator:CALCULATOR"])
     row = toolbox.introduce({"messages": [{"role": "user", "content": "8*9?"}], "answer": "72"})
@@ -123,7 +123,7 @@ class FunctionTool:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the model is told about a call."""
+    """What the model reads about a call."""
 
     text: str
     failed: bool
@@ -135,7 +135,7 @@ class ToolBox:
 
     tools: each an instance, or where one is, "module:object". seconds_per_call: of wall time. max_output_characters:
     longer results are cut, and say so. on_crash: what an exception other than ToolError does; "fault" ends the episode
-    as WORKFLOW_RAISED (counted, not scored), "observe" tells the model that the tool failed, which then weighs on its
+    as WORKFLOW_RAISED (counted, not scored), "observe" answers that the tool failed, which then affects the
     reward.
     """
 
@@ -170,7 +170,7 @@ class ToolBox:
     def introduce(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """The row with a system turn that says which tools there are and how to call them, after the chat's own one.
 
-        A plain string, and whatever is no chat, stays as it is: the author of a string decides what the model is told.
+        Plain strings and other rows that are not a chat stay as they are: their author decides what the model reads.
         """
         messages = data.get("messages")
         if not isinstance(messages, list) or not messages or not isinstance(messages[0], dict):
@@ -182,7 +182,7 @@ class ToolBox:
 
     @property
     def instructions(self) -> str:
-        """What the model is told about the tools and the format of calls."""
+        """What the model reads about the tools and the format of calls."""
         signatures = [
             json.dumps({"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)})
             for tool in self._tools.values()
@@ -218,7 +218,7 @@ class ToolBox:
             return self._tools[call.name]
         near = get_close_matches(call.name, self._tools, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        raise ToolError(f"there is no tool of that name{hint}; there are {', '.join(sorted(self._tools))}")
+        raise ToolError(f"unknown tool{hint}; known tools are {', '.join(sorted(self._tools))}")
 
     async def _run(self, tool: Tool, call: ToolCall) -> str:
         try:

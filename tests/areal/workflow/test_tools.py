@@ -51,7 +51,7 @@ def test_an_answer_without_a_call_is_no_result():
     [
         (
             call("calculater", expression="1"),
-            "there is no tool of that name (did you mean calculator?); there are calc",
+            "unknown tool (did you mean calculator?); known tools are calc",
         ),
         (call("calculator", expression="1/0"), "division by zero"),
         (call("calculator", expression=8), "argument 'expression' must be of type string"),
