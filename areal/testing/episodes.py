@@ -131,7 +131,7 @@ class _Cycle:
         return len(self._rows)
 
     def row(self, ordinal: int, /) -> Row:
-        """See `areal.infra.rollout.source.PromptSource`."""
+        """See `areal.infra.rollout.executor.PromptSource`."""
         return self._rows[ordinal % len(self._rows)]
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.api import ConfigError
-from areal.dataset.loading import load_dataset
-from areal.dataset.prompt_source import ShuffledRows
+from areal.dataset.loading import ShuffledRows, load_dataset
 from areal.dataset.tokenizers import check_tokenizer, load_tokenizer
 
 if TYPE_CHECKING:

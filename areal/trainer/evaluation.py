@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from areal.infra.metrics import names
-from areal.infra.rollout.stop import never
+from areal.infra.rollout.loop_thread import never
 from areal.trainer.assembly import load_rows
 from areal.utils.logging import getLogger
 from areal.workflow.creation import create_workflow
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from areal.infra.rollout.executor import RolloutExecutor
-    from areal.infra.rollout.stop import ShouldStop
+    from areal.infra.rollout.loop_thread import ShouldStop
     from areal.reward.isolation import AsyncRewardWrapper
     from areal.trainer.config import PPOConfig
 

@@ -79,7 +79,7 @@ class Policy:
             from areal.engine.hf.lora import add_lora
 
             add_lora(model, self._config.actor.lora, dtype=dtype)
-        from areal.engine.embedded.weights import replace_weights
+        from areal.engine.embedded.engine import replace_weights
 
         frozen = frozenset(name for name, value in model.named_parameters() if not value.requires_grad)
         replace_weights(model, self.weights(), frozen=frozen)

@@ -22,7 +22,7 @@ import torch
 from areal.api import ConfigError, RolloutError, Trajectory, WeightUpdateMeta
 from areal.infra.metrics import names
 from areal.infra.rollout.executor import RolloutExecutor
-from areal.infra.rollout.stop import RolloutStoppedError
+from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.reward.isolation import AsyncRewardWrapper
 from areal.trainer.assembly import load_rows, steps_in_run, tokenizer_of
 from areal.trainer.engines import build_seeded
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from areal.infra.rollout.batch import RolloutBatch
+    from areal.infra.rollout.groups import RolloutBatch
     from areal.trainer.config import PPOConfig
     from areal.trainer.session import RunSession, States
 

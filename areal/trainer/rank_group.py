@@ -12,7 +12,7 @@ The trainer of rank 0 leads a run as if it were alone; a model that is split ove
 they do the same at the same time. A group of one rank calls the function directly and copies nothing.
 
 Functions are pickled by reference, their arguments by value, over authenticated connections
-(`areal.trainer.processes`). Waiting has no limit, since rank 0 may sample for hours; a rank that ends is noticed at
+(`areal.trainer.run`). Waiting has no limit, since rank 0 may sample for hours; a rank that ends is noticed at
 once, because its connection ends with it. Tensors that ranks compute together go through torch.distributed instead.
 
 Failures. All ranks raise: the error of rank 0 is raised there, and all go on. Only rank 2 raises: its peers may wait

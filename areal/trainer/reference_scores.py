@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.api import PairedBatch
-    from areal.dataset.prompt_source import ShuffledRows
+    from areal.dataset.loading import ShuffledRows
 
 _logger = getLogger(__name__)
 

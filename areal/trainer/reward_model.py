@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.api import LossOutput, PaddedBatch, PairedBatch, TrainStats
-    from areal.dataset.prompt_source import ShuffledRows
+    from areal.dataset.loading import ShuffledRows
     from areal.trainer.pair_config import RewardModelConfig
     from areal.trainer.session import RunSession
 

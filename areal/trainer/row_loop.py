@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from areal.api import TrainStats
-    from areal.dataset.prompt_source import ShuffledRows
+    from areal.dataset.loading import ShuffledRows
     from areal.trainer.config import RowsConfig
     from areal.trainer.rank_group import Distributed, RankGroup
     from areal.trainer.session import RunSession, States

@@ -14,7 +14,7 @@ from areal.api import DataError, PaddedBatch, PairedBatch, StopReason, Trajector
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from areal.dataset.prompt_source import ShuffledRows
+    from areal.dataset.loading import ShuffledRows
 
 
 def collate_rows(rows: ShuffledRows, ordinals: Iterable[int]) -> PaddedBatch:

@@ -13,7 +13,7 @@ from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics import names
 from areal.infra.metrics.live import LiveView
 from areal.infra.metrics.logger import MetricLogger
-from areal.infra.rollout.stop import RolloutStoppedError
+from areal.infra.rollout.loop_thread import RolloutStoppedError
 from areal.trainer.assembly import run_directory
 from areal.trainer.configuration.source import dump_yaml, flatten, to_mapping
 from areal.utils.atomic import atomic_write

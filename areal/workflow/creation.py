@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError, RolloutWorkflow, load
-from areal.dataset.options import check_options
+from areal.dataset.loading import check_options
 from areal.workflow.registry import WORKFLOWS
 
 if TYPE_CHECKING:

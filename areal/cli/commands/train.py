@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Report:
     """Load, check, then train or report."""
     from areal.trainer.configuration import report, source
-    from areal.trainer.processes import check_processes, world_size
+    from areal.trainer.run import check_processes, world_size
 
     # `reward=my_module:my_reward` finds my_module.py in the current folder; last, so that it shadows nothing.
     if os.getcwd() not in sys.path:

@@ -4,12 +4,12 @@ Requests are awaited on one event loop. A driver task on that loop runs the deco
 to the loop between two steps; everything else (`pause`, `update_weights`, ...) may be called from any thread.
 
     engine = EmbeddedEngine(model, config=EmbeddedEngineConfig(), eos_token_id=tokenizer.eos_token_id)
-    response = await engine.agenerate(ModelRequest(input_ids=[5, 9, 2], gconfig=GenerationConfig(max_new_tokens=8)))
-"""
+    response = await engine.agenerate(ModelRequest(input_ids=[5, 9, 2], gconfig=GenerationConfig(max_new_tokens=8)))"""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,16 +18,126 @@ import torch
 
 from areal.api import EngineError, FaultError, ModelError, ModelRequest, ModelResponse, StopReason, WeightUpdateMeta
 from areal.engine.embedded.batch import DecodeBatch
-from areal.engine.embedded.gate import StepGate
 from areal.engine.embedded.sequence import RequestLimits, Sequence, accept
-from areal.engine.embedded.weights import load_weights, private_copy, replace_weights
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from collections.abc import Sequence as SequenceOf
+    from pathlib import Path
+
+    from torch import Tensor, nn
 
     from areal.engine.embedded.config import EmbeddedEngineConfig
+
+
+class StepGate:
+    """A lock whose step side never blocks and never overtakes a waiting control call.
+
+    A plain lock would not do: the driver releases and takes it again within microseconds, so a trainer thread that
+    waits for it could starve; and a driver that blocked on it would stop every other coroutine of the loop.
+    """
+
+    def __init__(self) -> None:
+        self._step = threading.Lock()
+        self._count = threading.Lock()
+        self._claims = 0
+
+    @contextmanager
+    def control(self) -> Iterator[None]:
+        """Enter once no step is running; none starts until exit. Not reentrant."""
+        with self._count:
+            self._claims += 1
+        try:
+            with self._step:
+                yield
+        finally:
+            with self._count:
+                self._claims -= 1
+
+    @contextmanager
+    def step(self) -> Iterator[bool]:
+        """Yields whether the caller may compute: False while a control call waits or runs."""
+        if self._claims or not self._step.acquire(blocking=False):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self._step.release()
+
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_SHOWN = 5
+
+
+def private_copy(model: nn.Module, *, dtype: str, device: str) -> nn.Module:
+    """Independent copy in evaluation mode without gradients. dtype, device: "auto" keeps the model's.
+
+    Buffers keep their dtype: those of float type (e.g. routing corrections) are float32 on purpose.
+    """
+    own = copy.deepcopy(model).eval()
+    if device != "auto":
+        own.to(device=device)
+    for parameter in own.parameters():
+        parameter.requires_grad_(False)
+        parameter.grad = None
+        if dtype != "auto":
+            parameter.data = parameter.data.to(_DTYPES[dtype])
+    return own
+
+
+def replace_weights(
+    model: nn.Module, state_dict: Mapping[str, Tensor], *, frozen: frozenset[str] = frozenset()
+) -> None:
+    """Copy `state_dict` (native names) into `model`; dtype and device are converted.
+
+    frozen: parameters that training never changes, which may be left out. Required are all other parameters, a tied one
+    under any of its names; persistent buffers are copied when present. Raises EngineError naming missing, unknown and
+    misshapen entries, before anything is changed.
+    """
+    targets: dict[str, Tensor] = {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **{name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if tensor is not None},
+    }
+    given = {id(targets[name]) for name in state_dict if name in targets}
+    missing = [name for name, tensor in model.named_parameters() if id(tensor) not in given and name not in frozen]
+    unknown = [name for name in state_dict if name not in targets]
+    misshapen = [
+        f"{name} {tuple(tensor.shape)} (expected {tuple(targets[name].shape)})"
+        for name, tensor in state_dict.items()
+        if name in targets and tensor.shape != targets[name].shape
+    ]
+    problems = [
+        f"{len(names)} {kind}: {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
+        for kind, names in (("missing", missing), ("unknown", unknown), ("of the wrong shape", misshapen))
+        if names
+    ]
+    if problems:
+        raise EngineError(
+            f"weight update refused, the engine keeps its weights: parameters {'; '.join(problems)}. "
+            f"The update must carry all native parameters of the model the engine was built from"
+        )
+    with torch.no_grad():
+        for name, tensor in state_dict.items():
+            targets[name].copy_(tensor)
+
+
+def load_weights(path: Path, model: nn.Module) -> Mapping[str, Tensor]:
+    """Native state dict of a Hugging Face checkpoint folder, in the dtype of `model`, on the CPU.
+
+    Raises EngineError when the folder cannot be loaded.
+    """
+    from areal.models import from_pretrained
+
+    dtype = next(iter(model.parameters())).dtype
+    try:
+        loaded: Any = from_pretrained(path, dtype=dtype, device="cpu")
+    except ModelError as error:
+        raise EngineError(f"weight update refused, the engine keeps its weights: {error}") from error
+    state: Mapping[str, Tensor] = loaded.state_dict()
+    return state
+
 
 _logger = getLogger(__name__)
 

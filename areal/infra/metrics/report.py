@@ -18,9 +18,10 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import UsageError
-from areal.infra.metrics import names, report_data
+from areal.infra.metrics import names
 from areal.infra.metrics.charts import Chart, format_number, line_chart, stacked_chart
 from areal.infra.metrics.logger import METRICS_FILE, ROLLOUTS_FILE, read_metrics, series
+from areal.infra.metrics.rollouts import Rollouts, load_rollouts, strict
 from areal.utils.atomic import atomic_write
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def write_report(run_dir: Path, output: Path) -> Path:
     Raises UsageError when `run_dir` has no metrics.jsonl, OSError when `output` cannot be written.
     """
     steps = read_metrics(metrics_file_of(run_dir))
-    rollouts = report_data.load_rollouts(run_dir / ROLLOUTS_FILE)
+    rollouts = load_rollouts(run_dir / ROLLOUTS_FILE)
     charts, other = _charts(steps)
     data = {"charts": [chart.hover for _, chart in [*charts, *other]], "groups": rollouts.groups}
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +135,7 @@ def embed_json(value: Any) -> str:
     """JSON that can stand inside a script element: no character sequence in it can end the element or open a
     comment.
     """
-    text = json.dumps(report_data.strict(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(strict(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
@@ -145,7 +146,7 @@ def _page(
     steps: Steps,
     charts: Sequence[tuple[_Panel, Chart]],
     other: Sequence[tuple[_Panel, Chart]],
-    rollouts: report_data.Rollouts,
+    rollouts: Rollouts,
     data: Mapping[str, Any],
 ) -> str:
     style, script = _asset("report.css"), _asset("report.js")

@@ -1,24 +1,220 @@
-"""One episode: run the workflow, retry what can be retried, and turn every failure into a typed fault.
+"""Run one episode: call the workflow, retry what can be retried, and turn every failure into a typed fault.
 
-What no episode of the run can survive is no fault of an episode: a UsageError (a reward that cannot be imported, stop
-strings without a tokenizer) gets out and ends the run with its own message.
+Workflows see an `EpisodeEngine`: seeded, never interrupted, and checked against its contract. A weight update may cut a
+generation (`StopReason.ABORT`); the request is then continued from the tokens it has until it is complete, so that
+workflows never see a partial answer; each token keeps the log-probability and version it was sampled with.
+
+What no episode of the run can survive is not a fault of an episode: a UsageError (a reward that cannot be imported,
+stop strings without a tokenizer) gets out and ends the run with its own message.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from areal.api import Fault, FaultError, FaultKind, Provenance, Trajectory, UsageError
-from areal.infra.rollout.interruptible import EpisodeEngine, EpisodeProgress
+from areal.api import (
+    EngineError,
+    Fault,
+    FaultError,
+    FaultKind,
+    ModelResponse,
+    Provenance,
+    StopReason,
+    Trajectory,
+    UsageError,
+)
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from areal.api import InferenceEngine, RolloutWorkflow
+    from areal.api import GenerationConfig, InferenceEngine, ModelRequest, RolloutWorkflow, WeightUpdateMeta
+
+
+_MASK = (1 << 63) - 1
+
+
+def derive_seed(*parts: int | str) -> int:
+    """63-bit hash of `parts`, e.g. `derive_seed("train", run_seed, ordinal, sample, attempt, call)`.
+
+    Different parts give independent seeds; Python's own `hash` is salted per process and therefore of no use.
+    """
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little") & _MASK
+
+
+LOGPROB_TOLERANCE = 1e-4
+"""How far above 0 rounding may push a log-probability; the same slack as in `areal.api.Trajectory`."""
+_MAX_EMPTY_ABORTS = 100
+
+
+@dataclass(slots=True, kw_only=True)
+class EpisodeProgress:
+    """What an episode did last, for the watchdog's report and the counters."""
+
+    event: str = "created"
+    since: float = field(default_factory=monotonic)
+    interruptions: int = 0
+
+    def note(self, event: str) -> None:
+        """Record that `event` begins now."""
+        self.event, self.since = event, monotonic()
+
+
+class EpisodeEngine:
+    """`InferenceEngine` for one attempt at one episode.
+
+    seed_parts: identify the attempt; the index of the call is appended, so the n-th generation of an episode always
+        gets the same seed. oldest_version: no token may be older (the version at which the prompt was admitted).
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        *,
+        seed_parts: Sequence[int | str],
+        oldest_version: int,
+        progress: EpisodeProgress,
+    ) -> None:
+        self._engine, self._seed_parts = engine, tuple(seed_parts)
+        self._oldest_version, self._progress = oldest_version, progress
+        self._calls = 0
+
+    @property
+    def version(self) -> int:
+        return self._engine.version
+
+    def stats(self) -> Mapping[str, float]:
+        return self._engine.stats()
+
+    async def agenerate(self, request: ModelRequest) -> ModelResponse:
+        """As the engine's, but complete and with this episode's seed.
+
+        Raises FaultError: the engine's own, or GENERATION_FAILED when it raised anything else or broke its contract.
+        A UsageError passes through: no retry can help.
+        """
+        call, self._calls = self._calls, self._calls + 1
+        seeded = replace(request, seed=derive_seed(*self._seed_parts, call))
+        self._progress.note(f"generation {call}")
+        responses: list[ModelResponse] = []
+        started, empty_aborts = monotonic(), 0
+        while True:
+            current = _continuation(seeded, responses)
+            response = await self._generate_once(current)
+            self._check(current, response)
+            responses.append(response)
+            done = sum(len(part.output_tokens) for part in responses)
+            if response.stop_reason is not StopReason.ABORT or done >= request.gconfig.max_new_tokens:
+                break
+            self._progress.interruptions += 1
+            self._progress.note(f"generation {call}, continued after {done} tokens")
+            empty_aborts = 0 if response.output_tokens else empty_aborts + 1
+            if empty_aborts > _MAX_EMPTY_ABORTS:
+                raise FaultError(FaultKind.GENERATION_FAILED, f"cut {empty_aborts} times in a row without a new token")
+            await asyncio.sleep(0)
+        self._progress.note(f"after generation {call}")
+        return _merge(request, responses, monotonic() - started)
+
+    async def _generate_once(self, request: ModelRequest) -> ModelResponse:
+        try:
+            return await self._engine.agenerate(request)
+        except asyncio.CancelledError:
+            # The episode is given up: its slot in the engine must not go on decoding for nobody.
+            with contextlib.suppress(EngineError):  # closed meanwhile: then nothing decodes either
+                self._engine.abort([request.request_id])
+            raise
+        except (FaultError, UsageError):
+            raise
+        except Exception as error:  # whatever a backend raises is a failed generation, not a workflow bug
+            message = f"the inference engine raised {type(error).__name__}: {error}"
+            raise FaultError(FaultKind.GENERATION_FAILED, message) from error
+
+    def _check(self, request: ModelRequest, response: ModelResponse) -> None:
+        tokens, logprobs, versions = response.output_tokens, response.output_logprobs, response.output_versions
+        if not len(tokens) == len(logprobs) == len(versions):
+            _broken(f"{len(tokens)} tokens, {len(logprobs)} log-probabilities and {len(versions)} versions")
+        if not tokens:
+            if response.stop_reason is not StopReason.ABORT:
+                _broken(f"no tokens although it stopped by {response.stop_reason!r}")
+            return
+        if len(tokens) > request.gconfig.max_new_tokens:
+            _broken(f"{len(tokens)} tokens for a budget of {request.gconfig.max_new_tokens}")
+        for index, logprob in enumerate(logprobs):
+            if not isinstance(logprob, (int, float)) or not math.isfinite(logprob) or logprob > LOGPROB_TOLERANCE:
+                _broken(f"log-probability {logprob!r} of token {index}, expected finite and <= 0")
+        newest = self._engine.version
+        if not self._oldest_version <= versions[0] <= versions[-1] <= newest or list(versions) != sorted(versions):
+            expected = f"ascending from at least {self._oldest_version} to at most {newest}"
+            _broken(f"versions {versions[0]} .. {versions[-1]}, expected {expected}")
+
+    def pause(self) -> None:
+        self._refuse("pause")
+
+    def resume(self) -> None:
+        self._refuse("resume")
+
+    def abort(self, request_ids: Sequence[str] | None = None) -> int:
+        self._refuse("abort")
+
+    def update_weights(self, meta: WeightUpdateMeta) -> None:
+        self._refuse("update_weights")
+
+    def close(self) -> None:
+        self._refuse("close")
+
+    def _refuse(self, method: str) -> NoReturn:
+        raise EngineError(
+            f"a workflow called engine.{method}(): the engine is shared by all episodes, only generate with it"
+        )
+
+
+def _broken(what: str) -> NoReturn:
+    raise FaultError(FaultKind.GENERATION_FAILED, f"the inference engine returned {what}")
+
+
+def _continuation(request: ModelRequest, parts: Sequence[ModelResponse]) -> ModelRequest:
+    if not parts:
+        return request
+    tokens = [token for part in parts for token in part.output_tokens]
+    return replace(
+        request,
+        input_ids=[*request.input_ids, *tokens],
+        gconfig=_remaining(request.gconfig, len(tokens)),
+        request_id=f"{request.request_id}-{len(parts)}",
+        sampled_before=request.sampled_before + len(tokens),
+    )
+
+
+def _remaining(gconfig: GenerationConfig, done: int) -> GenerationConfig:
+    return replace(
+        gconfig,
+        max_new_tokens=gconfig.max_new_tokens - done,
+        min_new_tokens=max(0, gconfig.min_new_tokens - done),
+    )
+
+
+def _merge(request: ModelRequest, parts: Sequence[ModelResponse], seconds: float) -> ModelResponse:
+    last = parts[-1]
+    metadata: dict[str, Any] = dict(last.metadata)
+    if len(parts) > 1:
+        metadata["interruptions"] = len(parts) - 1
+    return ModelResponse(
+        input_tokens=list(request.input_ids),
+        output_tokens=[token for part in parts for token in part.output_tokens],
+        output_logprobs=[logprob for part in parts for logprob in part.output_logprobs],
+        output_versions=[version for part in parts for version in part.output_versions],
+        # Cut exactly when the budget was used up: nothing is left to continue.
+        stop_reason=StopReason.LENGTH if last.stop_reason is StopReason.ABORT else last.stop_reason,
+        latency_seconds=seconds,
+        metadata=metadata,
+    )
+
 
 logger = getLogger(__name__)
 

@@ -13,8 +13,7 @@ which prompts may run and be trained, `ledger` knows where each of them is; this
 Reproducibility: row, seed and order of a prompt depend on its ordinal alone, and all episodes of a wave are created in
 order of (ordinal, sample) in one iteration of the loop. With max_head_offpolicyness 0 a run is therefore an ordinary
 synchronous loop, sample for sample. A resumed run admits again, in order, whatever was in flight, finished but not
-trained, or handed out but not trained when the state was saved: no prompt is lost and none is trained twice.
-"""
+trained, or handed out but not trained when the state was saved: no prompt is lost and none is trained twice."""
 
 from __future__ import annotations
 
@@ -22,19 +21,14 @@ import threading
 from collections import Counter
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from areal.api import CheckpointError, DataError, Fault, FaultKind, PromptGroup, RolloutError, UsageError
 from areal.infra.rollout.admission import AdmissionPolicy
-from areal.infra.rollout.batch import RolloutBatch
 from areal.infra.rollout.episode import EpisodeJob, EpisodeOutcome, EpisodeRunner
-from areal.infra.rollout.groups import GroupRun, evaluate_rows
+from areal.infra.rollout.groups import STALE, FailureTally, GroupRun, RolloutBatch, evaluate_rows
 from areal.infra.rollout.ledger import PromptLedger, PromptState
-from areal.infra.rollout.loop_thread import LoopThread
-from areal.infra.rollout.source import IndexedPromptSource
-from areal.infra.rollout.stop import POLL_INTERVAL_SECONDS, RolloutStoppedError, never
-from areal.infra.rollout.tally import STALE, FailureTally
-from areal.infra.rollout.watchdog import StallWatchdog
+from areal.infra.rollout.loop_thread import POLL_INTERVAL_SECONDS, LoopThread, RolloutStoppedError, StallWatchdog, never
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,8 +37,29 @@ if TYPE_CHECKING:
 
     from areal.api import InferenceEngine, RolloutWorkflow
     from areal.infra.rollout.config import RolloutConfig
-    from areal.infra.rollout.source import PromptSource
-    from areal.infra.rollout.stop import ShouldStop
+    from areal.infra.rollout.loop_thread import ShouldStop
+
+
+class PromptSource(Protocol):
+    """Rows of a run in training order. `row` must be pure: a resumed run asks for the same ordinals again."""
+
+    def __len__(self) -> int:
+        """Rows per epoch."""
+        ...
+
+    def row(self, ordinal: int, /) -> Mapping[str, Any]:
+        """Row number `ordinal` of the run, from 0 without end: epochs follow each other. DataError for a bad row."""
+        ...
+
+
+@runtime_checkable
+class IndexedPromptSource(PromptSource, Protocol):
+    """A source that also knows where in the dataset a prompt came from; recorded in each trajectory's provenance."""
+
+    def row_index(self, ordinal: int, /) -> int:
+        """Index into the dataset."""
+        ...
+
 
 _STATE_FORMAT = 1
 

@@ -1,21 +1,120 @@
-"""From the outcomes of a prompt's samples to a group that can be trained, or to the reason why there is none."""
+"""Turn the outcomes of samples into groups and batches that can be trained, and count what went wrong.
+
+A `GroupRun` collects the samples of one prompt; a `RolloutBatch` is what the trainer gets; a `FailureTally` counts
+faults and drops, and ends a run that would otherwise spin.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from areal.api import PromptGroup
+from areal.api import FaultKind, PromptGroup, RolloutError
+from areal.infra.metrics import names
 from areal.infra.rollout.episode import EpisodeJob, EpisodeOutcome, EpisodeRunner
-from areal.infra.rollout.tally import REJECTED, ZERO_VARIANCE
+from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from areal.api import RolloutWorkflow
+    from areal.api import Fault, RolloutWorkflow, Trajectory
     from areal.infra.rollout.config import RolloutConfig
+
+
+logger = getLogger(__name__)
+
+ZERO_VARIANCE = "zero_variance"
+"""Drop reason: all samples have the same reward, and the run filters such prompts."""
+REJECTED = "rejected"
+"""Drop reason: the workflow returned None for too many samples."""
+STALE = "stale"
+"""Drop reason: too old to be trained, under consume="drop"."""
+_ON_PURPOSE = frozenset({ZERO_VARIANCE, REJECTED})
+
+
+class FailureTally:
+    """Counts of one run. `dropped` and `faults` hold what is new since the last `flush`."""
+
+    def __init__(self, config: RolloutConfig) -> None:
+        self._max_failures = config.max_consecutive_failures
+        self._max_filtered = config.max_filtered_batches * config.batch_size
+        self._failures_in_row = 0
+        self._filtered_in_row = 0
+        self._last_message: dict[str, str] = {}
+        self._total_faults: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+
+    @property
+    def total_faults(self) -> Mapping[str, int]:
+        """Failed attempts of the whole run, by kind."""
+        return self._total_faults
+
+    def record_faults(self, faults: Iterable[Fault]) -> None:
+        """Count failed attempts; the first of each kind is shown, since a run may lose samples to its end unnoticed."""
+        for fault in faults:
+            # A workflow that raised has been logged with its traceback already.
+            if fault.kind.value not in self._last_message and fault.kind is not FaultKind.WORKFLOW_RAISED:
+                logger.warning("first fault of kind %s: %s (further ones are counted)", fault.kind.value, fault.message)
+            self.faults[fault.kind.value] += 1
+            self._total_faults[fault.kind.value] += 1
+            self._last_message[fault.kind.value] = fault.message
+
+    def record_success(self) -> None:
+        """A prompt survived: nothing is "in a row" any more."""
+        self._failures_in_row = self._filtered_in_row = 0
+
+    def record_drop(self, reason: str) -> None:
+        """A prompt was dropped. Raises RolloutError when that was one too many in a row."""
+        self.dropped[reason] += 1
+        if reason in _ON_PURPOSE:
+            self._filtered_in_row += 1
+        elif reason != STALE:
+            self._failures_in_row += 1
+        if self._failures_in_row >= self._max_failures:
+            raise RolloutError(
+                f"{self._failures_in_row} prompts in a row were dropped for faults (max_consecutive_failures = "
+                f"{self._max_failures}). Failed attempts since the start, with the last message of each kind:\n"
+                f"{self.table()}"
+            )
+        if self._filtered_in_row >= self._max_filtered:
+            raise RolloutError(
+                f"{self._filtered_in_row} prompts in a row were dropped on purpose, last for {reason!r} "
+                f"(max_filtered_batches times batch_size = {self._max_filtered}). With zero_variance the task is too "
+                f"easy or too hard for the policy, or the reward is constant; with rejected, workflows return None.\n"
+                f"{self.table()}"
+            )
+
+    def table(self) -> str:
+        """One line per kind of fault, most frequent first."""
+        lines = [f"  {kind:<18} {n:>7}  {self._last_message[kind]}" for kind, n in self._total_faults.most_common()]
+        return "\n".join(lines) or "  (no faults)"
+
+    def flush(self) -> tuple[dict[str, int], dict[str, int]]:
+        """(dropped, faults) since the last call."""
+        window = dict(self.dropped), dict(self.faults)
+        self.dropped.clear()
+        self.faults.clear()
+        return window
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "faults": dict(self._total_faults),
+            "last_message": dict(self._last_message),
+            "failures_in_row": self._failures_in_row,
+            "filtered_in_row": self._filtered_in_row,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`."""
+        self._total_faults = Counter({str(kind): int(number) for kind, number in state["faults"].items()})
+        self._last_message = {str(kind): str(message) for kind, message in state["last_message"].items()}
+        self._failures_in_row = int(state["failures_in_row"])
+        self._filtered_in_row = int(state["filtered_in_row"])
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -96,3 +195,51 @@ async def evaluate_rows(
     for job, outcome in zip(jobs, outcomes, strict=True):
         runs[job.ordinal].outcomes[job.sample_index] = outcome
     return [run.group() for run in runs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutBatch:
+    """Exactly `batch_size` prompts, ascending by ordinal, none admitted more than the bound before `version`."""
+
+    groups: tuple[PromptGroup, ...]
+    version: int
+    """Version of the weights that this batch is to be trained on."""
+    wait_seconds: float
+    """How long the trainer waited for it."""
+    dropped: Mapping[str, int]
+    """Prompts dropped since the last batch, by reason."""
+    faults: Mapping[str, int]
+    """Failed attempts at episodes since the last batch, by kind, successful retries included."""
+    interruptions: int
+    """Generations that were cut and continued since the last batch."""
+
+    @property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """Of all prompts, in order."""
+        return tuple(trajectory for group in self.groups for trajectory in group.trajectories)
+
+    @property
+    def staleness(self) -> Mapping[int, int]:
+        """Prompts by age: versions between admission and training, ascending."""
+        ages = sorted(self.version - group.admitted_version for group in self.groups)
+        return {age: ages.count(age) for age in dict.fromkeys(ages)}
+
+    def metrics(self) -> dict[str, float]:
+        """Plain numbers for the log, e.g. {"rollout/staleness_max": 1.0, "rollout/dropped/stale": 2.0}."""
+        ages = [self.version - group.admitted_version for group in self.groups]
+        token_ages = [
+            self.version - version
+            for trajectory in self.trajectories
+            for version, sampled in zip(trajectory.versions, trajectory.loss_mask, strict=True)
+            if sampled
+        ]
+        return {
+            "rollout/wait_seconds": self.wait_seconds,
+            "rollout/staleness_mean": sum(ages) / len(ages),
+            "rollout/staleness_max": float(max(ages)),
+            "rollout/token_staleness_mean": sum(token_ages) / len(token_ages) if token_ages else 0.0,
+            "rollout/token_staleness_max": float(max(token_ages, default=0)),
+            "rollout/interruptions": float(self.interruptions),
+            **{f"rollout/dropped/{reason}": float(number) for reason, number in self.dropped.items()},
+            **{f"{names.FAULT_PREFIX}{kind}": float(number) for kind, number in self.faults.items()},
+        }

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal.dataset.prompt_source import ShuffledRows
+from areal.dataset.loading import ShuffledRows
 
 ROWS = [{"id": index} for index in range(7)]
 

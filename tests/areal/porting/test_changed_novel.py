@@ -6,8 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from areal.porting.bind.analyse import analyse, as_json
 from areal.porting.probe.subject import resolve
 
@@ -46,7 +44,6 @@ def test_a_part_that_is_fine_is_not_blamed_for_another(tmp_path: Path) -> None:
     assert [each["where"].split(".")[3] for each in found["missing"]] == ["ff"]
 
 
-@pytest.mark.exhaustive
 def test_dropout_that_acts_in_evaluation_is_not_ignored(tmp_path: Path) -> None:
     found = changed(
         tmp_path,

@@ -20,9 +20,8 @@ from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims
 from areal.models.reward_model import load_reward_model
 from areal.trainer.assembly import tokenizer_of
-from areal.trainer.processes import run_on_rank_zero
 from areal.trainer.rank_group import RankGroup
-from areal.trainer.run import lead
+from areal.trainer.run import lead, run_on_rank_zero
 from areal.trainer.sft import SFTLearner
 from areal.trainer.states import save_states
 

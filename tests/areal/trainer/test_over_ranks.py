@@ -21,9 +21,8 @@ from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics.logger import read_metrics
 from areal.models import from_pretrained
 from areal.trainer.configuration.source import dump_yaml
-from areal.trainer.processes import run_on_rank_zero
 from areal.trainer.rank_group import RankGroup
-from areal.trainer.run import lead
+from areal.trainer.run import lead, run_on_rank_zero
 
 PROGRAM = Path(__file__).with_name("rank_runs.py")
 _spec = importlib.util.spec_from_file_location("rank_runs", PROGRAM)

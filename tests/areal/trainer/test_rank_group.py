@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from areal.api import EngineError
-from areal.trainer import processes
 from areal.trainer import rank_group as rank_group_module
-from areal.trainer.processes import accept_rank, join_rank_zero
+from areal.trainer import run as processes
 from areal.trainer.rank_group import RankGroup
+from areal.trainer.run import accept_rank, join_rank_zero
 
 PATIENCE = 0.5
 OTHER_RANK = (

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from areal.api import WeightUpdateMeta
-from areal.engine.embedded.gate import StepGate
+from areal.engine.embedded.engine import StepGate
 
 CLIENTS, REQUESTS = 8, 24
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from areal.api import CheckpointError
-from areal.infra.checkpoint.manifest import MANIFEST_NAME
-from areal.infra.checkpoint.store import CheckpointStore
+from areal.infra.checkpoint.store import MANIFEST_NAME, CheckpointStore
 
 
 def _states(step):

@@ -20,8 +20,8 @@ from areal.infra.metrics.charts import HEIGHT, WIDTH, format_number, line_chart,
 from areal.infra.metrics.config import MetricsConfig
 from areal.infra.metrics.logger import MetricLogger
 from areal.infra.metrics.report import embed_json, format_duration, write_report
-from areal.infra.metrics.report_data import MAX_GROUPS, load_rollouts
-from areal.infra.rollout.batch import RolloutBatch
+from areal.infra.metrics.rollouts import MAX_GROUPS, load_rollouts
+from areal.infra.rollout.groups import RolloutBatch
 
 EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&lt;\u2028{{ title }}"
 

@@ -19,7 +19,7 @@ from areal.api import (
     StopReason,
     Trajectory,
 )
-from areal.infra.rollout.seeds import derive_seed
+from areal.infra.rollout.episode import derive_seed
 
 
 class VirtualEngine:

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from areal.api import CheckpointError, ConfigError, DataError, RolloutError, RolloutWorkflow, UsageError
-from areal.dataset.prompt_source import ShuffledRows
+from areal.dataset.loading import ShuffledRows
 from areal.infra.rollout.config import RolloutConfig
 from areal.infra.rollout.executor import RolloutExecutor
 

@@ -18,8 +18,7 @@ from areal.api import (
     StopReason,
     WeightUpdateMeta,
 )
-from areal.infra.rollout.interruptible import EpisodeEngine, EpisodeProgress
-from areal.infra.rollout.seeds import derive_seed
+from areal.infra.rollout.episode import EpisodeEngine, EpisodeProgress, derive_seed
 
 REQUEST = ModelRequest(input_ids=[5, 9], gconfig=GenerationConfig(max_new_tokens=8, min_new_tokens=3))
 

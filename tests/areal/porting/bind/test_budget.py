@@ -86,7 +86,6 @@ def test_an_analysis_that_takes_too_long_is_refused_naming_where_it_was() -> Non
     assert found.missing[0]["where"]
 
 
-@pytest.mark.exhaustive
 def test_an_ordinary_family_needs_a_small_part_of_what_it_may_cost() -> None:
     budget = Budget()
     assert analyse(installed("llama"), budget=budget).status == "proven"
