@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from areal.algorithm import Objective, get_objective
 from areal.algorithm.blocks import BlockChoice
+from areal.algorithm.preference import PreferenceConfig
 from areal.api import Config, ConfigError, DatasetKind, GenerationConfig
 from areal.dataset.config import DatasetConfig
 from areal.engine.embedded.config import EmbeddedEngineConfig
@@ -132,45 +134,32 @@ class RunConfig(Config):
     eval_rows: int = 256
     """Validation rows per evaluation (the first ones)."""
 
-
-def _check_counts(config: RunConfig) -> None:
-    for name in ("num_threads", "eval_every_steps", "eval_rows", "total_train_steps"):
-        value = getattr(config, name)
-        if value is not None and value < 0:
-            raise ConfigError(f"{name} is {value}, expected >= 0")
+    def __post_init__(self) -> None:
+        """Refuse negative counts."""
+        for name in ("num_threads", "eval_every_steps", "eval_rows", "total_train_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigError(f"{name} is {value}, expected >= 0")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsConfig(RunConfig):
-    """What runs have that learn from the rows of a dataset as they are."""
+class SFTConfig(RunConfig):
+    """Supervised fine-tuning."""
 
-    kind: str = ""
+    kind: Literal["sft"] = "sft"
     """Selects the trainer."""
     batch_size: int = 64
-    """Rows per optimizer step; a row of preferences is a pair of answers."""
+    """Rows per optimizer step."""
+    label_smoothing: float = 0.0
+    """Mass spread evenly over the vocabulary in the target, 0 .. 1; keeps the policy exploring in later RL."""
 
     dataset_kind: ClassVar[DatasetKind] = "sft"
     """What the rows must be made for."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty batch."""
-        _check_counts(self)
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size is {self.batch_size}, expected at least 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SFTConfig(RowsConfig):
-    """Supervised fine-tuning."""
-
-    kind: Literal["sft"] = "sft"
-    """Selects the trainer."""
-    label_smoothing: float = 0.0
-    """Mass spread evenly over the vocabulary in the target, 0 .. 1; keeps the policy exploring in later RL."""
-
-    def __post_init__(self) -> None:
         """Refuse targets that would hold no token."""
-        RowsConfig.__post_init__(self)
+        RunConfig.__post_init__(self)
+        _check_batch_size(self.batch_size)
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing is {self.label_smoothing}, expected 0 .. 1 (excluded)")
 
@@ -219,7 +208,7 @@ class PPOConfig(RunConfig):
 
     def __post_init__(self) -> None:
         """Refuse combinations that would only fail after loading everything."""
-        _check_counts(self)
+        RunConfig.__post_init__(self)
         if not 0 <= self.objective.overlong_buffer <= self.gconfig.max_new_tokens:
             raise ConfigError(
                 f"objective.overlong_buffer is {self.objective.overlong_buffer}, expected 0 .. gconfig.max_new_tokens "
@@ -278,3 +267,64 @@ class PPOConfig(RunConfig):
                 f"behaviour policy would be wrong from the first step; objective {name!r} needs prox_logp=recompute "
                 f"and an anchor other than behave, or unfiltered sampling"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPOConfig(RunConfig):
+    """Learning a policy from preference pairs: DPO and its relatives."""
+
+    kind: Literal["dpo"] = "dpo"
+    """Selects the trainer."""
+    batch_size: int = 64
+    """Pairs of answers per optimizer step."""
+    preference: PreferenceConfig = field(default_factory=PreferenceConfig)
+    """The loss."""
+    reference_path: str = ""
+    """Checkpoint folder of the reference model; empty means the trained model before its first step. It is only needed
+    before the run, which keeps two numbers per row, and takes no memory while the run trains."""
+
+    dataset_kind: ClassVar[DatasetKind] = "preference"
+    """What the rows must be made for."""
+
+    def __post_init__(self) -> None:
+        """Refuse a reference that nothing would ask."""
+        RunConfig.__post_init__(self)
+        _check_batch_size(self.batch_size)
+        if self.reference_path and not self.preference.uses_reference:
+            raise ConfigError(
+                f"reference_path is set, but the loss {self.preference.loss!r} uses no reference; remove it"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelConfig(RunConfig):
+    """Training a reward model on preference pairs (Bradley-Terry)."""
+
+    kind: Literal["reward_model"] = "reward_model"
+    """Selects the trainer."""
+    batch_size: int = 64
+    """Pairs of answers per optimizer step."""
+    use_margins: bool = False
+    """Ask for a difference of scores of at least the column `margin` of each row."""
+    center_coef: float = 0.0
+    """Weight of (sum of the two scores)^2, which keeps scores around 0; 0.01 is usual where scores are used as rewards,
+    0 leaves their level open."""
+
+    dataset_kind: ClassVar[DatasetKind] = "preference"
+    """What the rows must be made for."""
+
+    def __post_init__(self) -> None:
+        """Refuse a weight that would drive scores apart."""
+        RunConfig.__post_init__(self)
+        _check_batch_size(self.batch_size)
+        if not (math.isfinite(self.center_coef) and self.center_coef >= 0):
+            raise ConfigError(f"center_coef is {self.center_coef}, expected a finite number >= 0")
+
+
+RowsConfig = SFTConfig | DPOConfig | RewardModelConfig
+"""Runs that learn from the rows of a dataset as they are."""
+
+
+def _check_batch_size(size: int) -> None:
+    if size < 1:
+        raise ConfigError(f"batch_size is {size}, expected at least 1")

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from areal.api import LossOutput, PaddedBatch, PairedBatch, TrainStats
     from areal.dataset.loading import ShuffledRows
+    from areal.trainer.config import DPOConfig
     from areal.trainer.engines import Scorer
-    from areal.trainer.pair_config import DPOConfig
     from areal.trainer.session import RunSession
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from areal.api import LossOutput, PaddedBatch, PairedBatch, TrainStats
     from areal.dataset.loading import ShuffledRows
-    from areal.trainer.pair_config import RewardModelConfig
+    from areal.trainer.config import RewardModelConfig
     from areal.trainer.session import RunSession
 
 

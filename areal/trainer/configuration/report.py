@@ -17,11 +17,10 @@ from areal.api import ConfigError
 from areal.dataset.tokenizers import is_buildable
 from areal.models.parallel.dims import REST
 from areal.trainer.assembly import run_directory
-from areal.trainer.config import ModelConfig, PPOConfig, RowsConfig
+from areal.trainer.config import DPOConfig, ModelConfig, PPOConfig, RowsConfig
 from areal.trainer.configuration import registries, source
 from areal.trainer.configuration.memory import estimate, model_shape, read_model_config
 from areal.trainer.configuration.problems import Problem, raise_all
-from areal.trainer.pair_config import DPOConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

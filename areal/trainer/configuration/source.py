@@ -21,11 +21,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ConfigError
-from areal.trainer.config import PPOConfig, RowsConfig, RunConfig, SFTConfig
+from areal.trainer.config import DPOConfig, PPOConfig, RewardModelConfig, RowsConfig, RunConfig, SFTConfig
 from areal.trainer.configuration import document as yaml_document
 from areal.trainer.configuration import schema as schema_of
 from areal.trainer.configuration.problems import Problem, Schema, explain, raise_all, remove, repeats
-from areal.trainer.pair_config import DPOConfig, RewardModelConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
