@@ -5,20 +5,17 @@
 Exits with 77 where mounting is not permitted. One line per run on stdout; the runs' own log on stderr.
 """
 
-import importlib.util
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import runs
+
 from areal.api import CheckpointError
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics.logger import read_metrics
 from areal.utils import logging
-
-_spec = importlib.util.spec_from_file_location("runs", Path(__file__).with_name("runs.py"))
-runs = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(runs)
 
 MEGABYTES = 8
 SETTINGS = {

@@ -1,6 +1,6 @@
 """Program run by test_killed_runs: `areal train` killed by SIGKILL at places of a step and of a save, and continued.
 
-    python kill_training.py <empty folder>
+    python kill_training.py <empty folder> <place> ...
 
 Every run is a process of its own that executes the real command line; processes are forked from one that has imported
 everything and computed nothing, since importing takes longer than training here. Prints one JSON object per place:
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ import sys
 import time
 from pathlib import Path
 
+import runs
 import torch._dynamo  # noqa: F401 - imported once for all forks, like what is not used below
 
 import areal.infra.metrics.report
@@ -32,10 +32,6 @@ from areal.infra.rollout.executor import RolloutExecutor
 from areal.trainer.assembly import tokenizer_of
 from areal.trainer.configuration.source import dump_yaml
 from areal.utils import atomic
-
-_spec = importlib.util.spec_from_file_location("runs", Path(__file__).with_name("runs.py"))
-runs = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(runs)
 
 SETTINGS = {
     "total_train_steps": 5,
@@ -149,8 +145,8 @@ def run_case(root: Path, name: str, place: tuple | None) -> dict:
 def main() -> None:
     root = Path(sys.argv[1])
     tokenizer_of(runs.tiny(root).model)  # imports, too
-    for name, place in {"straight": None, **PLACES}.items():
-        sys.stdout.write(json.dumps(run_case(root, name, place)) + "\n")
+    for name in ("straight", *sys.argv[2:]):
+        sys.stdout.write(json.dumps(run_case(root, name, PLACES.get(name))) + "\n")
         sys.stdout.flush()
 
 

@@ -4,13 +4,14 @@ torchrun --nproc-per-node 2 rank_runs.py --out=FILE --folder=FOLDER KIND ...
 """
 
 import argparse
-import importlib.util
 import json
 import math
 import os
 from dataclasses import replace
 from pathlib import Path
 
+import pair_runs
+import runs as rl_runs
 import torch
 
 from areal.api import CheckpointError
@@ -35,16 +36,6 @@ DIFFERENT = ("micro_batches", "model_tokens", "tokens_per_second", "time", "roll
 
 ROUNDED = ("train/advantage", "train/behave_weight", "train/behave_weight_square", "train/correction_weight")
 """Metrics that are means of float32 numbers, as samplers record them."""
-
-
-def module(name):
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
-rl_runs, pair_runs = module("runs"), module("pair_runs")
 
 
 def checkpoint(folder):

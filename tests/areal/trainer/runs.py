@@ -6,11 +6,14 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from areal.trainer.configuration.source import load_config
 from areal.trainer.ppo import PPOTrainer
 from areal.trainer.session import open_session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from areal.trainer.config import PPOConfig
@@ -63,4 +66,9 @@ def train(config: PPOConfig, **options: Any) -> tuple[dict[str, Any], dict[str, 
         return summary, {name: tensor.clone() for name, tensor in trainer.actor.weights().items()}
 
 
-__all__ = ["BASE", "replace", "tiny", "train"]
+def sample_of(values: Iterable[Any], *chosen: Any) -> list[Any]:
+    """Parameters of a test: `make test` runs the chosen ones, `make test-all` all."""
+    return [value if value in chosen else pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
+
+
+__all__ = ["BASE", "replace", "sample_of", "tiny", "train"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 
+import pair_runs
 import pytest
+import runs
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -17,15 +17,6 @@ from areal.trainer.configuration.memory import estimate, model_shape
 from areal.trainer.configuration.report import validate_run
 from areal.trainer.configuration.source import load_config
 
-
-def _sibling(name):
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pair_runs, runs = _sibling("pair_runs"), _sibling("runs")
 GPT2 = {"model_type": "gpt2", "vocab_size": 17, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
 LORA = {"actor__lora": {"rank": 8, "alpha": 16}}
 

@@ -217,7 +217,7 @@ def test_saved_yaml_loads_as_an_equal_configuration_even_with_treacherous_texts(
 _scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(
         st.text(min_size=1, max_size=8),

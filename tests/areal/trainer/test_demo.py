@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from areal.trainer import demo as module
 from areal.trainer.demo import DemoConfig, plan_demo, run_demo
 
 STEPS = 60
@@ -19,20 +20,29 @@ def demo(directory, **changes):
     return result, result["after"]["new"] - result["before"]["new"]
 
 
+@pytest.mark.exhaustive
 def test_expressions_that_were_never_shown_are_learnt_from_the_reward(tmp_path):
     result, gain = demo(tmp_path / "demo")
     assert gain > 0.15
     assert result["learnt"]
     assert result["after"]["all"] > result["before"]["all"] + 0.1
-    report = (tmp_path / "demo" / "report.html").read_text()
-    assert "<script" in report
-    assert json.loads((tmp_path / "demo" / "demo.json").read_text())["after"] == result["after"]
 
 
+@pytest.mark.exhaustive
 def test_rewards_dealt_out_at_random_teach_nothing(tmp_path):
     result, gain = demo(tmp_path / "demo", control="shuffled-rewards")
     assert gain < 0.08
     assert not result["learnt"]
+
+
+def test_a_short_demo_writes_its_scores_and_its_report(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SFT_STEPS", 2)
+    monkeypatch.setattr(module, "TEST_ROWS", 32)
+    result, _ = demo(tmp_path / "demo", steps=1)
+    assert result["ok"]
+    assert result["steps"] == 1
+    assert json.loads((tmp_path / "demo" / "demo.json").read_text())["after"] == result["after"]
+    assert "<script" in (tmp_path / "demo" / "report.html").read_text()
 
 
 @pytest.mark.exhaustive
@@ -66,7 +76,6 @@ def test_a_wrong_option_and_a_dry_run_train_and_remove_nothing(tmp_path):
 
 @pytest.mark.parametrize("phase", ["grpo", "sft"])
 def test_the_examples_are_the_phases_of_the_demo(tmp_path, phase):
-    from areal.trainer import demo as module
     from areal.trainer.configuration.source import flatten, load_config, to_mapping
 
     example = flatten(to_mapping(load_config(module_root() / f"examples/math/arithmetic_{phase}.yaml").config))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -12,18 +11,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+import runs
 
 from areal.api import BusyError, CheckpointError, ConfigError, DataError, RegistryError, RolloutError
+from areal.cli.main import main
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics.logger import read_metrics
 from areal.trainer.configuration.source import dump_yaml
 from areal.trainer.session import open_session
 
-_spec = importlib.util.spec_from_file_location("runs", Path(__file__).with_name("runs.py"))
-runs = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(runs)
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REWARDS = """
 import os, time
@@ -63,9 +64,9 @@ def reward_module(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("function", "kind", "hint"),
     [
-        ("gives_nan", "reward_invalid", "nan"),
-        ("gives_none", "reward_invalid", "None"),
-        ("hangs", "reward_timeout", "killed"),
+        pytest.param("gives_nan", "reward_invalid", "nan", marks=pytest.mark.exhaustive),
+        pytest.param("gives_none", "reward_invalid", "None", marks=pytest.mark.exhaustive),
+        pytest.param("hangs", "reward_timeout", "killed", marks=pytest.mark.exhaustive),
         ("raises", "reward_raised", "judge is down"),
     ],
 )
@@ -208,25 +209,18 @@ def test_a_run_goes_on_when_checkpoints_cannot_be_written_and_gives_up_after_a_f
     assert "training goes on (1 of 3 tolerated failures)" in caplog.text
 
 
-def start(config, tmp_path) -> subprocess.Popen:
-    path = tmp_path / "config.yaml"
-    path.write_text(dump_yaml(config))
-    command = [sys.executable, "-m", "areal", "train", str(path), "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for_steps(directory: Path, count: int, process: subprocess.Popen) -> None:
+def wait_for_steps(directory: Path, count: int, returncode: Callable[[], int | None]) -> None:
     deadline = time.monotonic() + 200  # on a machine that many use
     while time.monotonic() < deadline:
         path = directory / "metrics.jsonl"
         if path.exists() and len(read_metrics(path)) >= count:
             return
-        if process.poll() is not None:
-            raise AssertionError(process.communicate()[1])
+        assert returncode() is None, "the run ended"
         time.sleep(0.02)
     raise AssertionError("the run did not get going")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.fault(
     row=1,
@@ -243,7 +237,7 @@ def test_a_launched_run_that_is_killed_goes_on_by_itself(tmp_path):
     areal = [sys.executable, "-m", "areal"]
     options = ["--log-folder", str(tmp_path / "logs"), "--json", "--", *areal, "train", str(path)]
     launch = subprocess.Popen([*areal, "launch", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for_steps(tmp_path / "run", 4, launch)
+    wait_for_steps(tmp_path / "run", 4, launch.poll)
     owner = json.loads((tmp_path / "run" / "run.lock").read_text())
     os.kill(owner["pid"], signal.SIGKILL)
     output, errors = launch.communicate(timeout=300)
@@ -269,18 +263,17 @@ def test_a_launched_run_that_is_killed_goes_on_by_itself(tmp_path):
     injected="SIGTERM to `areal train` in the middle of a run",
     seen="finishes its step, saves, exits with 143; no process that names the run is left",
 )
-def test_a_second_run_is_refused_and_sigterm_saves_and_exits_143_without_orphans(tmp_path):
-    config = runs.tiny(tmp_path / "run", total_train_steps=100_000)
-    process = start(config, tmp_path)
-    wait_for_steps(tmp_path / "run", 2, process)
-    second = start(config, tmp_path)
-    refusal, _ = second.communicate(timeout=60)
-    assert second.returncode == 75
-    assert f"pid {process.pid} on host {socket.gethostname()}" in json.loads(refusal)["error"]["message"]
+def test_a_second_run_is_refused_and_sigterm_saves_and_exits_143_without_orphans(tmp_path, fork_server, capsys):
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_yaml(runs.tiny(tmp_path / "run", total_train_steps=100_000)))
+    process = fork_server.start("areal", ["train", str(path), "--json"])
+    wait_for_steps(tmp_path / "run", 2, lambda: process.returncode)
+    assert main(["train", str(path), "--json"]) == 75
+    refusal = json.loads(capsys.readouterr().out)["error"]["message"]
+    assert f"pid {process.pid} on host {socket.gethostname()}" in refusal
     process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 143, errors
-    summary = json.loads(output)["summary"]
+    assert process.wait(60) == 143, process.stderr
+    summary = json.loads(process.stdout)["summary"]
     assert not summary["finished"]
     assert CheckpointStore(tmp_path / "run" / "checkpoints", keep=2).load_latest().step == summary["steps"]
     running = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False).stdout

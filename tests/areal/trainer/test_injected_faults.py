@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import runs
 import torch
 
 from areal.api import ConfigError, EngineError, RolloutError
@@ -25,10 +25,6 @@ from areal.trainer.configuration.source import load_config
 from areal.trainer.ppo import PPOTrainer
 from areal.trainer.session import open_session
 from areal.trainer.sft import SFTTrainer
-
-_spec = importlib.util.spec_from_file_location("runs", Path(__file__).with_name("runs.py"))
-runs = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(runs)
 
 SMALL = {"rollout__batch_size": 2, "rollout__group_size": 2, "total_train_steps": 4}
 VALIDATION = {"valid_dataset__name": "arithmetic", "eval_every_steps": 1, "eval_rows": 2}
@@ -143,6 +139,7 @@ def test_a_flipped_bit_costs_one_checkpoint_and_not_the_run(tmp_path, straight, 
     assert_equal_bits(weights, straight)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=3,
     injected="the run's real file system (tmpfs) is filled in step 3 and emptied in step 6; saves are due each 3 steps",
@@ -191,6 +188,7 @@ def reward_processes():
     return listed.stdout.splitlines()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=13,
     injected="a reward that, by sample, loops in C without releasing the interpreter, forks 64 processes that sleep, "
@@ -234,6 +232,7 @@ def test_a_hostile_reward_ends_its_own_samples_only(tmp_path, user_code, monkeyp
     assert reward_processes() == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=30,
     injected="reward processes killed in the middle of three calls of a run, so that the answers are lost; the others "
@@ -374,7 +373,7 @@ def test_a_nan_gradient_skips_its_step_and_nothing_else(tmp_path, caplog):
     seen="the batch is run again with half the tokens and the run ends within rounding of an undisturbed one; when "
     "that does not fit either, the run stops with advice",
 )
-@pytest.mark.parametrize("times", [1, 10])
+@pytest.mark.parametrize("times", runs.sample_of([1, 10], 1))
 def test_running_out_of_memory_once_costs_a_repetition(tmp_path, straight, caplog, times):
     config = runs.tiny(tmp_path / "run", **SMALL)
 
@@ -410,6 +409,7 @@ def test_running_out_of_memory_once_costs_a_repetition(tmp_path, straight, caplo
 # -- what surrounds a run ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=23,
     injected="the wall clock jumps by a year, back and forth, at every look; every fsync takes 30 ms",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import runs
 
 PLACES = (
     "between the two optimizer steps of step 4",
@@ -27,19 +26,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory):
-    """What became of each run, by the place where it was killed."""
+def reports(tmp_path_factory, fork_server, request):
+    """What became of each run, by the place where it was killed; of the places that are tested in this session."""
+    cases = [getattr(item, "callspec", None) for item in request.session.items]
+    chosen = {case.params.get("place") for case in cases if case is not None}
     program = Path(__file__).with_name("kill_training.py")
-    command = [sys.executable, str(program), str(tmp_path_factory.mktemp("killed"))]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return {report["name"]: report for report in map(json.loads, done.stdout.splitlines())}
-
-
-def test_every_place_was_tried(reports):
-    assert tuple(reports) == ("straight", *PLACES)
-    assert [reports["straight"][name] for name in ("exit_code", "step")] == [0, STEPS]
-    assert list(reports["straight"]["metrics"]) == [str(step) for step in range(1, STEPS + 1)]
+    places = [place for place in PLACES if place in chosen]
+    job = fork_server.start(program, [str(tmp_path_factory.mktemp("killed")), *places])
+    assert job.wait(600) == 0, job.stderr
+    return {report["name"]: report for report in map(json.loads, job.stdout.splitlines())}
 
 
 @pytest.mark.fault(
@@ -49,18 +44,17 @@ def test_every_place_was_tried(reports):
     seen="continued from the newest checkpoint; parameters, optimizer, random state, data order and metrics equal the "
     "uninterrupted run bit for bit; no reward process outlived the kill",
 )
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", runs.sample_of(PLACES, "after step 4, before its checkpoint"))
 def test_a_killed_run_continues_to_the_bits_of_one_that_was_left_alone(reports, place):
     straight, killed = reports["straight"], reports[place]
+    assert (straight["exit_code"], straight["step"]) == (0, STEPS)
+    assert list(straight["metrics"]) == [str(step) for step in range(1, STEPS + 1)]
     assert killed["killed"] == signal.SIGKILL
     assert killed["exit_code"] == 0, killed["log"]
     for what in ("step", "files", "ledger", "metrics"):
         assert killed[what] == straight[what], what
     assert killed["leftovers"] == []
     assert killed["orphans"] == []
-
-
-def test_the_kills_came_where_work_was_lost(reports):
-    lost = {place: reports[place]["steps_logged"] - reports[place]["checkpoint_left"] for place in PLACES}
     # Only where the new checkpoint was already in place did the kill cost nothing that had been logged.
-    assert {place for place, steps in lost.items() if steps == 0} == {"before the older checkpoint is removed"}
+    lost = killed["steps_logged"] - killed["checkpoint_left"]
+    assert (lost == 0) == (place == "before the older checkpoint is removed")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-from pathlib import Path
 
+import pair_runs
 import pytest
+import runs
 import torch
 from transformers import AutoModelForSequenceClassification
 
@@ -15,15 +15,6 @@ from areal.engine.train.model_reward import ModelReward
 from areal.infra.metrics.logger import read_metrics
 from areal.reward.isolation import AsyncRewardWrapper
 
-
-def _sibling(name):
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pair_runs, runs = _sibling("pair_runs"), _sibling("runs")
 TARGET = "areal.engine.train.model_reward:ModelReward"
 
 

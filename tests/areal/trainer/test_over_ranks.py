@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+import rank_runs as runs
 import torch
 
 from areal.api import ConfigError
 from areal.cli.main import main
-from areal.engine.archon.equality.launch import run_processes
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics.logger import read_metrics
 from areal.models import from_pretrained
@@ -24,10 +24,7 @@ from areal.trainer.configuration.source import dump_yaml
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.run import lead, run_on_rank_zero
 
-PROGRAM = Path(__file__).with_name("rank_runs.py")
-_spec = importlib.util.spec_from_file_location("rank_runs", PROGRAM)
-runs = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(runs)
+PROGRAM = Path(runs.__file__)
 DOUBLE = Path(__file__).parents[1] / "engine" / "contract" / "vllm_program.py"
 AREAL = [sys.executable, "-m", "areal"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -46,10 +43,10 @@ def assert_equal_runs(found, kinds, ways):
 
 
 @pytest.fixture(scope="module")
-def rl(tmp_path_factory):
+def rl(tmp_path_factory, fork_server):
     """An RL run that two ranks begin and one process ends; one start for the tests that look at it."""
     folder = tmp_path_factory.mktemp("rl")
-    return run_processes(str(PROGRAM), 2, [f"--folder={folder}", "--ways=ranks to one", "rl"])[0]
+    return fork_server.run_ranks(PROGRAM, 2, [f"--folder={folder}", "--ways=ranks to one", "rl"])[0]
 
 
 def test_rl_begins_over_ranks_and_ends_in_one_process_with_the_numbers_of_one(rl):
@@ -68,8 +65,8 @@ def test_a_rank_that_cannot_save_costs_that_checkpoint(rl):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", runs.MAKERS)
-def test_every_kind_of_run_has_the_numbers_of_one_process(tmp_path, kind):
-    found = run_processes(str(PROGRAM), 2, [f"--folder={tmp_path}", kind])[0]
+def test_every_kind_of_run_has_the_numbers_of_one_process(tmp_path, fork_server, kind):
+    found = fork_server.run_ranks(PROGRAM, 2, [f"--folder={tmp_path}", kind], timeout_seconds=280)[0]
     assert_equal_runs(found, [kind], runs.WAYS)
 
 
@@ -177,6 +174,7 @@ def test_a_follower_that_is_killed_costs_what_was_done_since_the_last_checkpoint
     assert_close(weights(found.run), alone(tmp_path / "alone", **changes))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=25,
     injected="SIGTERM to `areal launch` of an `areal train` over two ranks",

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import runs
 import torch
 
 from areal import models
@@ -42,7 +43,6 @@ def _load(path):
     return module
 
 
-runs = _load(Path(__file__).with_name("runs.py"))
 program = _load(ROOT / "tests/areal/engine/contract/vllm_program.py")
 
 REWARD = """
@@ -151,6 +151,7 @@ def _gone(pid):
         return True
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=5,
     injected="SIGKILL of one of two server processes in the middle of a GRPO run",

@@ -5,10 +5,10 @@ Servers that are killed, and doubles, are in test_with_servers.py: the code arou
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+import runs
 
 from areal.infra.metrics.logger import read_metrics
 from areal.trainer.ppo import PPOTrainer
@@ -17,9 +17,6 @@ from areal.trainer.session import open_session
 SGLANG_PYTHON = Path(__file__).resolve().parents[3] / ".venv-sglang/bin/python"
 STEPS = 10
 
-_spec = importlib.util.spec_from_file_location("runs", Path(__file__).with_name("runs.py"))
-runs = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(runs)
 
 REWARD = """
 def sevens(prompt, completions, prompt_ids, completion_ids, **data):
