@@ -1,6 +1,6 @@
 """Base of every configuration dataclass. Loading, overrides and provenance live in `areal.trainer.configuration`.
 
-Rules, each checked by a test: a component's config stands beside the component; every field has a default or is
+Rules, each checked by a test: a component's config is in the component's package; every field has a default or is
 required on purpose; every field is followed by a string literal that says unit, range and effect; contradictions
 between fields raise `ConfigError` from `__post_init__`; unknown keys are errors.
 """

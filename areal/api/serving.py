@@ -58,7 +58,7 @@ class ServerPool(Protocol):
         ...
 
     def start(self, listener: ServerListener) -> None:
-        """Start all servers and return; `listener` hears of each when it is up."""
+        """Start all servers and return; `listener` is notified of each when it is up."""
         ...
 
     def evict(self, server: ServerInstance, reason: str) -> None:

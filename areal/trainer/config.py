@@ -229,7 +229,7 @@ class PPOConfig(RunConfig):
 
     @property
     def adapters_travel_alone(self) -> bool:
-        """Whether servers shall be sent adapters instead of whole models."""
+        """Whether servers are sent adapters instead of whole models."""
         return self.actor.lora is not None and self.rollout.engine == "vllm" and self.weights.adapters != "merged"
 
     def _check_servers(self) -> None:

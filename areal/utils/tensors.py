@@ -29,12 +29,12 @@ def dtype_name(tensor: Tensor) -> str:
 
 
 def dtype_of(name: str) -> Any:
-    """Inverse of `dtype_name`; ValueError for a name that torch does not know."""
+    """Return the dtype of a name, the inverse of `dtype_name`; ValueError for an unknown name."""
     import torch
 
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
-        raise ValueError(f"{name!r} is no dtype of torch")
+        raise ValueError(f"{name!r} is not a dtype of torch; expected a name such as 'float32' or 'bfloat16'")
     return found
 
 

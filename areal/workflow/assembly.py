@@ -38,7 +38,7 @@ class AwaitableReward(Protocol):
     async def __call__(
         self, prompt: str, completions: str, prompt_ids: list[int], completion_ids: list[int], /, **data: Any
     ) -> float:
-        """Score one completion; raises FaultError when no score can be had."""
+        """Score one completion; raises FaultError when it cannot be scored."""
         ...
 
 

@@ -242,7 +242,7 @@ class ToolBox:
         if self._on_crash == "fault":
             message = f"tool {tool.name!r} raised {type(error).__name__}: {error}"
             raise FaultError(FaultKind.WORKFLOW_RAISED, message) from error
-        logger.warning("tool %s raised; the model is told that it failed", tool.name, exc_info=error)
+        logger.warning("tool %s raised; the model gets an error as its result", tool.name, exc_info=error)
         raise ToolError("the tool failed")
 
     def _shortened(self, output: str) -> str:

@@ -75,7 +75,7 @@ def read_model_config(model: ModelConfig) -> dict[str, Any]:
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape | str:
-    """Sizes of the decoder that a config.json describes, or a sentence saying why they cannot be told."""
+    """Sizes of the decoder that a config.json describes, or a sentence saying why they are unknown."""
     model_type = config.get("model_type")
     if model_type not in _FAMILIES:
         return f"no parameter formula for model_type {model_type!r}"

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from areal.api import Config
 
+_LIMITS = {">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", "<=": "maximum"}
+"""Sign of a limit (`areal.algorithm.blocks.number`) to its keyword in a JSON schema."""
+
 
 def markdown() -> str:
     """Every key of all kinds of run with type, default and meaning, as one page."""
@@ -94,6 +97,9 @@ def _block_schemas(blocks: dict[str, type[Config]]) -> list[dict[str, Any]]:
 def _block_schema(schema: dict[str, Any], cls: type[Config]) -> dict[str, Any]:
     schema.setdefault("properties", {})
     _add_descriptions(schema, cls)
+    for field in dataclasses.fields(cls):
+        limits = field.metadata.get("limits", {})
+        schema["properties"][field.name] |= {_LIMITS[sign]: bound for sign, bound in limits.items()}
     return schema | {"description": _summary(cls)}
 
 

@@ -1,4 +1,4 @@
-"""Can this configuration run, what does it amount to, and will it fit? Answers need the configuration and local files.
+"""Check whether a configuration can run, and report its sizes and memory, from the configuration and local files alone.
 
 `validate_run` refuses what would only fail after everything is loaded; `build_report` is `areal train --dry-run`.
 Neither imports torch. One unit throughout: *prompts*; a prompt has `group_size` samples.
@@ -92,7 +92,7 @@ def derive(config: PPOConfig | RowsConfig) -> dict[str, int | None]:
 
 
 def _processes(config: PPOConfig | RowsConfig) -> int | None:
-    """That one model is trained by; None for as many as are started."""
+    """Number of processes that train one model; None for as many as are started."""
     if config.archon is None:
         return 1
     return None if config.archon.parallel.dp_shard == REST else config.archon.parallel.world_size

@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from areal.algorithm import registry
 from areal.cli.main import COMMANDS
 from areal.trainer.config import PPOConfig, SFTConfig
+from areal.trainer.configuration.reference import json_schema
 from areal.trainer.configuration.schema import key_paths, lookup
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -50,3 +52,16 @@ def test_every_configuration_key_is_documented_where_it_stands():
     for cls in (PPOConfig, SFTConfig):
         undocumented = [key for key in key_paths(cls) if not lookup(cls, tuple(key.split("."))).doc]
         assert not undocumented
+
+
+def test_the_json_schema_describes_every_block_of_an_objective_with_its_ranges():
+    objective = json_schema("rl")["$defs"]["ObjectiveConfig"]["properties"]
+    surrogates = {
+        choice["properties"]["name"].get("const"): choice["properties"]
+        for choice in objective["surrogate"]["anyOf"]
+        if "properties" in choice
+    }
+    assert surrogates["sapo"]["tau_pos"]["exclusiveMinimum"] == 0
+    assert "temperature of the gate" in surrogates["sapo"]["tau_pos"]["description"].lower()
+    assert set(registry.SURROGATES) == set(surrogates) - {None}
+    assert objective["kl"]["anyOf"][1]["properties"]["coef"]["minimum"] == 0
