@@ -64,9 +64,7 @@ def entered(program: str, arguments: list[str]) -> tuple[Counter[str], int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="print the files, most calls first")
-    parser.add_argument(
-        "--json", action="store_true", help="print one object: count, exit_code, files"
-    )
+    parser.add_argument("--json", action="store_true", help="print one object: count, exit_code, files")
     parser.add_argument("command", nargs="*", help="a program and its arguments, after --")
     options = parser.parse_args()
     if not options.command:
