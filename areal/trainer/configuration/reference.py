@@ -107,8 +107,9 @@ def _blocks(blocks: dict[str, type[Config]]) -> Iterator[str]:
     """Lines about each block: what it does, its formula and source, its fields."""
     for name, cls in blocks.items():
         # Every block of an objective has both; `Config`, which they share with all sections, does not.
-        formula, source = (str(getattr(cls, key)).replace("|", "\\|") for key in ("formula", "source"))
-        title = f"**{name}** (`{cls.__module__}.{cls.__name__}`)" if name else f"(`{cls.__module__}.{cls.__name__}`)"
+        formula, source = (str(getattr(cls, key)) for key in ("formula", "source"))
+        path = f"`{cls.__module__}.{cls.__name__}`"
+        title = f"**{name}** ({path})" if name else path
         yield f"{title}: {_summary(cls)} `{formula}`. {source}".rstrip(". ") + "."
         yield ""
         if fields_of(cls):
