@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from areal.porting.bind.analyse import analyse, as_json
 from areal.porting.probe.subject import resolve
 
@@ -39,11 +41,13 @@ def test_a_refusal_names_all_parts_that_cannot_be_said_each_once(tmp_path: Path)
     assert all(each["detail"] for each in found["missing"])
 
 
+@pytest.mark.exhaustive
 def test_a_part_that_is_fine_is_not_blamed_for_another(tmp_path: Path) -> None:
     found = changed(tmp_path, ('nn.functional.gelu(gate, approximate="tanh") * up', "torch.sin(gate) * up.abs()"))
     assert [each["where"].split(".")[3] for each in found["missing"]] == ["ff"]
 
 
+@pytest.mark.exhaustive
 def test_dropout_that_acts_in_evaluation_is_not_ignored(tmp_path: Path) -> None:
     found = changed(
         tmp_path,

@@ -59,7 +59,8 @@ def _list(folder: str) -> str:
     return str(path)
 
 
-def test_a_family_stands_in_for_a_type_whose_code_nobody_has(capsys: pytest.CaptureFixture[str], unknown: str) -> None:
+def test_a_family_stands_in_for_a_type_whose_code_nobody_has(capsys, unknown, analysed, monkeypatch) -> None:
+    monkeypatch.setattr("areal.porting.bind.analyse.analyse", lambda subject: analysed(subject.model_type))
     found = like(capsys, unknown)
     assert (found["status"], found["model_type"], found["architecture"]) == ("unproven", "qwen9", "Qwen9ForCausalLM")
     assert found["tiny_config"]["model_type"] == "qwen9"

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,21 +14,12 @@ from areal.porting.bind.analyse import analyse, as_json
 from areal.porting.probe.subject import resolve
 
 NOVEL = Path(__file__).parents[1] / "novel"
-_REPORTS: dict[str, dict[str, Any]] = {}
+
+EVERY_KIND = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("qwen2", "mixtral", "granite", "gpt2")]
 
 
-def report(model_type: str) -> dict[str, Any]:
-    if model_type not in _REPORTS:
-        _REPORTS[model_type] = as_json(analyse(resolve(model_type)))
-    return _REPORTS[model_type]
-
-
-def uses(model_type: str) -> dict[str, dict[str, Any]]:
-    return {use["name"]: use for use in report(model_type)["fields"]}
-
-
-@pytest.mark.parametrize("model_type", ["llama", "qwen2", "mixtral", "granite", "gpt2"])
-def test_a_family_is_proven_with_an_account_of_every_field(model_type: str) -> None:
+@pytest.mark.parametrize("model_type", ["llama", *EVERY_KIND])
+def test_a_family_is_proven_with_an_account_of_every_field(model_type, report) -> None:
     found = report(model_type)
     assert found["status"] == "proven", found["missing"]
     assert all(variant["parity"] <= variant["tolerance"] for variant in found["variants"])
@@ -44,7 +34,7 @@ def test_a_family_is_proven_with_an_account_of_every_field(model_type: str) -> N
     assert found["blocks"]
 
 
-def test_slots_of_llama_are_its_fields() -> None:
+def test_slots_of_llama_are_its_fields(report) -> None:
     slots = report("llama")["slots"]
     assert slots["hidden_size"] == {"kind": "field", "name": "hidden_size"}
     assert slots["layer.attention.num_kv_heads"] == {"kind": "field", "name": "num_key_value_heads"}
@@ -55,17 +45,22 @@ def test_slots_of_llama_are_its_fields() -> None:
     assert slots["tied"] == {"kind": "field", "name": "tie_word_embeddings"}
 
 
-def test_nulls_are_filled_by_rules() -> None:
+def test_nulls_are_filled_by_rules(uses) -> None:
     found = uses("llama")
     assert found["num_key_value_heads"]["default_rule"] == {"kind": "field", "name": "num_attention_heads"}
     assert found["head_dim"]["default_rule"]["integer"] is True
+
+
+@pytest.mark.exhaustive
+def test_lists_over_layers_are_filled_by_rules(uses) -> None:
     windows = uses("qwen2")
     assert windows["layer_types"]["default_rule"]["kind"] == "per_layer"
     assert windows["layer_types"]["allowed"] == ["full_attention", "sliding_attention"]
     assert {windows[name]["status"] for name in ("use_sliding_window", "max_window_layers")} == {"used"}
 
 
-def test_scalars_of_granite_are_bound() -> None:
+@pytest.mark.exhaustive
+def test_scalars_of_granite_are_bound(report) -> None:
     slots = report("granite")["slots"]
     assert slots["embedding_multiplier"] == {"kind": "field", "name": "embedding_multiplier"}
     assert slots["layer.residual_multiplier"] == {"kind": "field", "name": "residual_multiplier"}
@@ -73,21 +68,24 @@ def test_scalars_of_granite_are_bound() -> None:
     assert slots["logit_multiplier"]["powers"] == {"logits_scaling": -1.0}
 
 
-def test_experts_of_mixtral_are_bound() -> None:
+@pytest.mark.exhaustive
+def test_experts_of_mixtral_are_bound(report) -> None:
     slots = report("mixtral")["slots"]
     assert slots["layer.feed_forward"] == {"kind": "constant", "value": "moe"}
     assert slots["layer.feed_forward.router.num_experts"]["name"] == "num_local_experts"
     assert slots["layer.feed_forward.router.top_k"]["name"] == "num_experts_per_tok"
 
 
-def test_fields_of_gpt2_have_their_own_names() -> None:
+@pytest.mark.exhaustive
+def test_fields_of_gpt2_have_their_own_names(report, uses) -> None:
     slots = report("gpt2")["slots"]
     assert slots["hidden_size"]["name"] == "n_embd"
     assert slots["positions.num_positions"]["name"] == "n_positions"
     assert "hidden_size" in uses("gpt2")["n_embd"]["aliases"]
 
 
-def test_latent_attention_of_deepseek_is_bound_with_its_sharpened_scores() -> None:
+@pytest.mark.exhaustive
+def test_latent_attention_of_deepseek_is_bound_with_its_sharpened_scores(report) -> None:
     slots = report("deepseek_v3")["slots"]
     scale = slots["layer.attention.scale"]
     assert scale["kind"] == "rotary_scaled"
@@ -98,7 +96,7 @@ def test_latent_attention_of_deepseek_is_bound_with_its_sharpened_scores() -> No
 
 
 @pytest.mark.exhaustive
-def test_groups_of_experts_that_make_no_difference_alone_are_bound() -> None:
+def test_groups_of_experts_that_make_no_difference_alone_are_bound(report, uses) -> None:
     slots = report("deepseek_v2")["slots"]
     for slot, name in (("groups", "n_group"), ("top_groups", "topk_group")):
         found = slots[f"layer.feed_forward.router.{slot}"]
@@ -131,8 +129,8 @@ def test_code_that_is_not_trusted_is_read_only(capsys: pytest.CaptureFixture[str
     assert any(line["feature"] == "config.d_model" for line in found["evidence"])
 
 
-def test_an_architecture_beyond_the_blocks_is_refused_by_name() -> None:
-    found = report("zamba2")
+def test_an_architecture_beyond_the_blocks_is_refused_by_name(report) -> None:
+    found = report("mamba")
     assert found["status"] == "unsupported"
     assert all(each["feature"] and each["where"] for each in found["missing"])
     assert not found["slots"]
@@ -144,3 +142,47 @@ def test_the_command_writes_one_object_and_names_what_is_near() -> None:
     answer = json.loads(done.stdout)
     assert (done.returncode, answer["ok"]) == (2, False)
     assert "llama" in answer["nearest"]
+
+
+@pytest.mark.exhaustive
+def test_what_the_class_of_latent_attention_computes_and_writes_out_is_accepted(report, uses) -> None:
+    fields, slots = uses("deepseek_v3"), report("deepseek_v3")["slots"]
+    assert fields["head_dim"]["default_rule"] == {"kind": "field", "name": "qk_rope_head_dim"}
+    assert (fields["head_dim"]["status"], fields["head_dim"]["allowed"]) == ("fixed", [])
+    assert fields["qk_head_dim"]["status"] == "ignored"
+    assert fields["num_key_value_heads"]["status"] == "ignored", "without effect beside every switch"
+    assert slots["layer.rotary.dim"] == {"kind": "field", "name": "qk_rope_head_dim"}
+
+
+@pytest.mark.exhaustive
+def test_a_head_size_that_the_attention_derives_becomes_a_rule(report, uses) -> None:
+    powers = {"hidden_size": 1.0, "num_attention_heads": -1.0}
+    rule = {"kind": "product", "factor": 1.0, "powers": powers, "integer": True}
+    slots = report("mixtral")["slots"]
+    assert uses("mixtral")["head_dim"]["default_rule"] == rule
+    assert slots["layer.attention.head_dim"] == {"kind": "field", "name": "head_dim"}
+    assert "null" not in json.dumps(slots["layer.attention.scale"])
+
+
+@pytest.mark.exhaustive
+def test_a_number_that_the_class_zeroes_beside_a_flag_may_be_zero(uses) -> None:
+    fields = uses("qwen2_moe")
+    assert fields["sliding_window"]["minimum"] == 0
+    assert fields["num_hidden_layers"]["minimum"] is None
+
+
+@pytest.mark.exhaustive
+def test_a_bias_that_one_kind_of_projection_never_has_follows_from_both_fields(report) -> None:
+    """Two fields of youtu do together what neither of them says alone."""
+    found = report("youtu")
+    assert found["status"] == "proven"
+    assert found["slots"]["layer.attention.query_bias"] == {
+        "kind": "when_equal",
+        "field": "q_lora_rank",
+        "value": None,
+        "then": {"kind": "constant", "value": False},
+        "otherwise": {"kind": "field", "name": "attention_bias"},
+    }
+    many = [variant for variant in found["variants"] if variant["name"].startswith("many changes")]
+    assert len(many) == 2
+    assert all(len(variant["overrides"]) > 2 and variant["parity"] <= variant["tolerance"] for variant in many)

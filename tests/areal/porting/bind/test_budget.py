@@ -71,6 +71,7 @@ def test_all_searches_together_are_limited_and_the_refusal_names_the_last() -> N
     assert caught.value.where == "third"
 
 
+@pytest.mark.exhaustive
 def test_an_analysis_that_would_look_at_too_many_configs_is_refused_naming_the_fields() -> None:
     found = analyse(installed("llama"), budget=Budget(looks=12))
     assert found.status == "unsupported"
@@ -86,6 +87,7 @@ def test_an_analysis_that_takes_too_long_is_refused_naming_where_it_was() -> Non
     assert found.missing[0]["where"]
 
 
+@pytest.mark.exhaustive
 def test_an_ordinary_family_needs_a_small_part_of_what_it_may_cost() -> None:
     budget = Budget()
     assert analyse(installed("llama"), budget=budget).status == "proven"

@@ -33,6 +33,7 @@ def test_other_classes_have_no_such_field_with_a_size(model_type):
     assert not [each for each in rotated_fields(subject, complete(subject, {})) if each.size]
 
 
+@pytest.mark.exhaustive
 def test_the_rotated_dimensions_follow_from_the_part_and_its_absence_means_all():
     report = as_json(analyse(resolve("minimax_m2"), tiny={"head_dim": 24, "rotary_dim": 12}))
     assert report["status"] == "proven"

@@ -7,16 +7,19 @@ from typing import Any
 import pytest
 
 from areal.porting.bind.accounting import SKIPPED
-from areal.porting.bind.reading import learn
+from areal.porting.bind.reading import filling_rules, learn
 from areal.porting.bind.variations import alternatives, changed
-from areal.porting.family import Constant
+from areal.porting.family import Constant, Field, Product, WhenNull
 from areal.porting.probe.subject import resolve
 from areal.porting.probe.tiny import tiny_config
 
 DEPTH = "num_hidden_layers"
 
 
-@pytest.mark.parametrize("model_type", ["llama", "qwen2", "smollm3", "afmoe", "falcon", "ministral"])
+RULES = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("llama", "smollm3", "afmoe", "ministral")]
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "falcon", *RULES])
 def test_completed_configs_are_what_the_class_makes_of_them(model_type: str) -> None:
     subject = resolve(model_type)
     base = tiny_config(subject)
@@ -65,3 +68,14 @@ def test_kinds_of_feed_forward_layers_are_tried_where_the_default_has_one() -> N
     assert set(base["mlp_layer_types"]) == {"sparse"}
     written = learn(subject, base, DEPTH, SKIPPED).annotations["mlp_layer_types"]
     assert ["dense", "sparse", "sparse", "sparse"] in alternatives(base["mlp_layer_types"], written)
+
+
+QUOTIENT = Product(1.0, (("hidden_size", 1.0), ("num_attention_heads", -1.0)), integer=True)
+
+
+def test_slots_that_fill_a_null_in_different_ways_make_no_rule() -> None:
+    agreed = {"a": WhenNull("size", QUOTIENT), "b": WhenNull("size", QUOTIENT)}
+    assert filling_rules(agreed, {}) == {"size": QUOTIENT}
+    assert filling_rules(agreed, {"size": QUOTIENT}) == {}
+    assert filling_rules({**agreed, "c": WhenNull("size", Field("hidden_size"))}, {}) == {}
+    assert filling_rules({"a": WhenNull("size", Constant(None))}, {}) == {}

@@ -1,5 +1,7 @@
 """Which configs a generated test runs again."""
 
+import pytest
+
 from areal.porting.bind.analyse import analyse
 from areal.porting.bind.reporting import STEADY
 from areal.porting.probe.subject import installed
@@ -16,6 +18,7 @@ TINY = {
 }
 
 
+@pytest.mark.exhaustive
 def test_configs_in_which_rounding_comes_near_the_tolerance_are_left_out() -> None:
     # With these sizes, one of many changes has hidden states of eight numbers: rounding takes nine tenths there.
     report = analyse(installed("olmo2"), tiny=TINY)

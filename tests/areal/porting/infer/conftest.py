@@ -30,7 +30,7 @@ SIZES = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def installed():
     """installed("llama", head_dim=24): a tiny eager instance of a type of the installed transformers."""
 
@@ -41,7 +41,7 @@ def installed():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def foreign():
     """foreign(wiring="sandwich", norms="functional"): an instance of a decoder that no library knows."""
 

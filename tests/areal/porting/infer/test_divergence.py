@@ -9,7 +9,7 @@ import pytest
 from areal.porting.infer.infer import first_divergence, infer
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def known(installed):
     instance = installed("llama")
     return instance, infer(instance)

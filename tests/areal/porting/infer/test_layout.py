@@ -105,6 +105,7 @@ def test_gpt2_is_transposed_and_its_biases_are_not(installed):
     assert all(torch.equal(read[name], weight) for name, weight in inference.weights.items())
 
 
+@pytest.mark.exhaustive
 def test_one_key_head_leaves_an_arrangement_open_that_another_config_decides(installed):
     one, several = (installed("phi3", num_key_value_heads=heads) for heads in (1, 2))
     first, second = infer(one), infer(several)

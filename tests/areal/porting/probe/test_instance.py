@@ -44,6 +44,7 @@ digest = hashlib.sha256(b"".join(t.numpy().tobytes() for t in model.state_dict()
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_another_process_makes_the_same_weights():
     code = DIGEST.format(config=LLAMA)
     here = {}
