@@ -212,7 +212,13 @@ class Accounts:
         ]
         reason = "; ".join(sorted({f"{name}={each.changes[name]!r}: {each.detail}" for each in refused}))
         if name in self.binder.restricted:
-            return self._restricted_field(name, common)
+            # Expressions read the field, but hold only for the values that were proven; refused where args cannot
+            # say so.
+            reason = self.binder.restricted[name]
+            values = self._proven(name)
+            if any(value is None or isinstance(value, list | tuple | dict) for value in values):
+                raise UnsupportedError("a choice that no config field explains", where=name, detail=reason)
+            return FieldUse(status="used", allowed=tuple(values), reason=reason, **common)
         if self._decides(name) or common["type"] == "bool":
             found: list[Any] = []
             for value in self._proven(name):
@@ -229,17 +235,6 @@ class Accounts:
         if values:
             return FieldUse(status="used", refused=tuple(values), reason=reason, **common)
         return FieldUse(status="used", reason=reason, **common)
-
-    def _restricted_field(self, name: str, common: dict[str, Any]) -> FieldUse:
-        """Return a field that expressions read, but that only holds for the values that were proven.
-
-        Raises UnsupportedError where args cannot say so.
-        """
-        reason = self.binder.restricted[name]
-        values = self._proven(name)
-        if any(value is None or isinstance(value, list | tuple | dict) for value in values):
-            raise UnsupportedError("a choice that no config field explains", where=name, detail=reason)
-        return FieldUse(status="used", allowed=tuple(values), reason=reason, **common)
 
     def _decides(self, name: str) -> bool:
         """Return whether texts of this field, or of its entries, choose between expressions: others were never seen."""

@@ -158,7 +158,19 @@ def _analyse(
         with clock.phase("report"):
             return _report(subject, binder, clock)
     except UnsupportedError as error:
-        return _unsupported(subject, base, error, clock, binder)
+        inference = None if binder is None else binder.observer.inference
+        missing = [{"feature": error.feature, "where": error.where, "detail": error.detail}]
+        return ArchitectureReport(
+            status="unsupported",
+            model_type=subject.model_type,
+            architecture=subject.architecture,
+            source=subject.source,
+            tiny_config=base,
+            spec={} if inference is None else asdict(inference.spec),
+            evidence=[] if inference is None else checklist(inference.evidence),
+            missing=missing,
+            seconds=clock.seconds,
+        )
 
 
 def as_json(report: ArchitectureReport) -> dict[str, Any]:
@@ -246,24 +258,6 @@ def _bindings(binder: Binder) -> Iterator[Evidence]:
         if outcome.kind == "unsupported":
             changes = ", ".join(f"{name}={value!r}" for name, value in outcome.changes.items())
             yield Evidence(feature=f"config {changes}", value="refused", source="parity", detail=outcome.detail)
-
-
-def _unsupported(
-    subject: Subject, base: dict[str, Any], error: UnsupportedError, clock: _Clock, binder: Binder | None
-) -> ArchitectureReport:
-    inference = None if binder is None else binder.observer.inference
-    missing = [{"feature": error.feature, "where": error.where, "detail": error.detail}]
-    return ArchitectureReport(
-        status="unsupported",
-        model_type=subject.model_type,
-        architecture=subject.architecture,
-        source=subject.source,
-        tiny_config=base,
-        spec={} if inference is None else asdict(inference.spec),
-        evidence=[] if inference is None else checklist(inference.evidence),
-        missing=missing,
-        seconds=clock.seconds,
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------- unproven

@@ -81,7 +81,21 @@ class Binder:
         """Find first expressions, from the base config alone. Raises UnsupportedError where no field holds its
         rotations."""
         self._add(self.observer.base, self.observer.values, {})
-        self._guess()
+        # Find first expressions by equal values in the base config alone: predictions that save inferences.
+        base = self.observations[0]
+        entries = look_up(self.observer.base, ROTARY_FIELD)
+        if isinstance(entries, dict):
+            layered = is_layered(entries)
+            for name, entry in entries.items() if layered else [(None, entries)]:
+                if entry is not None:
+                    self.rotary_types[name] = {str(entry.get("rope_type", "default"))}
+        samples = {slot: SlotSample(base.config, value, base.depth) for slot, value in base.values.items()}
+        self.expressions = first_guesses(samples, self._names())
+        rotary = self._rotary_fit().fit([samples[ROTARY_SLOT]])
+        if rotary is None:
+            detail = f"its values are {base.values[ROTARY_SLOT]}"
+            raise UnsupportedError("rotary settings that no field holds", where=ROTARY_SLOT, detail=detail)
+        self.expressions[ROTARY_SLOT] = rotary
 
     def predict(self, config: dict[str, Any]) -> ArchitectureSpec:
         """Return the spec of a config.json by the expressions so far. Raises EvaluationError."""
@@ -97,23 +111,6 @@ class Binder:
         self.observations.append(Observation(self._completed(config), values, changes))
 
     # -------------------------------------------------------------------------------------------------------- guessing
-
-    def _guess(self) -> None:
-        """Find first expressions by equal values in the base config alone: predictions that save inferences."""
-        base = self.observations[0]
-        entries = look_up(self.observer.base, ROTARY_FIELD)
-        if isinstance(entries, dict):
-            layered = is_layered(entries)
-            for name, entry in entries.items() if layered else [(None, entries)]:
-                if entry is not None:
-                    self.rotary_types[name] = {str(entry.get("rope_type", "default"))}
-        samples = {slot: SlotSample(base.config, value, base.depth) for slot, value in base.values.items()}
-        self.expressions = first_guesses(samples, self._names())
-        rotary = self._rotary_fit().fit([samples[ROTARY_SLOT]])
-        if rotary is None:
-            detail = f"its values are {base.values[ROTARY_SLOT]}"
-            raise UnsupportedError("rotary settings that no field holds", where=ROTARY_SLOT, detail=detail)
-        self.expressions[ROTARY_SLOT] = rotary
 
     def _names(self) -> list[str]:
         names = [

@@ -16,7 +16,7 @@ from areal.porting.probe.instance import read
 from areal.porting.records import SubjectError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from areal.porting.probe.subject import Subject
 
@@ -55,22 +55,20 @@ def rotated_fields(subject: Subject, base: Mapping[str, Any]) -> list[RotatedFie
         parts = [_part(subject, {**bare, name: dim}) for dim in _DIMS]
         written = {**bare, name: _DIMS[0], ROTARY_FIELD: {**silent, PARTIAL: 0.25}}
         if None not in parts and not same(*parts) and same(_part(subject, written), 0.25):
-            found.append(RotatedField(name, next(_sizes(subject, bare, name), None)))
+            # The field of which `name` over the field is the part, whatever their values.
+            size = None
+            for other, value in bare.items():
+                if size is None and type(value) is int and value > 1:
+                    sizes = [{**bare, name: dim, other: n} for dim in _DIMS for n in (value, 2 * value, 4 * value)]
+                    if all(same(_part(subject, each), each[name] / each[other]) for each in sizes):
+                        size = other
+            found.append(RotatedField(name, size))
     return found
 
 
 def without_rotated_fields(base: dict[str, Any], folded: list[RotatedField]) -> dict[str, Any]:
     """Return the config without them: what they mean was written into its rope_parameters when it was completed."""
     return changed(base, dict.fromkeys([each.name for each in folded if each.name in base], MISSING))
-
-
-def _sizes(subject: Subject, bare: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Yield the fields of which `name` over the field is the part, whatever their values."""
-    for other, size in bare.items():
-        if type(size) is int and size > 1:
-            configs = [{**bare, name: dim, other: number} for dim in _DIMS for number in (size, 2 * size, 4 * size)]
-            if all(same(_part(subject, config), config[name] / config[other]) for config in configs):
-                yield other
 
 
 def _part(subject: Subject, config: Mapping[str, Any]) -> float | None:

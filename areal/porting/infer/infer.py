@@ -271,7 +271,9 @@ def check_weights(instance: Instance, weights: Mapping[str, Tensor], tokens: Ten
         if (value.data_ptr(), value.numel()) in places:
             continue
         # One number may be among the weights by chance.
-        accounted = value.numel() > 1 and _contained(value.detach(), known)
+        flat = value.detach().reshape(-1).float()
+        place = torch.searchsorted(known, flat).clamp_max(known.numel() - 1)
+        accounted = value.numel() > 1 and bool((known[place] == flat).all())
         if value.is_floating_point() and value.numel() and not accounted:
             suspects[name] = value.detach()
     if not suspects:
@@ -286,12 +288,6 @@ def check_weights(instance: Instance, weights: Mapping[str, Tensor], tokens: Ten
         detail = "together they act on the logits, but are in no known part"
         raise UnsupportedError("parameters of unknown use", where=", ".join(suspects), detail=detail)
     return tuple(suspects)
-
-
-def _contained(value: Tensor, known: Tensor) -> bool:
-    flat = value.reshape(-1).float()
-    place = torch.searchsorted(known, flat).clamp_max(known.numel() - 1)
-    return bool((known[place] == flat).all())
 
 
 def _changed(instance: Instance, tensors: Mapping[str, Tensor], tokens: Tensor) -> Tensor:

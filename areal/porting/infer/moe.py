@@ -18,7 +18,6 @@ from areal.porting import reference
 from areal.porting.infer.experts import (
     SCREENED_TOKENS,
     TOLERANCE,
-    ExpertForm,
     Fit,
     Stack,
     arrangements,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from areal.porting.infer.experts import ExpertForm
     from areal.porting.infer.replay import Replay
     from areal.porting.records import LayerContext
 
@@ -215,7 +215,12 @@ def _unexplained(context: LayerContext, parts: _Parts, fit: Fit, seen: Replay, c
 
 def _assemble(context: LayerContext, parts: _Parts, fit: Fit, routing: Routing, shared: Shared) -> Inferred[MoeSpec]:
     own = _tensors(context)
-    experts = _expert_spec(context, fit.form)
+    biases = {name for name in ("gate", "up", "down") if f"{name}_bias" in fit.form.tensors}
+    if biases not in (set(), {"gate", "up", "down"} if fit.form.gated else {"up", "down"}):
+        raise UnsupportedError(
+            "experts with biases on some matrices only", where=context.name, detail=f"biases of {sorted(biases)}"
+        )
+    experts = _spec_of(fit.form)
     tensors: dict[str, Tensor] = {"router.weight": parts.matrix}
     if routing.bias is not None:
         tensors["router.bias"] = own[routing.bias].flatten()
@@ -240,23 +245,6 @@ def _assemble(context: LayerContext, parts: _Parts, fit: Fit, routing: Routing, 
     )
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     return Inferred(spec=spec, tensors=contiguous, evidence=(evidence, *routing.evidence, *shared.evidence))
-
-
-def _expert_spec(context: LayerContext, form: ExpertForm) -> MlpSpec:
-    biases = {name for name in ("gate", "up", "down") if f"{name}_bias" in form.tensors}
-    if biases not in (set(), {"gate", "up", "down"} if form.gated else {"up", "down"}):
-        raise UnsupportedError(
-            "experts with biases on some matrices only", where=context.name, detail=f"biases of {sorted(biases)}"
-        )
-    return MlpSpec(
-        gated=form.gated,
-        activation=form.activation,
-        intermediate_size=form.tensors["up_proj"].shape[1],
-        bias=bool(biases),
-        output_bias=bool(biases),
-        clamp=form.clamp,
-        up_offset=form.up_offset,
-    )
 
 
 def _judge(context: LayerContext, inferred: Inferred[MoeSpec], inputs: Tensor) -> None:
@@ -405,7 +393,11 @@ def _loose(
         for name, tensor in form.tensors.items()
         for role, _, kind in (name.partition("_"),)
     }
-    spec = MlpSpec(
+    return Inferred(spec=_spec_of(form), tensors=tensors)
+
+
+def _spec_of(form: ExpertForm) -> MlpSpec:
+    return MlpSpec(
         gated=form.gated,
         activation=form.activation,
         intermediate_size=form.tensors["up_proj"].shape[1],
@@ -414,7 +406,6 @@ def _loose(
         clamp=form.clamp,
         up_offset=form.up_offset,
     )
-    return Inferred(spec=spec, tensors=tensors)
 
 
 def _same(left: Tensor, right: Tensor) -> bool:

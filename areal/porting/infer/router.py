@@ -172,7 +172,11 @@ def _value(
         if normalize:
             expected = expected / expected.sum(1, keepdim=True)
         scale, error = _match(weights, expected)
-        tried.append(_Value(score, normalize, bias, _simple(scale, config), error))
+        # The number that was meant: 1, one of the config's, or the shortest decimal nearby.
+        near = [number for number in (1.0, *numbers_of(config)) if abs(scale - number) < 2e-5 * abs(scale)]
+        short = float(f"{scale:.4g}")
+        meant = near[0] if near else short if abs(short - scale) < 2e-5 * scale else scale
+        tried.append(_Value(score, normalize, bias, meant, error))
     accepted = [value for value in tried if value.error < TOLERANCE]
     if not accepted:
         closest = min(tried, key=lambda value: value.error)
@@ -197,12 +201,6 @@ def _match(weights: Tensor, expected: Tensor) -> tuple[float, float]:
     scale = float((weights * expected).sum() / expected.square().sum().clamp_min(1e-300))
     size = weights.abs().amax(1)
     return scale, float(((weights - scale * expected).abs().amax(1) / size).max())
-
-
-def _simple(scale: float, config: Mapping[str, Any]) -> float:
-    """Return the number that was meant: 1, one of the config's, or the shortest decimal nearby."""
-    near = [number for number in (1.0, *numbers_of(config)) if abs(scale - number) < 2e-5 * abs(scale)]
-    return near[0] if near else float(f"{scale:.4g}") if abs(float(f"{scale:.4g}") - scale) < 2e-5 * scale else scale
 
 
 def _foreign(logits: Tensor, chosen: Tensor, weights: Tensor) -> str:

@@ -62,7 +62,12 @@ def file_reads(file: Path, *, start: tuple[str, ...] = ()) -> dict[str, list[str
     these use of the library's modules on rotary embeddings, masks and layers."""
     tree = _parse(file)
     reachable = _reachable(tree, start)
-    imports = dict(_imports(tree, file))
+    # Names that the file imports from modules of transformers, with the file of that module.
+    imports: dict[str, Path] = {}
+    for node in tree.body:
+        origin = _module_file(node, file) if isinstance(node, ast.ImportFrom) else None
+        if origin is not None and isinstance(node, ast.ImportFrom):
+            imports |= {alias.asname or alias.name: origin for alias in node.names}
     reads = _reads_of(reachable, file)
     used = {node.id for definition in reachable for node in ast.walk(definition) if isinstance(node, ast.Name)}
     seen: set[tuple[Path, str]] = set()
@@ -196,14 +201,6 @@ def _reachable(tree: ast.Module, start: tuple[str, ...]) -> list[ast.stmt]:
         used = {node.id for node in ast.walk(definitions[name]) if isinstance(node, ast.Name)}
         waiting += [other for other in used if other in definitions]
     return list(dict.fromkeys(found.values()))
-
-
-def _imports(tree: ast.Module, file: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the names that a file imports from modules of transformers, with the file of that module."""
-    for node in tree.body:
-        origin = _module_file(node, file) if isinstance(node, ast.ImportFrom) else None
-        if origin is not None and isinstance(node, ast.ImportFrom):
-            yield from ((alias.asname or alias.name, origin) for alias in node.names)
 
 
 def _module_file(node: ast.ImportFrom, file: Path) -> Path | None:
