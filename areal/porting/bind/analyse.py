@@ -304,7 +304,7 @@ def like(source: str, family: str) -> ArchitectureReport:
 
     `nearest` has the fields of the config that the family does not know or would refuse. Raises LikeError where the
     source has code, so that there is nothing to guess, and where the family is not proven itself; SubjectError for a
-    source that is no model at all.
+    source that is not a model.
     """
     config = _without_code(source)
     try:

@@ -146,8 +146,8 @@ def _sample(observer: Observer, reader: ConfigReader, slot: str, changes: dict[s
 def absent_value(observer: Observer, changes: Mapping[str, Any]) -> Any:
     """Return the value of the field whose absence does the same as that value; None where none is found.
 
-    Modules usually keep what they made of it under the same name. Whether it is the value is told by the weights and
-    logits, which must be the same to the last bit: that takes a tenth of an inference.
+    Modules usually keep what they made of it under the same name. Weights and logits show whether it is the value: they
+    must be the same to the last bit. That takes a tenth of an inference.
     """
     name = next(name for name, value in changes.items() if value is MISSING)
     try:
