@@ -183,6 +183,21 @@ def split(words: Sequence[str], value_options: Sequence[str] = ("--repo", "--wai
     )
 
 
+def information(program: str, call: Call, page: Callable[[], str]) -> Report | None:
+    """Return the report of --version or --help; None for a call that asks for neither. page: makes the page of help."""
+    from tooling.cli.report import Report
+
+    if call.version:
+        from tooling.cli.toml import version
+
+        number = version()
+        return Report(command="version", changing=False, text=f"{program} {number}", data={"version": number})
+    if call.help:
+        text = page()
+        return Report(command="help", changing=False, text=text, data={"help": text})
+    return None
+
+
 class CommandModule(Protocol):
     """What a module of `commands/` offers."""
 
@@ -224,18 +239,12 @@ class Program:
 
     def run(self, words: Sequence[str]) -> Report:
         """Run one command line, and return its report. Raises ToolError."""
-        from tooling.cli.report import Report
-
         call = split(words)
-        if call.version:
-            from tooling.cli.toml import version
-
-            number = version()
-            text = f"{self.name} {number}"
-            return Report(command="version", changing=False, text=text, data={"version": number})
-        if call.help:
-            page = self.help() if call.word is None else self.parser(call.word).format_help()
-            return Report(command="help", changing=False, text=page, data={"help": page})
+        asked = information(
+            self.name, call, lambda: self.help() if call.word is None else self.parser(call.word).format_help()
+        )
+        if asked is not None:
+            return asked
         if call.word is None:
             see = f"see `{self.name} --help`"
             strange = [word.partition("=")[0] for word in before_dashes(call.rest) if word.startswith("-")]

@@ -1,10 +1,10 @@
 """What an upgrade may end with, beside the kit's errors.
 
 ToolError
-+-- ResolutionError    3  resolution   no set of versions satisfies all requirements
-+-- UpstreamError      4  upstream     a release or its source could not be had
-    +-- OfflineError   4  offline      ... because the cache lacks it and the network may not be used
-    +-- ArchiveError   4  archive      ... because the archive is damaged, forged or hostile
++-- ResolutionError    9   resolution   no set of versions satisfies all requirements
++-- UpstreamError      11  upstream     a release or its source cannot be read
+    +-- OfflineError   11  offline      ... because the cache lacks it and the network may not be used
+    +-- ArchiveError   11  archive      ... because the archive is damaged, forged or hostile
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ResolutionError(ToolError):
     """No set of versions satisfies all requirements; `details` says who requires what."""
 
-    exit_code = 3
+    exit_code = 9
     code = "resolution"
 
     def __init__(
@@ -34,7 +34,7 @@ class ResolutionError(ToolError):
 class UpstreamError(ToolError):
     """A release or its source could not be had."""
 
-    exit_code = 4
+    exit_code = 11
     code = "upstream"
 
 

@@ -39,7 +39,7 @@ LEFT_OUT = {
     "areal-new": {"--plan-out": "writes anywhere", "--trust-source": "runs foreign code", "--matrix": "runs for hours",
                   "--wait": "its default is right", "--force": "of --plan-out"},
     "areal-upgrade-deps": {"--cache": "writes anywhere", "--wait": "its default is right",
-                           "--audit-only": "that is upgrade_impact", "--summary": "its default is right"},
+                           "--summary": "its default is right"},
     "areal-audit": {"--cache": "writes anywhere", "--wait": "its default is right", "--check": "the default",
                     "--write": "that is audit_write", "--diff": "of audit_write"},
     "areal-harness": {"--wait": "its default is right", "--check": "that is harness_sync_plan"},

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tooling.cli.errors import UsageError
 from tooling.cli.toml import TOMLError, parse_toml
 from tooling.upgrade.declarations.declaration import normalised
 from tooling.upgrade.declarations.requirements import read_requirements
-from tooling.upgrade.errors import ResolutionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -46,13 +46,13 @@ class Lock:
 
 
 def read_lock(path: str, content: bytes) -> Lock:
-    """A lock of any of the known kinds. Raises ResolutionError for damaged ones."""
+    """A lock of any of the known kinds. Raises UsageError for damaged ones."""
     if path.endswith((".txt", ".in")):
         return _pins(path, content)
     try:
         document = parse_toml(content)
     except TOMLError as error:
-        raise ResolutionError(f"is no lock file: {error}", where=path, fix="make it anew") from error
+        raise UsageError(f"is not a lock file: {error}", where=path, fix="remove it, and lock again") from error
     tables = document.get("package") or document.get("packages") or []
     rows = [table for table in tables if isinstance(table, dict) and isinstance(table.get("name"), str)]
     reached = _reached(rows)

@@ -104,7 +104,7 @@ def baseline(
 
 
 def locks(policy: UpgradePolicy, root: Path, variant: str = "") -> Iterable[tuple[str, Lock]]:
-    """(variant, lock) of the lock files that exist. Raises ResolutionError for damaged ones."""
+    """(variant, lock) of the lock files that exist. Raises UsageError for damaged ones."""
     for each in policy.variants:
         if variant in {"", each.name} and each.lock and (root / each.lock).is_file():
             yield each.name, read_lock(each.lock, (root / each.lock).read_bytes())

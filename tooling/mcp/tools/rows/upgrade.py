@@ -6,8 +6,8 @@ from typing import Final
 
 from tooling.mcp.tools.records import NAME, NO_OPTION, REQUIREMENT, Tool, repeated, switch, words
 
-_UPGRADE: Final = "tooling.upgrade.cli.main:main"
-_AUDIT: Final = "tooling.upgrade.cli.audit:main"
+_UPGRADE: Final = "tooling.upgrade.__main__:main"
+_AUDIT: Final = "tooling.upgrade.commands.audit:main"
 _DIFF: Final = switch("diff", "--diff", "Show unified diffs in `plan`.")
 _OFFLINE: Final = switch("offline", "--offline", "Use no network, only what earlier runs have cached.")
 _AUDITED: Final = {
@@ -21,7 +21,7 @@ _AUDITED: Final = {
     "checklists": "array",
     "sources": "array",
 }
-_BREAKS: Final = {10: "something breaks", 11: "only warnings"}
+_BREAKS: Final = {10: "the audit found something; `worst` of each says whether it breaks"}
 
 TOOLS: Final[tuple[Tool, ...]] = (
     Tool(

@@ -1,10 +1,13 @@
 """A small project that uses two small packages, each in several releases: real git, real uv, wheels in a folder, no
-network. Commands run as users run them, in processes of their own."""
+network. Commands are called in this process; `command` makes one for a process of its own."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import gc
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -14,6 +17,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from tooling.upgrade import __main__ as upgrade
+from tooling.upgrade.commands import audit
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -188,22 +194,25 @@ class World:
     def command(self, *words: object, program: str = "") -> list[str]:
         """Command line of a program; "audit" for areal-audit."""
         if program == "audit":
-            code = "import sys; from tooling.upgrade.cli.audit import main; sys.exit(main())"
+            code = "import sys; from tooling.upgrade.commands.audit import main; sys.exit(main())"
             return [sys.executable, "-c", code, *map(str, words)]
         return [sys.executable, "-m", "tooling.upgrade", *map(str, words)]
 
     def run(self, *words: object, expect: int = 0, program: str = "", where: Path | None = None, **changes: str):
-        """What a command printed, as `CompletedProcess`; fails when it ends with another code, or with a traceback.
-        changes: of the environment."""
-        done = subprocess.run(
-            self.command(*words, program=program),
-            cwd=where or self.root,
-            env={**self.environment, **changes},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        """What a command printed, as `CompletedProcess`, called in this process; fails when it ends with another code,
+        or with a traceback. changes: of the environment."""
+        main = audit.main if program == "audit" else upgrade.main
+        output, complaint = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            for name in [name for name in os.environ if name not in self.environment]:
+                patch.delenv(name)
+            for name, value in {**self.environment, **changes}.items():
+                patch.setenv(name, value)
+            patch.chdir(where or self.root)
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(complaint):
+                code = main([str(word) for word in words])
+        gc.enable()
+        done = subprocess.CompletedProcess(list(words), code, output.getvalue(), complaint.getvalue())
         assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done

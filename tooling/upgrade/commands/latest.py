@@ -1,14 +1,11 @@
-"""`areal-upgrade-deps latest`."""
+"""Searches for each watched package the newest version that audits clean, and the first that does not."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from tooling.cli.errors import UsageError
-from tooling.cli.report import Report, aligned
-from tooling.upgrade.cli.arguments import UPGRADE
-from tooling.upgrade.cli.fields import sources
-from tooling.upgrade.cli.frame import context_of, end_progress
+from tooling.upgrade.commands.common import FINDINGS, UPGRADE, add_sources, context_of, end_progress, sources
 from tooling.upgrade.errors import UpstreamError
 
 if TYPE_CHECKING:
@@ -16,20 +13,29 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tooling.cli.errors import ToolError
+    from tooling.cli.parser import Parser
+    from tooling.cli.report import Report
     from tooling.upgrade.operations.latest import Latest
 
 
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="only these (default: all that are watched)")
+    add_sources(parser)
+
+
 def run(arguments: argparse.Namespace) -> Report:
-    """Search and report; changes nothing."""
+    """Search and report; change nothing."""
     from packaging.utils import canonicalize_name
 
+    from tooling.cli.report import Report
     from tooling.upgrade.operations.latest import latest
 
-    for word in arguments.requests:
+    for word in arguments.packages:
         if "=" in word:
             raise UsageError(f"{word!r} names a version", fix=f"write `{UPGRADE} latest PACKAGE`")
     context = context_of(arguments)
-    found = latest(context, [canonicalize_name(word) for word in arguments.requests])
+    found = latest(context, [canonicalize_name(word) for word in arguments.packages])
     end_progress()
     if not found:
         raise UsageError("no watched package is declared here", fix=f"name one: `{UPGRADE} latest PACKAGE`")
@@ -41,7 +47,7 @@ def run(arguments: argparse.Namespace) -> Report:
     return Report(
         command=f"{UPGRADE} latest",
         problem=problem,
-        exit_code=None if problem else 10 if any(one.breaking for one in found) else 0,
+        exit_code=None if problem else FINDINGS if any(one.breaking for one in found) else 0,
         changing=False,
         text=_text(found),
         data={"packages": [_object(one) for one in found], "sources": sources(context.origins())},
@@ -49,6 +55,8 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _text(found: Sequence[Latest]) -> str:
+    from tooling.cli.report import aligned
+
     rows = [("package", "now", "newest", "clean up to", "first that breaks", "why")]
     rows += [
         (one.distribution, one.current, one.newest, one.clean, one.breaking or "-", one.problem or _why(one))

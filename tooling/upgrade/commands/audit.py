@@ -1,42 +1,70 @@
-"""`areal-audit`."""
+"""Compares the checklists of watched dependencies (skills/upgrade-deps/checklists) with what the code does."""
 
 from __future__ import annotations
 
 import gc
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tooling.cli.errors import UsageError
-from tooling.cli.report import Report
+from tooling.cli.errors import UsageError, exit_codes_help
+from tooling.cli.parser import Parser, add_changing, add_common
 from tooling.cli.run import run_cli
-from tooling.upgrade.cli.arguments import AUDIT, audit_parser, parse
-from tooling.upgrade.cli.frame import apply, context_of, end_progress, half_written, repository_root, writing
+from tooling.upgrade.commands.common import (
+    FINDINGS,
+    add_sources,
+    context_of,
+    end_progress,
+    half_written,
+    repository_root,
+    write_plan,
+    writing,
+)
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+    from tooling.cli.report import Report
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.operations.checking import CheckedPackage
     from tooling.upgrade.operations.context import UpgradeContext
 
+AUDIT: Final = "areal-audit"
+EXIT_CODES: Final = (0, 1, 2, 3, 10, 11, 75, 130, 141)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit code."""
+    """Run a command line of `areal-audit`; return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = audit_parser()
-    if {"-h", "--help"} & set(words):
-        parser.print_help()
-        return 0
     gc.disable()  # one process, few cycles, very many small objects
-    return run_cli(AUDIT, words, lambda _: _run(parse(parser, words)))
+    return run_cli(AUDIT, words, lambda _: _called(words))
 
 
-def _run(arguments: argparse.Namespace) -> Report:
+def _called(words: list[str]) -> Report:
+    from tooling.cli.parser import information, split
+
+    parser = Parser(AUDIT, __doc__ or "", epilog=exit_codes_help(EXIT_CODES))
+    configure(parser)
+    add_common(parser)
+    return information(AUDIT, split(words), parser.format_help) or run(parser.read(words))
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="only these (default: all that are watched)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="report only, for CI (default)")
+    what.add_argument("--write", action="store_true", help="write what is missing or wrong; notes of people are kept")
+    add_sources(parser)
+    add_changing(parser)
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Check the checklists, and put them right with --write."""
     if not arguments.write:
         context = context_of(arguments)
-        checked = _check(context, _known(context, arguments.packages), None)
+        checked = _checked(context, arguments.packages, None)
         return _report(checked, arguments, None, half_written(context.root))
     if arguments.dry_run:
         context = context_of(arguments)
@@ -44,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> Report:
         return _report(checked, arguments, plan, half_written(context.root))
     with writing(repository_root(arguments.repo), arguments) as repository:
         checked, plan = _planned(context_of(arguments), arguments)  # read when nobody writes any more
-        apply(repository, plan)
+        write_plan(repository, plan)
     return _report(checked, arguments, plan, [])
 
 
@@ -53,13 +81,16 @@ def _planned(context: UpgradeContext, arguments: argparse.Namespace) -> tuple[tu
     from tooling.upgrade.operations.checking import write
 
     plan = Plan(context.root)
-    checked = _check(context, _known(context, arguments.packages), plan)
+    checked = _checked(context, arguments.packages, plan)
     write(checked, plan)
     return checked, plan
 
 
-def _known(context: UpgradeContext, names: Sequence[str]) -> tuple[str, ...]:
+def _checked(context: UpgradeContext, names: Sequence[str], plan: Plan | None) -> tuple[CheckedPackage, ...]:
+    """Check the packages of these names. Raises UsageError for one that is not watched."""
     from packaging.utils import canonicalize_name
+
+    from tooling.upgrade.operations.checking import check
 
     wanted = tuple(canonicalize_name(name) for name in names)
     watched = [package.distribution for package in context.policy.packages]
@@ -68,13 +99,7 @@ def _known(context: UpgradeContext, names: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(
                 f"{name} is not watched", where=name, fix=f"watched: {', '.join(watched) or 'nothing'}; see the policy"
             )
-    return wanted
-
-
-def _check(context: UpgradeContext, names: Sequence[str], plan: Plan | None) -> tuple[CheckedPackage, ...]:
-    from tooling.upgrade.operations.checking import check
-
-    checked = check(context, only=names, plan=plan)
+    checked = check(context, only=wanted, plan=plan)
     end_progress()
     return checked
 
@@ -82,12 +107,14 @@ def _check(context: UpgradeContext, names: Sequence[str], plan: Plan | None) -> 
 def _report(
     checked: Sequence[CheckedPackage], arguments: argparse.Namespace, plan: Plan | None, warnings: Sequence[str]
 ) -> Report:
+    from tooling.cli.report import Report
+
     untrue = [one for one in checked if one.drifts]
     # What was written is true now; damaged files are left, and so are those whose release could not be had.
     left = [one for one in untrue if plan is None or any(drift.what == "damaged" for drift in one.drifts) or one.unseen]
     return Report(
         command=AUDIT,
-        exit_code=10 if left else 0,
+        exit_code=FINDINGS if left else 0,
         dry_run=arguments.dry_run,
         changes=plan.changes if plan is not None else (),
         show_diff=arguments.diff,

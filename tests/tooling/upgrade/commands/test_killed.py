@@ -10,7 +10,7 @@ import pytest
 from tooling.cli.git import find_repository
 from tooling.kit.change import transaction
 from tooling.kit.change.disk import Disk
-from tooling.upgrade.cli.main import main
+from tooling.upgrade.__main__ import main
 
 WORDS = ("engine==2.0", "--fix", "--no-lock", "--wait", "30")
 
@@ -63,7 +63,7 @@ def tree_of(root):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_killed_before_any_step_of_the_write_the_next_run_finds_the_old_state(in_this_process):
     world = in_this_process
     copy = world.folder / "copy"

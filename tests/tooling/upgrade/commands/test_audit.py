@@ -50,7 +50,9 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "said"), DAMAGES)
+@pytest.mark.parametrize(
+    ("damage", "said"), [*DAMAGES[:2], *(pytest.param(*row, marks=pytest.mark.exhaustive) for row in DAMAGES[2:])]
+)
 def test_a_damaged_checklist_is_named_with_its_line_and_left_alone(world, damage, said):
     world.write(ENGINE, damage(world.read(ENGINE)))
     world.commit("damage")

@@ -1,1 +1,0 @@
-"""The command lines `areal-upgrade-deps` and `areal-audit`."""

@@ -1,0 +1,101 @@
+"""Moves dependencies to new versions and finds each place of the code that these break, without importing them.
+
+Every place that names the version is edited, the lock resolved, each use audited against the new version's source, the
+checklists and a summary written: all of it, or nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tooling.cli.errors import ToolError, UsageError
+from tooling.upgrade.commands.common import (
+    UPGRADE,
+    add_formats,
+    add_requests,
+    add_sources,
+    check_summary,
+    context_of,
+    half_written,
+    old_versions,
+    repository_root,
+    requests_of,
+    upgrade_report,
+    write_plan,
+    writing,
+)
+
+if TYPE_CHECKING:
+    import argparse
+
+    from tooling.cli.parser import Parser
+    from tooling.cli.report import Report
+    from tooling.upgrade.operations.context import UpgradeContext
+    from tooling.upgrade.operations.upgrading import Upgrade, UpgradeOptions
+
+SUMMARY: Final = "upgrade-summary.md"
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    from tooling.cli.parser import add_changing
+
+    add_requests(parser)
+    what = parser.add_argument_group("what is done")
+    what.add_argument("--fix", action="store_true", help="write the changes that are certain, proven by a second audit")
+    what.add_argument("--no-lock", dest="lock", action="store_false", help="do not resolve")
+    what.add_argument(
+        "--summary",
+        metavar="FILE",
+        default=SUMMARY,
+        help="Markdown report, inside the repository (default: %(default)s)",
+    )
+    what.add_argument("--no-summary", dest="summary", action="store_const", const="", help="write no report")
+    add_sources(parser)
+    add_formats(parser)
+    add_changing(parser)
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Plan the upgrade, and write it unless it is a dry run."""
+    from tooling.upgrade.operations.upgrading import UpgradeOptions
+
+    requests = requests_of(arguments)
+    options = UpgradeOptions(
+        requests=requests,
+        old=old_versions(arguments.old, {request.distribution for request in requests}),
+        lock=arguments.lock,
+        fix=arguments.fix,
+        offline=arguments.offline is not None,
+    )
+    if arguments.dry_run:
+        context = context_of(arguments)
+        upgrade = _planned(context, options, arguments.summary)
+        upgrade.warnings += half_written(context.root)
+    else:
+        with writing(repository_root(arguments.repo), arguments) as repository:
+            upgrade = _planned(context_of(arguments), options, arguments.summary)  # read when nobody writes any more
+            write_plan(repository, upgrade.plan)
+    return upgrade_report(upgrade, arguments, UPGRADE, changing=True)
+
+
+def _planned(context: UpgradeContext, options: UpgradeOptions, summary_path: str) -> Upgrade:
+    """Plan the upgrade; when that fails, return one that writes the summary only, with the problem."""
+    from tooling.kit.change.plan import Plan
+    from tooling.upgrade.operations.summary import summary
+    from tooling.upgrade.operations.upgrading import Upgrade, plan_upgrade
+
+    check_summary(context.root, summary_path)
+    upgrade = Upgrade(options, Plan(context.root))
+    try:
+        plan_upgrade(context, upgrade)
+    except UsageError:
+        raise
+    except ToolError as error:
+        upgrade.problem = error
+    upgrade.sources = context.origins()
+    if upgrade.problem is not None:
+        upgrade.plan = Plan(context.root)  # nothing half done: only the summary is written
+    if summary_path and upgrade.is_news:
+        upgrade.plan.write(summary_path, summary(upgrade).encode(), reason="the report of this upgrade")
+    return upgrade
