@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import os
 import re
-import subprocess
 import tomllib
 from typing import TYPE_CHECKING
 
+from tooling.cli.errors import ToolError
+from tooling.cli.git import Git
 from tooling.upgrade.declarations import commands, python_projects, requirements
 from tooling.upgrade.declarations.declaration import Declaration, Declarations
 
@@ -121,10 +122,8 @@ def repository_files(root: Path) -> list[str]:
     folders where there is no git."""
     if (root / ".git").exists():
         try:
-            command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-            listed = subprocess.run(command, cwd=root, capture_output=True, check=True, timeout=60).stdout
-            return sorted({os.fsdecode(name) for name in listed.split(b"\0") if name})
-        except (OSError, subprocess.SubprocessError):
+            return sorted(set(Git(root).listed("ls-files", "-z", "--cached", "--others", "--exclude-standard")))
+        except ToolError:
             pass  # no git program, or a folder it refuses: the walk sees the same files
     return sorted(_walk(root))
 

@@ -70,7 +70,19 @@ def fix_imports(
                         raise LeftAloneError("`import a.b` without `as`: every use would have to change with it")
                     source.put(*source.span(alias.name), finding.replacement.text)
             else:
-                _rewrite(source, statement, [_change(statement, *pair) for pair in here], exported)
+                changes = [_change(statement, *pair) for pair in here]
+                texts = {change: _alias_text(source, change, exported) for change in changes}
+                old_module = _dotted(statement.module)
+                staying = [change for change in changes if change.module == old_module]
+                leaving = [change for change in changes if change.module != old_module]
+                if len(leaving) == len(statement.names) and len({change.module for change in leaving}) == 1:
+                    # All go to one place: the statement keeps its form.
+                    source.put(*source.span(statement.module), leaving[0].module)
+                    staying, leaving = list(changes), []
+                for change in staying:
+                    source.put(*source.span(change.alias), texts[change])
+                if leaving:
+                    _split(source, statement, leaving, texts)
             outcome |= {finding: "" for _, finding in here}
             mended += [alias for alias, _ in here]
         except LeftAloneError as error:
@@ -94,23 +106,6 @@ def _change(statement: Any, alias: Any, finding: AuditFinding) -> _Change:
     if not module or not name.isidentifier():
         raise LeftAloneError(f"{finding.replacement.text!r} is not a name in a module")
     return _Change(alias, finding, module, name)
-
-
-def _rewrite(
-    source: EditableSource, statement: Any, changes: Sequence[_Change], exported: Callable[[str], bool]
-) -> None:
-    texts = {change: _alias_text(source, change, exported) for change in changes}
-    old_module = _dotted(statement.module)
-    staying = [change for change in changes if change.module == old_module]
-    leaving = [change for change in changes if change.module != old_module]
-    if len(leaving) == len(statement.names) and len({change.module for change in leaving}) == 1:
-        # All go to one place: the statement keeps its form.
-        source.put(*source.span(statement.module), leaving[0].module)
-        staying, leaving = list(changes), []
-    for change in staying:
-        source.put(*source.span(change.alias), texts[change])
-    if leaving:
-        _split(source, statement, leaving, texts)
 
 
 def _split(source: EditableSource, statement: Any, leaving: Sequence[_Change], texts: dict[_Change, str]) -> None:

@@ -89,7 +89,17 @@ def fix(
         for finding in audit.findings:
             if finding.fixable:
                 by_path.setdefault(finding.path, []).append(finding)
-    exported = _names_imported_from(context.root, by_path)
+    # For each file, the names that other files of the repository import from it
+    from tooling.upgrade.usage.checkout import Checkout
+
+    checkout = Checkout(context.root)
+    found: dict[str, set[str]] = {}
+    for importer in checkout.paths:
+        for level, module, names in checkout.imports(importer):
+            hit = checkout.find(importer, module, level) if names else None
+            if hit is not None and hit[0] in by_path and hit[0] != importer:
+                found.setdefault(hit[0], set()).update(names)
+    exported = {path: frozenset(names) for path, names in found.items()}
     fixed: dict[str, Fixed] = {}
     for path, findings in by_path.items():
         data = plan.read(path)
@@ -147,17 +157,3 @@ def _key(finding: AuditFinding) -> tuple[str, str, str, str]:
     """What a finding is, wherever edits have shifted its line. Information does not count."""
     severity = "" if finding.severity is AuditSeverity.INFO else str(finding.kind)
     return finding.path, severity, finding.symbol if severity else "", finding.parameter if severity else ""
-
-
-def _names_imported_from(root: Path, paths: Mapping[str, object]) -> dict[str, frozenset[str]]:
-    """For each file, the names that other files of the repository import from it."""
-    from tooling.upgrade.usage.checkout import Checkout
-
-    checkout = Checkout(root)
-    found: dict[str, set[str]] = {}
-    for importer in checkout.paths:
-        for level, module, names in checkout.imports(importer):
-            hit = checkout.find(importer, module, level) if names else None
-            if hit is not None and hit[0] in paths and hit[0] != importer:
-                found.setdefault(hit[0], set()).update(names)
-    return {path: frozenset(names) for path, names in found.items()}

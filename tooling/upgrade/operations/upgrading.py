@@ -82,7 +82,19 @@ def plan_upgrade(context: UpgradeContext, upgrade: Upgrade) -> None:
             _lock(context, upgrade, requests)
         except ResolutionError as error:
             upgrade.problem = error  # what the new version breaks is worth knowing all the same
-    allowed = _allowed(upgrade)
+    # The versions that the declarations will admit, for those that were edited
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    found: dict[str, SpecifierSet] = {}
+    for edit in upgrade.bump.edits if upgrade.bump else ():
+        if edit.declaration is None:
+            continue
+        text = edit.after if edit.after[:1] in "<>=!~" else f"=={edit.after}"
+        try:
+            found.setdefault(edit.request.distribution, SpecifierSet(text))
+        except InvalidSpecifier:
+            continue
+    allowed = found
     upgrade.audits = audit_moves(context, upgrade.moves, allowed=allowed)
     upgrade.warnings += [*_yanked(context), *_contradicted(context, upgrade)]
     try:
@@ -219,22 +231,6 @@ def _brought_along(context: UpgradeContext, upgrade: Upgrade) -> list[Move]:
             if watched and one_each and change.name not in asked:
                 found[change.name] = Move(change.name, change.old, change.new, f"variant {result.variant} resolves so")
     return list(found.values())
-
-
-def _allowed(upgrade: Upgrade) -> dict[str, SpecifierSet]:
-    """The versions that the declarations will admit, for those that were edited."""
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    found: dict[str, SpecifierSet] = {}
-    for edit in upgrade.bump.edits if upgrade.bump else ():
-        if edit.declaration is None:
-            continue
-        text = edit.after if edit.after[:1] in "<>=!~" else f"=={edit.after}"
-        try:
-            found.setdefault(edit.request.distribution, SpecifierSet(text))
-        except InvalidSpecifier:
-            continue
-    return found
 
 
 def _checklists(context: UpgradeContext, upgrade: Upgrade) -> None:

@@ -1,4 +1,4 @@
-"""`[tool.areal.upgrade]` of a repository's pyproject.toml.
+"""Read `[tool.areal.upgrade]` of a repository's pyproject.toml.
 
     [tool.areal.upgrade]
     exclude = ["examples"]                       # declarations there are not the project's
@@ -30,15 +30,17 @@ Everything may be left out: what is not said is inferred (`tooling.upgrade.polic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path  # noqa: TC003 - pydantic evaluates annotations of this module
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from tooling.cli.errors import UsageError
+from tooling.cli.settings import Settings, Strings, Text, read_settings, section
 from tooling.cli.suggest import did_you_mean
-from tooling.cli.toml import TOMLError, parse_toml
 from tooling.kit.change.plan import safe_path
 from tooling.upgrade.declarations.declaration import normalised
 from tooling.upgrade.declarations.find import find_declarations
-from tooling.upgrade.declarations.toml_text import scan_toml
 from tooling.upgrade.policy.infer import import_names, infer_packages, infer_variants
 from tooling.upgrade.policy.watched import (
     Family,
@@ -52,196 +54,128 @@ from tooling.upgrade.policy.watched import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from tooling.upgrade.declarations.declaration import Declarations
 
-_TABLE = ("tool", "areal", "upgrade")
-_TOP = {"exclude": list, "packages": dict, "variants": dict, "families": list, "places": list}
-_PACKAGE = {
-    "imports": list,
-    "tier": str,
-    "repository": str,
-    "tag": str,
-    "upstream_paths": list,
-    "scope": str,
-    "variants": list,
-    "range": str,
-}
-_VARIANT = {"manifests": list, "lock": str, "extras": list, "groups": list, "python": str, "platform": str}
-_FAMILY = {"packages": list, "why": str}
-_PLACE = {"package": str, "file": str, "pattern": str}
+
+def _rows(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+_Path = Annotated[Text, AfterValidator(safe_path)]
+_Paths = Annotated[tuple[_Path, ...], BeforeValidator(_rows)]
+
+
+class _PackageSettings(Settings):
+    imports: Strings = ()
+    tier: Literal["primary", "secondary"] = "primary"
+    repository: str = ""
+    tag: str = "v{version}"
+    upstream_paths: Strings = ()
+    scope: Literal["shared", "variant-only", "divergent"] = "shared"
+    variants: Strings = ()
+    range: Literal["keep", "raise"] = "keep"
+
+
+class _VariantSettings(Settings):
+    manifests: _Paths
+    lock: _Path | None = None
+    extras: Strings = ()
+    groups: Strings = ()
+    python: str = ""
+    platform: str = ""
+
+
+class _FamilySettings(Settings):
+    packages: Strings
+    why: str = ""
+
+
+class _PlaceSettings(Settings):
+    package: Text
+    file: _Path
+    pattern: Text
+
+
+class _UpgradeSettings(Settings):
+    exclude: _Paths = ()
+    packages: dict[str, _PackageSettings] = Field(default_factory=dict)
+    variants: dict[str, _VariantSettings] = Field(default_factory=dict)
+    families: Annotated[tuple[_FamilySettings, ...], BeforeValidator(_rows)] = ()
+    places: Annotated[tuple[_PlaceSettings, ...], BeforeValidator(_rows)] = ()
 
 
 def read_policy(root: Path, declarations: Declarations | None = None) -> UpgradePolicy:
-    """The policy of the repository at `root`. declarations: those of the repository, where the caller has them.
+    """Return the policy of the repository at `root`. declarations: its own, where the caller has them.
 
-    Raises UsageError that names key and line for unknown or wrongly typed settings, and for a damaged pyproject.toml.
+    Raises UsageError that names the setting for unknown or wrong ones, and for a damaged pyproject.toml.
     """
-    text, table = _read(root)
-    reader = _PolicyReader(text)
-    settings = reader.typed(table, _TABLE, _TOP) if table is not None else {}
+    settings = read_settings(_UpgradeSettings, root, "upgrade")
     if declarations is None:
         declarations = find_declarations(root)
-    variants = reader.variants(settings) or infer_variants(declarations, root)
-    packages = reader.packages(settings, variants, declarations, root)
+    variants = tuple(_variant(name, table) for name, table in settings.variants.items())
+    variants = variants or infer_variants(declarations, root)
+    if "packages" in settings.model_fields_set:
+        packages = _packages(settings, variants, declarations, root)
+    else:
+        packages = infer_packages(declarations, variants, root)
+    for index, family in enumerate(settings.families):
+        if len(family.packages) < 2:
+            fix = "list the packages that move together"
+            raise UsageError("has fewer than two packages", where=section("upgrade", "families", str(index)), fix=fix)
+    for index, place in enumerate(settings.places):
+        if place.pattern.count("{version}") != 1:
+            message = f"`pattern` is {place.pattern!r}, expected {{version}} once"
+            fix = "write {version} where the version is"
+            raise UsageError(message, where=section("upgrade", "places", str(index)), fix=fix)
     return UpgradePolicy(
-        packages=packages if "packages" in settings else infer_packages(declarations, variants, root),
+        packages=packages,
         variants=variants,
-        families=reader.families(settings),
-        followers=reader.followers(settings),
-        exclude=reader.paths(settings, "exclude", _TABLE),
-        inferred=table is None,
+        families=tuple(Family(tuple(map(normalised, each.packages)), each.why) for each in settings.families),
+        followers=tuple(FollowingPlace(normalised(each.package), each.file, each.pattern) for each in settings.places),
+        exclude=settings.exclude,
+        inferred=not settings.model_fields_set,
     )
 
 
-def _read(root: Path) -> tuple[str, dict[str, Any] | None]:
-    path = root / "pyproject.toml"
-    try:
-        content = path.read_bytes()
-        table: Any = parse_toml(content)
-    except FileNotFoundError:
-        return "", None
-    except (OSError, *TOMLError) as error:
-        raise UsageError(f"cannot be read: {error}", where="pyproject.toml", fix="correct the file") from error
-    for index, key in enumerate(_TABLE):
-        if not isinstance(table, dict):
-            name = ".".join(_TABLE[:index])
-            raise UsageError(f"`{name}` is no table", where="pyproject.toml", fix=f"write [{name}]")
-        if key not in table:
-            return content.decode(), None
-        table = table[key]
-    if not isinstance(table, dict):
-        raise UsageError("`tool.areal.upgrade` is no table", where="pyproject.toml", fix="write [tool.areal.upgrade]")
-    return content.decode(), table
+def _variant(name: str, table: _VariantSettings) -> Variant:
+    if not table.manifests:
+        fix = 'add manifests = ["pyproject.toml"]'
+        raise UsageError("names no manifests", where=section("upgrade", "variants", name), fix=fix)
+    return Variant(
+        name=name,
+        manifests=table.manifests,
+        lock=table.lock or "",
+        extras=table.extras,
+        groups=table.groups,
+        python=table.python,
+        platform=table.platform,
+    )
 
 
-class _PolicyReader:
-    """Typed access; every complaint says where."""
-
-    def __init__(self, text: str) -> None:
-        self._places = scan_toml(text) if text else None
-
-    def fail(self, message: str, path: tuple[str | int, ...], fix: str) -> UsageError:
-        line = self._places.line(path) if self._places else 0
-        key = ".".join(str(part) for part in path)
-        return UsageError(f"[{key}] {message}", where=f"pyproject.toml:{line}" if line else "pyproject.toml", fix=fix)
-
-    def typed(self, table: Any, path: tuple[str | int, ...], known: Mapping[str, type]) -> dict[str, Any]:
-        """The table, if all its keys are known and of their types."""
-        if not isinstance(table, dict):
-            raise self.fail("is no table", path, "write it as a table")
-        for key, value in table.items():
-            if key not in known:
-                fix = did_you_mean(key, known) or f"known settings: {', '.join(known)}"
-                raise self.fail("is not a setting", (*path, key), fix)
-            if not isinstance(value, known[key]):
-                found, expected = type(value).__name__, known[key].__name__
-                raise self.fail(f"is of type {found}, expected {expected}", (*path, key), "correct it")
-        return table
-
-    def texts(self, table: Mapping[str, Any], key: str, path: tuple[str | int, ...]) -> tuple[str, ...]:
-        values = table.get(key, [])
-        for index, value in enumerate(values):
-            if not isinstance(value, str) or not value:
-                raise self.fail("is no text", (*path, key, index), "list strings")
-        return tuple(values)
-
-    def paths(self, table: Mapping[str, Any], key: str, path: tuple[str | int, ...]) -> tuple[str, ...]:
-        return tuple(self.path(each, (*path, key, index)) for index, each in enumerate(self.texts(table, key, path)))
-
-    def path(self, value: str, path: tuple[str | int, ...]) -> str:
-        try:
-            return safe_path(value)
-        except UsageError as error:
-            raise self.fail(f"is {value!r}, no path inside the repository", path, "use a relative path") from error
-
-    def choice(self, table: Mapping[str, Any], key: str, path: tuple[str | int, ...], known: type[Any]) -> Any:
-        value = table.get(key)
-        if value is None:
-            return None
-        names = [str(each) for each in known]
-        if value not in names:
-            fix = did_you_mean(value, names) or f"one of {', '.join(names)}"
-            raise self.fail(f"is {value!r}", (*path, key), fix)
-        return known(value)
-
-    def variants(self, settings: Mapping[str, Any]) -> tuple[Variant, ...]:
-        found = []
-        for name, table in settings.get("variants", {}).items():
-            path = (*_TABLE, "variants", name)
-            entry = self.typed(table, path, _VARIANT)
-            manifests = self.paths(entry, "manifests", path)
-            if not manifests:
-                raise self.fail("names no manifests", path, 'add manifests = ["pyproject.toml"]')
-            lock = entry.get("lock", "")
-            found.append(
-                Variant(
-                    name=name,
-                    manifests=manifests,
-                    lock=self.path(lock, (*path, "lock")) if lock else "",
-                    extras=self.texts(entry, "extras", path),
-                    groups=self.texts(entry, "groups", path),
-                    python=entry.get("python", ""),
-                    platform=entry.get("platform", ""),
-                )
+def _packages(
+    settings: _UpgradeSettings, variants: tuple[Variant, ...], declarations: Declarations, root: Path
+) -> tuple[FocusedPackage, ...]:
+    known = [each.name for each in variants]
+    found: list[Any] = []
+    for name, table in settings.packages.items():
+        for variant in table.variants:
+            if variant not in known:
+                fix = did_you_mean(variant, known) or f"known: {', '.join(known) or 'none'}"
+                where = section("upgrade", "packages", name)
+                raise UsageError(f"`variants` names {variant!r}, which is not a variant", where=where, fix=fix)
+        distribution = normalised(name)
+        found.append(
+            FocusedPackage(
+                distribution=distribution,
+                imports=table.imports or import_names(distribution, root),
+                tier=Tier(table.tier),
+                repository=table.repository,
+                tag=table.tag,
+                upstream_paths=table.upstream_paths,
+                scope=VersionScope(table.scope),
+                variants=table.variants,
+                ranges=RangeRule(table.range),
+                declared=bool(declarations.of(distribution)),
             )
-        return tuple(found)
-
-    def packages(
-        self, settings: Mapping[str, Any], variants: tuple[Variant, ...], declarations: Declarations, root: Path
-    ) -> tuple[FocusedPackage, ...]:
-        found = []
-        for name, table in settings.get("packages", {}).items():
-            path = (*_TABLE, "packages", name)
-            entry = self.typed(table, path, _PACKAGE)
-            chosen = self.texts(entry, "variants", path)
-            self.known(chosen, [each.name for each in variants], (*path, "variants"), "variant")
-            distribution = normalised(name)
-            found.append(
-                FocusedPackage(
-                    distribution=distribution,
-                    imports=self.texts(entry, "imports", path) or import_names(distribution, root),
-                    tier=self.choice(entry, "tier", path, Tier) or Tier.PRIMARY,
-                    repository=entry.get("repository", ""),
-                    tag=entry.get("tag", "v{version}"),
-                    upstream_paths=self.texts(entry, "upstream_paths", path),
-                    scope=self.choice(entry, "scope", path, VersionScope) or VersionScope.SHARED,
-                    variants=chosen,
-                    ranges=self.choice(entry, "range", path, RangeRule) or RangeRule.KEEP,
-                    declared=bool(declarations.of(distribution)),
-                )
-            )
-        return tuple(sorted(found, key=lambda each: each.distribution))
-
-    def known(self, names: tuple[str, ...], known: list[str], path: tuple[str | int, ...], what: str) -> None:
-        for name in names:
-            if name not in known:
-                fix = did_you_mean(name, known) or f"known: {', '.join(known) or 'none'}"
-                raise self.fail(f"names {name!r}, which is no {what}", path, fix)
-
-    def families(self, settings: Mapping[str, Any]) -> tuple[Family, ...]:
-        found = []
-        for index, table in enumerate(settings.get("families", [])):
-            path = (*_TABLE, "families", index)
-            entry = self.typed(table, path, _FAMILY)
-            packages = tuple(normalised(each) for each in self.texts(entry, "packages", path))
-            if len(packages) < 2:
-                raise self.fail("has fewer than two packages", path, "list the packages that move together")
-            found.append(Family(packages, entry.get("why", "")))
-        return tuple(found)
-
-    def followers(self, settings: Mapping[str, Any]) -> tuple[FollowingPlace, ...]:
-        found = []
-        for index, table in enumerate(settings.get("places", [])):
-            path = (*_TABLE, "places", index)
-            entry = self.typed(table, path, _PLACE)
-            for key in _PLACE:
-                if not entry.get(key):
-                    raise self.fail(f"lacks `{key}`", path, f"add {key} = ...")
-            if entry["pattern"].count("{version}") != 1:
-                raise self.fail("lacks {version}, or has it twice", (*path, "pattern"), "put {version} where it stands")
-            file = self.path(entry["file"], (*path, "file"))
-            found.append(FollowingPlace(normalised(entry["package"]), file, entry["pattern"]))
-        return tuple(found)
+        )
+    return tuple(sorted(found, key=lambda each: each.distribution))

@@ -82,7 +82,15 @@ def _lines(audit: Audit, show_info: bool) -> Iterator[str]:
             yield ""
             yield f"  {path}"
             for finding in findings:
-                yield from _finding(finding)
+                yield f"    {finding.line}: {finding.severity} {finding.kind}: {finding.message}"
+                if finding.guard:
+                    yield f"        under: {finding.guard}"
+                for name, side in (("old", finding.old), ("new", finding.new)):
+                    if side.file:
+                        yield f"        {name}: {_side(side)}"
+                if finding.replacement:
+                    how = "--fix does it" if finding.fixable else "look at it first"
+                    yield f"        write: {finding.replacement.text} ({finding.replacement.why}; {how})"
     yield ""
     seconds = sum(audit.seconds.values())
     yield (
@@ -96,18 +104,6 @@ def _lines(audit: Audit, show_info: bool) -> Iterator[str]:
         yield f"    {audit.unresolved} that {audit.old_version} does not have either"
     for problem in audit.unreadable:
         yield f"    not read: {problem}"
-
-
-def _finding(finding: AuditFinding) -> Iterator[str]:
-    yield f"    {finding.line}: {finding.severity} {finding.kind}: {finding.message}"
-    if finding.guard:
-        yield f"        under: {finding.guard}"
-    for name, side in (("old", finding.old), ("new", finding.new)):
-        if side.file:
-            yield f"        {name}: {_side(side)}"
-    if finding.replacement:
-        how = "--fix does it" if finding.fixable else "look at it first"
-        yield f"        write: {finding.replacement.text} ({finding.replacement.why}; {how})"
 
 
 def _side(side: Evidence) -> str:

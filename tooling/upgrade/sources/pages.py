@@ -25,7 +25,7 @@ from packaging.version import InvalidVersion
 
 from tooling.upgrade.errors import OfflineError, UpstreamError
 from tooling.upgrade.sources.links import FileLink, without_credentials
-from tooling.upgrade.sources.transport import NetworkError, RefusedError
+from tooling.upgrade.sources.transport import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -230,7 +230,7 @@ class Pages:
             return _links(kept, distribution)
         try:
             kept = self._asked(url, kept)
-        except NetworkError as error:
+        except OfflineError as error:
             if not kept:
                 raise
             self._report(f"{error.where or without_credentials(url)} does not answer; what it said before is used")
@@ -280,7 +280,7 @@ def _whole(answer: HttpAnswer) -> bytes:
             raise UpstreamError(f"the page is larger than {_MAX_PAGE >> 20} MB", where=without_credentials(answer.url))
     expected = answer.headers.get("content-length", "")
     if expected.isdecimal() and total != int(expected):
-        raise NetworkError("the connection broke", where=without_credentials(answer.url))
+        raise OfflineError("the connection broke", where=without_credentials(answer.url))
     return b"".join(blocks)
 
 

@@ -10,11 +10,11 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.errors import ArchiveError
+from tooling.upgrade.errors import ArchiveError, OfflineError
 from tooling.upgrade.sources.archive.reading import merged
 from tooling.upgrade.sources.archive.zip import TAIL
 from tooling.upgrade.sources.links import without_credentials
-from tooling.upgrade.sources.transport import NetworkError, RefusedError
+from tooling.upgrade.sources.transport import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -117,12 +117,12 @@ def download(
     """Fetch a whole file to `target`, and check every hash that the index states; how many bytes came.
 
     first: an answer that already has the whole file, to read from. Raises ArchiveError when a hash or the length
-    differs, NetworkError when the connection keeps breaking. The target is then incomplete; its owner removes it."""
+    differs, OfflineError when the connection keeps breaking. The target is then incomplete; its owner removes it."""
     for attempt in range(3):
         try:
             with first if first is not None else transport.get(link.url) as answer:
                 return _store(answer, link, target, report)
-        except NetworkError:
+        except OfflineError:
             first = None
             if attempt == 2:
                 raise
@@ -145,7 +145,7 @@ def _store(answer: HttpAnswer, link: FileLink, target: Path, report: Callable[[s
             if total and total > RANGE_FROM and (done // _BLOCK) % 32 == 0:
                 report(f"{link.filename}: {done >> 20} of {total >> 20} MB")
     if total is not None and done != total:
-        raise NetworkError(f"the connection broke after {done} of {total} bytes", where=without_credentials(link.url))
+        raise OfflineError(f"the connection broke after {done} of {total} bytes", where=without_credentials(link.url))
     check_hashes(link, {name: machine.hexdigest() for name, machine in machines.items()})
     return done
 
@@ -166,5 +166,5 @@ def _exactly(answer: HttpAnswer, length: int, name: str) -> bytes:
         blocks.append(block)
         left -= len(block)
     if left:
-        raise NetworkError(f"the connection broke {left} bytes early", where=name)
+        raise OfflineError(f"the connection broke {left} bytes early", where=name)
     return b"".join(blocks)

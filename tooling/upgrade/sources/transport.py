@@ -37,10 +37,6 @@ _LONGEST_PAUSE = 20.0
 _USER_AGENT = "areal-upgrade-deps"
 
 
-class NetworkError(OfflineError):
-    """No answer, or none that is one. The cache may still have it."""
-
-
 class RefusedError(UpstreamError):
     """The server answered, with a refusal; `status` says which."""
 
@@ -60,11 +56,11 @@ class HttpAnswer:
         self._body = body
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes, b"" at the end. Raises NetworkError when the connection breaks."""
+        """Up to `size` bytes, b"" at the end. Raises OfflineError when the connection breaks."""
         try:
             return self._body.read(size)
         except (OSError, http.client.HTTPException) as error:
-            raise NetworkError(_words(error), where=without_credentials(self.url)) from error
+            raise OfflineError(_words(error), where=without_credentials(self.url)) from error
 
     def __enter__(self) -> HttpAnswer:
         return self
@@ -85,7 +81,7 @@ class Transport:
         self._openers: dict[bool, urllib.request.OpenerDirector] = {}
 
     def get(self, url: str, headers: Mapping[str, str] | None = None, *, method: str = "GET") -> HttpAnswer:
-        """One answer with status 200, 206 or 304. Raises RefusedError for refusals, NetworkError when nothing answers
+        """One answer with status 200, 206 or 304. Raises RefusedError for refusals, OfflineError when nothing answers
         after all retries."""
         for attempt in range(self._settings.retries + 1):
             last = attempt == self._settings.retries
@@ -102,7 +98,7 @@ class Transport:
                 wait = None
                 if last or _is_final(error):
                     fix = "check the network, the proxy and the index's address, or use --offline with what is cached"
-                    raise NetworkError(f"no answer: {_words(error)}", where=without_credentials(url), fix=fix) from None
+                    raise OfflineError(f"no answer: {_words(error)}", where=without_credentials(url), fix=fix) from None
             self._pause(min(_LONGEST_PAUSE, 0.3 * 2**attempt) if wait is None else min(_LONGEST_PAUSE, wait))
         raise AssertionError("the last attempt returns or raises")
 
@@ -117,10 +113,6 @@ class Transport:
             # Unredirected: a redirect to another host never carries it.
             request.add_unredirected_header("Authorization", authorization)
         trusted = host_of(url) in self._settings.trusted_hosts or urlsplit(url).hostname in self._settings.trusted_hosts
-        body = self._opener(trusted).open(request, timeout=self._settings.timeout)
-        return HttpAnswer(body.status, dict(body.headers.items()), body.url, body)
-
-    def _opener(self, trusted: bool) -> urllib.request.OpenerDirector:
         if trusted not in self._openers:
             proxy = self._settings.proxy
             proxies = {"http": proxy, "https": proxy} if proxy else None
@@ -135,7 +127,8 @@ class Transport:
             ):
                 opener.add_handler(handler)
             self._openers[trusted] = opener
-        return self._openers[trusted]
+        body = self._openers[trusted].open(request, timeout=self._settings.timeout)
+        return HttpAnswer(body.status, dict(body.headers.items()), body.url, body)
 
     def _context(self, trusted: bool) -> ssl.SSLContext:
         certificates = self._settings.certificates

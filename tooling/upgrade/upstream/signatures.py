@@ -48,7 +48,20 @@ class Signatures:
 
     def _signature(self, symbol: Symbol) -> Signature | Open:
         if symbol.kind is SymbolKind.CLASS:
-            return self._of_class(symbol)
+            if self.members.constructor_hook(symbol):
+                return Open(f"a metaclass decides how {symbol.dotted} is called")
+            lineage = self.members.lineage(symbol)
+            style = self.fields.style(symbol)
+            made = None if style is None else self._by_style(symbol, style)
+            for ancestor in lineage.ancestors:
+                found = self._constructor(ancestor, symbol, style, made)
+                if found is not None:
+                    return self._decorated(symbol, lineage, found)
+            if made is not None:
+                return self._decorated(symbol, lineage, made)
+            if not lineage.complete:
+                return Open(f"{symbol.dotted} may have the constructor of a base that is not part of this distribution")
+            return self._new(symbol) or Signature(())
         facts = self.definitions.facts(symbol)
         located = self.definitions.locate(symbol)
         if facts is not None and located is not None:
@@ -119,22 +132,6 @@ class Signatures:
         return Signature(tuple(_without_receiver(parameters) if located.classes else parameters))
 
     # Classes
-
-    def _of_class(self, symbol: Symbol) -> Signature | Open:
-        if self.members.constructor_hook(symbol):
-            return Open(f"a metaclass decides how {symbol.dotted} is called")
-        lineage = self.members.lineage(symbol)
-        style = self.fields.style(symbol)
-        made = None if style is None else self._by_style(symbol, style)
-        for ancestor in lineage.ancestors:
-            found = self._constructor(ancestor, symbol, style, made)
-            if found is not None:
-                return self._decorated(symbol, lineage, found)
-        if made is not None:
-            return self._decorated(symbol, lineage, made)
-        if not lineage.complete:
-            return Open(f"{symbol.dotted} may have the constructor of a base that is not part of this distribution")
-        return self._new(symbol) or Signature(())
 
     def _constructor(
         self, ancestor: Symbol | str, symbol: Symbol, style: FieldStyle | None, made: Signature | Open | None

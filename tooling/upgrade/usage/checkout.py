@@ -1,7 +1,7 @@
-"""The Python files of a repository, whose module names lead to which file, and what a file mentions by plain text.
+"""Find the Python files of a repository, which module names lead to which file, and what a file mentions by plain text.
 
-A checkout of somebody else's is only read: git is asked with its hooks and monitors switched off, and where there is no
-git a walk does the same job. Files beyond a size no person writes are left out.
+A checkout of somebody else's is only read; where there is no git a walk does the same job. Files beyond a size no
+person writes are left out.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import subprocess
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
+
+from tooling.cli.errors import ToolError
+from tooling.cli.git import Git
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -172,19 +174,13 @@ def _read(path: Path) -> bytes:
 
 
 def _from_git(root: Path) -> list[str]:
+    """List Python files as git does; none where there is no repository, or git refuses it."""
     if not any((folder / ".git").exists() for folder in (root, *root.parents)):
         return []
-    # The repository may be somebody else's: nothing that its configuration names is started.
-    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-C", os.fspath(root), "ls-files"]
-    command += ["-z", "--cached", "--others", "--exclude-standard", "--", "*.py"]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:
-        done = subprocess.run(command, capture_output=True, check=False, env=environment, timeout=120)
-    except (OSError, subprocess.TimeoutExpired):
+        return Git(root).listed("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.py")
+    except ToolError:
         return []
-    names = [os.fsdecode(name) for name in done.stdout.split(b"\0") if name] if done.returncode == 0 else []
-    return names
 
 
 def _from_walk(root: Path) -> Iterator[str]:

@@ -10,7 +10,6 @@ import pytest
 from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.change.transaction import apply_plan, transaction
 from tooling.upgrade.declarations.find import find_declarations
-from tooling.upgrade.errors import ResolutionError
 from tooling.upgrade.manifests.baseline import baseline, baselines
 from tooling.upgrade.manifests.bump import bump
 from tooling.upgrade.manifests.requests import parse_request
@@ -228,7 +227,7 @@ def test_a_lock_knows_the_baseline_best(tmp_path):
 def test_a_damaged_lock_is_said(tmp_path):
     root = repository(tmp_path, pyproject_toml=MANIFEST)
     (root / "uv.lock").write_text("version = \n")
-    with pytest.raises(ResolutionError, match="no lock file"):
+    with pytest.raises(UsageError, match="not a lock file"):
         version_of(root, "torch")
 
 

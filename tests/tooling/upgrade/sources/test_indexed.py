@@ -204,7 +204,7 @@ def test_credentials_come_from_netrc_too(server, wheel, catalogue, tmp_path, mon
 def test_an_unknown_package_is_told_with_the_nearest_name(catalogue):
     with pytest.raises(UpstreamError, match="did you mean 'transformers'") as caught:
         catalogue(known=["torch", "transformers"]).release("transformrs==5.0")
-    assert caught.value.exit_code == 4
+    assert caught.value.exit_code == 11
     assert not isinstance(caught.value, OfflineError)
 
 

@@ -123,29 +123,30 @@ class ArgumentReader:
         if visit:
             self.expressions.expression(node)
         if isinstance(node, ast.DictComp):
-            return self._filtered(node)
+            # `{key: value for key, value in known.items() if ...}`: each key may be there
+            source = node.generators[0].iter
+            if (
+                len(node.generators) != 1
+                or not isinstance(source, ast.Call)
+                or not isinstance(source.func, ast.Attribute)
+            ):
+                return None
+            known = self.known_dict(source.func.value) if source.func.attr == "items" else None
+            target = node.generators[0].target
+            if known is None or not (
+                isinstance(target, ast.Tuple)
+                and ast.dump(target.elts[0])
+                == (ast.dump(ast.Name(node.key.id, ast.Store())) if isinstance(node.key, ast.Name) else "")
+            ):
+                return None
+            tests = tuple(self.walk.test(test) + 1 for test in node.generators[0].ifs)
+            for entries in known.entries.values():
+                entries[:] = [replace(entry, conditions=(*entry.conditions, *tests)) for entry in entries]
+            return known
         if isinstance(node, ast.Name):
             known = self._local_dict(node.id)
             return known.copy() if known is not None else None
         return None
-
-    def _filtered(self, node: ast.DictComp) -> KnownDict | None:
-        """`{key: value for key, value in known.items() if ...}`: each key may be there."""
-        source = node.generators[0].iter
-        if len(node.generators) != 1 or not isinstance(source, ast.Call) or not isinstance(source.func, ast.Attribute):
-            return None
-        known = self.known_dict(source.func.value) if source.func.attr == "items" else None
-        target = node.generators[0].target
-        if known is None or not (
-            isinstance(target, ast.Tuple)
-            and ast.dump(target.elts[0])
-            == (ast.dump(ast.Name(node.key.id, ast.Store())) if isinstance(node.key, ast.Name) else "")
-        ):
-            return None
-        tests = tuple(self.walk.test(test) + 1 for test in node.generators[0].ifs)
-        for entries in known.entries.values():
-            entries[:] = [replace(entry, conditions=(*entry.conditions, *tests)) for entry in entries]
-        return known
 
     def _local_dict(self, name: str) -> KnownDict | None:
         frame = self.walk.frame

@@ -29,7 +29,16 @@ def narrowed(test: ast.expr, holds: bool) -> Iterator[tuple[str, list[ast.expr]]
             for value in test.values:
                 yield from narrowed(value, holds)
     elif isinstance(test, ast.Compare):
-        yield from _type_compare(test, holds)
+        # `type(x) is C`
+        if len(test.ops) != 1 or not isinstance(test.left, ast.Call) or len(test.left.args) != 1:
+            return
+        if not (isinstance(test.left.func, ast.Name) and test.left.func.id == "type"):
+            return
+        positive = isinstance(test.ops[0], ast.Is | ast.Eq)
+        negative = isinstance(test.ops[0], ast.IsNot | ast.NotEq)
+        key = _key(test.left.args[0])
+        if key and (positive if holds else negative):
+            yield key, [test.comparators[0]]
     elif holds and _is_isinstance(test):
         assert isinstance(test, ast.Call)
         key = _key(test.args[0])
@@ -44,19 +53,6 @@ def _is_isinstance(test: ast.expr) -> bool:
         and test.func.id == "isinstance"
         and len(test.args) == 2
     )
-
-
-def _type_compare(test: ast.Compare, holds: bool) -> Iterator[tuple[str, list[ast.expr]]]:
-    """`type(x) is C`."""
-    if len(test.ops) != 1 or not isinstance(test.left, ast.Call) or len(test.left.args) != 1:
-        return
-    if not (isinstance(test.left.func, ast.Name) and test.left.func.id == "type"):
-        return
-    positive = isinstance(test.ops[0], ast.Is | ast.Eq)
-    negative = isinstance(test.ops[0], ast.IsNot | ast.NotEq)
-    key = _key(test.left.args[0])
-    if key and (positive if holds else negative):
-        yield key, [test.comparators[0]]
 
 
 def _key(node: ast.expr) -> str:

@@ -112,7 +112,17 @@ class StatementReader:
     def assign(self, target: ast.expr, value: int, origin: ast.expr | None = None) -> None:
         """Bind a target."""
         if isinstance(target, ast.Name):
-            self._assign_name(target.id, value, origin)
+            self.walk.assigned.add(target.id)
+            known = self.arguments.known_dict(origin) if origin is not None else None
+            self.walk.bind(target.id, value, origin)
+            if known is not None and self.walk.frame.kind != "class":
+                self.walk.frame.dicts[target.id] = known
+                self.walk.frame.dict_made[target.id] = self.walk.conditions
+            if origin is not None and target.id == "__all__" and self.walk.frame.kind == "module":
+                self._exports(origin, add=False)
+            if origin is not None and target.id == "pytestmark":
+                for mark in origin.elts if isinstance(origin, ast.List | ast.Tuple) else [origin]:
+                    self.walk.frame.marks = (*self.walk.frame.marks, *self.walk.visit.skip_condition(mark))
         elif isinstance(target, ast.Attribute):
             base = self.expressions.base(target.value)
             if isinstance(target.value, ast.Name):
@@ -134,19 +144,6 @@ class StatementReader:
             self._assign_item(target, origin)
         elif isinstance(target, ast.Starred):
             self.assign(target.value, UNKNOWN)
-
-    def _assign_name(self, name: str, value: int, origin: ast.expr | None) -> None:
-        self.walk.assigned.add(name)
-        known = self.arguments.known_dict(origin) if origin is not None else None
-        self.walk.bind(name, value, origin)
-        if known is not None and self.walk.frame.kind != "class":
-            self.walk.frame.dicts[name] = known
-            self.walk.frame.dict_made[name] = self.walk.conditions
-        if origin is not None and name == "__all__" and self.walk.frame.kind == "module":
-            self._exports(origin, add=False)
-        if origin is not None and name == "pytestmark":
-            for mark in origin.elts if isinstance(origin, ast.List | ast.Tuple) else [origin]:
-                self.walk.frame.marks = (*self.walk.frame.marks, *self.walk.visit.skip_condition(mark))
 
     def _assign_item(self, target: ast.Subscript, origin: ast.expr | None) -> None:
         name = target.value.id if isinstance(target.value, ast.Name) else ""
