@@ -195,7 +195,10 @@ class _Reader:
             tests=self._text(settings, "tests"),
             register=self._flag(settings, "register"),
             symbols=self._texts(document.get("symbols"), "symbols"),
-            files={self._safe(path, "files"): self._file(path, item) for path, item in self._items("files")},
+            files={
+                self._safe(path, "files"): self._file(path, item)
+                for path, item in sorted(self._object(self._document, "files").items())
+            },
             entries=tuple(self._registry(item) for item in self._list("entries")),
             documents=tuple(self._document_line(item) for item in self._list("documents")),
         )
@@ -252,9 +255,6 @@ class _Reader:
         if not isinstance(value, dict):
             raise _refusal(self._path, f"is damaged: `{part}` is not an object")
         return value
-
-    def _items(self, part: str) -> list[tuple[str, Any]]:
-        return sorted(self._object(self._document, part).items())
 
     def _list(self, part: str) -> list[Any]:
         value = self._document.get(part)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -13,7 +15,7 @@ import pytest
 from tooling.cli.parser import split
 from tooling.kit.change.transaction import transaction
 from tooling.new.change import UnitRequest
-from tooling.new.command_line import VALUE_OPTIONS, answer
+from tooling.new.command_line import VALUE_OPTIONS, answer, main
 from tooling.new.commands.generate import plan_unit
 from tooling.new.run import apply_change
 from tooling.new.workspace import open_workspace
@@ -142,6 +144,20 @@ MODULE_TEMPLATE = "templates/rule/template/{{ package_path }}/rules/{{ snake }}.
 TEST_TEMPLATE = "templates/rule/template/{{ tests }}/test_{{ snake }}.py.jinja"
 
 
+def run_here(folder, *words, stdin=""):
+    """`areal-new WORDS` in a folder, called in this process: returncode, stdout and stderr."""
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("COLUMNS", "100")
+        patch.setattr("sys.stdin", io.StringIO(stdin))
+        code = main([*map(str, words)])
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
+
+
 class World:
     """The repository, and what a user does in it."""
 
@@ -229,6 +245,12 @@ def build_world(root: Path) -> World:
     world.git("init", "--quiet", "--initial-branch=main")
     world.commit("start")
     return world
+
+
+@pytest.fixture
+def run():
+    """Runs a command line in this process."""
+    return run_here
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
 COMMAND = [sys.executable, "-m", "tooling.new"]
 
 
-def run(folder, *words, stdin=""):
+def start(folder, *words, stdin=""):
+    """A real process; most tests call the command in this one (`run`)."""
     return subprocess.run(
         [*COMMAND, *map(str, words)],
         cwd=folder,
@@ -138,13 +139,13 @@ def test_a_question_with_the_name_of_a_common_option_names_the_template(capsys, 
 
 
 def test_help_names_every_command_kind_and_exit_code(world):
-    done = run(world.root, "--help")
+    done = start(world.root, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     for word in (*COMMANDS, "rule", "a rule on prices", *map(str, EXIT_CODES)):
         assert word in done.stdout
 
 
-def test_help_of_a_kind_shows_its_questions_as_options(world):
+def test_help_of_a_kind_shows_its_questions_as_options(world, run):
     page = run(world.root, "rule", "--help").stdout
     assert re.search(r"--style \{plain,rounded\}\s+How the result is given \(default: plain\)", page)
     assert re.search(r"--percent INT\s+How much is taken off \(default: 10\)", page)
@@ -158,7 +159,7 @@ def test_every_command_explains_itself(capsys, command):
     assert len(page.splitlines()) > 8
 
 
-def test_help_outside_a_repository_lists_the_built_in_kinds(tmp_path):
+def test_help_outside_a_repository_lists_the_built_in_kinds(tmp_path, run):
     done = run(tmp_path, "--help")
     assert done.returncode == 0
     assert "  template" in done.stdout
@@ -166,7 +167,7 @@ def test_help_outside_a_repository_lists_the_built_in_kinds(tmp_path):
 
 def test_help_survives_damaged_project_settings(world):
     world.write("pyproject.toml", "[tool.areal.new\n")
-    done = run(world.root, "--help")
+    done = start(world.root, "--help")
     assert done.returncode == 2
     assert "pyproject.toml" in done.stderr
     assert "undo" in done.stdout
@@ -184,14 +185,14 @@ def _declared_version():
 # ---------------------------------------------------------------------------------------------------- where it works
 
 
-def test_it_works_from_any_sub_directory_and_with_repo(world):
+def test_it_works_from_any_sub_directory_and_with_repo(world, run):
     folder = world.root / "shop" / "rules"
     assert run(folder, "rule", "half_off", "--no-test").returncode == 0
     assert "half_off" in run(Path("/"), "list", "--repo", folder).stdout
     assert (world.root / "shop/rules/half_off.py").is_file()
 
 
-def test_it_works_in_a_linked_work_tree_and_leaves_the_other_alone(world, tmp_path):
+def test_it_works_in_a_linked_work_tree_and_leaves_the_other_alone(world, tmp_path, run):
     linked = tmp_path / "linked"
     world.git("worktree", "add", "--quiet", str(linked))
     before = world.tree()
@@ -201,7 +202,7 @@ def test_it_works_in_a_linked_work_tree_and_leaves_the_other_alone(world, tmp_pa
     assert run(linked, "undo", "rule", "half_off").returncode == 0
 
 
-def test_outside_a_repository_it_says_so(tmp_path):
+def test_outside_a_repository_it_says_so(tmp_path, run):
     done = run(tmp_path, "template", "x")
     assert done.returncode == 2
     assert "not inside a git repository" in done.stderr
@@ -211,7 +212,7 @@ def test_outside_a_repository_it_says_so(tmp_path):
 
 
 def test_generating_says_what_was_done_and_proves_it(world):
-    done = run(world.root, "rule", "half_off", "--percent", "50")
+    done = start(world.root, "rule", "half_off", "--percent", "50")
     assert done.returncode == 0, done.stderr
     out = done.stdout
     assert re.search(r"create +shop/rules/half_off.py +the rule half off", out)
@@ -221,12 +222,12 @@ def test_generating_says_what_was_done_and_proves_it(world):
     assert "git commit -m 'feat(rules): add half-off'" in out
 
 
-def test_generate_and_undo_leave_the_tree_as_it_was(world):
+def test_generate_and_undo_leave_the_tree_as_it_was(world, run):
     before, staged = world.tree(), world.status()
     assert run(world.root, "rule", "half_off").returncode == 0
     again = run(world.root, "rule", "half_off")
     assert (again.returncode, again.stdout.splitlines()[0]) == (0, "nothing to do")
-    done = run(world.root, "undo", "rule", "half_off")
+    done = start(world.root, "undo", "rule", "half_off")
     assert done.returncode == 0, done.stderr
     assert re.search(r"delete +shop/rules/half_off.py", done.stdout)
     assert (world.tree(), world.status()) == (before, staged)
@@ -260,7 +261,7 @@ def test_no_register_leaves_the_registry_alone(capsys, world):
 # ------------------------------------------------------------------------------------------------------- dry runs
 
 
-def test_a_dry_run_writes_nothing_at_all(world):
+def test_a_dry_run_writes_nothing_at_all(world, run):
     before, state = world.tree(), sorted(map(str, (world.root / ".git").rglob("*")))
     done = run(world.root, "rule", "half_off", "--dry-run", "--diff")
     assert done.returncode == 0, done.stderr
@@ -268,7 +269,7 @@ def test_a_dry_run_writes_nothing_at_all(world):
     assert (world.tree(), sorted(map(str, (world.root / ".git").rglob("*")))) == (before, state)
 
 
-def test_the_diff_of_a_dry_run_is_what_the_real_run_does(world):
+def test_the_diff_of_a_dry_run_is_what_the_real_run_does(world, run):
     planned = json.loads(run(world.root, "rule", "half_off", "--dry-run", "--diff", "--json").stdout)
     patch = world.root.parent / "plan.patch"
     patch.write_text("".join(change["diff"] for change in planned["plan"]))
@@ -280,7 +281,7 @@ def test_the_diff_of_a_dry_run_is_what_the_real_run_does(world):
     assert world.tree() == patched
 
 
-def test_a_dry_run_can_run_the_tests_on_a_copy(world):
+def test_a_dry_run_can_run_the_tests_on_a_copy(world, run):
     before = world.tree()
     done = run(world.root, "rule", "half_off", "--dry-run", "--test", "staged")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -291,24 +292,24 @@ def test_a_dry_run_can_run_the_tests_on_a_copy(world):
 # ------------------------------------------------------------------------------------------------------ saved plans
 
 
-def test_a_saved_plan_is_applied_as_it_was_reviewed(world, tmp_path):
+def test_a_saved_plan_is_applied_as_it_was_reviewed(world, tmp_path, run):
     file = tmp_path / "plan.json"
     before = world.tree()
     saved = run(world.root, "rule", "half_off", "--plan-out", file)
     assert saved.returncode == 0, saved.stderr
     assert world.tree() == before
     assert f"areal-new apply {file}" in saved.stdout
-    done = run(world.root, "apply", file)
+    done = start(world.root, "apply", file)
     assert done.returncode == 0, done.stderr
     assert "✓ tests" in done.stdout
-    assert "half_off" in run(world.root, "list").stdout
+    assert "half_off" in start(world.root, "list").stdout
     again = run(world.root, "apply", file)
     assert (again.returncode, "nothing to do" in again.stdout) == (0, True)
     assert run(world.root, "undo", "rule", "half_off").returncode == 0
     assert world.tree() == before
 
 
-def test_a_plan_whose_ground_moved_is_refused_and_names_the_files(world, tmp_path):
+def test_a_plan_whose_ground_moved_is_refused_and_names_the_files(world, tmp_path, run):
     file = tmp_path / "plan.json"
     run(world.root, "rule", "half_off", "--plan-out", file)
     world.edit("shop/rules/registry.py", "# sorted", "# sorted by hand")
@@ -383,7 +384,7 @@ def failing(world):
     world.edit(world.test_template, "== 200.0", "== 1.0 + 200.0")
 
 
-def test_failing_tests_after_writing_keep_the_files_and_say_how_to_undo(world):
+def test_failing_tests_after_writing_keep_the_files_and_say_how_to_undo(world, run):
     failing(world)
     done = run(world.root, "rule", "half_off")
     assert done.returncode == 7
@@ -393,7 +394,7 @@ def test_failing_tests_after_writing_keep_the_files_and_say_how_to_undo(world):
     assert (world.root / "shop/rules/half_off.py").is_file()
 
 
-def test_failing_staged_tests_write_nothing(world):
+def test_failing_staged_tests_write_nothing(world, run):
     failing(world)
     world.commit()
     before = world.tree()
@@ -406,7 +407,7 @@ def test_failing_staged_tests_write_nothing(world):
 # ------------------------------------------------------------------------------------------- processes and terminals
 
 
-def test_a_lock_that_is_taken_names_its_holder(world):
+def test_a_lock_that_is_taken_names_its_holder(world, run):
     with repository_lock(find_repository(world.root), wait_seconds=0):
         done = run(world.root, "rule", "half_off", "--wait", "0")
         assert run(world.root, "rule", "half_off", "--dry-run").returncode == 0
@@ -455,7 +456,7 @@ def test_a_reader_that_leaves_early_is_no_error(world):
 
 
 def test_without_a_terminal_nothing_is_asked(world):
-    done = run(world.root, "rule", stdin="half_off\n")
+    done = start(world.root, "rule", stdin="half_off\n")
     assert done.returncode == 2
     assert not (world.root / "shop/rules/half_off.py").exists()
 
@@ -499,7 +500,7 @@ def at_terminal(folder, words, lines):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), screen.decode(errors="replace")
 
 
-def test_an_interrupted_run_stops_dry_runs_until_it_is_recovered(world):
+def test_an_interrupted_run_stops_dry_runs_until_it_is_recovered(world, run):
     before = world.tree()
     script = """
 import os, sys
@@ -521,12 +522,12 @@ with repository_lock(repository, wait_seconds=0):
     dry = run(world.root, "rule", "half_off", "--dry-run")
     assert dry.returncode == 3
     assert "areal-new recover" in dry.stderr
-    assert "interrupted run" in run(world.root, "status").stderr
+    assert "interrupted run" in start(world.root, "status").stderr
     half_done = world.tree()
     preview = run(world.root, "recover", "--dry-run")
     assert "shop/new.py: would be removed again" in preview.stdout
     assert world.tree() == half_done
-    done = run(world.root, "recover")
+    done = start(world.root, "recover")
     assert (done.returncode, "shop/new.py" in done.stdout) == (0, True)
     assert world.tree() == before
     assert "nothing to recover" in run(world.root, "recover").stdout

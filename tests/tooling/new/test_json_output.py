@@ -32,7 +32,15 @@ def checked(text, expected_code):
     return found
 
 
-def run(world, *words, expect, **options):
+def call(run, world, *words, expect):
+    """The object that a command prints, called in this process."""
+    done = run(world.root, *words, "--json")
+    assert done.returncode == expect, done.stdout + done.stderr
+    return checked(done.stdout, expect)
+
+
+def start(world, *words, expect, **options):
+    """The same of a real process."""
     done = subprocess.run(
         [*COMMAND, *map(str, words), "--json"],
         cwd=world.root,
@@ -68,7 +76,7 @@ def test_the_schema_knows_exactly_the_documented_exit_codes():
     ],
 )
 def test_the_schema_refuses_what_is_not_documented(world, change):
-    good = run(world, "list", expect=0)
+    good = start(world, "list", expect=0)
     with pytest.raises(jsonschema.ValidationError):
         VALIDATOR.validate({**good, **change})
 
@@ -77,7 +85,7 @@ def test_the_schema_refuses_what_is_not_documented(world, change):
 
 
 def test_a_generated_unit_is_reported(world):
-    found = run(world, "rule", "half_off", "--percent", "50", "--diff", expect=0)
+    found = start(world, "rule", "half_off", "--percent", "50", "--diff", expect=0)
     assert [change["path"] for change in found["plan"]] == [
         ".areal/receipts/rule/half_off.json",
         "docs/extensions.md",
@@ -152,11 +160,11 @@ def test_every_command_answers_with_one_object(world, tmp_path, capsys):
 
 
 def test_exit_1_the_disk_refuses(world):
-    run(world, "rule", "half_off", "--no-test", expect=0)
+    start(world, "rule", "half_off", "--no-test", expect=0)
     world.edit("shop/rules/registry.py", "# sorted", "# sorted" + " " * 4000)
     before = world.tree()
     limit = 2000  # bytes: enough for the lock, too little for a copy of the registry
-    found = run(
+    found = start(
         world,
         "undo",
         "rule",
@@ -192,71 +200,71 @@ def test_exit_1_a_bug_is_reported_with_its_traceback_on_stderr(world, capsys, mo
         (["undo", "rule", "x"], "usage"),
     ],
 )
-def test_exit_2_wrong_words_and_names(world, words, code):
-    found = run(world, *words, expect=2)
+def test_exit_2_wrong_words_and_names(world, words, code, run):
+    found = call(run, world, *words, expect=2)
     assert found["code"] == code
     assert found["fix"]
 
 
-def test_exit_3_a_file_is_in_the_way(world):
+def test_exit_3_a_file_is_in_the_way(world, run):
     world.write("shop/rules/half_off.py", "mine = 1\n")
-    found = run(world, "rule", "half_off", expect=3)
+    found = call(run, world, "rule", "half_off", expect=3)
     assert (found["code"], found["plan"]) == ("conflict", [])
     assert world.read("shop/rules/half_off.py") == "mine = 1\n"
 
 
-def test_exit_4_an_edited_file_is_kept_and_force_moves_it_to_a_backup(world):
-    run(world, "rule", "half_off", "--no-test", expect=0)
+def test_exit_4_an_edited_file_is_kept_and_force_moves_it_to_a_backup(world, run):
+    call(run, world, "rule", "half_off", "--no-test", expect=0)
     world.write("shop/rules/half_off.py", world.read("shop/rules/half_off.py") + "# mine\n")
-    found = run(world, "undo", "rule", "half_off", expect=4)
+    found = call(run, world, "undo", "rule", "half_off", expect=4)
     assert found["code"] == "edited"
     assert [item["path"] for item in found["kept"]] == ["shop/rules/half_off.py"]
     assert "--force" in found["fix"]
-    forced = run(world, "undo", "rule", "half_off", "--force", expect=0)
+    forced = call(run, world, "undo", "rule", "half_off", "--force", expect=0)
     assert (Path(forced["backup"]) / "shop/rules/half_off.py").read_text().endswith("# mine\n")
     assert world.status() == ""
 
 
-def test_exit_5_conflict_markers_are_left(world):
-    run(world, "rule", "half_off", "--no-test", expect=0)
+def test_exit_5_conflict_markers_are_left(world, run):
+    call(run, world, "rule", "half_off", "--no-test", expect=0)
     world.edit("shop/rules/half_off.py", "Takes 10 percent off.", "Takes a lot off.")
     world.edit(world.module_template, "Takes {{ percent }} percent off.", "Lowers by {{ percent }} percent.")
-    found = run(world, "update", "rule", "half_off", expect=5)
+    found = call(run, world, "update", "rule", "half_off", expect=5)
     assert (found["code"], found["conflicts"]) == ("merge-conflict", ["shop/rules/half_off.py"])
     assert found["applied"] is True
     assert "<<<<<<<" in world.read("shop/rules/half_off.py")
 
 
-def test_exit_6_the_line_to_paste_is_given(world):
+def test_exit_6_the_line_to_paste_is_given(world, run):
     world.edit("shop/rules/registry.py", "RULES: Final[dict[str, str]] = {", "RULES: Final = dict(**{}) | {")
     before = world.tree()
-    found = run(world, "rule", "half_off", expect=6)
+    found = call(run, world, "rule", "half_off", expect=6)
     assert found["code"] == "registry-shape"
     assert found["where"].startswith("shop/rules/registry.py")
     assert '"half_off": "shop.rules.half_off:half_off_rule",' in found["fix"]
     assert world.tree() == before
 
 
-def test_exit_7_generated_code_that_fails_the_gates_is_not_written(world):
+def test_exit_7_generated_code_that_fails_the_gates_is_not_written(world, run):
     world.edit(world.module_template, "result = price", "unused = undefined\n    result = price")
     world.commit()
     before = world.tree()
-    found = run(world, "rule", "half_off", expect=7)
+    found = call(run, world, "rule", "half_off", expect=7)
     assert found["code"] == "checks-failed"
     assert any(not check["ok"] and "undefined" in check["detail"] for check in found["checks"])
     assert world.tree() == before
 
 
-def test_exit_7_tests_that_fail_after_writing(world):
+def test_exit_7_tests_that_fail_after_writing(world, run):
     world.edit(world.test_template, "== 200.0", "== 1.0 + 200.0")
-    found = run(world, "rule", "half_off", expect=7)
+    found = call(run, world, "rule", "half_off", expect=7)
     assert (found["code"], found["applied"]) == ("checks-failed", True)
     assert next(check for check in found["checks"] if check["name"] == "tests")["ok"] is False
 
 
-def test_exit_75_another_process_is_at_work(world):
+def test_exit_75_another_process_is_at_work(world, run):
     with repository_lock(find_repository(world.root), wait_seconds=0):
-        found = run(world, "rule", "half_off", "--wait", "0", expect=75)
+        found = call(run, world, "rule", "half_off", "--wait", "0", expect=75)
     assert found["code"] == "busy"
     assert str(os.getpid()) in found["error"]
 

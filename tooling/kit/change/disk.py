@@ -42,7 +42,9 @@ class Disk:
         handle = os.open(path, flags, 0o644)
         try:
             self._observe(f"write {path}")
-            _write_all(handle, content)
+            view = memoryview(content)
+            while view:
+                view = view[os.write(handle, view) :]
             if like is not None:
                 self._observe(f"attributes {path}")
                 _imitate(handle, like)
@@ -97,12 +99,6 @@ class Disk:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-
-
-def _write_all(handle: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(handle, view) :]
 
 
 def _imitate(handle: int, like: os.stat_result) -> None:

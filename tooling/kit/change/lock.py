@@ -35,7 +35,13 @@ def repository_lock(repository: Repository, *, wait_seconds: float) -> Iterator[
     when this very process holds it), WriteError when the lock file cannot be made."""
     handle = _open(repository)
     try:
-        _acquire(handle, wait_seconds)
+        deadline = time.monotonic() + wait_seconds
+        while not _try_lock(handle):
+            if time.monotonic() >= deadline:
+                raise BusyError(
+                    f"the repository is in use by {_holder(handle)}", fix="run again when it has ended, or use --wait"
+                )
+            time.sleep(_PAUSE)
         _describe_self(handle)
         try:
             yield
@@ -56,16 +62,6 @@ def _open(repository: Repository) -> int:
         raise WriteError(
             f"the repository cannot be locked: {error.strerror}", where=os.fspath(path), fix="make it writable"
         ) from error
-
-
-def _acquire(handle: int, wait_seconds: float) -> None:
-    deadline = time.monotonic() + wait_seconds
-    while not _try_lock(handle):
-        if time.monotonic() >= deadline:
-            raise BusyError(
-                f"the repository is in use by {_holder(handle)}", fix="run again when it has ended, or use --wait"
-            )
-        time.sleep(_PAUSE)
 
 
 def _try_lock(handle: int) -> bool:

@@ -80,7 +80,10 @@ def apply_plan(repository: Repository, plan: Plan, *, observe: Observe = ignore)
         record.commit(repository, journal, changes, disk)
         _stage(repository.root, journal, changes, disk)
         _swap(repository.root, journal, disk, touched)
-        _tidy(repository.root, journal, disk)
+        # Remove folders that lost their last file, and wait until all names are on the medium
+        for folder in journal.emptied:
+            disk.remove_folder(repository.root / folder)
+        _sync(repository.root, journal, disk)
         record.close(repository, disk)
     except BaseException as error:
         _take_back(repository, journal, disk, touched, error)
@@ -160,13 +163,6 @@ def _swap(root: Path, journal: Journal, disk: Disk, touched: list[int]) -> None:
                 disk.remove(target)
             else:
                 disk.replace(journal.temporary(root, number), target)
-
-
-def _tidy(root: Path, journal: Journal, disk: Disk) -> None:
-    """Remove folders that lost their last file, and wait until all names are on the medium."""
-    for folder in journal.emptied:
-        disk.remove_folder(root / folder)
-    _sync(root, journal, disk)
 
 
 def _sync(root: Path, journal: Journal, disk: Disk) -> None:

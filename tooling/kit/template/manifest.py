@@ -153,7 +153,16 @@ def resolve(
     leaves that out. Raises UsageError naming the entry for expressions that fail and paths that leave the repository.
     """
     where = f"{manifest.name}/{FILE}"
-    files = tuple(_file(entry, context, place) for entry, place in _kept(manifest.files, "files", context, where))
+    files = tuple(
+        FileEntry(
+            path=_place(evaluate(entry["path"], context, where=place), place),
+            purpose=evaluate(entry["purpose"], context, where=place),
+            contract=evaluate(entry.get("contract", ""), context, where=place),
+            todo=_texts(entry.get("todo", ()), context, place),
+            test=entry.get("test", False),
+        )
+        for entry, place in _kept(manifest.files, "files", context, where)
+    )
     if rendered_paths is not None:
         _match(files, rendered_paths, where)
     return ResolvedManifest(
@@ -182,16 +191,6 @@ def _texts(values: Collection[str], context: Mapping[str, Any], where: str) -> t
     """Evaluated texts; empty ones are left out, so that an expression can drop its line."""
     evaluated = (evaluate(value, context, where=where) for value in values)
     return tuple(value for value in evaluated if value.strip())
-
-
-def _file(entry: Mapping[str, Any], context: Mapping[str, Any], where: str) -> FileEntry:
-    return FileEntry(
-        path=_place(evaluate(entry["path"], context, where=where), where),
-        purpose=evaluate(entry["purpose"], context, where=where),
-        contract=evaluate(entry.get("contract", ""), context, where=where),
-        todo=_texts(entry.get("todo", ()), context, where),
-        test=entry.get("test", False),
-    )
 
 
 def _registry(entry: Mapping[str, Any], context: Mapping[str, Any], where: str) -> RegistryEntry:

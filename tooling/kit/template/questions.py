@@ -40,7 +40,10 @@ def parsed(kind: str, text: str, where: str) -> Any:
     """A value of the type, from text."""
     try:
         if kind == "bool":
-            return _bool(text)
+            folded = text.strip().lower()
+            if folded not in TRUE_WORDS | FALSE_WORDS:
+                raise ValueError(text)
+            return folded in TRUE_WORDS
         if kind == "int":
             return int(text)
         if kind == "float":
@@ -51,13 +54,6 @@ def parsed(kind: str, text: str, where: str) -> Any:
     except ValueError as error:
         said = f": {error}" if kind in {"json", "yaml"} else ""
         raise UsageError(f"{text!r} is no {kind}{said}", where=where, fix=f"expected {kind}") from error
-
-
-def _bool(text: str) -> bool:
-    folded = text.strip().lower()
-    if folded not in TRUE_WORDS | FALSE_WORDS:
-        raise ValueError(text)
-    return folded in TRUE_WORDS
 
 
 def _yaml(text: str) -> Any:

@@ -135,7 +135,7 @@ def _stage(root: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
 
     with TemporaryDirectory(prefix="areal-new-", ignore_cleanup_errors=True) as temporary:
         stage = Path(temporary).resolve()
-        folders = sorted({"", *(parent for path in files for parent in _parents(path))})
+        folders = sorted({"", *(folder.as_posix() for path in files for folder in PurePosixPath(path).parents[:-1])})
         imported = set(_imported_words(files))
         for folder in folders:
             (stage / folder).mkdir(parents=True, exist_ok=True)
@@ -149,10 +149,6 @@ def _stage(root: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
             (stage / path).unlink(missing_ok=True)  # a link to the file as it is now
             (stage / path).write_bytes(content)
         yield stage
-
-
-def _parents(path: str) -> list[str]:
-    return [parent.as_posix() for parent in PurePosixPath(path).parents if parent.as_posix() != "."]
 
 
 def _imported_words(files: Mapping[str, bytes]) -> frozenset[str]:
@@ -398,7 +394,8 @@ def _render_copy(
         _copy_template(sources, configuration, copy)
         with _mistakes_of(folder, copy), _no_programs(Path(stage, "no-programs")):
             _run_copier(copy, output, data)
-        return _collect(output)
+        paths = sorted(path for path in output.rglob("*") if path.is_symlink() or path.is_file())
+        return {safe_path(path.relative_to(output).as_posix()): path.read_bytes() for path in paths}
 
 
 def _copy_template(sources: Mapping[str, Path], configuration: Mapping[str, Any], copy: Path) -> None:
@@ -471,8 +468,3 @@ def _template_line(error: BaseException, folder: Path, copy: Path) -> str:
             where = f"{folder / source.relative_to(copy)}:{trace.tb_lineno}"
         trace = trace.tb_next
     return where
-
-
-def _collect(output: Path) -> dict[str, bytes]:
-    paths = sorted(path for path in output.rglob("*") if path.is_symlink() or path.is_file())
-    return {safe_path(path.relative_to(output).as_posix()): path.read_bytes() for path in paths}

@@ -147,7 +147,8 @@ def _inspected(change: Change, kind: str) -> dict[str, Any]:
         )
     change.warnings += _warnings(report)
     change.next_steps.append("make sure that the licence of the rows allows to commit the packaged ones")
-    return _answers(report["mapping"], excerpt, origin=_plain_name(path.name))
+    # Characters with a meaning in Python or Markdown become "_": the name goes into a docstring
+    return _answers(report["mapping"], excerpt, origin=re.sub(r"[^A-Za-z0-9 ._()-]", "_", path.name)[:_MAX_NAME])
 
 
 def _inspect(change: Change, path: Path, kind: str) -> dict[str, Any]:
@@ -248,11 +249,6 @@ def _printable_column(name: str) -> str:
             fix=f"rename it: letters, digits, and '_ .:/-' between them, at most {_MAX_COLUMN} characters",
         )
     return name
-
-
-def _plain_name(name: str) -> str:
-    """The name of a file for a docstring; characters with a meaning in Python or Markdown become "_"."""
-    return re.sub(r"[^A-Za-z0-9 ._()-]", "_", name)[:_MAX_NAME]
 
 
 def _example(row: Mapping[str, Any]) -> list[str]:

@@ -95,7 +95,13 @@ class ModelCode:
         block = self._block_function()
         parts = [block, *self._rotary_functions()]
         if "_attention(" in block:
-            parts.append(self._function("_attention", f"return {self._attention()}", self._attention_type()))
+            parts.append(
+                self._function(
+                    "_attention",
+                    f"return {self._attention()}",
+                    "LatentAttention" if self._kind("layer.attention") == "latent" else "SelfAttention",
+                )
+            )
         if "_feed_forward(" in block:
             parts.append(self._feed_forward_function())
         return parts
@@ -259,9 +265,6 @@ class ModelCode:
         return f"def {name}({parameters}) -> {returns}:\n    {body}\n"
 
     # --------------------------------------------------------------------------------------------------- attention
-
-    def _attention_type(self) -> str:
-        return "LatentAttention" if self._kind("layer.attention") == "latent" else "SelfAttention"
 
     def _attention(self) -> str:
         return self._latent_attention() if self._kind("layer.attention") == "latent" else self._self_attention()

@@ -95,7 +95,10 @@ class Writer:
         if kind in ("power", "rotary_scaled"):
             return self._scaled(node)
         if kind == "when_null":
-            return self._when_null(node)
+            value = self._value(node["field"])
+            if not value.nullable:
+                return value.text, _ATOM
+            return f"{value.text} if {value.text} is not None else {self.expression(node['otherwise'])}", _CHOICE
         if kind in _CHOICES:
             return self._choice(self._condition_of(node), node)
         raise malformed(f"an expression of kind {kind!r}")
@@ -147,12 +150,6 @@ class Writer:
         if choice["kind"] == "when_equal":
             return self._comparison(choice["field"], choice["value"])
         return self._condition(choice["condition"])
-
-    def _when_null(self, node: Mapping[str, Any]) -> _Text:
-        value = self._value(node["field"])
-        if not value.nullable:
-            return value.text, _ATOM
-        return f"{value.text} if {value.text} is not None else {self.expression(node['otherwise'])}", _CHOICE
 
     def _sum(self, terms: Sequence[Mapping[str, Any]]) -> _Text:
         text = ""

@@ -45,7 +45,13 @@ def family(report: Mapping[str, Any], names: Names, root: Path) -> dict[str, Any
     """The pieces, as JSON values. root: of the repository. Raises UsageError for what cannot be written."""
     plans = plan_fields(report, root)
     arguments = Arguments(report, plans)
-    model = _model(arguments, FAMILY)
+    writer = ModelCode(arguments, FAMILY)
+    keywords = writer.decoder_keywords()
+    mark = "\x00"  # the two parts are looked at together: a norm may stand in both
+    code = with_norm_function(mark.join(["\n".join(keywords), "\n\n".join(writer.functions())]), FAMILY)
+    head, _, functions = code.partition(mark)
+    imports = imports_of(code + "\nDecoderModel")
+    model = {"imports": imports, "keywords": head.split("\n"), "functions": functions.rstrip("\n")}
     rows, shared = table(report["layout"])
     title = family_title(report, names)
     summary = describe(report["slots"], {use["name"]: use.get("default") for use in report["fields"]})
@@ -64,7 +70,9 @@ def family(report: Mapping[str, Any], names: Names, root: Path) -> dict[str, Any
         "splits": [
             [name, split]
             for name, split in tensor_parallel(
-                report["layout"], report["slots"], untied=_may_be_untied(report["slots"])
+                report["layout"],
+                report["slots"],
+                untied=bool(report["slots"]["tied"] != {"kind": "constant", "value": True}),
             ).items()
         ],
         "tests": checks(report, plans),
@@ -131,20 +139,6 @@ def _attributes(arguments: Arguments) -> list[dict[str, Any]]:
     return found
 
 
-def _model(arguments: Arguments, pascal: str) -> dict[str, Any]:
-    writer = ModelCode(arguments, pascal)
-    keywords = writer.decoder_keywords()
-    mark = "\x00"  # the two parts are looked at together: a norm may stand in both
-    code = with_norm_function(mark.join(["\n".join(keywords), "\n\n".join(writer.functions())]), pascal)
-    head, _, functions = code.partition(mark)
-    imports = imports_of(code + "\nDecoderModel")
-    return {"imports": imports, "keywords": head.split("\n"), "functions": functions.rstrip("\n")}
-
-
-def _may_be_untied(slots: Mapping[str, Any]) -> bool:
-    return bool(slots["tied"] != {"kind": "constant", "value": True})
-
-
 def _set(names: list[str]) -> str:
     return f"{{{', '.join(literal(name) for name in sorted(names))}}}" if names else ""
 
@@ -208,7 +202,7 @@ def tensor_parallel(
     names = {_module(parameter_name(name)) for entry in layout for name in entry["ours"]}
     names |= {"lm_head"} if untied else set()
     names |= {f"layers.*.{name}" for name in _possible(slots)}
-    found = {name: split for name in sorted(names) if (split := _split(name))}
+    found = {name: split for name in sorted(names) if (split := next(_endings(name), ""))}
     return found if untied else {name: split for name, split in found.items() if name != "lm_head"}
 
 
@@ -271,25 +265,19 @@ def _shared_alternatives(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]
     found: dict[str, str] = {}
     for text in dict.fromkeys(texts):
         if texts.count(text) > 1:
-            name = "_".join(_last(name).removesuffix("_proj").upper() for name in owners[text]["ours"])
+            name = "_".join(
+                parameter_name(name).rpartition(".")[2].removesuffix("_proj").upper() for name in owners[text]["ours"]
+            )
             while f"_{name}" in found:
                 name += "_"
             found[f"_{name}"] = text
     return found
 
 
-def _last(name: str) -> str:
-    return parameter_name(name).rpartition(".")[2]
-
-
 def _module(name: str) -> str:
     for suffix in (".weight", ".bias"):
         name = name.removesuffix(suffix)
     return name
-
-
-def _split(name: str) -> str:
-    return next(_endings(name), "")
 
 
 def _endings(name: str) -> Iterator[str]:

@@ -123,7 +123,7 @@ def plan_fields(report: Mapping[str, Any], root: Path) -> FieldPlans:
     kept: list[FieldPlan] = []
     for use in uses:
         name = use["name"]
-        if not _is_kept(use, canonical) or _is_rotary(name) or name in SHARED:
+        if not _is_kept(use, canonical) or (name.partition(".")[0] in ROTARY_FIELDS) or name in SHARED:
             continue
         attribute = canonical.get(name) or _free(attribute_name(name), taken)
         taken.add(attribute)
@@ -187,10 +187,6 @@ def _canonical_attributes(slots: Mapping[str, Any], uses: list[dict[str, Any]]) 
 def _is_kept(use: Mapping[str, Any], canonical: Mapping[str, str]) -> bool:
     name = use["name"]
     return use["status"] == "used" or (canonical.get(name) == "max_position_embeddings" and use["status"] == "ignored")
-
-
-def _is_rotary(name: str) -> bool:
-    return name.partition(".")[0] in ROTARY_FIELDS
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -321,7 +317,9 @@ def reading(plan: FieldPlan, locals_: Mapping[str, Any], owner: str) -> str:
     reader = {"int": "integer", "float": "number", "bool": "flag", "str": "text"}[plan.type]
     if plan.type == "int" and plan.minimum != 1:
         arguments.append(f"minimum={plan.minimum}")
-    if plan.type == "float" and _may_be_negative(use):
+    if plan.type == "float" and any(
+        isinstance(value, int | float) and value <= 0 for value in (use.get("default"), use.get("example"))
+    ):
         arguments.append('above=float("-inf")')
     if plan.type != "bool":
         allowed = [value for value in plan.allowed if value is not None]
@@ -349,10 +347,6 @@ def _list_reading(plan: FieldPlan, name: str, owner: str, write: Any, num_layers
         # A number that divides may be null or zero beside a list that makes it needless.
         arguments.append(f"None if {owner}.has({name}) else {filled}" if divides else filled)
     return f"{owner}.per_layer({', '.join(arguments)}, allowed={tuple_literal(plan.allowed)})"
-
-
-def _may_be_negative(use: Mapping[str, Any]) -> bool:
-    return any(isinstance(value, int | float) and value <= 0 for value in (use.get("default"), use.get("example")))
 
 
 def dependencies(plan: FieldPlan) -> list[str]:

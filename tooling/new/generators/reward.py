@@ -56,14 +56,19 @@ def prepare(change: Change) -> dict[str, Any]:
     read, warnings = _examples(request, style)
     answers: dict[str, Any] = {"examples": [example.to_answer() for example in read]} if read else {}
     if read:
-        answers["max_examples"] = _limit(request.options)
+        text = request.options.get("max-examples", str(DEFAULT_EXAMPLES))
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MAX_EXAMPLES:
+            raise UsageError(
+                f"{text!r} is not a number of rows", where="--max-examples", fix=f"use 1 to {_MAX_EXAMPLES}"
+            )
+        answers["max_examples"] = int(text)
         answers["examples_file"] = _shown_name(request.options["from-examples"])
     if style == "regex":
         answers |= _regex(change, read)
     elif style == "composite":
         assert change.names is not None
         weights, more = checked_parts(str(request.answers.get("parts", "")), change.root, change.names.key)
-        answers["weights"] = [[_quoted(name), repr(weight)] for name, weight in weights.items()]
+        answers["weights"] = [[json.dumps(name), repr(weight)] for name, weight in weights.items()]
         warnings += more
     elif style == "llm_judge":
         answers["rubric_lines"] = text_pieces(str(request.answers.get("rubric", DEFAULT_RUBRIC)).strip())
@@ -113,21 +118,10 @@ def _examples(request: UnitRequest, style: str) -> tuple[list[Example], list[str
     return (read if style == "composite" else [replace(one, prompt="question") for one in read]), warnings
 
 
-def _limit(options: Mapping[str, str]) -> int:
-    text = options.get("max-examples", str(DEFAULT_EXAMPLES))
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MAX_EXAMPLES:
-        raise UsageError(f"{text!r} is not a number of rows", where="--max-examples", fix=f"use 1 to {_MAX_EXAMPLES}")
-    return int(text)
-
-
 def _shown_name(file: str) -> str:
     """The file's name for a comment: no folders, no characters that end or disguise a line."""
     name = Path(file).name
     return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in name)[:60]
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text)
 
 
 # ---------------------------------------------------------------------------------------------------------- patterns
@@ -252,7 +246,11 @@ def checked_parts(text: str, root: Path, own: str) -> tuple[dict[str, float], li
     Raises UsageError for anything that is not a list of known rewards with weights.
     """
     parts = _parsed(text)
-    frameworks, projects = _frameworks_rewards(root), _projects_rewards(root)
+    # The table of a project of its own, by name
+    frameworks, projects = (
+        _frameworks_rewards(root),
+        _table(read_inside(root, f"{read_settings(root).package_path}/{_REGISTRY}") or b""),
+    )
     known = {**projects, **frameworks}
     weights: dict[str, float] = {}
     warnings: list[str] = []
@@ -260,7 +258,11 @@ def checked_parts(text: str, root: Path, own: str) -> tuple[dict[str, float], li
         if name == own or known.get(name, name).endswith(f":{own}_reward"):
             raise UsageError(f"{name!r} is the reward itself", where=_WHERE, fix="leave it out")
         if _NAME.fullmatch(name):
-            _refuse_unknown(name, known)
+            if name not in known:
+                fix = (
+                    did_you_mean(name, known) or f"registered are: {', '.join(sorted(known)) or 'none'}; or give a path"
+                )
+                raise UsageError(f"no reward {name!r} is registered", where=_WHERE, fix=fix)
         elif not _PATH.fullmatch(name) or len(name) > _MAX_PART:
             raise UsageError(
                 f"{name!r} is neither a name nor a path",
@@ -284,11 +286,6 @@ def _frameworks_rewards(root: Path) -> dict[str, str]:
         places = [Path(place, _REGISTRY) for place in (found and found.submodule_search_locations) or ()]
         source = next((place.read_bytes() for place in places if place.is_file()), b"")
     return _table(source)
-
-
-def _projects_rewards(root: Path) -> dict[str, str]:
-    """The table of a project of its own, by name."""
-    return _table(read_inside(root, f"{read_settings(root).package_path}/{_REGISTRY}") or b"")
 
 
 def _parsed(text: str) -> dict[str, float]:
@@ -321,12 +318,6 @@ def _weight(name: str, given: object) -> float:
             f"part {name!r} has weight {given!r}, expected a number other than 0", where=_WHERE, fix="write name=weight"
         )
     return weight
-
-
-def _refuse_unknown(name: str, known: dict[str, str]) -> None:
-    if name not in known:
-        fix = did_you_mean(name, known) or f"registered are: {', '.join(sorted(known)) or 'none'}; or give a path"
-        raise UsageError(f"no reward {name!r} is registered", where=_WHERE, fix=fix)
 
 
 def _checked_path(path: str, root: Path) -> bool:
