@@ -77,8 +77,11 @@ def test_the_dry_run_shows_the_whole_command_and_writes_nothing(config, tmp_path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["rollout.engine=embedded"], "uses no vLLM servers; set kind=rl and rollout.engine=vllm"),
-        (["vllm.python=no/such/python"], "there is no such interpreter|no interpreter at"),
+        (
+            ["rollout.engine=embedded"],
+            "uses no vLLM servers, and this starts no others; set kind=rl and rollout.engine=vllm",
+        ),
+        (["vllm.python=no/such/python"], "no/such/python', which does not exist: run `bash"),
         (["servers.dtype=float16"], "servers.dtype"),
     ],
 )

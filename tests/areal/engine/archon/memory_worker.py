@@ -1,6 +1,7 @@
 """One rank of the memory tests: the second one may map only so much memory, and its allocator then really fails."""
 
 import argparse
+import ctypes
 import json
 import logging
 import resource
@@ -23,6 +24,7 @@ from areal.models import from_config
 from areal.models.parallel import ParallelDims
 
 BUDGET = 1024
+M_ARENA_MAX = -8
 WIDE = {**CONFIGS["dense"], "intermediate_size": 4096, "max_position_embeddings": 2048}
 
 
@@ -158,6 +160,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    # glibc gives threads arenas of 64 MB of address space when they first ask for memory; in the middle of a step that
+    # took the room that halved micro-batches had left.
+    ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     batch = batch_of(64, 32)
     with connected("cpu", timeout_seconds=60):
         results = {name: halves({name: 2}, batch) for name in ("dp_shard", "tp")}

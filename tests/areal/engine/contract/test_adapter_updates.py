@@ -210,6 +210,7 @@ def test_a_whole_checkpoint_in_between_and_adapters_again(adapted, tmp_path):
         version = adapted.update(4)
 
 
+@pytest.mark.exhaustive  # a server that comes later: tests/areal/engine/server/test_adapters.py
 def test_a_server_that_was_killed_gets_the_base_and_the_present_adapters(adapted):
     version = adapted.engine.version
     starts = adapted.engine.stats()["starts"]

@@ -7,9 +7,7 @@ The servers are doubles of vLLM's API, started and killed here as a person would
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -33,7 +31,8 @@ pytestmark = pytest.mark.timeout(180)
 class Machine:
     """Somebody else's servers: started, killed and started again by hand."""
 
-    def __init__(self, folder, count):
+    def __init__(self, folder, count, server):
+        self.server = server
         self.folder, self.model = folder, engines.build_model()
         engines.write_config(folder / "model", self.model)
         self.ports = [free_port() for _ in range(count)]
@@ -45,18 +44,14 @@ class Machine:
         return tuple(f"http://127.0.0.1:{port}" for port in self.ports)
 
     def start(self, index, *, model="model", wait=True):
-        variables = {**os.environ, "PYTHONPATH": str(engines.ROOT), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(DOUBLE), "vllm", str(self.folder / model), str(self.ports[index])]
-        self.processes[index] = subprocess.Popen(command, env=variables)
+        self.processes[index] = self.server.start(DOUBLE, ["vllm", str(self.folder / model), str(self.ports[index])])
         deadline = time.monotonic() + 60
         while wait and not is_healthy(self.addresses[index], 1.0):
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
     def kill(self, index):
-        process = self.processes.pop(index)
-        process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        self.processes.pop(index).kill()
 
     def engine(
         self, owner="one", *, poll_seconds=0.1, health_seconds=5.0, patience_seconds=1.0, carrier=None, **options
@@ -92,9 +87,9 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path):
+def machine(tmp_path, fork_server):
     """Two addresses; nothing is started yet."""
-    machine = Machine(tmp_path, 2)
+    machine = Machine(tmp_path, 2, fork_server)
     yield machine
     machine.close()
 

@@ -238,6 +238,7 @@ def test_options_of_the_program_are_its_own(tmp_path):
     assert done.stdout.startswith("start 0: all ranks ended well")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.fault(
