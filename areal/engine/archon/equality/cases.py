@@ -102,7 +102,7 @@ class Case:
     few_rows: bool = False
     """Fewer groups than ranks, so that some ranks have nothing to compute."""
     tier: Literal["quick", "full"] = "full"
-    """quick: in every run of the tests."""
+    """quick: in every run of the tests, which have one case for each way of splitting."""
 
     @property
     def is_foreign(self) -> bool:
@@ -156,14 +156,14 @@ def _adapters(kind: Kind, *, options: dict[str, Any] | None = None, **rest: Any)
 _MUON: Final = {"optimizer": "muon"}
 _CASES: Final[list[Case]] = [
     # Two processes: every dimension alone.
-    _case("dense", dp_shard=2, quick=True),
+    _case("dense", dp_shard=2),
     _case("dense", dp_shard=2, few_rows=True, quick=True),
     _case("dense", dp_replicate=2, quick=True),
-    _case("dense", tp=2, quick=True),
+    _case("dense", tp=2),
     _case("dense", tp=2, options={"sequence_parallel": True}, quick=True),
     _case("dense", cp=2, quick=True),
     _case("tied", dp_shard=2),
-    _case("tied", tp=2, quick=True),
+    _case("tied", tp=2),
     _case("tied", tp=2, options={"sequence_parallel": True}),
     _case("tied", cp=2),
     _case("mixture", dp_shard=2),
@@ -177,17 +177,17 @@ _CASES: Final[list[Case]] = [
     _case("latent", tp=2, quick=True),
     _case("latent", tp=2, options={"sequence_parallel": True}),
     _case("latent", cp=2),
-    _case("latent", dp_shard=2, ep=2, quick=True),
+    _case("latent", dp_shard=2, ep=2),
     _case("dense", dp_shard=2, is_critic=True),
     _case("dense", tp=2, options={"sequence_parallel": True}, is_critic=True),
     _case("dense", dp_shard=2, options={"gradient_checkpointing": True}),
     _case("mixture", dp_shard=2, ep=2, options={"gradient_checkpointing": True}),
     _case("dense", dp_shard=2, options={"keep_groups": False, "reshard_after_forward": False}),
-    _case("dense", pp=2, quick=True),
+    _case("dense", pp=2),
     _case("dense", pp=2, options={"pp_schedule": "GPipe", "gradient_checkpointing": True}),
     _case("mixture", pp=2, few_rows=True),
     _case("latent", pp=2),
-    _case("dense", pp=2, layers=4, options={"pp_schedule": "Interleaved1F1B"}, quick=True),
+    _case("dense", pp=2, layers=4, options={"pp_schedule": "Interleaved1F1B"}),
     _case("dense", pp=2, layers=4, options={"pp_schedule": "InterleavedZeroBubble"}),
     _case("dense", pp=2, layers=5, options={"pp_schedule": "ZBVZeroBubble"}, quick=True),
     _case("tied", pp=2, quick=True),
@@ -200,12 +200,12 @@ _CASES: Final[list[Case]] = [
     _case("tied", pp=2, layers=4, options={"pp_schedule": "ZBVZeroBubble"}, is_critic=True),
     _case("transformers gpt2", dp_shard=2, quick=True),
     _case("transformers gpt2", dp_replicate=2, few_rows=True),
-    _case("transformers llama", dp_shard=2, options={"gradient_checkpointing": True}, quick=True),
+    _case("transformers llama", dp_shard=2, options={"gradient_checkpointing": True}),
     _case("transformers llama", dp_shard=2, few_rows=True, options={"keep_groups": False}),
     _case("transformers llama", dp_shard=2, is_critic=True),
-    _case("transformers mixtral", dp_shard=2, quick=True),
+    _case("transformers mixtral", dp_shard=2),
     _case("transformers mixtral", dp_shard=2, few_rows=True),
-    _adapters("dense", dp_shard=2, quick=True),
+    _adapters("dense", dp_shard=2),
     _adapters("dense", tp=2, quick=True),
     _adapters("dense", tp=2, options={"sequence_parallel": True, "gradient_checkpointing": True}),
     _adapters("dense", dp_shard=2, is_critic=True),
@@ -214,7 +214,7 @@ _CASES: Final[list[Case]] = [
     _adapters("tied", tp=2),
     _adapters("mixture", dp_shard=2, ep=2),
     _adapters("latent", tp=2),
-    _adapters("transformers gpt2", dp_shard=2, quick=True),
+    _adapters("transformers gpt2", dp_shard=2),
     _adapters("transformers llama", dp_shard=2, few_rows=True, options={"gradient_checkpointing": True}),
     # Four processes: the pairs that matter, and all together.
     _case("dense", dp_shard=2, tp=2, quick=True),
@@ -260,7 +260,7 @@ _CASES: Final[list[Case]] = [
     _adapters("mixture", dp_shard=2, tp=2, ep=4),
     _adapters("latent", dp_shard=2, tp=2),
     # Optimizers: matrices that no rank has, experts that one has, and those that all have.
-    _case("dense", dp_shard=2, options=_MUON, quick=True),
+    _case("dense", dp_shard=2, options=_MUON),
     _case("dense", tp=2, options=_MUON | {"sequence_parallel": True}),
     _case("dense", dp_replicate=2, options=_MUON),
     _case("dense", pp=2, options=_MUON),
@@ -272,7 +272,7 @@ _CASES: Final[list[Case]] = [
     _case("mixture", tp=2, options=_MUON),
     _case("latent", dp_shard=2, ep=2, options=_MUON),
     _case("dense", dp_shard=2, options={"optimizer": "sgd"}),
-    _case("mixture", dp_shard=2, ep=2, options={"optimizer": "sgd", "offload_optimizer": True}, quick=True),
+    _case("mixture", dp_shard=2, ep=2, options={"optimizer": "sgd", "offload_optimizer": True}),
     _case("dense", dp_shard=2, options={"offload_optimizer": True}),
     _case("dense", dp_shard=2, tp=2, options=_MUON | {"offload_optimizer": True}),
     _case("dense", dp_replicate=2, dp_shard=2, options=_MUON),

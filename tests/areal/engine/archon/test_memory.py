@@ -17,9 +17,11 @@ from areal.models.parallel.plan import ParallelPlan
 
 
 @pytest.fixture(scope="module")
-def found(fork_server):
-    """What two gloo processes saw."""
-    return fork_server.run_ranks(str(Path(__file__).with_name("memory_worker.py")), 2, [], timeout_seconds=200)[0]
+def found(fork_server, request):
+    """What two gloo processes saw, in the cases of those tests that were asked for."""
+    own = [item for item in request.session.items if item.path == Path(__file__)]
+    quick = [] if any(item.get_closest_marker("exhaustive") for item in own) else ["--quick"]
+    return fork_server.run_ranks(Path(__file__).with_name("memory_worker.py"), 2, quick, timeout_seconds=200)[0]
 
 
 @pytest.mark.slow
@@ -33,7 +35,7 @@ class TestOneOfTwoRanks:
         seen="all ranks run smaller micro-batches, equal to 1e-12 to an undisturbed step; where one sequence is too "
         "long, the same error on all ranks, and the engine goes on afterwards",
     )
-    @pytest.mark.parametrize("way", ["dp_shard", "tp"])
+    @pytest.mark.parametrize("way", ["dp_shard", pytest.param("tp", marks=pytest.mark.exhaustive)])
     def test_all_ranks_run_smaller_micro_batches_when_one_has_no_room(self, found, way):
         tight = found[way]
         assert tight["megabytes"][0] > 100
