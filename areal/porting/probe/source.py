@@ -198,7 +198,8 @@ def _reachable(tree: ast.Module, start: tuple[str, ...]) -> list[ast.stmt]:
         if name in found:
             continue
         found[name] = definitions[name]
-        used = {node.id for node in ast.walk(definitions[name]) if isinstance(node, ast.Name)}
+        # In the order of the source: places that are reported must not depend on the order of a set.
+        used = dict.fromkeys(node.id for node in ast.walk(definitions[name]) if isinstance(node, ast.Name))
         waiting += [other for other in used if other in definitions]
     return list(dict.fromkeys(found.values()))
 
