@@ -26,6 +26,7 @@ def pairs(tmp_path_factory):
     return pair_runs.write_pairs(tmp_path_factory.mktemp("pairs"), train=200, test=100)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "changes", [{**LORA, "actor__lr": 2e-2}, {"model__init": GPT2, "model__implementation": "transformers"}]
 )
@@ -43,6 +44,7 @@ def test_preferences_are_learnt_with_adapters_and_by_a_model_of_transformers(tmp
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").exists() == ("actor__lora" in changes)
 
 
+@pytest.mark.exhaustive
 def test_a_run_with_adapters_goes_on_bit_by_bit_and_its_reference_is_the_base(tmp_path, pairs):
     changes = {**LORA, "checkpoint__every_steps": 1}
     _, straight = pair_runs.train(pair_runs.tiny("dpo", tmp_path / "straight", pairs, **changes))

@@ -86,6 +86,7 @@ def test_a_reward_that_always_fails_stops_the_run_with_the_reasons(tmp_path, rew
     assert hint in str(caught.value)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=12,
     injected="in a whole run every third answer makes the reward raise",

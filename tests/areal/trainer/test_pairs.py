@@ -33,8 +33,11 @@ def assert_equal_bits(first, second):
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
 
 
-@pytest.mark.parametrize(("kind", "steps", "lr"), [("dpo", 20, 6e-3), ("reward_model", 15, 1e-2)])
-def test_a_run_learns_preferences_that_hold_on_prompts_it_never_saw(tmp_path, kind, steps, lr):
+@pytest.mark.parametrize(
+    "case", rl_runs.sample_of([("dpo", 20, 6e-3), ("reward_model", 15, 1e-2)], ("reward_model", 15, 1e-2))
+)
+def test_a_run_learns_preferences_that_hold_on_prompts_it_never_saw(tmp_path, case):
+    kind, steps, lr = case
     changes = {"total_train_steps": steps, "batch_size": 32, "actor__lr": lr, "eval_rows": 120}
     true = runs.write_pairs(tmp_path / "true", train=400, test=120)
     summary, _ = runs.train(runs.tiny(kind, tmp_path / "run", true, **changes))
@@ -49,7 +52,7 @@ def test_a_run_learns_preferences_that_hold_on_prompts_it_never_saw(tmp_path, ki
     assert control["eval_after"]["eval/accuracy"] < 0.1, "it is the labels that are learnt, whatever they say"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", rl_runs.sample_of(KINDS, "dpo"))
 def test_a_run_that_broke_off_goes_on_bit_by_bit(tmp_path, pairs, kind):
     changes = {"checkpoint__every_steps": 1, "eval_every_steps": 2}
     _, straight = runs.train(runs.tiny(kind, tmp_path / "straight", pairs, **changes))
@@ -69,6 +72,7 @@ def test_a_run_that_broke_off_goes_on_bit_by_bit(tmp_path, pairs, kind):
     assert first == second
 
 
+@pytest.mark.exhaustive
 def test_a_longer_run_asks_the_reference_again_about_the_pairs_it_has_not_seen(tmp_path, pairs):
     _, straight = runs.train(runs.tiny("dpo", tmp_path / "straight", pairs))
     first = runs.tiny("dpo", tmp_path / "longer", pairs, total_train_steps=2)
@@ -128,6 +132,7 @@ def test_the_first_step_is_that_of_the_formula_with_a_live_reference(tmp_path, p
     assert trainer.engine.num_steps == 1
 
 
+@pytest.mark.exhaustive
 def test_a_reference_of_its_own_is_what_the_numbers_come_from(tmp_path, pairs):
     other = tmp_path / "other"
     seeded = runs.tiny("dpo", tmp_path / "seeded", pairs, seed=9)
@@ -173,6 +178,7 @@ def test_every_loss_trains(tmp_path, pairs, loss):
     assert bool(trainer.states()["reference"]) == PREFERENCES[loss].uses_reference
 
 
+@pytest.mark.exhaustive
 def test_margins_of_rows_are_asked_for_and_scores_are_kept_around_zero(tmp_path, pairs):
     margin = {"train_dataset__options": {"margin_column": "margin"}, "valid_dataset": None}
     plain, _ = runs.train(runs.tiny("reward_model", tmp_path / "plain", pairs, valid_dataset=None, total_train_steps=1))

@@ -74,6 +74,7 @@ def test_zero_staleness_equals_a_plain_synchronous_loop_bit_by_bit(tmp_path):
     assert_equal_bits(weights, plain_synchronous_loop(config))
 
 
+@pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
     _, first = runs.train(runs.tiny(tmp_path / "a", total_train_steps=2))
     _, second = runs.train(runs.tiny(tmp_path / "b", total_train_steps=2))
@@ -254,6 +255,7 @@ def test_ratios_that_would_be_wrong_are_refused(tmp_path, changes, message):
         runs.tiny(tmp_path / "run", **changes)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=20,
     injected="in a whole run, every truncated answer is masked in full",
