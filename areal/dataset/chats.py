@@ -37,7 +37,7 @@ SPEAKERS: Final[dict[str, str]] = {
 
 
 def as_chat(turns: list[dict[str, Any]]) -> Chat:
-    """Turns with `role` and `content`, nothing else; `turns` passed `chat_problem`."""
+    """Return turns with `role` and `content`, nothing else; `turns` passed `chat_problem`."""
     return [
         {"role": turn["role"], "content": turn["content"]}
         if "role" in turn

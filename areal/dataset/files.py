@@ -69,7 +69,7 @@ class Record(NamedTuple):
 
 
 def find_files(path: Path, split: str) -> SplitFiles:
-    """The files of a split.
+    """Return the files of a split.
 
     path: a file (then `split` only matters for messages); a folder with `<split>.<suffix>`, `<split>-*.parquet` or a
     sub-folder `data` with those; or a folder written by `save_to_disk`. Raises DataError when it holds no such split.

@@ -92,7 +92,7 @@ def read_gsm8k(path: str, split: str) -> RawRows:
 
 
 def final_answer(solution: str) -> str:
-    """The text after the last "####", "" when there is none."""
+    """Return the text after the last "####", "" when there is none."""
     return solution.rpartition(_MARK)[2].strip() if _MARK in solution else ""
 
 

@@ -54,7 +54,7 @@ def row_images(row: dict[str, Any], column: str, folder: Path) -> list[str]:
 
 
 def image_file(value: Any, folder: Path) -> bytes:
-    """The encoded file. Raises DataError when there is none; a path never leads out of `folder`."""
+    """Return the encoded file. Raises DataError when there is none; a path never leads out of `folder`."""
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):
@@ -73,7 +73,7 @@ def is_image(content: bytes) -> bool:
 
 
 def with_image_marks(text: str, num_images: int) -> str:
-    """The text with one `<image>` for each image; those it lacks are put before it, each on a line of its own."""
+    """Return the text with one `<image>` for each image; those it lacks are put before it, each on its own line."""
     return f"{IMAGE_MARK}\n" * (num_images - text.count(IMAGE_MARK)) + text
 
 

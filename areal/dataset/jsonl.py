@@ -119,7 +119,7 @@ def get_jsonl_preference_dataset(
 def _prompts(
     raw: RawRows, prompt_column: str, messages_column: str, tokenizer: Any, *, system: str = "", instruction: str = ""
 ) -> list[Any]:
-    """The chat of every row, or one made of its prompt; no row has a chat, or all must have one."""
+    """Return the chat of every row, or one made of its prompt; no row has a chat, or all must have one."""
     if _has_chats(raw, messages_column):
         _require_chats(raw, messages_column)
         return [row[messages_column] for row in raw.rows]

@@ -114,7 +114,7 @@ class ShuffledRows:
         return len(self._dataset)
 
     def row(self, ordinal: int) -> Mapping[str, Any]:
-        """The row visited at `ordinal` (>= 0)."""
+        """Return the row visited at `ordinal` (>= 0)."""
         row: Mapping[str, Any] = self._dataset[self.row_index(ordinal)]
         return row
 

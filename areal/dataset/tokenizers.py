@@ -28,7 +28,7 @@ def is_buildable(path: str) -> bool:
 
 
 def load_tokenizer(path: str) -> Any:
-    """The tokenizer in a local folder, or one of the built ones above. Raises ConfigError when there is none."""
+    """Return the tokenizer in a local folder, or one of the built ones above. Raises ConfigError when there is none."""
     from transformers import AutoTokenizer
 
     if path.startswith(_CHARACTERS):

@@ -196,7 +196,9 @@ def _verdict(peer: Peer, sources: list[str]) -> dict[str, Any]:
 
 
 def _defined(peer: Peer, module: int, sources: list[str]) -> dict[str, Any]:
-    """What the tests see of the program: the names they use and it defines. Built-in names are never taken from it."""
+    """Return what the tests see of the program: the names they use and it defines. Built-in names are never taken from
+    it.
+    """
     used = {node.id for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     wanted = sorted(name for name in used if not hasattr(builtins, name) and not name.startswith("__"))
     defined = peer.ask("pick", module, wanted)

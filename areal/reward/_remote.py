@@ -97,7 +97,7 @@ class Peer:
             raise PeerGoneError from error
 
     def receive(self) -> Any:
-        """The next message. Raises PeerGoneError at the end, ValueError for what is no message."""
+        """Return the next message. Raises PeerGoneError at the end, ValueError for what is no message."""
         try:
             header = self._reader.read(_HEADER.size)
             if len(header) < _HEADER.size:
@@ -147,7 +147,7 @@ class Peer:
         self.send(reply)
 
     def _changed(self, argument: Any, before: str) -> Any:
-        """A list of call arguments as it is now, if the call changed it: functions may sort in place."""
+        """Return a list of call arguments as it is now, if the call changed it: functions may sort in place."""
         if not isinstance(argument, list):
             return None
         after = self.encode(argument)
@@ -202,11 +202,11 @@ class Peer:
         return number
 
     def export(self, value: Any) -> int:
-        """The number under which the other process can ask for an object."""
+        """Return the number under which the other process can ask for an object."""
         return self._export(value)
 
     def decode(self, data: Any) -> Any:
-        """The inverse. Raises ValueError or TypeError for anything else."""
+        """Return the inverse. Raises ValueError or TypeError for anything else."""
         if not isinstance(data, list):
             return data
         tag, first, *rest = data

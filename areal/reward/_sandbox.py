@@ -95,7 +95,7 @@ def adopt_orphans() -> None:
 
 
 def children() -> list[int]:
-    """Processes whose parent is this one, as far as /proc says."""
+    """Return processes whose parent is this one, as far as /proc says."""
     try:
         tasks = os.listdir("/proc/self/task")
         texts = [Path(f"/proc/self/task/{task}/children").read_text(encoding="ascii") for task in tasks]

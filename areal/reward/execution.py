@@ -147,7 +147,7 @@ def _fenced_blocks(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def checked_tests(tests: Any) -> list[str]:
-    """The tests of a row as a list of sources; a text is a list of one.
+    """Return the tests of a row as a list of sources; a text is a list of one.
 
     Raises ValueError when they are no text, do not compile, or assert nothing.
     """

@@ -49,7 +49,7 @@ def gsm8k_reward(
 
 
 def final_number(text: str, *, strict: bool = False) -> Decimal | None:
-    """The number a completion commits to (rules above); None when there is none."""
+    """Return the number a completion commits to (rules above); None when there is none."""
     boxed = last_boxed(text)
     if boxed is not None:
         return first_number(boxed)
@@ -59,15 +59,15 @@ def final_number(text: str, *, strict: bool = False) -> Decimal | None:
 
 
 def first_number(text: str) -> Decimal | None:
-    """The number a short text begins with, after an optional sign and currency, e.g. Decimal("1080") for "$1,080 a
-    year".
+    """Return the number a short text begins with, after an optional sign and currency, e.g. Decimal("1080") for "$1,080
+    a year".
     """
     match = _NUMBER.search(_normalised(text[:_WINDOW]))
     return _value(match[0]) if match else None
 
 
 def last_number(text: str) -> Decimal | None:
-    """The last number of a text."""
+    """Return the last number of a text."""
     matches = _NUMBER.findall(_normalised(text))
     return _value(matches[-1]) if matches else None
 

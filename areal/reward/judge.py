@@ -88,7 +88,7 @@ class Judge:
     """Length of the judge's answer."""
 
     def score(self, prompt: str, completion: str, *, reference: str | None = None) -> float:
-        """The judge's score, from 0.0 to 1.0.
+        """Return the judge's score, from 0.0 to 1.0.
 
         Raises JudgeUnavailableError (connection, HTTP 429 and 5xx, time limit), JudgeVerdictError (no score at the end,
         or outside the scale), ConfigError (address not set, or refused with 4xx; the message says what to set).
@@ -187,7 +187,7 @@ _OPENER: Final = urllib.request.build_opener(_NoRedirects)
 
 
 def _read(response: Any, deadline: float) -> bytes:
-    """The body. The socket's own limit holds per packet; a server that drips would never reach it."""
+    """Return the body. The socket's own limit holds per packet; a server that drips would never reach it."""
     body = bytearray()
     while chunk := response.read1(_CHUNK):
         body += chunk

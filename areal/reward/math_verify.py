@@ -59,7 +59,7 @@ def math_verify_reward(
 
 
 def answer_region(completion: str) -> str | None:
-    """The part of a completion that is parsed; None when the last box is empty, never closed or absurdly long."""
+    """Return the part of a completion to parse; None when the last box is empty, never closed or absurdly long."""
     boxed = last_boxed(completion)
     if boxed is None:
         return completion[-_WINDOW:]
@@ -67,6 +67,6 @@ def answer_region(completion: str) -> str | None:
 
 
 def _silence_timeout_warnings() -> None:
-    """The library warns on first use that its time limit is off; that is on purpose here."""
+    """Silence the library's warning that its time limit is off, which is on purpose here."""
     for name in ("math_verify.parser", "math_verify.grader"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -32,13 +32,14 @@ def resolve_device(name: str) -> str:
 
 
 def tokenizer_of(config: ModelConfig) -> Any:
-    """The tokenizer: `tokenizer_path`, else the model's own folder. Raises ConfigError when there is none."""
+    """Return the tokenizer: `tokenizer_path`, else the model's own folder. Raises ConfigError when there is none."""
     return load_tokenizer(config.tokenizer_path or config.path)
 
 
 def load_model(config: RunConfig, tokenizer: Any) -> Any:
-    """The model to train, an `areal.api.CausalModel`: from a checkpoint folder, or random weights from `model.init` and
-    the run's seed."""
+    """Return the model to train, an `areal.api.CausalModel`: from a checkpoint folder, or random weights from
+    `model.init` and the run's seed.
+    """
     import torch
 
     library: Any
@@ -60,8 +61,9 @@ def load_model(config: RunConfig, tokenizer: Any) -> Any:
 
 
 def load_reference(config: RunConfig, tokenizer: Any, *, path: str = "") -> Any:
-    """A model that stays as it is: the one in `path`, or what the trained model is before its first step; in the dtype
-    it is computed with."""
+    """Return a model that stays as it is: the one in `path`, or what the trained model is before its first step; in the
+    dtype it is computed with.
+    """
     import torch
 
     model = load_model(replace(config, model=replace(config.model, path=path)) if path else config, tokenizer)
@@ -71,7 +73,7 @@ def load_reference(config: RunConfig, tokenizer: Any, *, path: str = "") -> Any:
 
 
 def load_rows(config: DatasetConfig, tokenizer: Any, *, kind: DatasetKind, seed: int) -> ShuffledRows:
-    """Checked rows of one dataset in the run's order; errors name rows and the fix."""
+    """Return checked rows of one dataset in the run's order; errors name rows and the fix."""
     return ShuffledRows(load_dataset(config, tokenizer, kind=kind), seed=seed, shuffle=config.shuffle)
 
 

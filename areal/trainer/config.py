@@ -233,7 +233,7 @@ class PPOConfig(RunConfig):
         return self.actor.lora is not None and self.rollout.engine == "vllm" and self.weights.adapters != "merged"
 
     def _check_servers(self) -> None:
-        """What the chosen server program cannot do."""
+        """Refuse what the chosen server program cannot do."""
         name, addresses = self.rollout.engine, self.servers.addresses
         if name == "sglang" and self.weights.carrier == "broadcast":
             raise ConfigError("weights.carrier broadcast does not reach sglang servers; use shared_memory or disk")
@@ -251,7 +251,7 @@ class PPOConfig(RunConfig):
             )
 
     def _check_ratios(self) -> None:
-        """Importance ratios that would be wrong, or 1 everywhere, without anybody noticing."""
+        """Refuse importance ratios that would be wrong, or 1 everywhere, without anybody noticing."""
         name, objective = self.objective.preset, self.objective.build()
         if self.objective.prox_logp == "behave" and objective.compares_with_sampler:
             raise ConfigError(

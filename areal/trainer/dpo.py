@@ -134,7 +134,7 @@ class DPOTrainer:
         return {f"{names.EVAL_PREFIX}{key}": value for key, value in metric_functions.combine(parts).items()}
 
     def states(self) -> Mapping[str, Any]:
-        """The reference's numbers."""
+        """Return the reference's numbers."""
         return {"reference": {name: scores.state_dict() for name, scores in self._references.items()}}
 
     def export(self, folder: Path) -> None:

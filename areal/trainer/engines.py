@@ -78,7 +78,9 @@ def build_scorer(config: RunConfig, tokenizer: Any, path: str = "") -> FrozenMod
 
 
 def _load(config: RunConfig, tokenizer: Any, load: Callable[[RunConfig, Any], Any]) -> tuple[Any, ShardSource | None]:
-    """The model that `load` gives, or one without memory where every rank can read its own shards of it from files."""
+    """Return the model that `load` gives, or one without memory where every rank can read its own shards of it from
+    files.
+    """
     if config.archon is None or not config.model.path or config.model.implementation != "native":
         return load(config, tokenizer), None
     from areal.engine.train.loading import ShardSource

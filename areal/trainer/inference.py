@@ -29,7 +29,9 @@ HEALTH_PATH: Final = "/health"
 def build_inference_engine(
     config: PPOConfig, *, actor: Policy, tokenizer: Any, directory: Path, version: int
 ) -> InferenceEngine:
-    """The engine, at `version` of the actor's present weights. directory: of the run, for logs and files of servers."""
+    """Return the engine, at `version` of the actor's present weights. directory: of the run, for logs and files of
+    servers.
+    """
     name = config.rollout.engine
     if name == "embedded":
         return _embedded(config, actor, tokenizer, version)

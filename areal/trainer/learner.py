@@ -46,7 +46,7 @@ class PolicyLearner:
         critic: TrainingEngine | None = None,
         reference: Scorer | None = None,
     ) -> None:
-        """Raises ConfigError when critic or reference do not fit what the objective needs."""
+        """Raise ConfigError when critic or reference do not fit what the objective needs."""
         if objective.needs_critic != (critic is not None):
             name = block_name(objective.advantage)
             need = "needs a critic: set `critic`" if objective.needs_critic else "uses no critic: remove `critic`"
@@ -101,11 +101,11 @@ class PolicyLearner:
         return metrics | self._describe(batch)
 
     def weights(self) -> Mapping[str, Tensor]:
-        """What rollouts get; see `TrainingEngine.weights`."""
+        """Return what rollouts get; see `TrainingEngine.weights`."""
         return self.actor.weights()
 
     def publish(self, version: int) -> Mapping[str, Tensor]:
-        """The same, as `version`."""
+        """Return the same, as `version`."""
         self.actor.set_version(version)
         return self.weights()
 

@@ -54,7 +54,7 @@ class Policy:
         return self.whole_model() if self._config.rollout.engine == "embedded" else self._learner.local.actor.model
 
     def whole_model(self) -> nn.Module:
-        """The live model where one process has all of it, else a new one with the present weights."""
+        """Return the live model where one process has all of it, else a new one with the present weights."""
         actor = self._learner.local.actor
         return actor.model if actor.ranks.is_alone else self._assembled()
 
@@ -63,7 +63,7 @@ class Policy:
         return self._learner.run(PolicyLearner.weights)
 
     def publish(self, version: int) -> Mapping[str, Tensor]:
-        """The weights, as those of `version`."""
+        """Return the weights, as those of `version`."""
         return self._learner.run(PolicyLearner.publish, version)
 
     def forward_logp(self, batch: PaddedBatch) -> Tensor:

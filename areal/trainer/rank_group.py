@@ -143,7 +143,7 @@ class RankGroup:
     """Rank 0's connections to all other ranks. Thread-safe: one command at a time, in one order on all ranks."""
 
     def __init__(self, connections: Sequence[Connection[Any, Any]] = ()) -> None:
-        """connections: to ranks 1, 2, ..., each of which runs `serve`."""
+        """Lead the ranks at the other ends of `connections`: ranks 1, 2, ..., each of which runs `serve`."""
         self._connections = dict(enumerate(connections, start=1))
         self._objects: dict[int, Any] = {}
         self._keys = itertools.count()

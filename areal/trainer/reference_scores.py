@@ -47,7 +47,9 @@ class ReferenceScores:
         self._scores: dict[int, _Score] = {}
 
     def missing(self, ordinals: Iterable[int]) -> list[int]:
-        """An ordinal for each row that these visits need and that has no numbers yet, in order of the first visit."""
+        """Return an ordinal for each row that these visits need and that has no numbers yet, in order of the first
+        visit.
+        """
         first = {self._rows.row_index(ordinal): ordinal for ordinal in reversed(list(ordinals))}
         return sorted(ordinal for row, ordinal in first.items() if row not in self._scores)
 
@@ -77,8 +79,9 @@ class ReferenceScores:
             _logger.info("%s: %d pairs scored by the reference model", self._name, len(ordinals))
 
     def batch(self, ordinals: Sequence[int]) -> PairedBatch:
-        """The pairs at these visits with the reference's numbers. Raises DataError for a row that is no longer the
-        one that was scored."""
+        """Return the pairs at these visits with the reference's numbers. Raises DataError for a row that is no longer
+        the one that was scored.
+        """
         rows = [self._rows.row(ordinal) for ordinal in ordinals]
         totals: list[float] = []
         for ordinal, row in zip(ordinals, rows, strict=True):

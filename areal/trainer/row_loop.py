@@ -51,7 +51,7 @@ class TrainingTask(Protocol):
         ...
 
     def states(self) -> Mapping[str, Any]:
-        """What must be saved beside the engine and the random generators."""
+        """Return what must be saved beside the engine and the random generators."""
         ...
 
     def export(self, folder: Path) -> None:

@@ -46,7 +46,9 @@ class ServedModel:
 
 
 def served_weights(config: PPOConfig, actor: Policy) -> ServedWeights:
-    """Raises EngineError when adapters shall travel alone (weights.adapters) and cannot."""
+    """Return what a `ServerEngine` is built with. Raises EngineError when adapters must travel alone (weights.adapters)
+    and cannot.
+    """
     from areal.engine.hf.naming import checkpoint_tensors
 
     if config.actor.lora is None:

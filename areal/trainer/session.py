@@ -104,7 +104,9 @@ class RunSession:
             self.save(self.finished_steps, states(), last=True)
 
     def summary(self, *, total_steps: int, export: Callable[[Path], None]) -> dict[str, Any]:
-        """What all kinds of run report. `export` writes the trained model into the folder it is given, if finished."""
+        """Return what all kinds of run report. `export` writes the trained model into the folder it is given, if
+        finished.
+        """
         finished = self.finished_steps >= total_steps
         final = self.directory / "final"
         if finished:
@@ -148,8 +150,9 @@ class RunSession:
             self._saved_step = step
 
     def evaluated(self, step: int, evaluate: Callable[[], _T]) -> _T | None:
-        """What `evaluate` returns; None when it fails, which is logged and marked but ends no training, and when it was
-        stopped. Before the first step a failure is raised: whoever started the run is still there to mend it."""
+        """Return what `evaluate` returns; None when it fails, which is logged and marked but ends no training, and when
+        it was stopped. Before the first step a failure is raised: whoever started the run is still there to mend it.
+        """
         try:
             return evaluate()
         except RolloutStoppedError:

@@ -95,7 +95,7 @@ class TrajectoryBuilder:
         text: Mapping[str, str],
         reward_components: Mapping[str, float] | None = None,
     ) -> Trajectory:
-        """The finished record."""
+        """Return the finished record."""
         return Trajectory(
             tokens=list(self.tokens),
             loss_mask=list(self._loss_mask),
@@ -158,7 +158,9 @@ class PromptReader:
 
 
 def reward_columns(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that go to the reward: all but `messages`. Raises FaultError(DATA_INVALID) for a reserved name."""
+    """Return the columns that go to the reward: all but `messages`. Raises FaultError(DATA_INVALID) for a reserved
+    name.
+    """
     clash = sorted(RESERVED_COLUMNS & set(data))
     if clash:
         raise FaultError(

@@ -49,7 +49,7 @@ class Calculator:
     }
 
     async def call(self, arguments: Mapping[str, Any]) -> str:
-        """The value as text; it takes microseconds, so it runs on the event loop. Raises ToolError."""
+        """Return the value as text; it takes microseconds, so it runs on the event loop. Raises ToolError."""
         return calculate(arguments["expression"])
 
 

@@ -112,7 +112,7 @@ class ImagePrompts:
         return ids, text
 
     def _pieces(self, data: Mapping[str, Any]) -> tuple[list[str], str]:
-        """The rendered prompt, cut at the marks."""
+        """Return the rendered prompt, cut at the marks."""
         for column in ("messages", "images"):
             if column not in data:
                 raise DataError(f"the row has no column {column!r}; found {', '.join(sorted(data))}")
@@ -166,7 +166,7 @@ class ImagePrompts:
 
 
 def _opened(content: bytes) -> Any:
-    """The decoded image. Raises DataError; what would need too much memory is refused before it is decoded."""
+    """Return the decoded image. Raises DataError; what would need too much memory is refused before it is decoded."""
     from PIL import Image
 
     if len(content) > _MAX_FILE_BYTES:

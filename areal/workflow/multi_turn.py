@@ -107,7 +107,7 @@ class MultiTurnWorkflow(RolloutWorkflow):
         )
 
     async def _generate(self, engine: InferenceEngine, input_ids: list[int], *, first: bool) -> ModelResponse | None:
-        """The next answer; None when a later turn does not fit the context any more."""
+        """Return the next answer; None when a later turn does not fit the context any more."""
         try:
             return await engine.agenerate(ModelRequest(input_ids=input_ids, gconfig=self.gconfig))
         except FaultError as fault:

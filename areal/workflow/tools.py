@@ -65,8 +65,8 @@ class Tool(Protocol):
         ...
 
     async def call(self, arguments: Mapping[str, Any]) -> str:
-        """The result for the model. Arguments fit the schema. Must not block the event loop; may be cancelled at any
-        await. Raises ToolError for what the model can correct, anything else when the tool itself is broken.
+        """Return the result for the model. Arguments fit the schema. Must not block the event loop; may be cancelled at
+        any await. Raises ToolError for what the model can correct, anything else when the tool itself is broken.
         """
         ...
 
@@ -168,7 +168,8 @@ class ToolBox:
         self._on_crash = on_crash
 
     def introduce(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The row with a system turn that says which tools there are and how to call them, after the chat's own one.
+        """Return the row with a system turn that says which tools there are and how to call them, after the chat's own
+        one.
 
         Plain strings and other rows that are not a chat stay as they are: their author decides what the model reads.
         """
@@ -265,7 +266,7 @@ class ObservationEncoder:
         self._control = tuple(token for token in tokenizer.all_special_tokens if token)
 
     def encode(self, text: str) -> list[int]:
-        """Raises FaultError(DATA_INVALID) when the tokenizer cannot represent the text."""
+        """Raise FaultError(DATA_INVALID) when the tokenizer cannot represent the text."""
         try:
             return encode_text(f"{self._before}{self._cleaned(text)}{self._after}", self._tokenizer)
         except ValueError as error:

@@ -94,7 +94,7 @@ def encoding_problem(text: str) -> str:
 
 
 def final_answer(solution: str, notation: str) -> str:
-    """The final answer of a worked solution, "" when there is none; notation: "hash" or "boxed"."""
+    """Return the final answer of a worked solution, "" when there is none; notation: "hash" or "boxed"."""
     if notation == "hash":
         return solution.rpartition(HASH_MARK)[2].strip() if HASH_MARK in solution else ""
     begin = solution.rfind(BOX_MARK) + len(BOX_MARK)
@@ -145,7 +145,7 @@ def _transcript_pair(row: dict[str, Any], mapping: RowMapping) -> Iterator[tuple
 
 
 def _shared_prompt(chosen: str, rejected: str) -> str:
-    """What two transcripts share, up to the last mark of an assistant turn; "" when there is none."""
+    """Return what two transcripts share, up to the last mark of an assistant turn; "" when there is none."""
     num_shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False)))
     end = chosen.rfind(TRANSCRIPT_MARK, 0, num_shared)
     return "" if end < 0 else chosen[: end + len(TRANSCRIPT_MARK)]

@@ -116,7 +116,7 @@ _SCALARS: Final[tuple[tuple[Any, str], ...]] = (
 
 
 def example(value: Any) -> str:
-    """A value as one short line."""
+    """Return a value as one short line."""
     if isinstance(value, bytes):
         return f"{len(value)} bytes"
     if isinstance(value, dict) and isinstance(value.get("bytes"), bytes):

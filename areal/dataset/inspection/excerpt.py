@@ -47,7 +47,9 @@ class Excerpt(NamedTuple):
 
 
 def candidate(row: dict[str, Any], place: str, mapping: RowMapping, folder: Path) -> Candidate | None:
-    """The columns that a loader reads as one line of JSON; None when JSON cannot say them, or the row is too long."""
+    """Return the columns that a loader reads as one line of JSON; None when JSON cannot say them, or the row is too
+    long.
+    """
     if mapping.final in ("hash", "boxed"):
         # The final answer is written into a test as a literal.
         found = final_answer(row[mapping.answer], mapping.final)
@@ -69,8 +71,8 @@ def candidate(row: dict[str, Any], place: str, mapping: RowMapping, folder: Path
 
 
 def choose(candidates: Sequence[Candidate], held_out: Sequence[Candidate], num_train: int, num_test: int) -> Excerpt:
-    """The shortest candidates for both parts within MAX_BYTES, at least one each, and none that asks what another does:
-    a test row that is a train row, too, says nothing.
+    """Return the shortest candidates for both parts within MAX_BYTES, at least one each, and none that asks what
+    another does: a test row that is a train row, too, says nothing.
 
     held_out: candidates of the data's own test split; empty takes the test part from `candidates` too, apart from the
     train part as soon as there are two different rows.
@@ -92,7 +94,7 @@ def choose(candidates: Sequence[Candidate], held_out: Sequence[Candidate], num_t
 
 
 def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The first of each prompt."""
+    """Return the first of each prompt."""
     return list({row.prompt: row for row in reversed(candidates)}.values())[::-1]
 
 
@@ -115,7 +117,7 @@ def _thumbnails(value: Any, folder: Path) -> Any:
 
 
 def _thumbnail(value: Any, folder: Path) -> str:
-    """A small PNG as base64. Raises DataError when the file cannot be decoded."""
+    """Return a small PNG as base64. Raises DataError when the file cannot be decoded."""
     from PIL import Image, UnidentifiedImageError
 
     content = image_file(value, folder)

@@ -68,7 +68,7 @@ class RowMapping:
 def decide(
     columns: Mapping[str, Column], roles: Roles, *, kind: str, keep: Sequence[str] | None
 ) -> tuple[RowMapping | None, list[str]]:
-    """(the mapping, reasons); the mapping is None when nothing fits, and then the reasons say why.
+    """Return (the mapping, reasons); the mapping is None when nothing fits, and then the reasons say why.
 
     kind: "rl", "sft", "preference", "both" (rl and sft), or "" for whatever the rows allow. keep: columns to hand to
     the reward; None takes those whose role is id, source or tests.
@@ -88,7 +88,7 @@ def decide(
 
 
 def _only(mapping: RowMapping, kinds: tuple[str, ...]) -> RowMapping:
-    """The mapping without the columns that only other kinds read."""
+    """Return the mapping without the columns that only other kinds read."""
     data = asdict(mapping) | {"kinds": kinds}
     if "sft" not in kinds:
         data["solution"] = ""

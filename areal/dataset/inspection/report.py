@@ -69,7 +69,7 @@ class _Problems:
 def inspect_split(
     path: Path, split: str, request: Request, progress: Callable[[str, int], None] = lambda step, rows: None
 ) -> dict[str, Any]:
-    """The report on one split, as JSON values; its keys are those of the dictionary below.
+    """Return the report on one split, as JSON values; its keys are those of the dictionary below.
 
     progress: called now and then with the step ("columns" or "rows") and the rows done. Raises DataError when the data
     cannot be read at all, ConfigError for a column that does not exist.
@@ -190,7 +190,7 @@ def _held_out(path: Path, split: str, mapping: RowMapping) -> list[Candidate]:
 
 
 def _row_data(row: Candidate, mapping: RowMapping) -> dict[str, str]:
-    """A chosen row, with the final answer that its loader has to find ("" where the column is the answer)."""
+    """Return a chosen row, with the final answer that its loader has to find ("" where the column is the answer)."""
     import json
 
     data = {"place": row.place, "line": row.line}

@@ -86,7 +86,7 @@ class Roles:
     undecided: Mapping[str, tuple[Role, ...]]
 
     def column(self, role: str) -> str:
-        """The column of a decided role, "" when there is none."""
+        """Return the column of a decided role, "" when there is none."""
         return self.decided[role].column if role in self.decided else ""
 
 
@@ -132,7 +132,7 @@ def _candidate(role: str, column: Column) -> Role | None:
 
 
 def _content(role: str, column: Column) -> str:
-    """What the values themselves say for a role; "" when nothing."""
+    """Return what the values themselves say for a role; "" when nothing."""
     if (
         role == "messages"
         and column.main_type == "chat"

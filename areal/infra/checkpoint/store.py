@@ -177,7 +177,7 @@ class Checkpoint:
     (...)"."""
 
     def load(self, name: str) -> Any:
-        """The state saved under `name`, tensors on the CPU. Raises CheckpointError when there is no such state."""
+        """Return the state saved under `name`, tensors on the CPU. Raises CheckpointError when there is none."""
         return load_state(self.path, name)
 
 
@@ -265,7 +265,7 @@ class CheckpointStore:
         return final
 
     def load_latest(self) -> Checkpoint | None:
-        """The newest intact checkpoint, or None when there is none at all.
+        """Return the newest intact checkpoint, or None when there is none at all.
 
         Damaged ones are passed over with a warning (see Checkpoint.skipped). Raises CheckpointError when all are
         damaged, since starting anew would lose the run silently, or when a newer program wrote the newest one.
@@ -285,14 +285,14 @@ class CheckpointStore:
         return None
 
     def load(self, step: int) -> Checkpoint:
-        """The last written checkpoint of `step`. Raises CheckpointError when it is missing or damaged."""
+        """Return the last written checkpoint of `step`. Raises CheckpointError when it is missing or damaged."""
         for number, _, folder in self._folders():
             if number == step:
                 return self._open(folder, ())
         raise CheckpointError(f"no checkpoint of step {step} in {self.directory}; there are {self.steps() or 'none'}")
 
     def steps(self) -> list[int]:
-        """Steps that have a published checkpoint, ascending; not verified."""
+        """Return steps that have a published checkpoint, ascending; not verified."""
         return sorted({step for step, _, _ in self._folders()})
 
     def _open(self, folder: Path, skipped: tuple[str, ...]) -> Checkpoint:

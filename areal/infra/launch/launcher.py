@@ -91,7 +91,7 @@ class LocalLauncher:
         self._on_output = on_output
 
     def run(self, stop: StopRequest) -> LaunchResult:
-        """Returns when nothing of the launch runs any more, whatever happened, exceptions included."""
+        """Launch; return when nothing of the launch runs any more, whatever happened, exceptions included."""
         starts: list[Start] = []
         failures = 0
         while True:
@@ -280,7 +280,7 @@ class _Progress:
 
 
 def _sleep(seconds: float, stop: StopRequest) -> bool:
-    """False when a stop was requested meanwhile."""
+    """Sleep; return False when a stop was requested meanwhile."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not stop.requested:
         time.sleep(min(_POLL_INTERVAL_SECONDS, max(0.0, deadline - time.monotonic())))

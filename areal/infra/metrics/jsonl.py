@@ -74,7 +74,7 @@ class JsonLines:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Records of a file, in order; lines that are torn or not records are skipped and their number is logged."""
+    """Return records of a file, in order; lines that are torn or not records are skipped and their number is logged."""
     bad = 0
     with path.open("rb") as lines:
         for line in lines:
@@ -88,7 +88,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """The record in a line, None when it is torn, has no integer step, or is not an object."""
+    """Return the record in a line, None when it is torn, has no integer step, or is not an object."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -99,7 +99,7 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
 
 
 def encode_number(value: float) -> float | str:
-    """A number as JSON can hold it."""
+    """Return a number as JSON can hold it."""
     number = float(value)
     if math.isfinite(number):
         return number

@@ -115,7 +115,7 @@ class GuardedSink:
 
 
 def optional_sinks(run_dir: Path, config: MetricsConfig) -> list[GuardedSink]:
-    """The sinks a configuration asks for."""
+    """Return the sinks a configuration asks for."""
     sinks = []
     if config.tensorboard:
         sinks.append(GuardedSink("TensorBoard", lambda: TensorBoardSink(run_dir)))

@@ -213,7 +213,7 @@ def _charts(steps: Steps) -> tuple[list[tuple[_Panel, Chart]], list[tuple[_Panel
 
 
 def _tiles(steps: Steps) -> Iterator[str]:
-    """The few numbers that say how the run went; losses only where there is no reward."""
+    """Return the few numbers that say how the run went; losses only where there is no reward."""
     reward = _finite(series(steps, names.REWARD_MEAN))
     if evaluation := _finite(series(steps, names.EVAL_REWARD)):
         first, last = evaluation[0][1], evaluation[-1][1]

@@ -74,7 +74,7 @@ def encode_group(
 
 
 def read_rollouts(path: Path) -> Iterator[Group]:
-    """Groups in the order they were written; torn lines are skipped."""
+    """Return groups in the order they were written; torn lines are skipped."""
     return map(decode_group, read_lines(path))
 
 

@@ -164,7 +164,8 @@ class RolloutExecutor:
         )
 
     def advance(self, version: int) -> None:
-        """The last batch has been trained and its weights are published as `version`: free its slots, admit more.
+        """Note that the last batch has been trained and its weights are published as `version`: free its slots, admit
+        more.
 
         version: one more than before, or unchanged when the optimizer skipped the step.
         """

@@ -64,11 +64,11 @@ class FailureTally:
             self._last_message[fault.kind.value] = fault.message
 
     def record_success(self) -> None:
-        """A prompt survived: nothing is "in a row" any more."""
+        """Note that a prompt survived: nothing is "in a row" any more."""
         self._failures_in_row = self._filtered_in_row = 0
 
     def record_drop(self, reason: str) -> None:
-        """A prompt was dropped. Raises RolloutError when that was one too many in a row."""
+        """Note that a prompt was dropped. Raises RolloutError when that was one too many in a row."""
         self.dropped[reason] += 1
         if reason in _ON_PURPOSE:
             self._filtered_in_row += 1
@@ -94,7 +94,7 @@ class FailureTally:
         return "\n".join(lines) or "  (no faults)"
 
     def flush(self) -> tuple[dict[str, int], dict[str, int]]:
-        """(dropped, faults) since the last call."""
+        """Return (dropped, faults) since the last call."""
         window = dict(self.dropped), dict(self.faults)
         self.dropped.clear()
         self.faults.clear()
@@ -135,7 +135,7 @@ class GroupRun:
         return len(self.outcomes) == len(self.jobs)
 
     def group(self) -> PromptGroup:
-        """What survived, in order of the samples; possibly nothing."""
+        """Return what survived, in order of the samples; possibly nothing."""
         outcomes = [self.outcomes[index] for index in sorted(self.outcomes)]
         return PromptGroup(
             ordinal=self.ordinal,

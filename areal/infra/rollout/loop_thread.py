@@ -56,7 +56,7 @@ class StallWatchdog:
         self._thread.start()
 
     def beat(self) -> None:
-        """An episode finished, or new ones were started after a time without any."""
+        """Note that an episode finished, or new ones were started after a time without any."""
         self._last_beat = monotonic()
 
     def stop(self) -> None:

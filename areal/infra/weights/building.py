@@ -51,8 +51,9 @@ def build_carrier(
 
 
 def own_address(addresses: Sequence[str]) -> str:
-    """The address of this machine from which the first of `addresses` (http://HOST:PORT) is reached; 127.0.0.1 without
-    any. Nothing is sent. Raises ConfigError for a name that is not known."""
+    """Return the address of this machine from which the first of `addresses` (http://HOST:PORT) is reached; 127.0.0.1
+    without any. Nothing is sent. Raises ConfigError for a name that is not known.
+    """
     for address in addresses:
         parts = urlsplit(address)
         try:

@@ -59,7 +59,9 @@ class MemoryItem:
 
 
 def read_model_config(model: ModelConfig) -> dict[str, Any]:
-    """The content of config.json: from `model.path`, else `model.init`. Raises ConfigError when neither yields one."""
+    """Return the content of config.json: from `model.path`, else `model.init`. Raises ConfigError when neither yields
+    one.
+    """
     if not model.path:
         return dict(model.init)
     file = Path(model.path) / "config.json"
@@ -117,7 +119,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape | str:
 
 
 def estimate(config: PPOConfig | RowsConfig, shape: ModelShape) -> list[MemoryItem]:
-    """What the run holds at its peak, largest consumers of one kind in order of use."""
+    """Return what the run holds at its peak, largest consumers of one kind in order of use."""
     items = _trained("actor", config.actor, shape)
     if isinstance(config, PPOConfig):
         items += _rollout_items(config, shape)
@@ -202,7 +204,7 @@ def _activations(engine: TrainEngineConfig, shape: ModelShape, width: int) -> Me
 
 
 def _travelling(config: PPOConfig, shape: ModelShape) -> Iterator[MemoryItem]:
-    """What carriers hold for servers: two versions while one replaces the other, and the base of adapters."""
+    """Yield what carriers hold for servers: two versions while one replaces the other, and the base of adapters."""
     count, width = shape.num_parameters, DTYPE_BYTES[config.servers.dtype]
     if config.adapters_travel_alone and config.actor.lora is not None:
         # Adapted layers, which are most of a model, travel as the trainer has them; factors in float32.
@@ -221,7 +223,7 @@ def _travelling(config: PPOConfig, shape: ModelShape) -> Iterator[MemoryItem]:
 
 
 def _rollout_items(config: PPOConfig, shape: ModelShape) -> list[MemoryItem]:
-    """What only RL holds: critic, reference, and the engine's weights and cache."""
+    """Yield what only RL holds: critic, reference, and the engine's weights and cache."""
     items: list[MemoryItem] = []
     if config.critic is not None:
         items += _trained("critic", config.critic, shape)

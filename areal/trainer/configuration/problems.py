@@ -117,7 +117,9 @@ def _show(value: Any) -> str:
 
 
 def _meant(path: KeyPath, schema: Schema) -> str:
-    """What to write instead of an unknown key: the same name elsewhere, else a similar one here, else one anywhere."""
+    """Return what to write instead of an unknown key: the same name elsewhere, else a similar one here, else one
+    anywhere.
+    """
     *parents, leaf = path
     section = schema_of.lookup(schema.cls, tuple(parents)).section if parents else schema.cls  # type: ignore[union-attr]  # only sections have children
     beside = list(schema_of.fields_of(section)) if section else []

@@ -62,7 +62,7 @@ def preferences() -> dict[str, dict[str, Any]]:
 
 
 def check_name(kind: str, name: str) -> str | None:
-    """What is wrong with a registry name, None when it is known or an importable-looking path.
+    """Return what is wrong with a registry name, None when it is known or an importable-looking path.
 
     Imports nothing it names.
     """

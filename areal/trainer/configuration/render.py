@@ -33,7 +33,7 @@ _LABELS: dict[str, str] = {
 
 
 def render_report(report: Mapping[str, Any]) -> str:
-    """Resolved values with their origin, derived sizes, the memory estimate and notes."""
+    """Return resolved values with their origin, derived sizes, the memory estimate and notes."""
     lines = [f"{report['kind']} run in {report['run_dir']}", "", "Configuration (value, then where it comes from)"]
     lines += _configuration(report["config"], report["provenance"])
     lines += ["", "Derived sizes"]

@@ -92,7 +92,7 @@ def derive(config: PPOConfig | RowsConfig) -> dict[str, int | None]:
 
 
 def _processes(config: PPOConfig | RowsConfig) -> int | None:
-    """Number of processes that train one model; None for as many as are started."""
+    """Return the number of processes that train one model; None for as many as are started."""
     if config.archon is None:
         return 1
     return None if config.archon.parallel.dp_shard == REST else config.archon.parallel.world_size
@@ -236,7 +236,7 @@ def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
 
 
 def _server_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
-    """What servers need on this machine before the first one can be started."""
+    """Yield what servers need on this machine before the first one can be started."""
     name = config.rollout.engine
     if name == "embedded":
         return
@@ -271,7 +271,7 @@ def _length_problems(
 
 
 def _engine_section(config: PPOConfig) -> str:
-    """The section that limits sequences of the engine in use."""
+    """Return the section that limits sequences of the engine in use."""
     return "engine" if config.rollout.engine == "embedded" else "servers"
 
 

@@ -91,7 +91,7 @@ def key_paths(cls: type[Config]) -> tuple[str, ...]:
 
 
 def lookup(cls: type[Config], path: tuple[str, ...]) -> FieldSchema | None:
-    """The field at a path of keys, None when there is none (or the path leads into a free-form mapping).
+    """Return the field at a path of keys, None when there is none (or the path leads into a free-form mapping).
 
     Below a block of an objective it is that of the first block that has it.
     """
@@ -108,7 +108,7 @@ def lookup(cls: type[Config], path: tuple[str, ...]) -> FieldSchema | None:
 
 
 def describe(annotation: Any) -> str:
-    """An annotation in words: `int | None` is "an integer or null"."""
+    """Return an annotation in words: `int | None` is "an integer or null"."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join(describe(argument) for argument in arguments)
