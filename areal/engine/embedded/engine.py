@@ -18,7 +18,7 @@ import torch
 
 from areal.api import EngineError, FaultError, ModelError, ModelRequest, ModelResponse, StopReason, WeightUpdateMeta
 from areal.engine.embedded.batch import DecodeBatch
-from areal.engine.embedded.sequence import RequestLimits, Sequence, accept
+from areal.engine.embedded.sequence import EngineLimits, Sequence, accept
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class EmbeddedEngine:
                 f"this model computes sequences of more than {limit} tokens anew from their first token on, which a "
                 f"cache cannot follow; max_seq_len is {config.max_seq_len}, set it to at most {limit}"
             )
-        self._limits = RequestLimits(
+        self._limits = EngineLimits(
             context=context,
             vocab_size=model.args.vocab_size,
             eos_token_id=eos_token_id,

@@ -28,7 +28,7 @@ _TOKENS_PER_CHARACTER = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLimits:
+class EngineLimits:
     """What a request is checked against."""
 
     context: int
@@ -93,7 +93,7 @@ class Sequence:
         return any(stop in text for stop in config.stop)
 
 
-def accept(request: ModelRequest, future: asyncio.Future[ModelResponse], limits: RequestLimits) -> Sequence:
+def accept(request: ModelRequest, future: asyncio.Future[ModelResponse], limits: EngineLimits) -> Sequence:
     """Check a request and wrap it.
 
     Raises FaultError(DATA_INVALID) for a prompt that is empty, holds unknown token ids, or leaves no room in the

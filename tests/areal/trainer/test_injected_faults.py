@@ -117,6 +117,7 @@ def metrics_of(directory):
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=4,
     injected="one bit of the newest checkpoint's tensors flipped between two starts of a run",

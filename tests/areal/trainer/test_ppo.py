@@ -198,13 +198,13 @@ def test_resume_after_a_stop_continues_bit_by_bit(tmp_path):
     seen="refused with key, old and new value; accepted with checkpoint.allow_config_change=true",
 )
 def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(tmp_path):
-    runs.train(runs.tiny(tmp_path / "run"))
+    runs.train(runs.tiny(tmp_path / "run", total_train_steps=1))
     with pytest.raises(ConfigError, match=r"actor\.lr: was 0\.001, is 0\.01"):
-        runs.train(runs.tiny(tmp_path / "run", actor__lr=1e-2, total_train_steps=5))
+        runs.train(runs.tiny(tmp_path / "run", actor__lr=1e-2, total_train_steps=2))
     summary, _ = runs.train(
-        runs.tiny(tmp_path / "run", actor__lr=1e-2, total_train_steps=5, checkpoint__allow_config_change=True)
+        runs.tiny(tmp_path / "run", actor__lr=1e-2, total_train_steps=2, checkpoint__allow_config_change=True)
     )
-    assert summary["steps"] == 5
+    assert summary["steps"] == 2
 
 
 def test_the_final_folder_loads_in_transformers_with_equal_logits(tmp_path):
