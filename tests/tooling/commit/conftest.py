@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tooling.commit.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[3]
 WHO = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
@@ -17,8 +18,9 @@ WHO = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commi
 class Repo:
     """A work tree below tmp_path that sees no settings of the machine."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, command: Any = None) -> None:
         self.root = root
+        self._command = command
         root.mkdir(parents=True)
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
         self.environment |= {
@@ -50,16 +52,15 @@ class Repo:
             self.git("add", "--", path)
         return self.git("commit", "-q", "--allow-empty", "-m", message, ok=ok)
 
-    def run(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tooling.commit", *words]
-        return subprocess.run(
-            command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=False, input=stdin
-        )
+    def run(self, *words: str, stdin: str = "", environment: dict[str, str] | None = None) -> Any:
+        """The command in this process."""
+        variables = {**self.environment, **(environment or {})}
+        return self._command(main, words, cwd=self.root, environment=variables, stdin=stdin)
 
     def json(self, *words: str) -> dict:
-        return json.loads(self.run(*words, "--json").stdout)
+        return self.run(*words, "--json").json
 
 
 @pytest.fixture
-def repo(tmp_path):
-    return Repo(tmp_path / "repo")
+def repo(tmp_path, run_command):
+    return Repo(tmp_path / "repo", run_command)

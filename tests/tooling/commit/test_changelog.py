@@ -39,7 +39,7 @@ def test_subjects_are_text_and_no_markup(repo):
 
 
 def test_without_commits_that_is_said(repo):
-    assert repo.run("changelog").returncode == 2
+    assert repo.run("changelog").code == 2
     repo.commit("fix: x")
-    assert repo.run("changelog", "--", "--output=stolen").returncode == 2
+    assert repo.run("changelog", "--", "--output=stolen").code == 2
     assert not (repo.root / "stolen").exists()

@@ -8,21 +8,21 @@ import pytest
 
 def test_a_message_that_conforms_passes_in_silence(repo):
     done = repo.run("check", "--message", "feat: keep x")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.code, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_file_is_read_without_its_comments(repo):
     repo.write("message", "# what a long comment this is, longer than any header may be: 72 characters are\nfix: x\n")
-    assert repo.run("check", "message").returncode == 0
+    assert repo.run("check", "message").code == 0
 
 
 def test_standard_input_is_a_file_too(repo):
-    assert repo.run("check", "-", stdin="nonsense").returncode == 10
+    assert repo.run("check", "-", stdin="nonsense").code == 10
 
 
 def test_every_problem_is_named_with_its_place_and_its_fix(repo):
     done = repo.run("check", "--message", "fix: added x.\nbody")
-    assert done.returncode == 10
+    assert done.code == 10
     assert "error: header: 'added' is not in the imperative mood; write 'add'" in done.stdout
     assert "error: line 2: no blank line between header and body; insert one" in done.stdout
 
@@ -36,8 +36,8 @@ def test_json_holds_every_problem_and_nothing_else_reaches_stdout(repo):
 
 
 def test_warnings_fail_only_where_that_was_asked_for(repo):
-    assert repo.run("check", "--message", "Feat: x").returncode == 0
-    assert repo.run("check", "--message", "Feat: x", "--strict").returncode == 10
+    assert repo.run("check", "--message", "Feat: x").code == 0
+    assert repo.run("check", "--message", "Feat: x", "--strict").code == 10
 
 
 def test_a_range_is_checked_oldest_first(repo):
@@ -54,7 +54,7 @@ def test_one_revision_is_one_commit(repo):
     repo.commit("nonsense")
     repo.commit("fix: two")
     assert repo.json("check", "HEAD")["checked"] == 1
-    assert repo.run("check", "HEAD").returncode == 0
+    assert repo.run("check", "HEAD").code == 0
 
 
 def test_a_merge_passes_whatever_it_says(repo):
@@ -64,13 +64,13 @@ def test_a_merge_passes_whatever_it_says(repo):
     repo.git("checkout", "-q", "main")
     repo.commit("fix: three", "main.txt")
     repo.git("merge", "-q", "--no-ff", "-m", "my own words", "side")
-    assert repo.run("check", "HEAD~1..HEAD").returncode == 0
+    assert repo.run("check", "HEAD~1..HEAD").code == 0
 
 
 def test_a_forgotten_fixup_fails_a_range(repo):
     repo.commit("fix: one")
     repo.commit("fixup! fix: one")
-    assert repo.run("check", "HEAD~1..HEAD").returncode == 10
+    assert repo.run("check", "HEAD~1..HEAD").code == 10
 
 
 def test_commits_older_than_the_rules_are_counted_and_not_judged(repo):
@@ -83,7 +83,7 @@ def test_commits_older_than_the_rules_are_counted_and_not_judged(repo):
     assert (report["exit_code"], report["checked"]) == (0, 1)
     report = repo.json("check", "HEAD~2..HEAD")
     assert (report["exit_code"], report["checked"], report["exempt"]) == (0, 1, 1)
-    assert repo.run("check", "HEAD~2..HEAD", "--all").returncode == 10
+    assert repo.run("check", "HEAD~2..HEAD", "--all").code == 10
 
 
 def test_a_published_commit_can_be_accepted_with_a_reason(repo):
@@ -94,7 +94,7 @@ def test_a_published_commit_can_be_accepted_with_a_reason(repo):
     repo.commit("fix: x")
     report = repo.json("check", "HEAD~2..HEAD")
     assert (report["exit_code"], report["checked"], report["exempt"]) == (0, 1, 1)
-    assert repo.run("check", "HEAD~2..HEAD", "--all").returncode == 10
+    assert repo.run("check", "HEAD~2..HEAD", "--all").code == 10
 
 
 @pytest.mark.parametrize("line", ['0123456789ab = "no"', 'HEAD = "published by mistake"', "0123456789ab = 1"])
@@ -107,7 +107,7 @@ def test_accepting_takes_a_hash_and_a_reason(repo, line):
 @pytest.mark.parametrize("target", ["nowhere", "nowhere..HEAD", "--output=stolen..x", "-x..y"])
 def test_what_is_neither_a_file_nor_a_revision_is_refused(repo, target):
     repo.commit("fix: x")
-    assert repo.run("check", "--", target).returncode == 2
+    assert repo.run("check", "--", target).code == 2
     assert not (repo.root / "stolen..x").exists()
 
 
@@ -119,14 +119,14 @@ def test_a_range_that_git_does_not_know_says_where_to_look(repo):
 def test_a_message_with_bytes_that_are_no_text_is_refused_without_a_traceback(repo):
     (repo.root / "message").write_bytes(b"fix: \xff\xfe x\n")
     done = repo.run("check", "message")
-    assert done.returncode == 10
+    assert done.code == 10
     assert "Traceback" not in done.stderr
 
 
 def test_a_setting_that_does_not_exist_is_refused_with_the_nearest(repo):
     repo.write("pyproject.toml", "[tool.areal.commit]\nheader_lenght = 50\n")
     done = repo.run("check", "--message", "fix: x")
-    assert done.returncode == 2
+    assert done.code == 2
     assert "did you mean 'header_length'?" in done.stderr
 
 

@@ -18,7 +18,7 @@ def foreign(path, text="#!/bin/sh\necho foreign >> ran\n"):
 
 
 def test_git_refuses_a_message_that_does_not_conform_and_keeps_it(repo):
-    assert repo.run("hook", "install").returncode == 0
+    assert repo.run("hook", "install").code == 0
     said = repo.commit("added x", "a.txt", ok=False)
     assert "header-format" in said
     assert f"git commit -e -F {repo.root}/.git/COMMIT_EDITMSG" in said
@@ -60,7 +60,7 @@ def test_a_foreign_hook_runs_first_and_comes_back(repo):
 
 def test_a_foreign_hook_still_refuses(repo):
     foreign(hook(repo), "#!/bin/sh\nexit 3\n")
-    assert repo.run("hook", "install").returncode == 0
+    assert repo.run("hook", "install").code == 0
     repo.commit("feat: add x", "a.txt", ok=False)
 
 
@@ -78,7 +78,7 @@ def test_two_foreign_hooks_are_too_many(repo):
     foreign(hook(repo))
     foreign(hook(repo).with_name("commit-msg.before-areal"), "#!/bin/sh\n# another\n")
     done = repo.run("hook", "install")
-    assert done.returncode == 3
+    assert done.code == 3
     assert "run it again" in done.stderr
     assert "foreign" in hook(repo).read_text()
 
@@ -86,7 +86,7 @@ def test_two_foreign_hooks_are_too_many(repo):
 def test_an_installation_that_was_killed_halfway_can_be_repeated(repo):
     there = foreign(hook(repo))
     os.link(there, there.with_name("commit-msg.before-areal"))
-    assert repo.run("hook", "install").returncode == 0
+    assert repo.run("hook", "install").code == 0
     repo.commit("nonsense", ok=False)
     repo.run("hook", "uninstall")
     assert "foreign" in hook(repo).read_text()
@@ -117,23 +117,23 @@ def test_the_hook_goes_where_git_looks_for_hooks(repo):
 def test_a_folder_of_hooks_for_many_repositories_is_left_alone(repo, tmp_path):
     repo.git("config", "core.hooksPath", str(tmp_path / "everywhere"))
     done = repo.run("hook", "install")
-    assert done.returncode == 3
+    assert done.code == 3
     assert "--shared" in done.stderr
     assert not (tmp_path / "everywhere").exists()
-    assert repo.run("hook", "install", "--shared").returncode == 0
+    assert repo.run("hook", "install", "--shared").code == 0
     repo.commit("nonsense", ok=False)
 
 
 def test_hooks_that_are_switched_off_stay_off(repo):
     repo.git("config", "core.hooksPath", "/dev/null")
-    assert repo.run("hook", "install").returncode == 2
+    assert repo.run("hook", "install").code == 2
 
 
 def test_linked_work_trees_share_the_hook(repo, tmp_path):
     repo.commit("feat: add x", "a.txt")
     repo.git("worktree", "add", "-q", str(tmp_path / "linked"), "-b", "side")
     done = repo.run("hook", "install", "--repo", str(tmp_path / "linked"))
-    assert (done.returncode, hook(repo).exists()) == (0, True)
+    assert (done.code, hook(repo).exists()) == (0, True)
 
 
 def test_a_folder_named_tooling_in_the_repository_is_not_run(repo):

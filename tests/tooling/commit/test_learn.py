@@ -26,7 +26,7 @@ def test_each_folder_goes_to_the_scope_that_its_commits_had(repo):
 
 def test_the_table_is_toml_that_the_settings_understand(repo, tmp_path):
     history(repo)
-    assert repo.run("learn", "--write").returncode == 0
+    assert repo.run("learn", "--write").code == 0
     settings = read_commit_settings(repo.root)
     assert settings.scopes["api"].paths == ("src/api/**",)
     assert settings.canonical("tree_attn") == "tree-attn"
@@ -45,9 +45,9 @@ def test_a_table_of_somebody_s_is_not_replaced(repo):
     history(repo)
     repo.run("learn", "--write")
     before = (repo.root / "pyproject.toml").read_text()
-    assert repo.run("learn", "--write").returncode == 3
+    assert repo.run("learn", "--write").code == 3
     assert (repo.root / "pyproject.toml").read_text() == before
-    assert repo.run("learn").returncode == 0
+    assert repo.run("learn").code == 0
 
 
 def test_a_dry_run_shows_the_table_and_writes_nothing(repo):
@@ -59,12 +59,12 @@ def test_a_dry_run_shows_the_table_and_writes_nothing(repo):
 
 def test_rare_scopes_are_left_out(repo):
     history(repo)
-    assert repo.run("learn", "--min-commits", "5").returncode == 2
+    assert repo.run("learn", "--min-commits", "5").code == 2
 
 
 def test_without_history_there_is_nothing_to_learn(repo):
     done = repo.run("learn")
-    assert done.returncode == 2
+    assert done.code == 2
     assert "no history" in done.stderr
 
 

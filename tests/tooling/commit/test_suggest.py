@@ -144,12 +144,12 @@ def test_a_public_name_that_moves_is_none(repo):
 def test_what_the_caller_knows_is_taken_over(repo):
     stage(repo, "src/api/a.py", "x = 1\n")
     assert repo.json("suggest", "--type", "perf", "--scope", "own")["header"].startswith("perf(own): ")
-    assert repo.run("suggest", "--type", "nonsense").returncode == 2
+    assert repo.run("suggest", "--type", "nonsense").code == 2
 
 
 def test_nothing_staged_is_said(repo):
     done = repo.run("suggest")
-    assert done.returncode == 2
+    assert done.code == 2
     assert "nothing is staged" in done.stderr
 
 

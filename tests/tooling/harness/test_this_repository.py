@@ -54,7 +54,14 @@ def copy(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["add-dataset", "add-reward", "add-workflow"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("add-dataset", marks=pytest.mark.exhaustive),
+        pytest.param("add-reward", marks=pytest.mark.exhaustive),
+        "add-workflow",
+    ],
+)
 def test_the_commands_of_a_skill_do_what_they_say(name, copy):
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     environment["PYTHONPATH"] = str(copy)

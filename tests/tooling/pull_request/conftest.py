@@ -19,7 +19,10 @@ from tooling.pull_request.__main__ import main
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = ("basename", "cat", "env", "git", "mkdir", "rm", "sed", "sh", "sleep", "touch", "uname")
 """All that PATH leads to: no `gh` of the machine."""
-CONFIG = "[user]\n\tname = Ann\n\temail = ann@example.org\n[init]\n\tdefaultBranch = main\n[gc]\n\tauto = 0\n"
+CONFIG = (
+    "[user]\n\tname = Ann\n\temail = ann@example.org\n[init]\n\tdefaultBranch = main\n"
+    "[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
+)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,16 @@ from tooling.review.commands.review import parse, review
 if TYPE_CHECKING:
     from pathlib import Path
 
-AUTHOR = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com", "-c", "commit.gpgsign=false")
+AUTHOR = (
+    "-c",
+    "user.name=Somebody",
+    "-c",
+    "user.email=somebody@example.com",
+    "-c",
+    "commit.gpgsign=false",
+    "-c",
+    "maintenance.auto=false",
+)
 
 
 class World:
@@ -20,7 +30,6 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.git("init", "-q", "-b", "main")
 
     def git(self, *arguments: str) -> str:
         done = subprocess.run(["git", *AUTHOR, *arguments], cwd=self.root, capture_output=True, check=True)
@@ -39,7 +48,10 @@ class World:
         self.write(files)
         self.git("add", "--all")
         self.git("commit", "-q", "--allow-empty", "-m", message)
-        return self.git("rev-parse", "HEAD").strip()
+        head = (self.root / ".git" / "HEAD").read_text().strip()
+        return (
+            (self.root / ".git" / head.removeprefix("ref: ")).read_text().strip() if head.startswith("ref: ") else head
+        )
 
     def review(self, *options: str):
         words = options or ("--commit", "HEAD")
@@ -50,10 +62,17 @@ class World:
         return [(each.rule.id, each.place.path, each.place.line) for each in self.review(*options).open]
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    folder = tmp_path / "repository"
-    folder.mkdir()
-    made = World(folder)
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with one commit, made once."""
+    made = World(tmp_path_factory.mktemp("template"))
+    made.git("init", "-q", "-b", "main")
+    shutil.rmtree(made.root / ".git" / "hooks", ignore_errors=True)
     made.commit({"README.md": "A project.\n"})
-    return made
+    return made.root
+
+
+@pytest.fixture
+def world(tmp_path: Path, template: Path) -> World:
+    shutil.copytree(template, tmp_path / "repository")
+    return World(tmp_path / "repository")

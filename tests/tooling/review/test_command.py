@@ -184,6 +184,7 @@ def test_every_concern_is_served_and_every_rule_serves_one():
     assert set(served) == set(RULES)
 
 
+@pytest.mark.exhaustive
 def test_a_change_of_a_thousand_lines_takes_seconds(world):
     body = "".join(f"def f_{number}(x, mask):\n    y = x * {number}\n    return y\n\n\n" for number in range(25))
     world.commit({f"areal/m{number}.py": body for number in range(300)} | {"areal/__init__.py": ""})

@@ -272,13 +272,19 @@ MUTANT = {"before": "n * 2", "after": "n + 2"}
         ("call", {"target": "code_under_test:double", "cases": [{"args": [], "raises": "TypeError"}]}, ""),
         ("call", {"target": "code_under_test:gone", "cases": []}, "AttributeError"),
         ("tests", {"paths": ["test_code.py"]}, ""),
-        ("tests", {"paths": ["test_code.py"], "least": 2}, "1 tests pass, expected 2"),
+        pytest.param(
+            "tests",
+            {"paths": ["test_code.py"], "least": 2},
+            "1 tests pass, expected 2",
+            marks=pytest.mark.exhaustive,
+        ),
         ("tests", {"paths": ["test_gone.py"]}, "does not exist"),
         ("mutants", {"path": "code_under_test.py", "tests": ["test_code.py"], "mutants": [MUTANT]}, "1 tests pass"),
-        (
+        pytest.param(
             "mutants",
             {"path": "code_under_test.py", "tests": ["test_code.py"], "mutants": [{"before": "* 2", "after": "* 3"}]},
             "",
+            marks=pytest.mark.exhaustive,
         ),
         ("changed", {"only": []}, ""),
         ("changed", {"must": ["code.py"]}, "unchanged: code.py"),
