@@ -91,5 +91,5 @@ def test_unknown_attention_is_refused():
     model = build("qwen3")
     for layer in model.layers:
         layer.self_attn = torch.nn.Linear(2, 2)
-    with pytest.raises(ModelError, match="FLOPs cannot be told"):
+    with pytest.raises(ModelError, match="FLOPs are unknown"):
         forward_flops(model, [3])
