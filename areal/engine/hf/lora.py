@@ -17,12 +17,11 @@ import torch
 from torch import nn
 
 from areal.api import ConfigError, EngineError, LowRankChange
-from areal.engine.hf.adapter_files import merged_weight, names_for_peft, write_adapter
+from areal.engine.hf.adapter_files import merged_weight
 from areal.engine.hf.naming import checkpoint_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from torch import Tensor
 
@@ -80,17 +79,6 @@ def merged_copy(model: nn.Module) -> nn.Module:
     return merged
 
 
-def save_adapter(model: nn.Module, config: LoraConfig, path: Path, *, base: str) -> None:
-    """Write the adapter alone as a folder that `peft` and inference servers load on top of the checkpoint `base`.
-
-    Raises EngineError for a family that stores an adapted layer in another layout than it computes with.
-    """
-    state = model.state_dict()
-    names = names_for_peft(model, {name: tensor.shape for name, tensor in state.items()})
-    adapters = {name: tensor for name, tensor in state.items() if ".lora_" in name}
-    write_adapter(adapters, names, config, path, base=base)
-
-
 def base_tensors(model: nn.Module) -> dict[str, Tensor]:
     """What `model` is without its adapters, as its checkpoint has it: live tensors, no copies."""
     return checkpoint_tensors(model, _without_adapters(model))
@@ -136,7 +124,7 @@ class Adapters:
     base: str | None
     """Fingerprint of the frozen model; None while that has no values."""
     first_values: Mapping[str, Tensor]
-    """Where the model has no memory yet: the values that the adapters shall get when they have some."""
+    """Where the model has no memory yet: the values that the adapters get when they have some."""
 
     @staticmethod
     def added_to(model: nn.Module, config: LoraConfig, *, dtype: torch.dtype) -> Adapters:

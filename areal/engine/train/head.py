@@ -134,11 +134,7 @@ class _Statistics(torch.autograd.Function):
     ) -> tuple[Tensor, None, None]:
         z_NV, s_N, entropy_N, targets_N = ctx.saved_tensors
         log_p_NV = z_NV - s_N[:, None]
-        gradient_NV = log_p_NV.exp()
-        # p * -(g_logp + g_mean + g_H (log p + H)), then the two terms without p.
-        log_p_NV.masked_fill_(gradient_NV == 0, 0).add_(entropy_N[:, None]).mul_(grad_entropy_N[:, None])
-        gradient_NV.mul_(log_p_NV.add_((grad_logp_N + grad_mean_N)[:, None])).neg_()
-        gradient_NV.add_((grad_mean_N / z_NV.shape[-1])[:, None])
+        gradient_NV = _without_target(log_p_NV, entropy_N, grad_logp_N, grad_entropy_N, grad_mean_N, z_NV.shape[-1])
         gradient_NV.scatter_add_(-1, targets_N[:, None], grad_logp_N[:, None])
         return gradient_NV.div_(ctx.temperature).to(ctx.dtype), None, None
 
@@ -188,12 +184,8 @@ class _SharedStatistics(torch.autograd.Function):
         entropy_N = s_N - summed[2] / summed[0] if with_distribution else zeros_N
         mean_logp_N = summed[3] / size - s_N if with_distribution else zeros_N
         ctx.save_for_backward(z_NV, s_N, entropy_N, columns_N, is_here_N)
-        ctx.temperature, ctx.dtype, ctx.size, ctx.with_distribution = (
-            temperature,
-            logits_NV.dtype,
-            size,
-            with_distribution,
-        )
+        ctx.temperature, ctx.dtype = temperature, logits_NV.dtype
+        ctx.size, ctx.with_distribution = size, with_distribution
         return summed[1] - s_N, entropy_N, mean_logp_N
 
     @staticmethod
@@ -203,12 +195,20 @@ class _SharedStatistics(torch.autograd.Function):
     ) -> tuple[Tensor, None, None, None, None]:
         z_NV, s_N, entropy_N, columns_N, is_here_N = ctx.saved_tensors
         log_p_NV = z_NV - s_N[:, None]
-        gradient_NV = log_p_NV.exp()
         if ctx.with_distribution:
-            log_p_NV.masked_fill_(gradient_NV == 0, 0).add_(entropy_N[:, None]).mul_(grad_entropy_N[:, None])
-            gradient_NV.mul_(log_p_NV.add_((grad_logp_N + grad_mean_N)[:, None])).neg_()
-            gradient_NV.add_((grad_mean_N / ctx.size)[:, None])
+            gradient_NV = _without_target(log_p_NV, entropy_N, grad_logp_N, grad_entropy_N, grad_mean_N, ctx.size)
         else:
-            gradient_NV.mul_(-grad_logp_N[:, None])
+            gradient_NV = log_p_NV.exp_().mul_(-grad_logp_N[:, None])
         gradient_NV.scatter_add_(-1, columns_N[:, None], (grad_logp_N * is_here_N)[:, None])
         return gradient_NV.div_(ctx.temperature).to(ctx.dtype), None, None, None, None
+
+
+def _without_target(
+    log_p_NV: Tensor, entropy_N: Tensor, grad_logp_N: Tensor, grad_entropy_N: Tensor, grad_mean_N: Tensor, size: int
+) -> Tensor:
+    """Gradient of `_Statistics` but for [v = target]; log_p_NV is used up. size: of the whole vocabulary."""
+    gradient_NV = log_p_NV.exp()
+    # p * -(g_logp + g_mean + g_H (log p + H)), then the term without p.
+    log_p_NV.masked_fill_(gradient_NV == 0, 0).add_(entropy_N[:, None]).mul_(grad_entropy_N[:, None])
+    gradient_NV.mul_(log_p_NV.add_((grad_logp_N + grad_mean_N)[:, None])).neg_()
+    return gradient_NV.add_((grad_mean_N / size)[:, None])

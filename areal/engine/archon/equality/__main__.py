@@ -12,14 +12,20 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from areal.api import ArealError, UsageError
 from areal.engine.archon.equality.cases import CONFIGS, cases
 from areal.engine.archon.equality.comparison import TOLERANCES
 from areal.engine.archon.equality.launch import run_processes
-from areal.engine.archon.equality.table import markdown, replaced
 from areal.utils.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_BEGIN: Final = "<!-- areal.engine.archon.equality: begin -->"
+_END: Final = "<!-- areal.engine.archon.equality: end -->"
+_COLUMNS: Final = ("scores", "loss", "gradient norm", "gradients", "parameters")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -27,9 +33,9 @@ def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         results = _results(options)
-        table = markdown(results)
+        table = _markdown(results)
         if options.write is not None and not options.dry_run:
-            atomic_write(options.write, replaced(options.write.read_text(encoding="utf-8"), table))
+            atomic_write(options.write, _replaced(options.write.read_text(encoding="utf-8"), table))
     except (ArealError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code if isinstance(error, ArealError) else 2
@@ -76,6 +82,34 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="leave the page of --write as it is")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     return parser
+
+
+def _markdown(results: Sequence[dict[str, Any]]) -> str:
+    """One row per case; the exponent of the largest difference, so that rounding does not change the page."""
+    lines = [f"| processes | case | {' | '.join(_COLUMNS)} | equal |", f"| --- | --- |{' --- |' * (len(_COLUMNS) + 1)}"]
+    for result in results:
+        shown = [_magnitude(result.get("differences", {}).get(name)) for name in _COLUMNS]
+        verdict = "skipped" if "skipped" in result else "yes" if result["equal"] else "**no**"
+        lines.append(f"| {result['world_size']} | {result['case']} | {' | '.join(shown)} | {verdict} |")
+    return "\n".join(lines)
+
+
+def _replaced(page: str, table: str) -> str:
+    """`page` with `table` between its markers. Raises UsageError without them."""
+    before, begin, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise UsageError(f"the page has no markers {_BEGIN} and {_END}; add them where the table belongs")
+    return f"{before}{begin}\n{table}\n{end}{after}"
+
+
+def _magnitude(difference: float | None) -> str:
+    if difference is None:
+        return ""
+    if difference == 0:
+        return "0"
+    exponent = int(f"{difference:e}".partition("e")[2]) + 1
+    return f"< 1e{exponent}"
 
 
 if __name__ == "__main__":

@@ -250,7 +250,7 @@ def _in_host_memory(item: Item) -> Item:
 
 
 def _moments(shards: Shards, work: Work) -> Item:
-    """Two of AdamW, one of the others; muon leaves what is no matrix, and tokens, to AdamW."""
+    """Two of AdamW, one of the others; muon leaves vectors and tokens to AdamW."""
     config, kept = work.config, shards.trained
     count = {"adamw": 2 * kept, "muon": 2 * kept - shards.turned, "sgd": kept if config.momentum else 0}[
         config.optimizer
