@@ -32,7 +32,7 @@ class ResolutionError(ToolError):
 
 
 class UpstreamError(ToolError):
-    """A release or its source could not be had."""
+    """A release or its source could not be read."""
 
     exit_code = 11
     code = "upstream"

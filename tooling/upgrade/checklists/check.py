@@ -29,7 +29,7 @@ def drift(checklist: Checklist, text: str | None, path: str, *, signatures: bool
     """Everything `text` says that is not so; empty when it is what would be written. signatures: whether the release
     was there to compare with; without it files and guards are compared only."""
     if text is None:
-        return [Drift(path, "file", "missing", "there is no checklist for this package")]
+        return [Drift(path, "file", "missing", "this package has no checklist")]
     try:
         front, existing = parse(text, path)
     except UsageError as error:

@@ -27,7 +27,7 @@ class ChecklistPackage:
     branch_template: str
     """Tag or branch of a version, e.g. "v{version}"."""
     version: str
-    """Version that the signatures are of; "" when its source could not be had."""
+    """Version that the signatures are of; "" when its source could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ _HOLDS: Final = {
 
 
 def collect(subject: ChecklistPackage, files: Iterable[FileUses], upstream: Upstream | None) -> Checklist:
-    """upstream: the release in use; None when it could not be had (then there are no entries)."""
+    """upstream: the release in use; None when it could not be read (then there are no entries)."""
     affected, guarded = [], set[GuardedPlace]()
     uses_of: dict[str, list[Use]] = defaultdict(list)
     symbols: dict[str, Symbol] = {}

@@ -33,7 +33,7 @@ _GROUPS: tuple[tuple[str, ...], ...] = (
 
 
 def read_pyproject(path: str, text: str) -> list[Declaration]:
-    """All declarations. Raises tomllib.TOMLDecodeError for what is no TOML."""
+    """All declarations. Raises tomllib.TOMLDecodeError for what is not TOML."""
     found = [_declaration(path, string) for string in scan_toml(text).strings]
     return [each for each in found if each is not None]
 

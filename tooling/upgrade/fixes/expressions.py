@@ -49,7 +49,7 @@ def fix_expression(source: EditableSource, finding: AuditFinding) -> None:
             else:
                 raise LeftAloneError("it is used in another way here")
         case _:
-            raise LeftAloneError(f"there is no safe edit for {finding.kind}")
+            raise LeftAloneError(f"no safe edit is known for {finding.kind}")
 
 
 def _rename_keyword(source: EditableSource, finding: AuditFinding) -> None:

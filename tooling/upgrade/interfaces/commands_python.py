@@ -30,7 +30,7 @@ class FrameLike(Protocol):
 
 
 def looped_flags(frame: FrameLike, call: ast.Call) -> Made | None:
-    """The flags of `add_argument(f"--{name}")` inside loops; None if they cannot be told."""
+    """The flags of `add_argument(f"--{name}")` inside loops; None if they cannot be read off."""
     spelling = next((_spelling(each) for each in call.args if _spelling(each) is not None), None)
     if spelling is None:
         return None  # `add_argument(*names, **options)`: the names come from somewhere else

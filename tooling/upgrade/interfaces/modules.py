@@ -49,7 +49,7 @@ def parse(content: bytes) -> ast.Module | None:
 
 @dataclass(frozen=True, slots=True)
 class ModuleDefinition:
-    """A function or class with the module it stands in."""
+    """A function or class with the module around it."""
 
     module: ReleaseModule
     node: FunctionNode | ast.ClassDef

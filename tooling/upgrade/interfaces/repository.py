@@ -153,7 +153,7 @@ class RepositoryFile(_Slots):
 
     @cached_property
     def text(self) -> str:
-        """Decoded; what is no UTF-8 is replaced."""
+        """Decoded; what is not UTF-8 is replaced."""
         return self.content.decode("utf-8", errors="replace")
 
 

@@ -163,7 +163,7 @@ def run_uv(
     offline: bool = False,
     seconds: float = 600,
 ) -> UvRun:
-    """uv in a folder. Raises ResolutionError for failures that are no conflict, UpstreamError (OfflineError) when the
+    """uv in a folder. Raises ResolutionError for failures that are not conflicts, UpstreamError (OfflineError) when the
     index could not be reached, UsageError when there is no uv."""
     variables = {
         **os.environ,

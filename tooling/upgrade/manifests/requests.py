@@ -70,7 +70,7 @@ def _check_variant(request: VersionRequest, policy: UpgradePolicy) -> None:
         return
     if request.variant not in names:
         fix = did_you_mean(request.variant, names) or f"variants: {', '.join(names)}"
-        raise UsageError(f"there is no variant {request.variant!r}", where=str(request), fix=fix)
+        raise UsageError(f"unknown variant {request.variant!r}", where=str(request), fix=fix)
     if request.variant not in own:
         message = f"{request.distribution} is not part of variant {request.variant!r}"
         raise UsageError(message, where=str(request), fix=f"it belongs to {', '.join(own)}")

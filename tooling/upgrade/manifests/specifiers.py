@@ -38,7 +38,7 @@ def parse_version(text: str) -> Version:
     try:
         return Version(text)
     except InvalidVersion as error:
-        raise UsageError(f"{text!r} is no version", fix="write one as 0.18.0, 2.10.0rc1 or 0.5.10.post1") from error
+        raise UsageError(f"{text!r} is not a version", fix="write one as 0.18.0, 2.10.0rc1 or 0.5.10.post1") from error
 
 
 def changed(specifier: str, style: SpecifierStyle, version: str, rule: RangeRule = RangeRule.KEEP) -> ChangedSpecifier:
@@ -102,7 +102,7 @@ def _poetry(specifier: str, hit: re.Match[str], wanted: Version, version: str) -
 def _range(specifier: str, wanted: Version, version: str, rule: RangeRule) -> ChangedSpecifier:
     allowed = allows(specifier, wanted)
     if allowed is None:
-        return ChangedSpecifier(specifier, f"{specifier!r} is no specifier that can be read", problem=True)
+        return ChangedSpecifier(specifier, f"{specifier!r} is not a specifier that can be read", problem=True)
     if not specifier.strip():
         return ChangedSpecifier(specifier, "any version is allowed")
     clauses = list(CLAUSE.finditer(specifier))

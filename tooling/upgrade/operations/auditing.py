@@ -44,7 +44,7 @@ def audit_moves(
 ) -> tuple[Audit, ...]:
     """One audit for each move, in their order. allowed: versions that the manifests will admit, for guards that die.
 
-    Raises UpstreamError when one of the releases cannot be had.
+    Raises UpstreamError when one of the releases cannot be read.
     """
     from tooling.upgrade.verdicts import ReleasePair, audit
 

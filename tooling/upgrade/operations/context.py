@@ -39,7 +39,7 @@ class UpgradeContext:
     cache: Path
     catalogue: Catalogue
     report: Callable[[str], None]
-    """Is told in a line what takes time."""
+    """Called with a line about what takes time."""
     use_installed: bool = True
     """Whether a release that is installed in the project's .venv is read there."""
     home: Path | None = None

@@ -39,7 +39,7 @@ class Latest:
     audit: Audit | None
     """Of `breaking`."""
     skipped: tuple[str, ...] = ()
-    """Versions whose source could not be had, and why."""
+    """Versions whose source could not be read, and why."""
     problem: str = ""
     """Why nothing could be said."""
     looked_at_nothing: bool = False

@@ -46,7 +46,7 @@ class UpgradeOptions:
 
 @dataclass
 class Upgrade:
-    """Everything that was found and is to be written. Filled step by step, so that a failure can still be told."""
+    """Everything that was found and is to be written. Filled step by step, so that a failure can still be reported."""
 
     options: UpgradeOptions
     plan: Plan
@@ -71,7 +71,7 @@ class Upgrade:
 
 def plan_upgrade(context: UpgradeContext, upgrade: Upgrade) -> None:
     """Fill in an upgrade. A conflict becomes its `problem`, and the audit goes on. What it raises leaves the steps
-    before in the record: UsageError for requests that make no sense, UpstreamError for releases that cannot be had."""
+    before in the record: UsageError for requests that make no sense, UpstreamError for releases that cannot be read."""
     options = upgrade.options
     requests = check_requests(options.requests, context.policy)
     upgrade.moves = [_move(context, request, options.old) for request in requests]

@@ -162,7 +162,7 @@ def _scope(
 
 def imported_names(root: Path) -> Counter[str]:
     """Dotted names and all their beginnings, with the number of Python files that import them. By pattern: a name in a
-    string that looks like an import counts too, which is no harm here."""
+    string that looks like an import counts too, which does no harm here."""
     counts: Counter[str] = Counter()
     for path in repository_files(root):
         if not path.endswith(".py"):

@@ -32,7 +32,7 @@ _MOST_LINES = 4000
 
 
 def source_of(upstream: Upstream, symbol: Symbol) -> str:
-    """The text of a definition; "" where it cannot be had."""
+    """The text of a definition; "" where it is not known."""
     if not symbol.file or not symbol.line:
         return ""
     try:
@@ -111,7 +111,7 @@ def _statements(source: str) -> set[str]:
 
 
 def _telling_lines(lines: set[str], name: str) -> tuple[re.Pattern[str], list[str]]:
-    """A pattern for a name, and the lines that it stands in as more than a declaration or a keyword passed on: many
+    """A pattern for a name, and the lines that around it as more than a declaration or a keyword passed on: many
     things have the same type and default, and every constructor passes its parameters on."""
     word = re.compile(rf"\b{re.escape(name)}\b")
     idle = re.compile(

@@ -58,15 +58,15 @@ class Fetcher:
             return f"{facts.st_size} {facts.st_mtime_ns}"
         try:
             with self._transport.get(link.url, method="HEAD") as answer:
-                told = [answer.headers.get(name, "") for name in ("etag", "last-modified", "content-length")]
+                stated = [answer.headers.get(name, "") for name in ("etag", "last-modified", "content-length")]
         except UpstreamError as error:
             if error.code == "offline":
                 raise
             return ""
-        return " ".join(told).strip()
+        return " ".join(stated).strip()
 
     def metadata(self, link: FileLink) -> bytes | None:
-        """The metadata file beside a wheel (PEP 658); None when it cannot be had or its hash differs."""
+        """The metadata file beside a wheel (PEP 658); None when it cannot be read or its hash differs."""
         try:
             with self._transport.get(f"{link.url}.metadata") as answer:
                 found = answer.read(_MAX_METADATA)

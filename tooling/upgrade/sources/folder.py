@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def folder_release(path: Path, distribution: str, version: str) -> Release:
-    """The release that lies in a folder. `path` is, told by what is in it, either
+    """The release that lies in a folder. `path` is, depending on its content, either
     a site-packages folder with the distribution's `.dist-info` (the files are those its RECORD names),
     a package (it has an `__init__.py`), or a folder that holds packages and nothing else.
 

@@ -350,7 +350,7 @@ def read_settings(project: Path | None = None, environ: Mapping[str, str] | None
 def combined(preferred: Sequence[IndexConfig]) -> IndexSettings:
     """Several tools' configurations as one, the preferred tool first."""
     credentials: dict[str, tuple[str, str]] = {}
-    by_name = {name: (user, password) for told in preferred for name, user, password in told.credentials}
+    by_name = {name: (user, password) for config in preferred for name, user, password in config.credentials}
     indexes = []
     for name, url, explicit, flat in _ordered(preferred):
         indexes.append(PackageIndex(without_credentials(url).rstrip("/"), name, explicit, flat))
@@ -359,8 +359,8 @@ def combined(preferred: Sequence[IndexConfig]) -> IndexSettings:
         ) or credentials_of(url)
         if known is not None:
             credentials.setdefault(host_of(url), known)
-    for told in preferred:
-        for url in told.find_links:
+    for config in preferred:
+        for url in config.find_links:
             known = credentials_of(url) if "://" in url else None
             if known is not None:
                 credentials.setdefault(host_of(url), known)
@@ -370,15 +370,15 @@ def combined(preferred: Sequence[IndexConfig]) -> IndexSettings:
             without_credentials(url) if "://" in url else url for t in preferred for url in t.find_links
         ),
         first_index=preferred[0].first_index,
-        offline=any(told.offline for told in preferred),
-        pinned={name: index for told in reversed(preferred) for name, index in told.pinned},
-        files={name: place for told in reversed(preferred) for name, place in told.files},
+        offline=any(config.offline for config in preferred),
+        pinned={name: index for config in reversed(preferred) for name, index in config.pinned},
+        files={name: place for config in reversed(preferred) for name, place in config.files},
         credentials=credentials,
-        proxy=next((told.proxy for told in preferred if told.proxy), None),
-        certificates=next((told.certificates for told in preferred if told.certificates), None),
-        trusted_hosts=frozenset(host.lower() for told in preferred for host in told.trusted_hosts),
-        timeout=next((told.timeout for told in preferred if told.timeout), 15.0),
-        retries=next((told.retries for told in preferred if told.retries is not None), 4),
+        proxy=next((config.proxy for config in preferred if config.proxy), None),
+        certificates=next((config.certificates for config in preferred if config.certificates), None),
+        trusted_hosts=frozenset(host.lower() for config in preferred for host in config.trusted_hosts),
+        timeout=next((config.timeout for config in preferred if config.timeout), 15.0),
+        retries=next((config.retries for config in preferred if config.retries is not None), 4),
     )
 
 
@@ -388,10 +388,12 @@ def host_of(url: str) -> str:
 
 
 def _ordered(preferred: Sequence[IndexConfig]) -> list[tuple[str, str, bool, bool]]:
-    if any(told.no_index for told in preferred):
+    if any(config.no_index for config in preferred):
         return []
-    name, default = next(((told.default_name, told.default) for told in preferred if told.default), ("", PUBLIC_INDEX))
-    others = [index for told in preferred for index in told.indexes]
+    name, default = next(
+        ((config.default_name, config.default) for config in preferred if config.default), ("", PUBLIC_INDEX)
+    )
+    others = [index for config in preferred for index in config.indexes]
     main = (name, default, False, False)
     # uv asks its default last, pip its main one first; with pip's rules the order decides only between equal files.
     return [*others, main] if preferred[0].first_index else [main, *others]

@@ -55,7 +55,7 @@ class Catalogue:
     ) -> None:
         """cache: folder, made when needed. python: whose wheels are preferred. project: whose configuration counts
         beside the user's. settings: instead of reading any. known: names of distributions, to suggest from.
-        report: is told in a line what takes time."""
+        report: called with a line about what takes time."""
         self._settings = settings if settings is not None else read_settings(project)
         self._offline = offline or self._settings.offline
         self._cache = Cache(cache)

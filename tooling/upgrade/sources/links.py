@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLink:
-    """A wheel or sdist that can be had."""
+    """A wheel or sdist that can be fetched."""
 
     filename: str
     url: str
@@ -36,7 +36,7 @@ class FileLink:
     uploaded: str = ""
     """ISO 8601, "" if the index does not say."""
     metadata: bool = False
-    """Whether `url` + ".metadata" can be had (PEP 658)."""
+    """Whether `url` + ".metadata" can be fetched (PEP 658)."""
     metadata_sha256: str = ""
     source: str = ""
     """The index or folder that lists it, without credentials."""

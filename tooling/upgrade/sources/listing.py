@@ -109,9 +109,9 @@ def unknown_package(distribution: str, listing: Listing, known: Sequence[str], *
         return UpstreamError("no index and no folder of wheels is configured", where=distribution, fix=fix)
     if listing.failed:
         first = listing.failed[0]
-        told = "; ".join(str(error) for error in listing.failed)
+        reasons = "; ".join(str(error) for error in listing.failed)
         kind = OfflineError if all(error.code == "offline" for error in listing.failed) else UpstreamError
-        return kind(f"no index that answers knows it ({told})", where=distribution, fix=first.fix)
+        return kind(f"no index that answers knows it ({reasons})", where=distribution, fix=first.fix)
     fix = did_you_mean(distribution, (name for name in known if name != distribution))
     asked = ", ".join(listing.asked)
     return UpstreamError(
@@ -129,7 +129,7 @@ def unknown_version(distribution: str, version: str, listing: Listing) -> Upstre
     newest = [str(usable[-1])] if usable and str(usable[-1]) not in {*below, *above} else []
     near = ", ".join([*below, *above, *newest])
     failed = f" ({'; '.join(str(error) for error in listing.failed)})" if listing.failed else ""
-    message = f"there is no wheel or source distribution of version {version}{failed}"
+    message = f"no wheel or source distribution of version {version}{failed}"
     return UpstreamError(message, where=distribution, fix=f"the nearest versions are {near}" if near else "")
 
 

@@ -220,7 +220,7 @@ class AnnotationReader:
 
     def _bound(self, bound: Values) -> Values:
         """A type variable bound to a class, in a method of a class below it: what the method was called on."""
-        assert self.receiver is not None, "told by the caller"
+        assert self.receiver is not None, "checked by the caller"
         above = self.model.bases(self.receiver)[0]
         if any(isinstance(kind, Instance) and kind.symbol in above for kind in bound.types):
             return Values((Instance(self.receiver),))

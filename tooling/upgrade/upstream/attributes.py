@@ -177,23 +177,23 @@ def _assigned(method: FunctionNode, receiver: str, lines: Lines) -> Iterator[tup
                 yield from _targets(target, node.value, receiver, lines)
         elif isinstance(node, ast.AnnAssign) and _of_receiver(node.target, receiver):
             source = _short(lines, node.value) if node.value else ""
-            yield node.target.attr, source, lines.of(node.annotation), node.lineno  # type: ignore[union-attr]  # told above
+            yield node.target.attr, source, lines.of(node.annotation), node.lineno  # type: ignore[union-attr]  # checked above
         elif isinstance(node, ast.With | ast.AsyncWith | ast.For | ast.AsyncFor):
             for target in _loop_targets(node):
                 if _of_receiver(target, receiver):
-                    yield target.attr, "", "", node.lineno  # type: ignore[attr-defined]  # told by _of_receiver
+                    yield target.attr, "", "", node.lineno  # type: ignore[attr-defined]  # checked by _of_receiver
         elif isinstance(node, ast.Call):
             yield from _registered(node, receiver)
 
 
 def _targets(target: ast.expr, value: ast.expr, receiver: str, lines: Lines) -> Iterator[tuple[str, str, str, int]]:
     if _of_receiver(target, receiver):
-        yield target.attr, _short(lines, value), "", target.lineno  # type: ignore[attr-defined]  # told by _of_receiver
+        yield target.attr, _short(lines, value), "", target.lineno  # type: ignore[attr-defined]  # checked by _of_receiver
     elif isinstance(target, ast.Tuple | ast.List):
         for index, part in enumerate(target.elts):
             if _of_receiver(part, receiver):
                 source = f"({_short(lines, value)})[{index}]"
-                yield part.attr, source, "", part.lineno  # type: ignore[attr-defined]  # told by _of_receiver
+                yield part.attr, source, "", part.lineno  # type: ignore[attr-defined]  # checked by _of_receiver
 
 
 def _loop_targets(node: ast.With | ast.AsyncWith | ast.For | ast.AsyncFor) -> list[ast.expr]:

@@ -1,4 +1,4 @@
-"""Values of expressions that can be had without running anything: constants, containers of them, plain names.
+"""Values of expressions that are known without running anything: constants, containers of them, plain names.
 
 What is not understood is UNKNOWN, never a guess. Work is bounded by `Fuel`; only methods and functions in the tables
 of `terms` are called, and only on values made here.
@@ -45,7 +45,7 @@ class Evaluator:
     fuel: Fuel = field(default_factory=Fuel)
 
     def evaluate(self, node: ast.expr | None) -> Any:
-        """The value, UNKNOWN where it cannot be had. Raises OutOfFuel."""
+        """The value, UNKNOWN where it is not known. Raises OutOfFuel."""
         self.fuel.burn()
         method = getattr(self, f"_on_{type(node).__name__.lower()}", None)
         if method is None:

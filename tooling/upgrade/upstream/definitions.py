@@ -35,7 +35,7 @@ class Located:
     table: ModuleTable
     binding: NameBinding
     classes: tuple[int, ...] = ()
-    """Lines of the classes it stands in, outermost first; for a class its own line last."""
+    """Lines of the classes around it, outermost first; for a class its own line last."""
 
 
 class SymbolDefinitions:

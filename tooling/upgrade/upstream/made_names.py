@@ -103,7 +103,7 @@ class MadeNames:
         return shorter or Absent(table.dotted, name, table.path, 1)
 
     def _structured(self, table: ModuleTable, made: RuntimeNames, name: str) -> Resolution | None:
-        """By the structure of a lazy module; what stands in for missing packages only if nothing else is there."""
+        """By the structure of a lazy module; substitutes for missing packages only if nothing else is there."""
         target = (made.lazy or {}).get(name)
         if target is None or "dummy" in target:
             for prefix in made.folders:

@@ -100,7 +100,7 @@ class Members:
     def _before(self, symbol: Symbol) -> Where:
         """Where the bases stand: `class Engine(Engine)` derives from what had the name before."""
         located = self.definitions.locate(symbol)
-        assert located is not None, "told by the caller"
+        assert located is not None, "checked by the caller"
         where, name = self.around(symbol), symbol.dotted.rpartition(".")[2]
         scope = where.table.classes[where.classes[-1]] if where.classes else where.table.scope
         items = scope.bindings.get(name, [])
@@ -204,7 +204,7 @@ class Members:
     def _on_instances(self, symbol: Symbol, where: Where, name: str) -> Resolution | None:
         """`self.name = value` in a method."""
         located = self.definitions.locate(symbol)
-        assert located is not None, "told by the caller"
+        assert located is not None, "checked by the caller"
         set_here = self.store.instance(located.table, located.binding).attributes.get(name)
         if not set_here:
             return None

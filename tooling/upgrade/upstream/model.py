@@ -86,7 +86,7 @@ class Model(Protocol):
         ...
 
     def constant(self, where: Where, source: str) -> object:
-        """The value of an expression, `terms.UNKNOWN` where it cannot be had."""
+        """The value of an expression, `terms.UNKNOWN` where it is not known."""
         ...
 
     def name_value(self, where: Where, name: str) -> object:

@@ -141,7 +141,7 @@ class Runtime:
                 made.lost = made.lost or not isinstance(names, list | set | tuple | frozenset) or UNKNOWN in names
                 for name in listed:
                     if isinstance(name, str):
-                        made.lazy.setdefault(name, key)  # what stands in for missing packages comes later
+                        made.lazy.setdefault(name, key)  # substitutes for missing packages comes later
             else:
                 made.lost = True
 

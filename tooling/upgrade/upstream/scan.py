@@ -1,4 +1,4 @@
-"""A file's names: one pass over statements outside functions, in order, with the branch each stands in."""
+"""A file's names: one pass over statements outside functions, in order, with the branch around each."""
 
 from __future__ import annotations
 

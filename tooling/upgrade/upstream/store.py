@@ -162,7 +162,7 @@ class KeptFacts:
             self.tables, self.facts, self.answers = marshal.loads(body)
 
     def save(self) -> None:
-        """Writes what is new. A cache that cannot be written is no error."""
+        """Writes what is new. A cache that cannot be written is not an error."""
         if self.path is None or not self.changed:
             return
         body = marshal.dumps((self.tables, self.facts, self.answers))

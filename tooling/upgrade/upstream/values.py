@@ -58,7 +58,7 @@ class ConstantReader:
             return Ref(f"{binding.source}.{binding.extra}" if binding.extra else binding.source)
         if binding.kind == "def":
             node = definition(self.store.block(where.table.path, binding.start, binding.end))
-            return Closure(node) if _is_function(node) else UNKNOWN  # type: ignore[arg-type]  # told by _is_function
+            return Closure(node) if _is_function(node) else UNKNOWN  # type: ignore[arg-type]  # checked by _is_function
         if binding.kind == "value":
             found = self.constant(Where(where.table, where.classes, name, 0), binding.source)
             return Ref(f"{where.table.dotted}.{name}") if isinstance(found, Applied) or found is UNKNOWN else found

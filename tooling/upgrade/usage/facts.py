@@ -142,7 +142,7 @@ class FactsCache:
         return facts
 
     def store(self, digest: str, facts: FileFacts) -> None:
-        """Keep facts. A cache that cannot be written is no reason to fail."""
+        """Keep facts. A cache that cannot be written is not a reason to fail."""
         if self._folder is None:
             return
         target = self._folder / digest[:2] / digest[2:]

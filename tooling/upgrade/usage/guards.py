@@ -324,7 +324,7 @@ def undecided(text: str) -> Undecided:
 
 MAX_STATEMENTS = 30
 MAX_PATHS = 16
-"""Branches times statements that are followed; more is no small function."""
+"""Branches times statements that are followed; more is not a small function."""
 
 
 class Evaluate(Protocol):

@@ -83,7 +83,7 @@ class JudgeContext:
     starred: Callable[[Use], str] = lambda _use: ""
     """Module whose star import alone binds the name that a use spells; "" if another import does."""
     methods: Callable[[Use], Mapping[str, ClientMethod]] = lambda _use: {}
-    """Methods that the class defines which a SUBCLASS use stands in."""
+    """Methods that the class defines around a SUBCLASS use."""
     extended: Callable[[str, str], bool] = lambda _owner, _name: False
     """Whether a class of the repository that derives from this one of the old release (dotted path) has an attribute of
     this name."""

@@ -27,7 +27,7 @@ _WHOLE_PATH = frozenset({Action.IMPORT, Action.STRING})
 
 
 def announced(case: JudgedUse) -> Iterator[UseProblem]:
-    """The new version says that it will go. What the old version said already is no news: INFO."""
+    """The new version says that it will go. What the old version said already is not news: INFO."""
     if not case.before.found or case.after.absent or not case.after.closed:
         return
     for before, after in case.pairs():

@@ -279,7 +279,7 @@ def evaluate(condition: Condition, side: ReleaseSide) -> bool | None:
 
 
 def compare(version: str, condition: CompareVersion) -> bool | None:
-    """`version operator literal` as the code writes it; None if one of them is no version."""
+    """`version operator literal` as the code writes it; None if one of them is not a version."""
     if condition.operator == "startswith":
         return version.startswith(condition.literal)
     try:

@@ -201,7 +201,7 @@ def _unfitting(upstream: Upstream, name: str, own: Signature, hook: Signature, b
 
 
 def _is_about(case: JudgedUse, site: CallSite, hook: Symbol, before: Signature) -> bool:
-    """Whether a call is of this hook and not of another method of that name: it stands in a file of the class or of
+    """Whether a call is of this hook and not of another method of that name: it is in a file of the class or of
     its bases, or it passes a keyword that the hook did not have."""
     name = hook.dotted.rpartition(".")[2]
     if receiver_is_self(site.source, name):

@@ -97,7 +97,7 @@ class Surroundings:
         return module if module in self._stars[path] and name not in self._imported[path] else ""
 
     def methods(self, use: Use) -> Mapping[str, ClientMethod]:
-        """Methods of the class that a SUBCLASS use stands in: those between it and the next class with such a base."""
+        """Methods of the class around a SUBCLASS use: those between it and the next class with such a base."""
         path, line = use.place.path, use.place.line
         after = min((each for each in self._classes[path] if each > line), default=_LAST)
         return {

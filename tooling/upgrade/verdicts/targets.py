@@ -204,7 +204,7 @@ def _of_type(upstream: Upstream, value: Type, name: str) -> Lookup:
             by_class = symbol.kind is SymbolKind.CLASS
             return _sight(upstream.member(symbol, name), receiver=symbol.dotted, by_class=by_class)
         case Definite(symbol):
-            return Lookup(open=f"an attribute of {symbol.dotted}, which is no class")
+            return Lookup(open=f"an attribute of {symbol.dotted}, which is not a class")
         case Builtin(kind) | Container(name=kind):
             python = _PYTHON_TYPES.get(kind)
             if python is None or hasattr(python, name):
@@ -231,7 +231,7 @@ def _first_of(upstream: Upstream, bases: tuple[AccessPath, ...], name: str, *, i
 
 def _in_class(upstream: Upstream, symbol: Symbol, name: str, *, instance: bool) -> Lookup:
     if symbol.kind is not SymbolKind.CLASS:
-        return Lookup(open=f"{symbol.dotted} is no class")
+        return Lookup(open=f"{symbol.dotted} is not a class")
     if name == "__init__" and instance and not isinstance(upstream.member(symbol, name), Found):
         # Dataclasses and pydantic models have a constructor that nobody wrote: the class stands for it.
         return Lookup(found=(Resolved(symbol, receiver=symbol.dotted),))

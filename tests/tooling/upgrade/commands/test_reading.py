@@ -1,4 +1,4 @@
-"""Releases and files that cannot be had or read: what is said, and that nothing is left half done."""
+"""Releases and files that cannot be fetched or read: what is said, and that nothing is left half done."""
 
 import functools
 import hashlib

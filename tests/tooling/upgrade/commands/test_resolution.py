@@ -89,7 +89,7 @@ def test_only_the_variant_that_was_named_moves(two_variants):
     ("words", "message"),
     [
         (["engine==2.0", "engine==1.5"], "contradict each other"),
-        (["engine==2.0@nowhere"], "there is no variant"),
+        (["engine==2.0@nowhere"], "unknown variant"),
         (["engine>=2.0"], "names no version"),
         (["engine"], "names no version"),
         (["engine==latest"], "latest"),

@@ -81,7 +81,7 @@ def test_a_commit_cannot_be_moved_to_a_version():
 
 
 def test_what_is_no_version_is_refused():
-    with pytest.raises(UsageError, match="is no version"):
+    with pytest.raises(UsageError, match="is not a version"):
         changed("==1", SpecifierStyle.PEP508, "latest")
 
 

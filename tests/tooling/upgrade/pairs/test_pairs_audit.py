@@ -61,6 +61,7 @@ def test_the_audit_says_exactly_what_is_marked(pair, tmp_path) -> None:
     assert audited(pair, tmp_path) == pair.expected()
 
 
+@pytest.mark.exhaustive
 def test_the_bar_is_cleared(tmp_path) -> None:
     """95 % of the marked lines found, 95 % of the breaking findings right, 90 % of the found ones of the right kind."""
     expected, found = set(), set()

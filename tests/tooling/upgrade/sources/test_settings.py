@@ -1,4 +1,4 @@
-"""Where packages are looked for: what pip and uv are told counts, in their own order, and secrets stay secret."""
+"""Where packages are searched: pip and uv settings count, in their own order, and secrets stay secret."""
 
 from __future__ import annotations
 

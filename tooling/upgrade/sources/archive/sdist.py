@@ -240,7 +240,7 @@ def _information_folder(found: Mapping[str, bytes]) -> str:
 
 
 def _declared_packages(project: Mapping[str, Any]) -> list[str]:
-    """Paths of packages that hatch, poetry, flit or maturin are told to take."""
+    """Paths of packages that hatch, poetry, flit or maturin are configured to take."""
     found: list[object] = []
     wheel = _table(project, "tool", "hatch", "build", "targets", "wheel").get("packages")
     found += wheel if isinstance(wheel, list) else []

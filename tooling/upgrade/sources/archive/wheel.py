@@ -63,7 +63,7 @@ def _information_folder(members: Sequence[Member], filename: str) -> str:
     try:
         expected, version, _, _ = parse_wheel_filename(filename)
     except InvalidWheelFilename:
-        raise ArchiveError("that is no name of a wheel", where=filename) from None
+        raise ArchiveError("that is not the name of a wheel", where=filename) from None
     found = [folder for folder in folders if _is_of(folder.removesuffix(".dist-info"), expected, version)]
     if len(folders) != 1 or len(found) != 1:
         others = ", ".join(sorted(folders)) or "none"

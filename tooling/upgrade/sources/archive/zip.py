@@ -85,7 +85,7 @@ def _end_record(reader: ArchiveReader) -> tuple[int, int, int]:
     tail = reader.read(reader.size - length, length)
     position = tail.rfind(_END)
     if position < 0 or len(tail) - position < 22:
-        raise _damaged(reader, "it is no zip archive, or its end is missing")
+        raise _damaged(reader, "it is not a zip archive, or its end is missing")
     disk, start_disk, here, count, size, start, comment = struct.unpack("<4H2LH", tail[position + 4 : position + 22])
     end = reader.size - length + position
     if position + 22 + comment != len(tail):

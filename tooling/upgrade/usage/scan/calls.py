@@ -417,7 +417,7 @@ def _view(calls: CallReader, node: ast.Call, target: int) -> int | None:
 
 
 def _logger(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    """A logger's name is no dotted path."""
+    """A logger's name is not a dotted path."""
     if len(node.args) != 1 or not constant_name(node.args[0]):
         return None
     found = CallArguments()

@@ -76,7 +76,7 @@ class WalkState:
         self.switches: tuple[str, ...] = ()
         self.evaluated = True
         self.narrowings: dict[str, int | None] = {}
-        """Names whose type a condition told, with what they held before."""
+        """Names whose type a condition gave, with what they held before."""
         self.assigned: set[str] = set()
         """Names and "self.x" that the walk has assigned so far."""
         self.tries = 0

@@ -330,7 +330,7 @@ class ExpressionReader:
         return UNKNOWN
 
     def formatted(self, node: ast.JoinedStr, read: bool) -> int:
-        """An f-string: its constant parts are no dotted names."""
+        """An f-string: its constant parts are not dotted names."""
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
                 self.value_used(part.value)
