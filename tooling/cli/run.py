@@ -49,8 +49,6 @@ def run_cli(
             if report is not None:
                 write_report(report, stream, as_json="--json" in options)
             stream.flush()
-        except SystemExit as ending:  # argparse ends the process after its page
-            return int(ending.code or 0)
         except BrokenPipeError:  # `areal-new list | head`: the reader has what it wants
             discard(stream)
             return READER_GONE

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.cli.git import Repository, find_repository
+from tooling.cli.git import Git, Repository, find_repository
 from tooling.kit.change.plan import Plan
 from tooling.kit.change.transaction import apply_plan, pending, transaction
 
@@ -170,8 +170,7 @@ def test_asking_leaves_every_byte_of_the_git_folder_alone(origin):
     repository = find_repository(origin)
     assert repository.head()
     assert repository.files()
-    with repository.git() as repo:
-        repo.git.status("--porcelain")
+    Git(origin).run("status", "--porcelain")
     assert snapshot() == before
 
 

@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import pytest
-
 from tooling.cli.errors import ToolError, WriteError
 from tooling.cli.report import Report
 from tooling.cli.run import run_cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -81,11 +81,6 @@ def test_a_bug_never_looks_like_a_verdict(capsys: pytest.CaptureFixture[str]) ->
     assert status == 1
     assert json.loads(captured.out)["error"] == "internal error: ZeroDivisionError: a bug"
     assert "ZeroDivisionError: a bug" in captured.err
-
-
-@pytest.mark.parametrize(("code", "status"), [(0, 0), (None, 0), (2, 2)])
-def test_a_page_of_help_ends_with_the_code_of_the_parser(code: int | None, status: int) -> None:
-    assert run_cli("tool", [], raising(SystemExit(code))) == status
 
 
 def test_what_else_is_printed_stays_out_of_the_json(capfd: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from tooling.mcp.tools.records import NAME, Check, Tool, option, switch, word
 
-_REVIEW: Final = "tooling.review.commands.review:main"
+_REVIEW: Final = "tooling.review.__main__:main"
 
 _QUICK: Final = switch("quick", "--quick", "Only the analysis: no rules.")
 _FAIL_ON: Final = option(
