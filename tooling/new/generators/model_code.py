@@ -283,7 +283,8 @@ class ModelCode:
         arguments += self._query_key_norms()
         arguments += self._keywords("layer.", {"window": None, "chunk": None})
         arguments += self._keywords(path, {"softcap": None, "sinks": False, "clip": None, "gate": "none"})
-        arguments += self._alibi()
+        if self._is_possible(f"{path}alibi"):
+            arguments.append(f"alibi={self._choice(f'{path}alibi', self._text(f'{path}alibi_scale'))}")
         return f"SelfAttention({', '.join(arguments)})"
 
     def _biases(self) -> list[str]:
@@ -303,14 +304,14 @@ class ModelCode:
         scale, width = self.slots["layer.attention.scale"], self.slots["layer.attention.head_dim"]
         if scale["kind"] == "constant" and width["kind"] == "constant":
             return bool(abs(scale["value"] - width["value"] ** -0.5) < 1e-9)
-        filled = self._filled(width)
-        return scale["kind"] == "product" and filled is not None and _is_inverse_root(scale, filled)
-
-    def _filled(self, node: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """A width as one product; the field of one that is filled when it is null."""
-        if node["kind"] in ("field", "when_null"):
-            return {"factor": 1.0, "powers": {node.get("name") or node["field"]: 1.0}}
-        return node if node["kind"] == "product" else None
+        if width["kind"] in ("field", "when_null"):  # the field of one that is filled when it is null
+            width = {"kind": "product", "factor": 1.0, "powers": {width.get("name") or width["field"]: 1.0}}
+        if scale["kind"] != "product" or width["kind"] != "product":
+            return False
+        # The width to the power -1/2: {"factor": 0.125, "powers": {"head_dim": -0.5}} of {"factor": 64.0, ...: 1.0}.
+        powers = {name: -2 * float(power) for name, power in scale["powers"].items()}
+        wanted = {name: float(power) for name, power in width["powers"].items()}
+        return powers == wanted and abs(float(scale["factor"]) - float(width["factor"]) ** -0.5) < 1e-9
 
     def _query_key_norms(self) -> list[str]:
         path, found = "layer.attention.", []
@@ -327,13 +328,6 @@ class ModelCode:
         if found and scope == "full":
             found.append("full_width_norms=True")
         return found + (self._keywords(path, {"norm_after_rotary": False}) if found else [])
-
-    def _alibi(self) -> list[str]:
-        node = self.slots.get("layer.attention.alibi", constant(False))
-        if node == constant(False):
-            return []
-        scale = self._text("layer.attention.alibi_scale")
-        return [f"alibi={self._choice('layer.attention.alibi', scale)}"]
 
     def _latent_attention(self) -> str:
         path = "layer.attention."
@@ -557,12 +551,6 @@ _ALTERNATIVES: Final = {
 def constant(value: Any) -> dict[str, Any]:
     """The expression that is always this value."""
     return {"kind": "constant", "value": value}
-
-
-def _is_inverse_root(scale: Mapping[str, Any], width: Mapping[str, Any]) -> bool:
-    powers = {name: -2 * float(power) for name, power in scale["powers"].items()}
-    wanted = {name: float(power) for name, power in width["powers"].items()}
-    return powers == wanted and abs(float(scale["factor"]) - float(width["factor"]) ** -0.5) < 1e-9
 
 
 def _is_constant(node: Mapping[str, Any], value: Any) -> bool:
