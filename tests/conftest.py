@@ -30,6 +30,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
+# pytest rewrites the assertions of every test module: half of what collection costs, unless the result is kept.
+# Programs that tests start follow PYTHONDONTWRITEBYTECODE.
+sys.dont_write_bytecode = False
 
 HERMETIC = "AREAL_TEST_HOME"
 DISCARD = "http://127.0.0.1:9"
