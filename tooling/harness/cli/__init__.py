@@ -1,1 +1,0 @@
-"""The `areal-harness` command line."""

@@ -1,5 +1,0 @@
-"""Names the entry point where installed scripts look for it."""
-
-from tooling.pull_request.__main__ import main
-
-__all__ = ["main"]
