@@ -31,10 +31,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 # pytest rewrites the assertions of every test module: half of what collection costs, unless the result is kept.
-# Programs that tests start follow PYTHONDONTWRITEBYTECODE.
-sys.dont_write_bytecode = False
-
+# Programs that tests start follow PYTHONDONTWRITEBYTECODE; so do runs of tests that tests start.
 HERMETIC = "AREAL_TEST_HOME"
+if HERMETIC not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
+    sys.dont_write_bytecode = False
+
 DISCARD = "http://127.0.0.1:9"
 """Nothing listens there: programs that tests start reach other machines as little as the tests do."""
 

@@ -99,6 +99,7 @@ def test_code_of_a_stranger_is_not_run_unasked(tmp_path):
     assert not ran.exists()
 
 
+@pytest.mark.exhaustive
 def test_the_checklist_of_a_real_type_says_how_each_thing_is_known():
     findings = prepared("llama", analyze_only="").findings
     assert findings.text.startswith("llama (LlamaForCausalLM, transformers ")
@@ -176,6 +177,7 @@ def test_a_modeling_file_needs_its_config():
     assert (error.where, error.fix) == ("--source", "add --from FOLDER")
 
 
+@pytest.mark.exhaustive
 def test_errors_of_the_analysis_name_options_of_this_command(tmp_path):
     folder = tmp_path / "novel"
     folder.mkdir()

@@ -119,11 +119,12 @@ def sandbox(tmp_path_factory):
     return sandbox
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "model_type",
-    ["deepseek_v3", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in FAMILIES if name != "deepseek_v3")],
+    FAMILIES,
 )
 def test_a_generated_family_is_trained_and_reloaded_by_transformers(sandbox, tmp_path, model_type):
     if not (sandbox.root / "areal/models" / model_type).is_dir():

@@ -66,6 +66,14 @@ class Parser(argparse.ArgumentParser):
         unknown = [word for word in unknown if word != "--"]
         if not unknown:
             return arguments
+        # `explain --json -- RULE`: argparse fills a variable number of words once, here with "explain", and leaves the
+        # words after "--" over.
+        rest = next(
+            (action for action in self._actions if action.nargs in {"*", "+"} and not action.option_strings), None
+        )
+        if rest is not None and "--" in words and unknown == list(words[words.index("--") + 1 :]):
+            setattr(arguments, rest.dest, [*getattr(arguments, rest.dest), *unknown])
+            return arguments
         see = f"see `{self.prog} --help`"
         if not unknown[0].startswith("-"):
             raise UsageError(f"unexpected argument {unknown[0]!r}", fix=see)

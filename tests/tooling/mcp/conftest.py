@@ -78,12 +78,13 @@ def connected():
 
 @pytest.fixture(scope="session")
 def gone():
-    """Waits until of the processes that this test has started only so many are left; whether that came true."""
+    """Wait until at most `left` of the processes that this test has started are left; return whether they are."""
+    before = set(descendants(os.getpid()))  # of other tests of this worker, a fork server for one
 
     async def wait(left, seconds=10.0):
         with anyio.move_on_after(seconds):
-            while len(descendants(os.getpid())) > left:
+            while len(set(descendants(os.getpid())) - before) > left:
                 await anyio.sleep(0.05)
-        return len(descendants(os.getpid())) <= left
+        return len(set(descendants(os.getpid())) - before) <= left
 
     return wait

@@ -114,6 +114,7 @@ async def test_with_leave_to_write_the_tools_say_that_they_do(original, connecte
         assert listed["harness_sync"].annotations.idempotent_hint
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_every_tool_answers_what_its_command_prints(original, connected):

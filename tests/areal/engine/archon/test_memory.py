@@ -35,7 +35,8 @@ class TestOneOfTwoRanks:
         seen="all ranks run smaller micro-batches, equal to 1e-12 to an undisturbed step; where one sequence is too "
         "long, the same error on all ranks, and the engine goes on afterwards",
     )
-    @pytest.mark.parametrize("way", ["dp_shard", pytest.param("tp", marks=pytest.mark.exhaustive)])
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize("way", ["dp_shard", "tp"])
     def test_all_ranks_run_smaller_micro_batches_when_one_has_no_room(self, found, way):
         tight = found[way]
         assert tight["megabytes"][0] > 100
