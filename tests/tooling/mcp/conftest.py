@@ -76,15 +76,21 @@ def connected():
     return connect
 
 
-@pytest.fixture(scope="session")
-def gone():
-    """Wait until at most `left` of the processes that this test has started are left; return whether they are."""
+@pytest.fixture
+def family():
+    """Return a function that lists the processes this test has started, parents first."""
     before = set(descendants(os.getpid()))  # of other tests of this worker, a fork server for one
+    return lambda: [each for each in descendants(os.getpid()) if each not in before]
+
+
+@pytest.fixture
+def gone(family):
+    """Wait until at most `left` of the processes that this test has started are left; return whether they are."""
 
     async def wait(left, seconds=10.0):
         with anyio.move_on_after(seconds):
-            while len(set(descendants(os.getpid())) - before) > left:
+            while len(family()) > left:
                 await anyio.sleep(0.05)
-        return len(set(descendants(os.getpid())) - before) <= left
+        return len(family()) <= left
 
     return wait

@@ -260,7 +260,7 @@ async def test_cancelled_while_it_writes_a_tool_leaves_all_or_nothing(copy, conn
             assert git(copy, "status", "--porcelain") == ""
 
 
-async def test_the_server_survives_a_killed_command(original, connected):
+async def test_the_server_survives_a_killed_command(original, connected, family):
     async with connected(original) as client, anyio.create_task_group() as group:
         found = []
 
@@ -269,9 +269,9 @@ async def test_the_server_survives_a_killed_command(original, connected):
 
         group.start_soon(ask)
         with anyio.fail_after(20):
-            while len(descendants(os.getpid())) < 2:
+            while len(family()) < 2:
                 await anyio.sleep(0.02)
-        [child] = descendants(descendants(os.getpid())[0].pid)[:1]
+        [child] = descendants(family()[0].pid)[:1]
         os.kill(child.pid, signal.SIGKILL)
         with anyio.fail_after(20):
             while not found:
@@ -281,14 +281,14 @@ async def test_the_server_survives_a_killed_command(original, connected):
         assert not (await client.call_tool("new_kinds", {})).is_error
 
 
-async def end_while_it_works(client, number):
+async def end_while_it_works(client, family, number):
     """Ends the server with a signal while a command runs, and waits for the command's end."""
     async with anyio.create_task_group() as group:
         group.start_soon(client.call_tool, "new_explain", {"kind": "reward", "name": "digits"})
         with anyio.fail_after(20):
-            while len(descendants(os.getpid())) < 2:
+            while len(family()) < 2:
                 await anyio.sleep(0.02)
-        server, command = descendants(os.getpid())[:2]
+        server, command = family()[:2]
         os.kill(server.pid, number)
         with anyio.fail_after(20):
             while Path("/proc", str(command.pid)).exists():
@@ -303,15 +303,15 @@ async def end_while_it_works(client, number):
         signal.SIGKILL,
     ],
 )
-async def test_a_server_that_is_ended_takes_its_commands_along(original, connected, gone, number):
+async def test_a_server_that_is_ended_takes_its_commands_along(original, connected, family, gone, number):
     async with connected(original) as client:
         with pytest.raises(ExceptionGroup) as caught:
-            await end_while_it_works(client, number)
+            await end_while_it_works(client, family, number)
     assert [type(each) for each in caught.value.exceptions] == [MCPError], "the connection was closed"
     assert await gone(0)
 
 
-async def test_long_work_shows_signs_of_life(original, connected):
+async def test_long_work_shows_signs_of_life(original, connected, family):
     seen = []
 
     async def progress(done, total, message):
@@ -321,9 +321,9 @@ async def test_long_work_shows_signs_of_life(original, connected):
         arguments = {"kind": "reward", "name": "digits"}
         group.start_soon(lambda: client.call_tool("new_explain", arguments, progress_callback=progress))
         with anyio.fail_after(20):
-            while len(descendants(os.getpid())) < 2:
+            while len(family()) < 2:
                 await anyio.sleep(0.02)
-            _, command = descendants(os.getpid())[:2]
+            _, command = family()[:2]
             os.kill(command.pid, signal.SIGSTOP)  # as long as it takes
             while len(seen) < 3:
                 await anyio.sleep(0.02)
