@@ -71,8 +71,8 @@ class Score:
 def run_case(case: dict[str, Any], checkout: Path, cache: str) -> Score:
     """Audit one repository and compare."""
     score = Score(case["id"])
-    command = [str(Path(sys.executable).parent / "areal-upgrade-deps"), f"{case['package']}=={case['new']}"]
-    command += ["--from", case["old"], "--audit-only", "--json", "--repo", str(checkout)]
+    command = [str(Path(sys.executable).parent / "areal-upgrade-deps"), "impact", f"{case['package']}=={case['new']}"]
+    command += ["--from", case["old"], "--json", "--repo", str(checkout)]
     command += ["--cache", cache] if cache else []
     clock = others.Clock()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
