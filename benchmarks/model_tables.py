@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tooling.new.generators.model_matrix import Row, summary, table
+from tooling.new.generators.model_matrix import MatrixRow, summary, table
 
 DOCUMENT: Final = Path(__file__).parents[1] / "docs/models.md"
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
@@ -31,17 +31,17 @@ KINDS: Final = (
 """Refusals before any analysis, by their words; all others begin with the feature that is missing."""
 
 
-def rows_of(files: list[Path]) -> list[Row]:
+def rows_of(files: list[Path]) -> list[MatrixRow]:
     """Rows of all results in the order of their first appearance, each as it was last."""
-    found: dict[str, Row] = {}
+    found: dict[str, MatrixRow] = {}
     for file in files:
         for entry in json.loads(file.read_text(encoding="utf-8"))["families"]:
-            row = Row(**{name: value for name, value in entry.items() if name != "total_seconds"})
+            row = MatrixRow(**{name: value for name, value in entry.items() if name != "total_seconds"})
             found[row.label] = row
     return list(found.values())
 
 
-def spread(rows: list[Row]) -> str:
+def spread(rows: list[MatrixRow]) -> str:
     """Where the seconds of proven families go, and how many configs were compared."""
     proven = [row for row in rows if row.outcome == "proven"]
     parts = []
@@ -55,7 +55,7 @@ def spread(rows: list[Row]) -> str:
     )
 
 
-def others(rows: list[Row]) -> str:
+def others(rows: list[MatrixRow]) -> str:
     """Types that nobody listed: what was proven, line by line, and what was refused, by the reason."""
     proven = [row for row in rows if row.outcome == "proven"]
     lines = ["| model_type | of tolerance | lines | verified |", "|---|---|---|---|"]
@@ -74,7 +74,7 @@ def others(rows: list[Row]) -> str:
     )
 
 
-def kind_of(row: Row) -> str:
+def kind_of(row: MatrixRow) -> str:
     """Why a type is not there, in a few words."""
     if row.outcome != "refused":
         return f"{row.outcome}: {' '.join(row.reason.split())[:120]}"
