@@ -21,9 +21,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from areal.algorithm.blocks import check_fields, number
+from areal.algorithm.blocks import check_fields
 from areal.algorithm.tokens import check_shape, on_mask
-from areal.api import Config, ConfigError, DataError
+from areal.api import Config, ConfigError, DataError, number
 
 if TYPE_CHECKING:
     from torch import Tensor

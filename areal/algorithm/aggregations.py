@@ -13,9 +13,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from areal.algorithm.blocks import check_fields, number
+from areal.algorithm.blocks import check_fields
 from areal.algorithm.tokens import check_shape, on_mask
-from areal.api import Config, ConfigError
+from areal.api import Config, ConfigError, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,15 +12,14 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import operator
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from types import NoneType
 from typing import Annotated, Any, Final, Literal
 
 from areal.algorithm import registry
-from areal.api import Config, ConfigError, load
+from areal.api import Config, ConfigError, check_ranges, load
 from areal.utils.suggest import did_you_mean
 
 
@@ -57,7 +56,6 @@ KINDS: Final[dict[str, BlockKind]] = {
 }
 """Field of an objective to the kind of block it holds."""
 
-_COMPARE: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _TYPES: Final[dict[Any, str]] = {
     bool: "true or false",
     float: "a number",
@@ -138,24 +136,6 @@ def describe_block(block: Config) -> dict[str, Any]:
     return own if name == KINDS["kl"].contract else {"name": name, **own}
 
 
-def number(
-    default: Any,
-    *,
-    above: float | None = None,
-    below: float | None = None,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    because: str = "",
-) -> Any:
-    """Declare a field with a range that `check_fields` holds it to; None, where its type allows it, is in every range.
-
-    because: why, for the message. Example: `cap: float = number(2.0, above=0)`.
-    """
-    bounds = {">": above, ">=": at_least, "<": below, "<=": at_most}
-    limits = {sign: bound for sign, bound in bounds.items() if bound is not None}
-    return field(default=default, metadata={"limits": limits, "because": because})
-
-
 def check_fields(block: Config, kind: str = "") -> None:
     """Refuse values of the wrong type or out of range: text for numbers, numbers for switches, unknown choices.
 
@@ -164,13 +144,7 @@ def check_fields(block: Config, kind: str = "") -> None:
     """
     prefix = f"{kind}." if kind else ""
     _check_types(block, prefix)
-    for item in fields(block):
-        value, limits = getattr(block, item.name), item.metadata.get("limits", {})
-        if value is None or all(_COMPARE[sign](value, bound) for sign, bound in limits.items()):
-            continue
-        because = f" ({item.metadata['because']})" if item.metadata["because"] else ""
-        expected = " and ".join(f"{sign} {bound:g}" for sign, bound in limits.items())
-        raise ConfigError(f"{prefix}{item.name} is {value}, expected {expected}{because}")
+    check_ranges(block, prefix)
 
 
 def _check_types(block: Config, prefix: str) -> None:

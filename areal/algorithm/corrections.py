@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
-from areal.algorithm.blocks import block_name, check_fields, number
+from areal.algorithm.blocks import block_name, check_fields
 from areal.algorithm.tokens import PolicyTokens, bernoulli_kl, bounded, sequence_mean
-from areal.api import Config, ConfigError
+from areal.api import Config, ConfigError, number
 
 if TYPE_CHECKING:
     from torch import Tensor

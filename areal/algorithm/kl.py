@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from areal.algorithm.blocks import check_fields, number
+from areal.algorithm.blocks import check_fields
 from areal.algorithm.tokens import bounded, on_mask
-from areal.api import Config, ConfigError
+from areal.api import Config, ConfigError, number
 
 if TYPE_CHECKING:
     from torch import Tensor

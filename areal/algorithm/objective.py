@@ -27,7 +27,7 @@ from areal.algorithm.tokens import (
     masked_mean,
     on_mask,
 )
-from areal.api import Config, ConfigError, LossOutput
+from areal.api import Config, ConfigError, LossOutput, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ class Objective(Config):
     """What "mean" means."""
     kl: KL = field(default_factory=KL)
     """Distance to the reference model."""
-    entropy_coef: float = blocks.number(0.0, at_least=0)
+    entropy_coef: float = number(0.0, at_least=0)
     """Weight of the entropy bonus; >= 0, above 0 it needs the entropy of the full vocabulary."""
     decoupled: bool = False
     """Multiply the loss by sg[w], so that the gradient is that of the behaviour policy's expectation (arXiv

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from areal.algorithm.blocks import check_fields, number
+from areal.algorithm.blocks import check_fields
 from areal.algorithm.tokens import check_shape, on_mask
-from areal.api import Config, ConfigError, DataError, EngineError, LossOutput, PairedBatch
+from areal.api import Config, ConfigError, DataError, EngineError, LossOutput, PairedBatch, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from areal.algorithm.aggregations import Aggregation, SequenceTokenMean
-from areal.algorithm.blocks import block_name, check_fields, number
+from areal.algorithm.blocks import block_name, check_fields
 from areal.algorithm.tokens import PolicyTokens, bernoulli_kl, sequence_mean
-from areal.api import Config, ConfigError
+from areal.api import Config, ConfigError, number
 
 if TYPE_CHECKING:
     from torch import Tensor

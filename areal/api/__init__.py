@@ -6,7 +6,7 @@ dataset, model (what you add), serving (engines whose servers are processes), re
 errors.
 """
 
-from areal.api.config import Config
+from areal.api.config import Config, check_ranges, number
 from areal.api.dataset import REQUIRED_COLUMNS, DatasetKind, DatasetLoader
 from areal.api.engine import InferenceEngine, LossFunction, LossOutput, TrainEngine, TrainStats, WeightUpdateMeta
 from areal.api.errors import (
@@ -106,5 +106,7 @@ __all__ = [
     "WeightManifest",
     "WeightRoute",
     "WeightUpdateMeta",
+    "check_ranges",
     "load",
+    "number",
 ]

@@ -7,7 +7,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from areal.api.config import Config
+from areal.api.config import Config, number
 from areal.api.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ _request_numbers = itertools.count()
 class GenerationConfig(Config):
     """How tokens are sampled."""
 
-    max_new_tokens: int = 512
+    max_new_tokens: int = number(512, at_least=1)
     """Most tokens to generate per request; fewer when the context ends first."""
-    min_new_tokens: int = 0
+    min_new_tokens: int = number(0, at_least=0)
     """Stop tokens are forbidden (probability 0, renormalised) before this many tokens."""
-    temperature: float = 1.0
+    temperature: float = number(1.0, above=0, because="for deterministic decoding set greedy=true")
     """Logits are divided by this before the softmax; the trainer applies the same division."""
-    top_p: float = 1.0
+    top_p: float = number(1.0, above=0, at_most=1)
     """Keep the smallest set of tokens whose probability, after top_k, reaches this; 1.0 keeps all."""
-    top_k: int = 0
+    top_k: int = number(0, at_least=0, because="0 is off")
     """Keep the k most probable tokens; 0 keeps all."""
     greedy: bool = False
     """Take the most probable token; temperature, top_p and top_k are then ignored and log-probabilities are those at
@@ -43,23 +43,14 @@ class GenerationConfig(Config):
     output."""
 
     def __post_init__(self) -> None:
-        """Refuse values no sampler can honour."""
-        if self.max_new_tokens < 1:
-            raise ConfigError(f"max_new_tokens is {self.max_new_tokens}, expected at least 1")
-        if not 0 <= self.min_new_tokens <= self.max_new_tokens:
+        """Check what ranges of single fields do not say."""
+        super().__post_init__()
+        if self.min_new_tokens > self.max_new_tokens:
             raise ConfigError(
                 f"min_new_tokens is {self.min_new_tokens}, expected 0 .. max_new_tokens ({self.max_new_tokens})"
             )
-        if self.temperature <= 0:
-            raise ConfigError(
-                f"temperature is {self.temperature}, expected > 0; for deterministic decoding set greedy=true"
-            )
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p is {self.top_p}, expected 0 < top_p <= 1")
         if not all(0 <= token < 2**31 for token in self.stop_token_ids):
             raise ConfigError(f"stop_token_ids is {self.stop_token_ids}, expected token ids from 0 to 2**31 - 1")
-        if self.top_k < 0:
-            raise ConfigError(f"top_k is {self.top_k}, expected 0 (off) or a positive count")
 
     @property
     def filters(self) -> bool:

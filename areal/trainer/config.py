@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from areal.algorithm import Objective, get_objective
 from areal.algorithm.blocks import BlockChoice
 from areal.algorithm.preference import PreferenceConfig
-from areal.api import Config, ConfigError, DatasetKind, GenerationConfig
+from areal.api import Config, ConfigError, DatasetKind, GenerationConfig, number
 from areal.dataset.config import DatasetConfig
 from areal.engine.embedded.config import EmbeddedEngineConfig
 from areal.engine.server.config import ServerEngineConfig
@@ -69,7 +69,7 @@ class ObjectiveConfig(Config):
     the surrogate's."""
     denominator: Literal["kept", "original"] | None = None
     """Divide by the tokens before (original) or after (kept) the correction dropped some; null takes the preset's."""
-    num_minibatches: int = 1
+    num_minibatches: int = number(1, at_least=1)
     """Optimizer steps per batch; prompts are split, never a group."""
     prox_logp: Literal["auto", "behave", "recompute"] = "auto"
     """Where the proximal ("old") log-probabilities come from. recompute: one extra forward before the first minibatch;
@@ -77,18 +77,15 @@ class ObjectiveConfig(Config):
     when sampling is filtered by top_p, top_k or min_new_tokens."""
     overlong_buffer: int = 0
     """Soft length limit (DAPO): the last this many tokens of gconfig.max_new_tokens cost reward linearly; 0 is off."""
-    overlong_penalty: float = 1.0
+    overlong_penalty: float = number(1.0, at_least=0)
     """Largest reward subtracted by the soft length limit."""
     mask_truncated: bool = False
     """Leave samples that ran into the token budget out of the loss (they still count in their group's baseline)."""
 
     def __post_init__(self) -> None:
-        """Refuse an objective that cannot be built, and counts below what has a meaning."""
+        """Check that the objective can be built."""
+        super().__post_init__()
         self.build()
-        if self.num_minibatches < 1:
-            raise ConfigError(f"num_minibatches is {self.num_minibatches}, expected at least 1")
-        if self.overlong_penalty < 0:
-            raise ConfigError(f"overlong_penalty is {self.overlong_penalty}, expected >= 0")
 
     def build(self) -> Objective:
         """Return the objective: the preset with what is set here."""
@@ -108,11 +105,11 @@ class RunConfig(Config):
     """Run directory; empty means runs/<experiment_name>/<trial_name>."""
     seed: int = 1
     """Seed of parameters, data order and sampling."""
-    num_threads: int = 0
+    num_threads: int = number(0, at_least=0)
     """Intra-op threads of the process; 0 keeps the default."""
     total_train_epochs: int = 1
     """Passes over the training rows; ignored when total_train_steps is set."""
-    total_train_steps: int | None = None
+    total_train_steps: int | None = number(None, at_least=0)
     """Training steps; null derives them from epochs, rows and batch size."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """The trained model."""
@@ -129,17 +126,10 @@ class RunConfig(Config):
     """Recovery state."""
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     """Metric sinks."""
-    eval_every_steps: int = 0
+    eval_every_steps: int = number(0, at_least=0)
     """Evaluate after this many steps; 0 evaluates only before the first and after the last."""
-    eval_rows: int = 256
+    eval_rows: int = number(256, at_least=0)
     """Validation rows per evaluation (the first ones)."""
-
-    def __post_init__(self) -> None:
-        """Refuse negative counts."""
-        for name in ("num_threads", "eval_every_steps", "eval_rows", "total_train_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ConfigError(f"{name} is {value}, expected >= 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,20 +138,13 @@ class SFTConfig(RunConfig):
 
     kind: Literal["sft"] = "sft"
     """Selects the trainer."""
-    batch_size: int = 64
+    batch_size: int = number(64, at_least=1)
     """Rows per optimizer step."""
-    label_smoothing: float = 0.0
+    label_smoothing: float = number(0.0, at_least=0, below=1)
     """Mass spread evenly over the vocabulary in the target, 0 .. 1; keeps the policy exploring in later RL."""
 
     dataset_kind: ClassVar[DatasetKind] = "sft"
     """What the rows must be made for."""
-
-    def __post_init__(self) -> None:
-        """Refuse targets that would hold no token."""
-        RunConfig.__post_init__(self)
-        _check_batch_size(self.batch_size)
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing is {self.label_smoothing}, expected 0 .. 1 (excluded)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,8 +190,8 @@ class PPOConfig(RunConfig):
     """Optimizer of the value model; required by objectives that use GAE, refused by the others."""
 
     def __post_init__(self) -> None:
-        """Refuse combinations that would only fail after loading everything."""
-        RunConfig.__post_init__(self)
+        """Check combinations that would only fail after loading everything."""
+        super().__post_init__()
         if not 0 <= self.objective.overlong_buffer <= self.gconfig.max_new_tokens:
             raise ConfigError(
                 f"objective.overlong_buffer is {self.objective.overlong_buffer}, expected 0 .. gconfig.max_new_tokens "
@@ -233,7 +216,7 @@ class PPOConfig(RunConfig):
         return self.actor.lora is not None and self.rollout.engine == "vllm" and self.weights.adapters != "merged"
 
     def _check_servers(self) -> None:
-        """Refuse what the chosen server program cannot do."""
+        """Check that the chosen server program can do what is asked."""
         name, addresses = self.rollout.engine, self.servers.addresses
         if name == "sglang" and self.weights.carrier == "broadcast":
             raise ConfigError("weights.carrier broadcast does not reach sglang servers; use shared_memory or disk")
@@ -251,7 +234,7 @@ class PPOConfig(RunConfig):
             )
 
     def _check_ratios(self) -> None:
-        """Refuse importance ratios that would be wrong, or 1 everywhere, without anybody noticing."""
+        """Check for importance ratios that would silently be wrong, or 1 everywhere."""
         name, objective = self.objective.preset, self.objective.build()
         if self.objective.prox_logp == "behave" and objective.compares_with_sampler:
             raise ConfigError(
@@ -275,7 +258,7 @@ class DPOConfig(RunConfig):
 
     kind: Literal["dpo"] = "dpo"
     """Selects the trainer."""
-    batch_size: int = 64
+    batch_size: int = number(64, at_least=1)
     """Pairs of answers per optimizer step."""
     preference: PreferenceConfig = field(default_factory=PreferenceConfig)
     """The loss."""
@@ -287,9 +270,8 @@ class DPOConfig(RunConfig):
     """What the rows must be made for."""
 
     def __post_init__(self) -> None:
-        """Refuse a reference that nothing would ask."""
-        RunConfig.__post_init__(self)
-        _check_batch_size(self.batch_size)
+        """Check that the loss uses the reference."""
+        super().__post_init__()
         if self.reference_path and not self.preference.uses_reference:
             raise ConfigError(
                 f"reference_path is set, but the loss {self.preference.loss!r} uses no reference; remove it"
@@ -302,29 +284,17 @@ class RewardModelConfig(RunConfig):
 
     kind: Literal["reward_model"] = "reward_model"
     """Selects the trainer."""
-    batch_size: int = 64
+    batch_size: int = number(64, at_least=1)
     """Pairs of answers per optimizer step."""
     use_margins: bool = False
     """Ask for a difference of scores of at least the column `margin` of each row."""
-    center_coef: float = 0.0
+    center_coef: float = number(0.0, at_least=0, below=math.inf)
     """Weight of (sum of the two scores)^2, which keeps scores around 0; 0.01 is usual where scores are used as rewards,
     0 leaves their level open."""
 
     dataset_kind: ClassVar[DatasetKind] = "preference"
     """What the rows must be made for."""
 
-    def __post_init__(self) -> None:
-        """Refuse a weight that would drive scores apart."""
-        RunConfig.__post_init__(self)
-        _check_batch_size(self.batch_size)
-        if not (math.isfinite(self.center_coef) and self.center_coef >= 0):
-            raise ConfigError(f"center_coef is {self.center_coef}, expected a finite number >= 0")
-
 
 RowsConfig = SFTConfig | DPOConfig | RewardModelConfig
 """Runs that learn from the rows of a dataset as they are."""
-
-
-def _check_batch_size(size: int) -> None:
-    if size < 1:
-        raise ConfigError(f"batch_size is {size}, expected at least 1")

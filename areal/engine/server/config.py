@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from areal.api import Config, ConfigError
+from areal.api import Config, ConfigError, number
 
 _LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -15,68 +15,55 @@ _LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 class ServerEngineConfig(Config):
     """Client-side settings for inference servers: limits, timeouts, routing, checks."""
 
-    num_servers: int = 1
+    num_servers: int = number(1, at_least=1)
     """Servers to start on this machine; ignored with addresses."""
     addresses: tuple[str, ...] = ()
     """Addresses of servers started elsewhere (`areal serve`), e.g. ["http://node1:8000", "http://node2:8000"]. The run
     uses them while they answer and neither starts nor stops any. vllm only."""
-    max_seq_len: int = 2048
+    max_seq_len: int = number(2048, at_least=2)
     """Prompt plus output tokens of one request; also bounded by the model's max_position_embeddings."""
-    max_concurrent: int = 256
+    max_concurrent: int = number(256, at_least=1)
     """Sequences that one server decodes together; further requests wait in its queue."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """dtype of the servers' weights; trained weights are converted before they are sent."""
-    stream_interval: int = 16
+    stream_interval: int = number(16, at_least=1)
     """Tokens per message from a server. Fewer tokens lose less when a server dies; more tokens cost less."""
-    stall_seconds: float = 120.0
+    stall_seconds: float = number(120.0, above=0)
     """Seconds without any message after which a server with requests is evicted; its requests continue elsewhere."""
-    control_seconds: float = 60.0
+    control_seconds: float = number(60.0, above=0)
     """Timeout in seconds of a control call (pause, resume, probe)."""
-    weights_seconds: float = 300.0
+    weights_seconds: float = number(300.0, above=0)
     """Timeout in seconds for one server to stage or switch a weight version."""
-    wait_seconds: float = 900.0
+    wait_seconds: float = number(900.0, above=0)
     """Longest time in seconds a request waits for a server to be ready."""
-    max_attempts: int = 4
+    max_attempts: int = number(4, at_least=1)
     """Servers on which a request is tried; tokens already sampled are kept between attempts."""
-    max_consecutive_errors: int = 8
+    max_consecutive_errors: int = number(8, at_least=1)
     """Consecutive errors of one server before it is evicted and restarted."""
-    weight_attempts: int = 2
+    weight_attempts: int = number(2, at_least=1)
     """Attempts to send a version to a server before it is evicted and restarted."""
-    affinity_tokens: int = 256
+    affinity_tokens: int = number(256, at_least=0)
     """Requests that share this many leading tokens prefer the same server, which has them cached; 0 is off."""
-    affinity_slack: int = 8
+    affinity_slack: int = number(8, at_least=0)
     """Requests in flight by which the preferred server may exceed the least loaded one."""
     clear_cache: bool = True
     """Recompute the key/value cache of running requests after a weight update. Without it the update is cheaper, but
     later tokens are sampled from a mixture of two versions, and their log-probabilities belong to neither."""
-    probe_tokens: int = 16
+    probe_tokens: int = number(16, at_least=0)
     """Length of the sequence that both trainer and server score after every weight update; 0 is off."""
-    probe_tolerance: float = 0.0
+    probe_tolerance: float = number(0.0, at_least=0)
     """Largest difference of a log-probability in that comparison; 0 means 1e-3 for float32 and 0.3 for bfloat16."""
     parity: bool = False
     """For debugging: servers run in their most deterministic mode, every answer is scored again in one forward pass,
     and a difference above parity_tolerance fails the request. Slow."""
-    parity_tolerance: float = 1e-3
+    parity_tolerance: float = number(1e-3, at_least=0)
     """See parity."""
 
     def __post_init__(self) -> None:
-        """Reject values with which no request could be served."""
-        for name in (
-            "num_servers", "max_concurrent", "stream_interval", "max_attempts", "max_consecutive_errors",
-            "weight_attempts",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 1")
-        for name in ("stall_seconds", "control_seconds", "weights_seconds", "wait_seconds"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, expected > 0")
-        for name in ("affinity_tokens", "affinity_slack", "probe_tolerance", "parity_tolerance"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, expected >= 0")
+        """Check addresses, and that a probe compares something."""
+        super().__post_init__()
         _check_addresses(self.addresses)
-        if self.max_seq_len < 2:
-            raise ConfigError(f"max_seq_len is {self.max_seq_len}, expected at least 2")
-        if self.probe_tokens == 1 or self.probe_tokens < 0:
+        if self.probe_tokens == 1:
             raise ConfigError(f"probe_tokens is {self.probe_tokens}, expected 0 (off) or at least 2")
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from areal.api import Config, ConfigError
+from areal.api import Config, number
 from areal.engine.hf.config import LoraConfig
 from areal.models.parallel.dims import ParallelDims
 from areal.models.parallel.schedules import pipeline_layout
@@ -19,32 +19,32 @@ class TrainEngineConfig(Config):
     """How parameters are updated. muon: matrices between embedding and head, those of experts too, by orthogonalised
     momentum (half the state of AdamW), all others by AdamW; updates are scaled like those of AdamW, so the same lr
     fits. sgd: with momentum."""
-    lr: float = 1e-5
+    lr: float = number(1e-5, at_least=0)
     """Peak learning rate."""
-    weight_decay: float = 0.0
+    weight_decay: float = number(0.0, at_least=0)
     """Decoupled weight decay, for sgd part of the gradient; not applied to norms, biases and other 1-D parameters."""
-    momentum: float = 0.95
+    momentum: float = number(0.95, at_least=0, below=1)
     """Of muon and sgd, 0 .. 1 (excluded); adamw has beta1."""
-    beta1: float = 0.9
+    beta1: float = number(0.9, at_least=0, below=1)
     """AdamW first-moment decay."""
-    beta2: float = 0.95
+    beta2: float = number(0.95, at_least=0, below=1)
     """AdamW second-moment decay."""
-    adam_eps: float = 1e-8
+    adam_eps: float = number(1e-8, above=0)
     """AdamW denominator offset."""
     lr_schedule: Literal["constant", "cosine", "linear"] = "constant"
     """Shape of the learning rate after warm-up; cosine and linear end at min_lr_ratio * lr after the last step."""
-    warmup_steps: int = 0
+    warmup_steps: int = number(0, at_least=0)
     """Optimizer steps of linear warm-up from 0."""
-    min_lr_ratio: float = 0.0
+    min_lr_ratio: float = number(0.0, at_least=0, at_most=1)
     """Final learning rate as a fraction of lr; ignored by the constant schedule."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = number(1.0, at_least=0)
     """Gradients are scaled down to this L2 norm; 0 turns clipping off."""
-    max_tokens_per_micro_batch: int = 16384
+    max_tokens_per_micro_batch: int = number(16384, at_least=1)
     """Tokens of one forward/backward; a longer single sequence still gets a micro-batch of its own. Sequences count in
     full, also where a prompt they share is computed once."""
-    logprob_chunk_size: int = 1024
+    logprob_chunk_size: int = number(1024, at_least=1)
     """Tokens per slice of the vocabulary projection; bounds the memory of logits at chunk * vocab_size."""
-    max_skipped_steps: int = 10
+    max_skipped_steps: int = number(10, at_least=0)
     """Consecutive optimizer steps that may be skipped for non-finite gradients before the run stops."""
     offload_optimizer: bool = False
     """Moments and float32 masters live in host memory and are updated there: 8 to 12 bytes less per parameter on the
@@ -58,26 +58,6 @@ class TrainEngineConfig(Config):
     """Recompute layer activations in the backward pass: less memory, about a third more time."""
     lora: LoraConfig | None = None
     """Train low-rank adapters and leave the model frozen; null trains the model."""
-
-    def __post_init__(self) -> None:
-        """Refuse settings that cannot train."""
-        if self.lr < 0:
-            raise ConfigError(f"lr is {self.lr}, expected >= 0")
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.adam_eps > 0):
-            raise ConfigError(
-                f"beta1 is {self.beta1}, beta2 {self.beta2} and adam_eps {self.adam_eps}; expected 0 <= beta < 1 and "
-                f"adam_eps > 0"
-            )
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum is {self.momentum}, expected 0 .. 1 (excluded)")
-        if not 0 <= self.min_lr_ratio <= 1:
-            raise ConfigError(f"min_lr_ratio is {self.min_lr_ratio}, expected 0 .. 1")
-        for name in ("max_tokens_per_micro_batch", "logprob_chunk_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 1")
-        for name in ("warmup_steps", "max_grad_norm", "max_skipped_steps", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, expected >= 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,5 +91,6 @@ class ArchonConfig(Config):
     more. 1F1B and GPipe have one, ZBVZeroBubble two."""
 
     def __post_init__(self) -> None:
-        """Refuse a number of pieces that no pipeline has."""
+        """Check that a pipeline with this number of pieces exists."""
+        super().__post_init__()
         pipeline_layout(self.pp_schedule, max(1, self.parallel.pp), self.pp_pieces)

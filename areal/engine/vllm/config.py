@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from areal.api import Config, ConfigError
+from areal.api import Config, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,13 +14,13 @@ class VLLMConfig(Config):
 
     python: str = ".venv-vllm/bin/python"
     """Interpreter of the environment that has vLLM (`bash scripts/setup_vllm.sh` makes the default one)."""
-    tensor_parallel_size: int = 1
+    tensor_parallel_size: int = number(1, at_least=1)
     """Devices one server spreads its model over."""
     visible_devices: tuple[str, ...] = ()
     """Devices of each server, e.g. ["1", "2,3"] (CUDA_VISIBLE_DEVICES); empty leaves the choice to vLLM."""
-    gpu_memory_utilization: float = 0.85
+    gpu_memory_utilization: float = number(0.85, above=0, at_most=1)
     """Share of a GPU's memory for weights and cache; ignored on CPUs."""
-    cpu_cache_gb: int = 1
+    cpu_cache_gb: int = number(1, at_least=1)
     """Size of the key/value cache on CPUs; ignored on GPUs."""
     cpu_cores: str = ""
     """Cores of a server on CPUs, e.g. "0-3" (VLLM_CPU_OMP_THREADS_BIND); empty leaves the choice to vLLM."""
@@ -35,13 +35,3 @@ class VLLMConfig(Config):
     """Appended to the command line, e.g. ["--max-num-batched-tokens", "8192"]."""
     environment: dict[str, str] = field(default_factory=dict)
     """Environment variables added to the servers' own."""
-
-    def __post_init__(self) -> None:
-        """Reject impossible sizes."""
-        if self.tensor_parallel_size < 1 or self.cpu_cache_gb < 1:
-            raise ConfigError(
-                f"tensor_parallel_size is {self.tensor_parallel_size} and cpu_cache_gb {self.cpu_cache_gb}; expected "
-                f"at least 1"
-            )
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise ConfigError(f"gpu_memory_utilization is {self.gpu_memory_utilization}, expected 0 < value <= 1")

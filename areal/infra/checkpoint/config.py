@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from areal.api import Config, ConfigError
+from areal.api import Config, number
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig(Config):
     """When state is saved for recovery, and how much is kept."""
 
-    every_steps: int = 0
+    every_steps: int = number(0, at_least=0)
     """Save recovery state after this many steps; 0 saves only at the end and on SIGTERM/SIGINT."""
-    keep: int = 2
+    keep: int = number(2, at_least=1)
     """Newest checkpoints to keep; older ones are removed after a new one is complete."""
     resume: bool = True
     """Continue from the newest intact checkpoint of the run directory when there is one."""
     allow_config_change: bool = False
     """Resume although the configuration differs from the checkpoint's in something that changes training."""
-    max_write_failures: int = 3
+    max_write_failures: int = number(3, at_least=1)
     """Consecutive regular saves that may fail (disk full, permission) before the run stops. Each failure is reported,
     training goes on, and the save is tried again after 1, 2, 4, ... steps."""
-
-    def __post_init__(self) -> None:
-        """Refuse to keep nothing."""
-        if self.keep < 1 or self.every_steps < 0 or self.max_write_failures < 1:
-            raise ConfigError("checkpoint: keep and max_write_failures must be >= 1 and every_steps >= 0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from areal.api import Config, ConfigError
+from areal.api import Config, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,12 +15,7 @@ class MetricsConfig(Config):
     """Also write TensorBoard event files under the run directory (needs the `tensorboard` extra)."""
     wandb_project: str = ""
     """Also log to this Weights & Biases project (needs the `wandb` extra); empty is off."""
-    rollouts_per_step: int = 4
+    rollouts_per_step: int = number(4, at_least=0)
     """Prompt groups per step whose trajectories are kept in rollouts.jsonl for the report; 0 keeps none."""
     progress: bool = True
     """Show a live view when the output is a terminal; otherwise one line per step goes to the log."""
-
-    def __post_init__(self) -> None:
-        """Refuse a negative count, which slicing would take for "all but the last"."""
-        if self.rollouts_per_step < 0:
-            raise ConfigError(f"rollouts_per_step is {self.rollouts_per_step}, expected >= 0")

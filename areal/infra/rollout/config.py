@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from areal.api import Config, ConfigError
+from areal.api import Config, ConfigError, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,50 +15,42 @@ class RolloutConfig(Config):
     engine: Literal["embedded", "sglang", "vllm"] = "embedded"
     """What generates. embedded: this process (section engine); vllm, sglang: server processes (sections servers,
     supervisor, weights, and that of the same name)."""
-    batch_size: int = 64
+    batch_size: int = number(64, at_least=1)
     """Prompts per training step."""
-    group_size: int = 8
+    group_size: int = number(8, at_least=1)
     """Samples per prompt."""
-    max_head_offpolicyness: int = 1
+    max_head_offpolicyness: int = number(1, at_least=0)
     """Hard bound: no trained token is older than this many weight versions. 0 is synchronous training."""
     consume: Literal["deadline", "drop", "fifo"] = "fifo"
     """Which finished prompts form the next batch. All keep the bound. fifo: admission order (unbiased, waits for
     stragglers); deadline: any finished prompts, as long as every waiting one can still meet the bound; drop: any
     finished prompts, and those that became too old are dropped and counted (biased against long answers)."""
-    max_concurrent_prompts: int = 0
+    max_concurrent_prompts: int = number(0, at_least=0)
     """Prompts in flight at once; 0 means as many as the staleness bound admits."""
-    max_retries: int = 2
+    max_retries: int = number(2, at_least=0)
     """Further attempts at an episode after a retryable fault."""
-    min_group_size: int = 0
+    min_group_size: int = number(0, at_least=0)
     """Samples a prompt must keep after faults, else the whole prompt is dropped; 0 means all of group_size."""
-    max_consecutive_failures: int = 32
+    max_consecutive_failures: int = number(32, at_least=1)
     """Prompts that may be dropped in a row for faults before the run stops with the tally of reasons."""
     filter_zero_variance: bool = False
     """Drop prompts whose samples all have the same reward (dynamic sampling); they are replaced by further ones."""
-    max_filtered_batches: int = 10
+    max_filtered_batches: int = number(10, at_least=1)
     """With filter_zero_variance: batches worth of prompts filtered in a row before the run stops."""
-    reward_timeout_seconds: float = 15.0
+    reward_timeout_seconds: float = number(15.0, above=0)
     """A reward call that takes longer is killed and counts as a fault."""
-    reward_workers: int = 1
+    reward_workers: int = number(1, at_least=1)
     """Worker processes for rewards."""
-    reward_memory_mb: int = 0
+    reward_memory_mb: int = number(0, at_least=0)
     """Address space of each reward process in MiB; an allocation beyond it fails inside the reward, which is a fault of
     that sample. 0 sets no limit. Address space is more than memory: a reward that loads torch needs 16384 or so."""
-    stall_seconds: float = 300.0
+    stall_seconds: float = number(300.0, above=0)
     """Without any finished episode for this long, a warning names what is pending and for how long."""
 
     def __post_init__(self) -> None:
-        """Refuse counts that cannot make a batch."""
-        for name in ("batch_size", "group_size", "reward_workers", "max_consecutive_failures", "max_filtered_batches"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 1")
-        for name in ("max_head_offpolicyness", "max_concurrent_prompts", "max_retries", "min_group_size",
-                     "reward_memory_mb"):  # fmt: skip
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, expected >= 0")
+        """Check that a group can be kept."""
+        super().__post_init__()
         if self.min_group_size > self.group_size:
             raise ConfigError(f"min_group_size {self.min_group_size} exceeds group_size {self.group_size}")
         if self.filter_zero_variance and self.group_size == 1:
             raise ConfigError("filter_zero_variance would drop every prompt when group_size is 1; set group_size >= 2")
-        if self.reward_timeout_seconds <= 0 or self.stall_seconds <= 0:
-            raise ConfigError("reward_timeout_seconds and stall_seconds must be > 0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from areal.api import Config, ConfigError
+from areal.api import Config, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +27,7 @@ class WeightTransferConfig(Config):
     host: str = ""
     """Name or address of this machine that servers reach for a broadcast; empty: found out where some are elsewhere
     (servers.addresses), else 127.0.0.1."""
-    bucket_mb: int = 256
+    bucket_mb: int = number(256, at_least=1)
     """Tensors travel by broadcast in buffers of at most this many MiB."""
-    timeout_seconds: float = 300.0
+    timeout_seconds: float = number(300.0, above=0)
     """For one transfer, from the first byte to the last server."""
-
-    def __post_init__(self) -> None:
-        """Refuse sizes and times nothing fits into."""
-        if self.bucket_mb < 1:
-            raise ConfigError(f"bucket_mb is {self.bucket_mb}, expected at least 1")
-        if self.timeout_seconds <= 0:
-            raise ConfigError(f"timeout_seconds is {self.timeout_seconds}, expected > 0")

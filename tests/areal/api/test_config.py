@@ -14,14 +14,14 @@ from areal.api import ConfigError, GenerationConfig, WeightUpdateMeta
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens is 0, expected at least 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0, expected >= 1"),
         ({"min_new_tokens": -1}, "min_new_tokens is -1"),
         ({"min_new_tokens": 9, "max_new_tokens": 8}, "expected 0 .. max_new_tokens \\(8\\)"),
         ({"temperature": 0.0}, "set greedy=true"),
         ({"temperature": -1.0}, "temperature is -1.0, expected > 0"),
-        ({"top_p": 0.0}, "top_p is 0.0, expected 0 < top_p <= 1"),
+        ({"top_p": 0.0}, "top_p is 0.0, expected > 0 and <= 1"),
         ({"top_p": 1.01}, "top_p is 1.01"),
-        ({"top_k": -1}, "top_k is -1, expected 0 \\(off\\)"),
+        ({"top_k": -1}, "top_k is -1, expected >= 0 \\(0 is off\\)"),
         ({"stop_token_ids": (5, -1)}, "expected token ids from 0"),
         ({"stop_token_ids": (2**31,)}, "expected token ids from 0"),
     ],

@@ -150,7 +150,7 @@ def test_all_problems_are_reported_at_once_contradictions_included(write):
     path = write("model: {pth: x}\nactor: {lr: fast}\ngconfig:\n  top_p: 0\n  stop: [1]\ncheckpoint: {keep: 0}\n")
     message = refusal(path, "rollout.batch_size=true", "nonsense")
     assert message.startswith("7 problems in the configuration:")
-    for part in ("model.pth", "actor.lr", "top_p is 0.0", "gconfig.stop.0", "keep and max_write_failures", "nonsense"):
+    for part in ("model.pth", "actor.lr", "top_p is 0.0", "gconfig.stop.0", "keep is 0, expected >= 1", "nonsense"):
         assert part in message
     assert "rollout.batch_size (command line): expected an integer" in message
 
