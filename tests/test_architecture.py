@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import re
 import subprocess
 import sys
@@ -26,6 +27,15 @@ MAX_AGENTS_LINES = 120
 HEAVY = ("datasets", "numpy", "pandas", "torch", "transformers")
 ALLOWED = measure_design.allowlist()
 measures = functools.cache(measure_design.measures)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def trees():
+    """Keep the trees of all files while these tests run; collecting garbage among millions of nodes takes seconds."""
+    gc.disable()
+    yield
+    measure_design.forget()
+    gc.enable()
 
 
 def beyond_allowlist(section: str, slack: int = 0) -> list[str]:
@@ -328,8 +338,8 @@ def test_only_the_command_line_prints():
         f"{relative(path)}:{node.lineno}"
         for path in python_files("areal")
         if not relative(path).startswith("areal/cli/")
-        for node in measure_design.nodes_of(path)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        for node in measure_design.nodes_of(path, ast.Call)
+        if isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert printing == []
 
@@ -339,7 +349,7 @@ REASON = re.compile(r"^(?:\[[\w, -]+\]|:\s*[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)?\s*(?
 
 
 def comments_of(path: Path) -> list[tuple[int, str]]:
-    if not MARKER.search(path.read_text(encoding="utf-8")):
+    if not MARKER.search(measure_design.source_of(path)):
         return []
     with tokenize.open(path) as source:
         return [(t.start[0], t.string) for t in tokenize.generate_tokens(source.readline) if t.type == tokenize.COMMENT]
@@ -380,25 +390,34 @@ def test_no_file_names_a_place_on_somebodys_machine():
     for path in repository_files():
         if path.suffix in {".png", ".safetensors", ".parquet", ".arrow", ".gz"}:
             continue
-        lines = path.read_text(encoding="utf-8").splitlines()
-        found += [f"{relative(path)}:{number}" for number, line in enumerate(lines, 1) if MACHINE_PATH.search(line)]
+        text = path.read_text(encoding="utf-8")
+        if MACHINE_PATH.search(text):
+            lines = enumerate(text.splitlines(), 1)
+            found += [f"{relative(path)}:{number}" for number, line in lines if MACHINE_PATH.search(line)]
     assert found == []
 
 
-def call_name(node: ast.Call) -> str:
-    return ast.unparse(node.func)
+def dotted(node: ast.expr) -> str:
+    """Return `pytest.mark.skip` for that expression; of one that is not only names, the names at its end."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join(reversed([*names, node.id] if isinstance(node, ast.Name) else names))
 
 
 def test_every_skipped_test_says_why():
     silent = []
     for path in python_files("tests"):
-        for node in measure_design.nodes_of(path):
-            if isinstance(node, ast.Call) and call_name(node) in {"pytest.skip", "pytest.xfail"}:
+        if not re.search("skip|xfail", measure_design.source_of(path)):
+            continue
+        for node in measure_design.nodes_of(path, ast.Call, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
+            if not isinstance(node, ast.Call):
+                reasoned = not any(re.search(r"mark\.(skip|xfail)$", dotted(d)) for d in node.decorator_list)
+            elif dotted(node.func) in {"pytest.skip", "pytest.xfail"}:
                 reasoned = bool(node.args) or any(keyword.arg in {"reason", "msg"} for keyword in node.keywords)
-            elif isinstance(node, ast.Call) and re.search(r"mark\.(skipif|skip|xfail)$", call_name(node)):
+            elif re.search(r"mark\.(skipif|skip|xfail)$", dotted(node.func)):
                 reasoned = any(keyword.arg == "reason" for keyword in node.keywords)
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                reasoned = not any(re.search(r"mark\.(skip|xfail)$", ast.unparse(d)) for d in node.decorator_list)
             else:
                 continue
             if not reasoned:
@@ -412,7 +431,7 @@ def can_fail(function: ast.AST) -> bool:
         if isinstance(node, ast.Assert):
             return True
         if isinstance(node, ast.Call) and re.search(
-            r"(^|\.)_?(raises|warns|fail|assert\w*|check\w*|expect\w*)$", call_name(node)
+            r"(^|\.)_?(raises|warns|fail|assert\w*|check\w*|expect\w*)$", dotted(node.func)
         ):
             return True
     return False
