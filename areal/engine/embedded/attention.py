@@ -250,7 +250,7 @@ class StepAttention:
 
 
 def _binding(limit: int | None, length: int) -> int | None:
-    """The window or chunk, or None if nothing of that length is beyond it."""
+    """Return the window or chunk, or None if nothing of that length is beyond it."""
     return None if limit is not None and limit >= length else limit
 
 

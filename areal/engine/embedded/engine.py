@@ -57,7 +57,7 @@ class StepGate:
 
     @contextmanager
     def step(self) -> Iterator[bool]:
-        """Yields whether the caller may compute: False while a control call waits or runs."""
+        """Yield whether the caller may compute: False while a control call waits or runs."""
         if self._claims or not self._step.acquire(blocking=False):
             yield False
             return

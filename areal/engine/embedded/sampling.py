@@ -31,7 +31,7 @@ def seed_state(seed: int) -> int:
 
 
 def uniforms(states: NDArray[np.uint64], counters: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Number `counters[r]` of the stream `states[r]`, uniform in the open interval (0, 1); SplitMix64 in counter form.
+    """Draw number `counters[r]` of stream `states[r]`, uniform in the open interval (0, 1); SplitMix64 by counter.
 
     52 bits plus a half: both ends stay out of reach after rounding to float64, so an inverse CDF never leaves its
     support.

@@ -72,7 +72,7 @@ class Sequence:
         self.key = self.context.tobytes()
 
     def response(self, reason: StopReason) -> ModelResponse:
-        """The settled output as the caller gets it."""
+        """Return the settled output as the caller gets it."""
         return ModelResponse(
             input_tokens=list(self.request.input_ids),
             output_tokens=self.tokens,
@@ -224,7 +224,7 @@ class RowTable:
             array[targets] = array[sources]
 
     def uniform(self, rows: int) -> NDArray[np.float64]:
-        """The random number of each row's next token."""
+        """Draw the random number of each row's next token."""
         table = self.table[:rows]
         return uniforms(table["state"], table["drawn"] + table["count"])
 
@@ -238,7 +238,7 @@ class RowTable:
         return row, stops[row, column]
 
     def sampling(self, rows: int, device: torch.device) -> SamplingRows:
-        """Sampling settings of the first rows as tensors."""
+        """Return the sampling settings of the first rows as tensors."""
         table = self.table[:rows]
         temperature, top_k, top_p = table["temperature"], table["top_k"], table["top_p"]
         greedy = table["greedy"] != 0

@@ -53,7 +53,7 @@ def merged_tensors(
 
 
 def merged_weight(base: Tensor, down: Tensor, up: Tensor, scaling: float, *, transposed: bool) -> Tensor:
-    """base + up @ down * scaling, in float32 at least whatever they are kept in, unlike `peft`'s own merging: servers
+    """Return base + up @ down * scaling, computed in float32 at least, unlike `peft`'s own merging: servers
     that are sent the factors compute just this (`areal.engine.server.adapters`)."""
     dtype = torch.promote_types(base.dtype, torch.float32)
     change = up.to(dtype) @ down.to(dtype) * scaling
@@ -132,7 +132,7 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _part_of(name: str) -> tuple[str, str]:
-    """The adapted layer that a tensor belongs to, and what it is there: "weight", "bias", "lora_A.default.weight";
+    """Split a name into its adapted layer and the part there: "weight", "bias", "lora_A.default.weight";
     ("", "") for a tensor of no such layer."""
     for mark in _MARKS:
         layer, found, rest = name.rpartition(mark)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def from_pretrained(
     path: str | Path, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
 ) -> HuggingFaceModel:
-    """The model in a checkpoint folder. Raises ModelError when it cannot be loaded without running code from it."""
+    """Load the model of a checkpoint folder. Raises ModelError when that needs to run code from it."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if not Path(path).is_dir():
@@ -38,7 +38,7 @@ def from_config(
     device: str | torch.device = "cpu",
     seed: int = 0,
 ) -> HuggingFaceModel:
-    """A model with random weights from the content of a config.json; they depend on config and seed alone.
+    """Build a model with random weights from the content of a config.json; they depend on config and seed alone.
 
     Raises ModelError when `transformers` does not know it.
     """

@@ -63,7 +63,7 @@ def add_lora(model: nn.Module, config: LoraConfig, *, dtype: torch.dtype) -> Non
 
 
 def merged_copy(model: nn.Module) -> nn.Module:
-    """A copy of `model` whose layers have taken up their adapters: the same function, with the names of the base."""
+    """Copy `model` with its adapters merged into their layers: the same function, with the names of the base."""
     merged = copy.deepcopy(model)
     for name, layer in list(_adapted_layers(merged)):
         base, factors = layer.get_base_layer(), (layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight)
@@ -80,7 +80,7 @@ def merged_copy(model: nn.Module) -> nn.Module:
 
 
 def base_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What `model` is without its adapters, as its checkpoint has it: live tensors, no copies."""
+    """Return the tensors of `model` without its adapters, named as in its checkpoint: live tensors, no copies."""
     return checkpoint_tensors(model, _without_adapters(model))
 
 
@@ -98,7 +98,8 @@ class AdaptersOnDisk:
 
     @staticmethod
     def of(model: nn.Module) -> AdaptersOnDisk:
-        """Raises EngineError for a model that stores an adapted layer in another layout than it computes with."""
+        """Build them for `model`. Raises EngineError when it stores an adapted layer in another layout than it computes
+        with."""
         stored = _names_on_disk(model)
         changes: list[LowRankChange] = []
         names: dict[str, str] = {}

@@ -54,7 +54,7 @@ class HuggingFaceModel(nn.Module):
     """Wraps `inner`, an AutoModelForCausalLM. Parameters are named "inner." and what `transformers` calls them."""
 
     def __init__(self, inner: Any) -> None:
-        """Raises ModelError for a model whose vocabulary projection cannot be separated from its body."""
+        """Wrap `inner`. Raises ModelError for a model whose vocabulary projection cannot be separated from its body."""
         super().__init__()
         config = inner.config.get_text_config()
         self.args = HuggingFaceArgs(

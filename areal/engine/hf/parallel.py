@@ -63,7 +63,7 @@ def shard(model: Any, plan: ParallelPlan) -> Sharding:
 
 
 def blocks_of(inner: Any) -> list[nn.Module]:
-    """The layers of a model of `transformers`: members of the largest list of modules that is in no other, except those
+    """Find the layers of a model of `transformers`: the largest list of modules that is in no other, without those
     that share a parameter with anything beside them."""
     lists = list(_outermost_lists(inner.base_model))
     if not lists:
@@ -79,7 +79,7 @@ def blocks_of(inner: Any) -> list[nn.Module]:
 
 
 def largest_over(group: ProcessGroup, number: int, device: torch.device) -> int:
-    """The largest of the numbers that the ranks have."""
+    """Return the largest of the ranks' numbers."""
     found = torch.tensor(number, device=device)
     dist.all_reduce(found, dist.ReduceOp.MAX, group=group)
     return int(found)

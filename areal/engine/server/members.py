@@ -68,7 +68,7 @@ class Members:
         return self.version
 
     def num_servers(self) -> int:
-        """Number of servers of the pool, in any state."""
+        """Count the servers of the pool, in any state."""
         return self._pool.size
 
     def server_failed(self, server: Server, error: ServerError) -> None:

@@ -51,7 +51,7 @@ class EngineView(Protocol):
         ...
 
     def num_servers(self) -> int:
-        """Number of servers of the pool, in any state."""
+        """Count the servers of the pool, in any state."""
         ...
 
 

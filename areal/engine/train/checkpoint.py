@@ -213,7 +213,7 @@ class _Write:
         return found
 
     def finish(self) -> str | None:
-        """What went wrong on this rank."""
+        """Wait for the write; return the failure of this rank, if any."""
         failure: str | None = None
         try:
             assert self.writes is not None, "finish comes after save"
@@ -230,7 +230,7 @@ class _Write:
         return failure
 
     def published(self) -> Path:
-        """The folder of the checkpoint, on rank 0."""
+        """Return the folder of the checkpoint, on rank 0."""
         return self._published.result()
 
     def _publish(self, store: Store, meta: dict[str, Any]) -> None:
@@ -250,7 +250,7 @@ def _digest(fingerprint: str) -> Tensor:
 
 
 def _from_first_rank(read: Callable[[], Path], group: ProcessGroup | None) -> Path:
-    """What `read` gives on rank 0, for all; or its error, for all."""
+    """Return on every rank what `read` returns on rank 0; every rank raises its error."""
     outcome: list[Any] = [None]
     if dist.get_rank() == 0:
         try:

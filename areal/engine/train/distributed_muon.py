@@ -92,7 +92,7 @@ class OrthogonaliseTogether:
 
     @torch.no_grad()
     def __call__(self, updates: Mapping[str, Tensor], /) -> None:
-        """updates: those without an entry count as zeros, and nothing is made of them."""
+        """Orthogonalise `updates` in place, together; a missing update counts as zeros and stays missing."""
         for matrices, travels in self._rounds:
             if matrices or travels:
                 self._compute(matrices, updates, travels=travels)
@@ -134,7 +134,7 @@ class OrthogonaliseTogether:
         return update if matrix.index is None else update[matrix.index - self._own[matrix.name][0][0]]
 
     def _exchange(self, leaving: list[list[Tensor]], sizes: list[int], *, travels: bool) -> list[Tensor]:
-        """What every rank sent to this one, as flat values."""
+        """Send `leaving`; return what every rank sent to this one, as flat values."""
         flat = [[tensor.flatten() for tensor in tensors] for tensors in leaving]
         if not travels:
             mine = flat[self._group.rank()]
@@ -174,7 +174,7 @@ def divide_matrices(shapes: Mapping[str, tuple[int, ...]], boxes: Sequence[Mappi
 
 
 def rounds_of(matrices: Sequence[Matrix]) -> list[list[Matrix]]:
-    """The matrices in rounds, in none of which an owner has more than `ROUND_SIZE` values of several matrices."""
+    """Divide the matrices into rounds; in none, an owner has more than `ROUND_SIZE` values of several matrices."""
     rounds: dict[int, list[Matrix]] = defaultdict(list)
     last: dict[int, tuple[int, int]] = {}
     for matrix in matrices:

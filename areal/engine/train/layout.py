@@ -54,7 +54,7 @@ class _Row:
 
 
 def lay_out(batch: PaddedBatch, predicted_SL: Tensor, *, length_limit: int | None = None) -> TokenLayout | None:
-    """The layout that computes the tokens marked in predicted_SL (bool [S, L], never column 0); None without any.
+    """Lay out the tokens marked in predicted_SL (bool [S, L], never column 0); None without any.
 
     A beginning ends before the first token with loss_mask 1. Sequences share one when it is the same, token by token;
     groups are not looked at. length_limit: see `CausalModel.length_limit`; nothing is shared beyond it.

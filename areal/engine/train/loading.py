@@ -45,7 +45,7 @@ class ShardSource:
         self._config = read_config(path)
 
     def blank(self) -> Any:
-        """The model without memory: parameters have shapes only."""
+        """Build the model without memory: parameters have shapes only."""
         try:
             return blank_model(self._config)
         except ModelError as error:

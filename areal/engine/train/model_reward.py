@@ -63,7 +63,7 @@ class ModelReward:
     def __call__(
         self, prompt: str, completions: str, prompt_ids: list[int], completion_ids: list[int], /, **_: Any
     ) -> float:
-        """The score. Raises DataError for tokens the model does not have and for sequences that are too long."""
+        """Return the score. Raises DataError for tokens the model does not have and for sequences that are too long."""
         tokens = [*prompt_ids, *completion_ids] if self._tokenizer is None else self._encode(prompt, completions)
         self._check(tokens)
         with torch.inference_mode():

@@ -28,7 +28,7 @@ class Orthogonalise(Protocol):
     """Replaces updates by what `orthogonal` makes of the whole matrices they are, or are parts of."""
 
     def __call__(self, updates: Mapping[str, Tensor], /) -> None:
-        """updates: by the name of their parameter, changed in place."""
+        """Orthogonalise updates, by the name of their parameter, in place."""
         ...
 
 
@@ -86,7 +86,7 @@ class OrthogonaliseHere:
 
 
 def working_dtype(tensor: Tensor) -> torch.dtype:
-    """What a matrix of this dtype is rounded to first: more is not needed, but float64 is for checks."""
+    """Return the dtype to compute in: bfloat16 suffices, but float64 is for checks."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.bfloat16
 
 

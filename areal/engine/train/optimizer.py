@@ -214,7 +214,7 @@ class ModelOptimizer:
         self.zero_grad()
 
     def exact(self, name: str) -> Tensor:
-        """This process's part of a parameter as checkpoints have it: unrounded. After writing to it: `refresh`."""
+        """Return this process's part of a parameter, unrounded as in checkpoints. After writing to it: `refresh`."""
         return (self.masters if self.keeps_rounded else self.shards)[name]
 
     @torch.no_grad()
@@ -257,7 +257,7 @@ class ModelOptimizer:
         return {name: local_data(found.grad) for name, found in self.parameters.items() if found.grad is not None}
 
     def _wait_for_copies(self) -> None:
-        """Copies to and from locked memory run beside the program."""
+        """Wait for copies to and from locked memory, which run beside the program."""
         if any(master.is_pinned() for master in list(self.masters.values())[:1]):
             torch.accelerator.synchronize()
 
@@ -324,7 +324,7 @@ def _copies(
 
 
 def _moved(gradient: Tensor, master: Tensor) -> Tensor:
-    """A gradient where its master is."""
+    """Return a gradient on the device of its master."""
     if gradient.device == master.device:
         return gradient
     pinned = _is_pinned(gradient.device, master.device)
@@ -337,7 +337,7 @@ def _is_pinned(source: torch.device, target: torch.device) -> bool:
 
 
 def _groups_of_shards(parameter: Tensor) -> tuple[ProcessGroup, ...]:
-    """Groups over which the squares of a parameter's gradient add up; () where every rank has all of it."""
+    """Return the groups over which squares of a parameter's gradient add up; () where every rank has all of it."""
     if not isinstance(parameter, DTensor):
         return ()
     placements = enumerate(parameter.placements)

@@ -122,7 +122,7 @@ class Scorer:
         self._multiple = self._cp * (self._tp if self._in_pieces else 1)
 
     def lay_out(self, part: PaddedBatch | None, *, only_masked: bool) -> Layout:
-        """What of a micro-batch goes through the model; None for a blank one: one token that predicts nothing."""
+        """Lay out a micro-batch; None gives a blank one: one token that predicts nothing."""
         found, predicted = None, None
         targets = torch.zeros(0, dtype=torch.int64, device=self._ranks.device)
         if part is not None:
@@ -143,7 +143,7 @@ class Scorer:
         )
 
     def prepare(self, layout: Layout, *, length: int = 1) -> Prepared:
-        """This rank's piece of the tokens, padded to a multiple that all pieces are equal in, and at least to `length`
+        """Cut out this rank's piece of the tokens, padded so that all pieces are equal, and at least to `length`
         tokens for all ranks together."""
         packed, ranks = layout.tokens, self._ranks
         if ranks.is_alone:
@@ -348,7 +348,7 @@ class Totals:
 def loss_of(
     part: PaddedBatch, layout: Layout, scored: Scored, loss_fn: LossFunction, scoring: Scoring, dtype: torch.dtype
 ) -> LossOutput:
-    """What `loss_fn` says of a micro-batch; see `TrainingEngine.train_batch`."""
+    """Apply `loss_fn` to a micro-batch; see `TrainingEngine.train_batch`."""
     assert layout.predicted is not None, "a blank micro-batch has no loss"
     values_N, entropy_N = scored.values, None
     if scored.scores is not None:
@@ -382,7 +382,7 @@ def place(values_N: Tensor | None, predicted_SL: Tensor, *, dtype: torch.dtype) 
 
 
 def to_device(batch: PaddedBatch, device: torch.device) -> PaddedBatch:
-    """The batch with all its tensors on `device`; the same object when they are there already."""
+    """Move all tensors of a batch to `device`; returns the same object when they are there already."""
     moved = {
         item.name: value.to(device)
         for item in fields(batch)

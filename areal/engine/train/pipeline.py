@@ -208,7 +208,7 @@ class PipelinePasses:
 
 
 def _part_of_critic(whole: Any, part: nn.Module, plan: ParallelPlan) -> nn.Module:
-    """A ValueModel around this rank's part; with the head where the last piece is."""
+    """Wrap this rank's part in a ValueModel, with the head where the last piece is."""
     holder: Any = part
     critic: Any = copy.copy(whole)
     head = whole.head if holder.last_piece in holder.layers_of else None
@@ -268,7 +268,7 @@ def _make_schedule(
     *,
     backward: bool,
 ) -> Any:
-    """The order of passes of this rank's stages."""
+    """Make the schedule of this rank's stages."""
     schedule: Any = get_schedule_class(layout.schedule)(
         stages[0] if layout.kind.pieces == 1 else stages,
         n_microbatches=num_micro_batches,

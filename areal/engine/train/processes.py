@@ -29,7 +29,7 @@ _PROCESSOR: Final = "cpu"
 def connected(
     device: str = "auto", *, timeout_seconds: float = TIMEOUT_SECONDS, alone: bool = False
 ) -> Iterator[torch.device]:
-    """This process as one of a group, on its device: accelerators talk through NCCL, CPUs through gloo.
+    """Join the group of processes, on this one's device: accelerators talk through NCCL, CPUs through gloo.
 
     device: "auto" takes the accelerator of LOCAL_RANK when there is one. alone: a group of this process, whatever the
     environment says. Raises ConfigError outside of torchrun, unless alone.

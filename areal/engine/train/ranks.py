@@ -55,7 +55,7 @@ class Ranks:
         return 0 if self.meshes is None else self.meshes.group(way).rank()
 
     def group(self, way: str) -> ProcessGroup:
-        """The ranks along one way of splitting, for communication."""
+        """Return the group of ranks along one way of splitting."""
         assert self.meshes is not None, "a process that is alone does not communicate"
         return self.meshes.group(way)
 
@@ -65,7 +65,7 @@ class Ranks:
             dist.all_reduce(tensor, group=self.meshes.group(way))
 
     def gather(self, value: Value, way: str | None = None) -> list[Value]:
-        """The objects of all ranks along `way`, or of all, in their order."""
+        """Collect the objects of all ranks along `way`, or of all ranks, in their order."""
         if self.meshes is None:
             return [value]
         found: list[Any] = [None] * (self.size if way is None else self.count(way))
@@ -73,7 +73,7 @@ class Ranks:
         return found
 
     def sent(self, value: Value, way: str, source: int) -> Value:
-        """The object that the rank at the place `source` of `way` has."""
+        """Send the object of the rank at place `source` of `way` to the others."""
         if self.count(way) == 1:
             return value
         found: list[Any] = [value]
@@ -92,7 +92,7 @@ class Ranks:
         return math.nan if found[1] else float(found[0])
 
     def failures(self, failure: str | None) -> dict[int, str]:
-        """What went wrong, by rank; {} when nothing did.
+        """Collect the failures of all ranks, by rank; {} when there are none.
 
         A rank that raised its own error at once would leave the others waiting.
         """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def local_data(tensor: Tensor) -> Tensor:
-    """What this rank has of a tensor, sharing its memory, without gradient."""
+    """Return this rank's part of a tensor, sharing its memory, without gradient."""
     detached = tensor.detach()
     return detached.to_local() if isinstance(detached, DTensor) else detached
 
@@ -56,7 +56,7 @@ def as_sharded(shard: Tensor, like: Tensor) -> Tensor:
 
 
 def shard_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """This rank's part of a tensor that every rank has, sharded as `like` is; without communication."""
+    """Cut this rank's part out of a whole tensor, sharded as `like` is; without communication."""
     if not isinstance(like, DTensor):
         return tensor
     placed = distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)

@@ -63,7 +63,7 @@ class EngineState:
         """Fingerprint of the frozen model that adapters are trained on top of."""
 
     def own(self) -> dict[str, Tensor]:
-        """This rank's parts of what changes in a run: of the whole model, or of what is trained beside a frozen one."""
+        """Return this rank's parts of what training changes: of the whole model, or of the adapters of a frozen one."""
         give_back(self._model)
         state = self._model.state_dict()
         return state if self._lora is None else {name: state[name] for name in self._optimizer.parameters}
@@ -223,7 +223,7 @@ class EngineState:
         return [(name, rank) for rank, others in enumerate(found) for name in others if owners[name] == rank]
 
     def _sent(self, tensor: Tensor | None, owner: int) -> Tensor:
-        """A tensor that one rank of the pipeline has, on all of them."""
+        """Send a tensor that one rank of the pipeline has to all of them."""
         if self._ranks.count("pp") == 1:
             assert tensor is not None, "without a pipeline every rank has everything"
             return tensor
@@ -236,7 +236,7 @@ class EngineState:
         return tensor
 
     def _dtype_of(self, name: str, tensor: Tensor) -> torch.dtype:
-        """That a tensor is handed out in: what is trained in the engine's, buffers and what is frozen in their own."""
+        """Return the dtype that a tensor is handed out in: the engine's if it is trained, else its own."""
         is_trained = self._first_names.get(name) in self._optimizer.parameters
         return self._dtype if self._has_masters and is_trained else tensor.dtype
 

@@ -29,7 +29,7 @@ _COLUMNS: Final = ("scores", "loss", "gradient norm", "gradients", "parameters")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code: 0 all equal, 1 a case differs or fails, 2 wrong arguments."""
+    """Return the exit code: 0 all equal, 1 a case differs or fails, 2 wrong arguments."""
     options = _parser().parse_args(argv)
     try:
         results = _results(options)

@@ -1,4 +1,4 @@
-"""One case: the same steps by one process and by all, and the largest difference of everything that comes out."""
+"""Compares one case: the same steps by one process and by all, and the largest difference of every result."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def compare(
 
 
 def make_batch(*, few_rows: bool = False) -> PaddedBatch:
-    """Groups that share prompts, lengths from 1 to 17, rows without a trained token, unequal groups."""
+    """Make groups that share prompts, lengths from 1 to 17, rows without a trained token, unequal groups."""
     lengths, prompts, groups = [9, 14, 11, 1, 7, 5, 17, 6], [6, 6, 6, 1, 3, 3, 4, 6], [0, 0, 0, 1, 2, 2, 3, 4]
     if few_rows:
         lengths, prompts, groups = [8, 10], [3, 3], [0, 0]
@@ -93,7 +93,7 @@ def make_batch(*, few_rows: bool = False) -> PaddedBatch:
 
 
 def loss_of(batch: PaddedBatch) -> LossFunction:
-    """A policy loss with entropy (of values: a squared error), with the denominators of the whole batch."""
+    """Return a policy loss with entropy (for values a squared error), with the denominators of the whole batch."""
     total = batch.loss_mask.sum().clamp_min(1.0)
 
     def loss_fn(scores: Tensor, entropy: Tensor | None, part: PaddedBatch, /) -> LossOutput:

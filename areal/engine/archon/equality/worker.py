@@ -1,4 +1,4 @@
-"""One rank of the comparison: runs the cases for its number of processes; rank 0 writes a JSON line for each.
+"""Runs the cases for its number of processes as one rank of the comparison; rank 0 writes a JSON line for each.
 
 Started by `areal.engine.archon.equality.launch`, through torchrun.
 """

@@ -77,7 +77,7 @@ class Work:
 
 
 def memory(shards: Shards, work: Work) -> list[Item]:
-    """What a rank holds at its peak."""
+    """Estimate what a rank holds at its peak."""
     stored, computed, trained = work.stored, work.computed, shards.trained
     inner = [unit.gathered for unit in shards.units if unit.name]
     outer = sum(unit.gathered for unit in shards.units if not unit.name)
@@ -120,7 +120,7 @@ def memory(shards: Shards, work: Work) -> list[Item]:
 
 
 def communication(shards: Shards, work: Work) -> list[Item]:
-    """What a rank sends in a step; a ring sends (n - 1) / n of what it gathers, and twice that of what it sums."""
+    """Estimate what a rank sends in a step; a ring sends (n - 1) / n of what it gathers, twice that of what it sums."""
     rounds = 1 if work.is_gathered_throughout else work.passes
     gathers = 2 if work.reshard_after_forward and not work.is_gathered_throughout else 1
     items = []
@@ -152,7 +152,7 @@ def communication(shards: Shards, work: Work) -> list[Item]:
 
 
 def _regions(shards: Shards, work: Work) -> Item | None:
-    """Sums at the end of attention and feed-forward layers, and their adjoints."""
+    """Count the sums at the end of attention and feed-forward layers, and their adjoints."""
     if work.dims.tp == 1:
         return None
     layers, hidden = shards.num_layers, shards.args.hidden_size
@@ -233,7 +233,7 @@ def _matrices(shards: Shards, work: Work) -> Item | None:
 
 
 def _parameters(shards: Shards, work: Work) -> Item:
-    """What is frozen is kept as it is computed with."""
+    """Count the parameters; frozen ones are kept in the dtype they are computed with."""
     frozen, trained = shards.kept - shards.trained, shards.trained
     formula = f"{trained} x {work.stored} bytes"
     return Item(

@@ -88,7 +88,7 @@ def shards_of(
     lora: LoraConfig | None = None,
     pipeline_rank: int | None = None,
 ) -> Shards:
-    """What a rank has of the model that a config.json describes: the first one with this rank in the pipeline, by
+    """Measure a rank's share of the model in a config.json: of the first one with this rank in the pipeline, by
     default the first or the last, whichever has more. lora: with adapters beside a frozen model. Raises ModelError when
     the model does not divide."""
     if pipeline_rank is None:
@@ -138,7 +138,7 @@ def _is_cut(parameter: torch.Tensor) -> bool:
 
 
 def _part(config: Mapping[str, Any], layout: PipelineLayout, rank: int, lora: LoraConfig | None) -> tuple[Any, int]:
-    """A model without memory, or the part of it that a rank of the pipeline has, and the parameters of the whole."""
+    """Build the model without memory, or a pipeline rank's part of it; return it and the parameters of the whole."""
     with torch.device("meta"):
         spec = get_spec(str(config.get("model_type")))
         model: Any = spec.model_class(spec.args_class.from_hf_config(config))

@@ -1,4 +1,4 @@
-"""How a pipeline spends a step, from the order of passes that training would run: who waits, who holds activations.
+"""Computes how a pipeline spends a step, from the order of its passes: who waits, who holds activations.
 
 Passes of all pieces cost the same, gradients of hidden states as much as a forward pass, those of parameters again as
 much; sending is free. Under these conditions the shares are exact.
@@ -54,7 +54,7 @@ class _PretendedStage:
 
 
 def _orders(layout: PipelineLayout, micro_batches: int) -> dict[int, list[Pass]]:
-    """Passes of each rank, as torch orders them."""
+    """Return the passes of each rank in torch's order."""
     if layout.kind.pieces == 1:
         return {rank: _of_one_piece(layout, rank, micro_batches) for rank in range(layout.num_ranks)}
     stages: Any = [_PretendedStage(layout) for _ in range(layout.pieces_per_rank)]
@@ -98,7 +98,7 @@ def _ends(layout: PipelineLayout, orders: dict[int, list[Pass]]) -> dict[Pass, i
 
 
 def _needs(layout: PipelineLayout, step: Pass) -> list[Pass]:
-    """Passes of other ranks whose results a pass starts from; "I" stands for "B" too."""
+    """Return the passes of other ranks whose results a pass starts from; "I" stands for "B" too."""
     piece, kind, micro_batch = step
     if kind == "F":
         return [(piece - 1, "F", micro_batch)] if piece else []
