@@ -160,7 +160,7 @@ def count_tokens(outputs: Tensor, stops: tuple[int, ...]) -> int:
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """One row of figures per shape of work."""
-    from areal.engine.embedded.config import EmbeddedEngineConfig
+    from areal.engine.config import EmbeddedEngineConfig
     from areal.engine.embedded.engine import EmbeddedEngine
     from areal.models import from_config, save_pretrained
 

@@ -27,7 +27,7 @@ def engine_step(job: dict[str, Any], tokens: Tensor, *, archon: bool, stack: Exi
     from parallel_worker import policy_loss
 
     from areal.api import PaddedBatch
-    from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+    from areal.engine.config import ArchonConfig, TrainEngineConfig
     from areal.engine.train.engine import TrainingEngine
     from areal.models import from_config
 

@@ -18,7 +18,7 @@ from memory import PeakMemory
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from areal.api import LossOutput, PaddedBatch
-from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+from areal.engine.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.processes import connected
 from areal.models import from_config

@@ -119,9 +119,8 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     from servers import vllm_engine
 
     from areal.dataset.tokenizers import load_tokenizer
-    from areal.engine.embedded.config import EmbeddedEngineConfig
+    from areal.engine.config import EmbeddedEngineConfig, TrainEngineConfig
     from areal.engine.embedded.engine import EmbeddedEngine
-    from areal.engine.train.config import TrainEngineConfig
     from areal.engine.train.engine import TrainingEngine
     from areal.models import from_config, save_pretrained
 

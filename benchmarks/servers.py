@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.api import WeightCarrier
+    from areal.engine.config import ServerEngineConfig
     from areal.engine.server.adapter import ServerAdapter
-    from areal.engine.server.config import ServerEngineConfig
     from areal.engine.server.engine import ServerEngine
     from areal.engine.server.publishing import AdapterBase
     from areal.engine.train.engine import TrainingEngine
@@ -39,9 +39,9 @@ def vllm_engine(
     actor: float32, one of our families; with adapters, only they travel. carrier: shared memory when None. adapter:
     vLLM's own when None. options: of ServerEngineConfig. The caller closes it.
     """
+    from areal.engine.config import ServerEngineConfig
     from areal.engine.server.checks import RequestLimits
     from areal.engine.server.client import is_healthy
-    from areal.engine.server.config import ServerEngineConfig
     from areal.engine.server.engine import ServerEngine
     from areal.engine.vllm.adapter import VLLMAdapter
     from areal.infra.supervisor.config import SupervisorConfig
@@ -98,7 +98,7 @@ def _what_travels(
 def _commands(
     model: Any, folder: Path, config: ServerEngineConfig, cores: tuple[str, ...], *, context: int
 ) -> Callable[[int, int], ServerCommand]:
-    from areal.engine.vllm.config import VLLMConfig
+    from areal.engine.config import VLLMConfig
     from areal.engine.vllm.launch import prepare
     from areal.infra.supervisor.supervisor import ServerCommand
 

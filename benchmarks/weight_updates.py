@@ -252,8 +252,7 @@ def measure(size: str, servers: int, what: str, options: argparse.Namespace) -> 
 
 
 def _actor(size: str, what: str) -> TrainingEngine:
-    from areal.engine.hf.config import LoraConfig
-    from areal.engine.train.config import TrainEngineConfig
+    from areal.engine.config import LoraConfig, TrainEngineConfig
     from areal.engine.train.engine import TrainingEngine
     from areal.models import from_config
 

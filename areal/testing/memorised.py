@@ -95,7 +95,7 @@ def memorised_engine(
     Training happens once per process and arguments; each call gets an engine of its own, at version 0. Raises
     UsageError when the dialogues contradict each other or cannot be memorised.
     """
-    from areal.engine.embedded.config import EmbeddedEngineConfig
+    from areal.engine.config import EmbeddedEngineConfig
     from areal.engine.embedded.engine import EmbeddedEngine
 
     if tokenizer is None:
@@ -180,7 +180,7 @@ def _memorised(
 
 
 def _trainer(model: Any) -> TrainingEngine:
-    from areal.engine.train.config import TrainEngineConfig
+    from areal.engine.config import TrainEngineConfig
     from areal.engine.train.engine import TrainingEngine
 
     return TrainingEngine(model, config=TrainEngineConfig(lr=5e-3, device="cpu"))

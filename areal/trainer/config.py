@@ -11,11 +11,14 @@ from areal.algorithm.blocks import BlockChoice
 from areal.algorithm.preference import PreferenceConfig
 from areal.api import Config, ConfigError, DatasetKind, GenerationConfig, number
 from areal.dataset.config import DatasetConfig
-from areal.engine.embedded.config import EmbeddedEngineConfig
-from areal.engine.server.config import ServerEngineConfig
-from areal.engine.sglang.config import SGLangConfig
-from areal.engine.train.config import ArchonConfig, TrainEngineConfig
-from areal.engine.vllm.config import VLLMConfig
+from areal.engine.config import (
+    ArchonConfig,
+    EmbeddedEngineConfig,
+    ServerEngineConfig,
+    SGLangConfig,
+    TrainEngineConfig,
+    VLLMConfig,
+)
 from areal.infra.checkpoint.config import CheckpointConfig
 from areal.infra.metrics.config import MetricsConfig
 from areal.infra.rollout.config import RolloutConfig

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from areal.api import ConfigError, GenerationConfig, Trajectory
 from areal.dataset.arithmetic import CHARACTERS
 from areal.dataset.config import DatasetConfig
-from areal.engine.embedded.config import EmbeddedEngineConfig
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.config import EmbeddedEngineConfig, TrainEngineConfig
 from areal.infra.metrics.config import MetricsConfig
 from areal.infra.rollout.config import RolloutConfig
 from areal.trainer.config import ModelConfig, ObjectiveConfig, PPOConfig, SFTConfig

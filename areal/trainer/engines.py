@@ -13,7 +13,7 @@ import torch
 
 from areal.dataset.tokenizers import check_tokenizer
 from areal.engine.train.engine import TrainingEngine
-from areal.engine.train.reference import FrozenModel
+from areal.engine.train.runner import FrozenModel
 from areal.trainer.assembly import load_model, load_reference, resolve_device
 from areal.utils.seeding import seed_everything
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.api import PaddedBatch
-    from areal.engine.train.config import TrainEngineConfig
+    from areal.engine.config import TrainEngineConfig
     from areal.engine.train.loading import ShardSource
     from areal.trainer.config import RunConfig
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from areal.engine.train.reference import FrozenModel
+from areal.engine.train.runner import FrozenModel
 from areal.models.value_head import ValueModel
 from areal.trainer.assembly import load_model
 from areal.trainer.engines import build_engine, build_scorer

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from areal.engine.archon.planning.estimate import Item, Work
     from areal.engine.archon.planning.shards import Shards
-    from areal.engine.train.config import ArchonConfig
+    from areal.engine.config import ArchonConfig
     from areal.models.parallel.dims import ParallelDims
     from areal.trainer.config import RunConfig
 
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 def _archon(arguments: argparse.Namespace, config: RunConfig) -> ArchonConfig:
     """How the model is split: as the configuration says, and the options say otherwise."""
-    from areal.engine.train.config import ArchonConfig
+    from areal.engine.config import ArchonConfig
 
     changes: dict[str, Any] = {}
     if arguments.parallel:

@@ -16,8 +16,7 @@ import torch
 
 from areal.api import FaultError, FaultKind, StopReason
 from areal.engine.embedded.attention import KVCache, StepAttention
-from areal.engine.embedded.sampling import SamplingRows, sample
-from areal.engine.embedded.sequence import RowTable
+from areal.engine.embedded.sequence import RowTable, SamplingRows, sample
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from areal.engine.embedded.config import EmbeddedEngineConfig
+    from areal.engine.config import EmbeddedEngineConfig
 
 
 class StepGate:

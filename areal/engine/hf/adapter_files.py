@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from areal.engine.hf.config import LoraConfig
+    from areal.engine.config import LoraConfig
 
 _MARKS: Final = (".base_layer.", ".lora_A.", ".lora_B.")
 _MERGED: Final = ("weight", "lora_A.default.weight", "lora_B.default.weight")

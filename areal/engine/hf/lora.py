@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from areal.engine.hf.config import LoraConfig
+    from areal.engine.config import LoraConfig
 
 _ADAPTER: Final = "default"
 _NOT_TARGETS: Final = frozenset({"embed_out", "gate", "head", "lm_head", "router", "score"})

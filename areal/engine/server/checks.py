@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from areal.api import ModelRequest
+    from areal.engine.config import ServerEngineConfig
     from areal.engine.server.adapter import Capabilities
-    from areal.engine.server.config import ServerEngineConfig
 
 LOGPROB_TOLERANCE: Final = 1e-4
 """How far above 0 rounding may push a log-probability; the same slack as in `areal.api.Trajectory`."""

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.api import ModelRequest, ModelResponse, PublishedWeights, ServerPool, WeightCarrier, WeightUpdateMeta
+    from areal.engine.config import ServerEngineConfig
     from areal.engine.server.adapter import ServerAdapter
     from areal.engine.server.checks import RequestLimits
-    from areal.engine.server.config import ServerEngineConfig
     from areal.engine.server.fleet import Server
     from areal.engine.server.publishing import AdapterBase
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from areal.api import ServerInstance
+    from areal.engine.config import ServerEngineConfig
     from areal.engine.server.adapter import Capabilities
-    from areal.engine.server.config import ServerEngineConfig
     from areal.engine.server.generation import CallProgress
 
 

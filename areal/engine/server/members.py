@@ -17,9 +17,9 @@ from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from areal.api import PublishedWeights, ServerInstance, ServerPool, WeightCarrier
+    from areal.engine.config import ServerEngineConfig
     from areal.engine.server.adapter import Capabilities, ServerAdapter
     from areal.engine.server.client import ServerClient
-    from areal.engine.server.config import ServerEngineConfig
     from areal.engine.server.updates import Probe
 
 _logger = getLogger(__name__)

@@ -21,9 +21,9 @@ from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from areal.api import ModelResponse
+    from areal.engine.config import ServerEngineConfig
     from areal.engine.server.adapter import Chunk, ServerAdapter
     from areal.engine.server.client import ServerClient
-    from areal.engine.server.config import ServerEngineConfig
     from areal.engine.server.fleet import Fleet, Server
 
 _logger = getLogger(__name__)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from areal.api import PublishedWeights, WeightCarrier
+    from areal.engine.config import ServerEngineConfig
     from areal.engine.server.adapter import ServerAdapter
     from areal.engine.server.client import ServerClient
-    from areal.engine.server.config import ServerEngineConfig
     from areal.engine.server.fleet import Server
 
 _logger = getLogger(__name__)

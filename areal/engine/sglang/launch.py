@@ -12,8 +12,7 @@ from areal.api import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from areal.engine.server.config import ServerEngineConfig
-    from areal.engine.sglang.config import SGLangConfig
+    from areal.engine.config import ServerEngineConfig, SGLangConfig
 
 MODULE: Final = "sglang.launch_server"
 _VARIABLES: Final = {

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from areal.api import CheckpointError, EngineError
 from areal.engine.train.processes import random_states, restore_random_states
-from areal.engine.train.shards import as_sharded, local_data
+from areal.engine.train.ranks import as_sharded, local_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from areal.engine.train.muon import orthogonal, working_dtype
-from areal.engine.train.shards import box_of
+from areal.engine.train.ranks import box_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

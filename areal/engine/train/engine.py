@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from areal.algorithm.packing import units
-from areal.api import EngineError, TrainStats
+from areal.api import EngineError, NumericsError, TrainStats
 from areal.engine.hf.lora import Adapters
-from areal.engine.train.optimizer import ModelOptimizer
+from areal.engine.train.optimizer import ModelOptimizer, learning_rate
 from areal.engine.train.passes import Scoring, to_device
-from areal.engine.train.progress import Progress, learning_rate
 from areal.engine.train.runner import ModelRunner
 from areal.engine.train.state import EngineState
+from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.api import LossFunction, PaddedBatch
-    from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+    from areal.engine.config import ArchonConfig, TrainEngineConfig
     from areal.engine.train.loading import ShardSource
     from areal.engine.train.passes import BatchTotals
     from areal.engine.train.ranks import Ranks
+
+_logger = getLogger(__name__)
 
 
 class TrainingEngine:
@@ -267,6 +269,65 @@ class TrainingEngine:
             if not self._is_finite(*self._backward(batch, alone, loss_fn, scoring)):
                 found += unit
         return tuple(found)
+
+
+class Progress:
+    """Counters of one engine."""
+
+    def __init__(self, *, max_skipped_steps: int) -> None:
+        self.version = 0
+        self.num_steps = 0
+        self.skipped_in_row = 0
+        self.skipped_total = 0
+        self.offending_rows: tuple[int, ...] = ()
+        self._max_skipped_steps = max_skipped_steps
+
+    def set_version(self, version: int) -> None:
+        """Record the version of the next published weights. Raises EngineError when it would go back."""
+        if version < self.version:
+            raise EngineError(f"version {version} is older than the current {self.version}; versions only grow")
+        self.version = version
+
+    def record_step(self) -> None:
+        """Count a step that was taken."""
+        self.num_steps += 1
+        self.skipped_in_row = 0
+
+    def record_skip(self, batch: PaddedBatch, rows: tuple[int, ...], *, loss: float, gradient_norm: float) -> None:
+        """Count a step that was skipped because of `rows`; () when no single row explains it. Raises NumericsError for
+        too many in a row."""
+        self.num_steps += 1
+        self.offending_rows = rows
+        self.skipped_in_row += 1
+        self.skipped_total += 1
+        groups = [int(batch.groups[row]) for row in rows]
+        culprits = f"rows {list(rows)} of prompt groups {groups}" if rows else "no single row"
+        message = (
+            f"optimizer step {self.num_steps - 1} skipped ({self.skipped_in_row} in a row): loss {loss}, "
+            f"gradient norm {gradient_norm}; caused by {culprits}"
+        )
+        _logger.warning("%s", message)
+        if self.skipped_in_row > self._max_skipped_steps:
+            raise NumericsError(
+                f"{message}. max_skipped_steps is {self._max_skipped_steps}: lower lr, check the data of "
+                f"those rows, or use dtype float32"
+            )
+
+    def counters(self) -> dict[str, int]:
+        """Return what a checkpoint has of it."""
+        return {
+            "version": self.version,
+            "num_steps": self.num_steps,
+            "skipped_in_row": self.skipped_in_row,
+            "skipped_total": self.skipped_total,
+        }
+
+    def set_counters(self, counters: Mapping[str, int]) -> None:
+        """Take over `counters`; other entries are ignored."""
+        self.version = counters["version"]
+        self.num_steps = counters["num_steps"]
+        self.skipped_in_row = counters["skipped_in_row"]
+        self.skipped_total = counters["skipped_total"]
 
 
 def _resolve_device(name: str) -> torch.device:

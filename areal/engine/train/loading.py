@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from areal.api import ModelError
-from areal.engine.train.shards import box_of, local_data, shard_of
+from areal.engine.train.ranks import box_of, local_data, shard_of
 from areal.models.adapter import EMBEDDING, TableAdapter, untied
 from areal.models.loading import SafetensorsFolder, SlicedFolder, blank_model, read_config
 from areal.models.registry import get_spec

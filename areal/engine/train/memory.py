@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from areal.api import PaddedBatch
-    from areal.engine.train.config import TrainEngineConfig
+    from areal.engine.config import TrainEngineConfig
     from areal.engine.train.ranks import Ranks
     from areal.models.parallel.plan import ParallelPlan
 

@@ -2,12 +2,13 @@
 clipping, master weights, moments.
 
 AdamW and SGD update a value by nothing but its own gradient, so every rank updates its shards as plain tensors; Muon
-needs whole matrices, which ranks compute for each other (`areal.engine.train.distributed_muon`). When to step and at
-which learning rate is the engine's decision.
+needs whole matrices, which ranks compute for each other (`areal.engine.train.distributed_muon`). When to
+step is the engine's decision; the learning rate is a pure function of the step.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,9 +17,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from areal.api import EngineError
+from areal.api import ConfigError, EngineError
 from areal.engine.train.muon import Muon, OrthogonaliseHere
-from areal.engine.train.shards import local_data
+from areal.engine.train.ranks import local_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-    from areal.engine.train.config import TrainEngineConfig
+    from areal.engine.config import TrainEngineConfig
     from areal.engine.train.muon import Orthogonalise
     from areal.engine.train.ranks import Ranks
 
@@ -278,6 +279,29 @@ class _GradientToSum:
             self._sums[self._name] += gradient
         else:
             self._sums[self._name] = gradient.to(torch.float32)
+
+
+def learning_rate(config: TrainEngineConfig, step: int, total_steps: int | None) -> float:
+    """Return the learning rate of optimizer step `step`, counted from 0.
+
+    Warm-up is linear from 0 (excluded, a step of rate 0 would be wasted) and reaches `lr` at its last step. Cosine and
+    linear then fall to `min_lr_ratio * lr`, which they would reach at step `total_steps`, one after the last.
+
+    Raises ConfigError when the schedule needs total_steps and it is None.
+    """
+    if step < config.warmup_steps:
+        return config.lr * (step + 1) / config.warmup_steps
+    if config.lr_schedule == "constant":
+        return config.lr
+    if total_steps is None:
+        raise ConfigError(
+            f"lr_schedule {config.lr_schedule!r} needs the number of optimizer steps; set total_train_steps, "
+            f'or use lr_schedule "constant"'
+        )
+    span = max(1, total_steps - config.warmup_steps)
+    progress = min(1.0, (step - config.warmup_steps) / span)
+    remaining = 1.0 - progress if config.lr_schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+    return config.lr * (config.min_lr_ratio + (1.0 - config.min_lr_ratio) * remaining)
 
 
 def is_matrix(name: str, parameter: Tensor) -> bool:

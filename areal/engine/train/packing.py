@@ -1,16 +1,33 @@
-"""Cuts a batch: which rows each data rank computes, in which micro-batches. Every rank finds the same answer by itself.
+"""Cuts a batch: which rows each data rank computes, in which micro-batches, and which of their tokens go through the
+model. Every rank finds the same answer by itself.
 
 All ranks run the same number of micro-batches, since they communicate in each: one that has fewer runs blank ones.
+
+Two kinds of tokens are spared. Tokens after the last predicted one, and that one itself, predict nothing. And sequences
+that begin with the same tokens, as the samples of one prompt do, share the states of that beginning, so it is laid out
+once. Both are exact: a state depends on nothing but the tokens up to it.
+
+Shape letters: S sequences, L padded length, T tokens that go through the model, N predicted tokens.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import torch
 
 from areal.algorithm.packing import micro_batches, select, units
+from areal.models.blocks.shared_prefix import Branch, SharedPrefixAttention
 
 if TYPE_CHECKING:
-    from areal.api import PaddedBatch
+    from torch import Tensor
+
+    from areal.api import AttentionBackend, PaddedBatch
+
+MIN_SHARED_FRACTION: Final = 0.1
+"""Beginnings are shared when that spares this part of the tokens: attention over them needs a mask, and less of one
+than of the other does not pay."""
 
 
 def divide_rows(batch: PaddedBatch, parts: int, *, keep_groups: bool) -> list[list[int]]:
@@ -65,3 +82,140 @@ def cuts_of(batch: PaddedBatch, divided: list[list[int]], budget: int) -> list[l
 def tokens_of(batch: PaddedBatch, cuts: list[list[int]]) -> int:
     """Of the largest of some micro-batches."""
     return max((int(batch.lengths[rows].sum()) for rows in cuts if rows), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLayout:
+    """Packed model input for the predicted tokens of one batch."""
+
+    tokens: Tensor
+    """int64 [T]."""
+    positions: Tensor
+    """int64 [T]: column of each token in its sequence."""
+    cu_seqlens: Tensor
+    """int32: bounds of the pieces laid end to end, from 0 to T."""
+    max_seqlen: int
+    """Length of the longest piece."""
+    attention: AttentionBackend | None
+    """What lets a piece see the beginning it continues; None when every piece is a sequence of its own."""
+    source: Tensor
+    """int64 [N]: index into T of the state that predicts each predicted token, in row-major order of the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One sequence: tokens[:split] can be shared, tokens[split:end] are its own, tokens[end] is predicted last."""
+
+    index: int
+    split: int
+    end: int
+
+
+def lay_out(batch: PaddedBatch, predicted_SL: Tensor, *, length_limit: int | None = None) -> TokenLayout | None:
+    """Lay out the tokens marked in predicted_SL (bool [S, L], never column 0); None without any.
+
+    A beginning ends before the first token with loss_mask 1. Sequences share one when it is the same, token by token;
+    groups are not looked at. length_limit: see `CausalModel.length_limit`; nothing is shared beyond it.
+    """
+    device = batch.tokens.device
+    marked = predicted_SL.cpu()
+    rows = _rows(marked, batch.loss_mask.cpu() > 0)
+    if not rows:
+        return None
+    members = _members(rows, batch.tokens.cpu())
+    pieces = _Pieces(len(marked))
+    is_shareable = length_limit is None or max(row.end for row in rows) <= length_limit
+    if pieces_are_shared := is_shareable and _pays(rows, members):
+        _add_shared(pieces, members)
+    else:
+        for row in rows:
+            pieces.add_root(row.index, row.end, [row])
+    piece_rows, starts, lengths = torch.tensor(pieces.spans).unbind(1)
+    bounds = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    bounds[1:] = lengths.cumsum(0)
+    piece_T = torch.repeat_interleave(lengths)
+    column_T = torch.arange(int(bounds[-1])) - bounds[piece_T] + starts[piece_T]
+    coordinates = torch.stack((piece_rows[piece_T], column_T)).to(device)
+    row_N, column_N = marked.nonzero(as_tuple=True)
+    state_N = column_N - 1
+    # Index into T of column 0, for the shared part of a sequence and for its own part.
+    root, own, split = (torch.tensor(values) for values in (pieces.root_offset, pieces.own_offset, pieces.split))
+    offset_N = torch.where(state_N < split[row_N], root[row_N], own[row_N])
+    attention = None
+    if pieces_are_shared:
+        attention = SharedPrefixAttention(pieces.root_lengths, pieces.branches, device)
+    return TokenLayout(
+        tokens=batch.tokens[coordinates[0], coordinates[1]],
+        positions=coordinates[1],
+        cu_seqlens=bounds.to(device, torch.int32),
+        max_seqlen=int(lengths.max()),
+        attention=attention,
+        source=(offset_N + state_N).to(device),
+    )
+
+
+class _Pieces:
+    """Collects spans of sequences in the order in which they are packed, roots before branches."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.spans: list[tuple[int, int, int]] = []
+        self.root_lengths: list[int] = []
+        self.branches: list[Branch] = []
+        self.root_offset = [0] * num_rows
+        self.own_offset = [0] * num_rows
+        self.split = [0] * num_rows
+        self._num_tokens = 0
+
+    def add_root(self, sequence: int, length: int, rows: list[_Row]) -> int:
+        """tokens[:length] of `sequence`, which all of `rows` begin with; returns the root's index."""
+        for row in rows:
+            self.root_offset[row.index] = self._num_tokens
+            self.split[row.index] = length
+        self.spans.append((sequence, 0, length))
+        self.root_lengths.append(length)
+        self._num_tokens += length
+        return len(self.root_lengths) - 1
+
+    def add_branch(self, root: int, row: _Row) -> None:
+        """tokens[split:end] of a sequence that begins with `root`."""
+        length = row.end - row.split
+        if length:
+            self.own_offset[row.index] = self._num_tokens - row.split
+            self.spans.append((row.index, row.split, length))
+            self.branches.append(Branch(root, length))
+            self._num_tokens += length
+
+
+def _rows(marked: Tensor, mask: Tensor) -> list[_Row]:
+    """Sequences with a predicted token."""
+    columns = torch.arange(marked.shape[1])
+    ends = torch.where(marked, columns, 0).amax(1).tolist()
+    # Column 0 is never predicted, so that a mask there says nothing about where the beginning ends.
+    splits = torch.where(mask & (columns > 0), columns, marked.shape[1]).amin(1).tolist()
+    return [
+        _Row(index, min(split, end), end) for index, (split, end) in enumerate(zip(splits, ends, strict=True)) if end
+    ]
+
+
+def _members(rows: list[_Row], tokens: Tensor) -> list[list[_Row]]:
+    """Rows with equal beginnings together, in order of first appearance."""
+    values = tokens.tolist()
+    found: dict[tuple[int, ...], list[_Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(values[row.index][: row.split]), []).append(row)
+    return list(found.values())
+
+
+def _pays(rows: list[_Row], members: list[list[_Row]]) -> bool:
+    spared = sum((len(group) - 1) * group[0].split for group in members)
+    return spared > 0 and spared >= MIN_SHARED_FRACTION * sum(row.end for row in rows)
+
+
+def _add_shared(pieces: _Pieces, members: list[list[_Row]]) -> None:
+    """Roots of all, a sequence with a beginning of its own being one; then what continues them."""
+    roots = [
+        pieces.add_root(group[0].index, group[0].split if len(group) > 1 else group[0].end, group) for group in members
+    ]
+    for root, group in zip(roots, members, strict=True):
+        for row in group if len(group) > 1 else ():
+            pieces.add_branch(root, row)

@@ -20,7 +20,7 @@ from torch.nn import functional
 from areal.algorithm.packing import select
 from areal.api import EngineError
 from areal.engine.train.head import TokenScores, VocabularyShares, score_dtype, score_tokens
-from areal.engine.train.layout import TokenLayout, lay_out
+from areal.engine.train.packing import TokenLayout, lay_out
 from areal.models.blocks.attention import PackedAttention
 from areal.models.parallel.apply import Sharding
 from areal.models.parallel.collectives import enter, enter_gathered, join_pieces, leave

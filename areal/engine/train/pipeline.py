@@ -21,7 +21,7 @@ from torch.distributed.pipelining.schedules import get_schedule_class
 from areal.algorithm.packing import select
 from areal.api import ConfigError
 from areal.engine.train.passes import Scorer, Totals, loss_of, partial_gradients, score_dtype_of, split_decoder
-from areal.engine.train.shards import local_data
+from areal.engine.train.ranks import local_data
 from areal.models.parallel.data import give_back, shard_rest
 from areal.models.parallel.pipeline import copies_of, is_tied, take_part
 from areal.models.parallel.schedules import pipeline_layout
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal.api import LossFunction, PaddedBatch
-    from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+    from areal.engine.config import ArchonConfig, TrainEngineConfig
     from areal.engine.train.passes import BatchTotals, Keep, Prepared, Scored, Scoring
     from areal.engine.train.ranks import Ranks
     from areal.models.parallel.plan import ParallelPlan

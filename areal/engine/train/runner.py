@@ -1,21 +1,23 @@
 """Runs a model over whole batches: rows are divided over the ranks that share it, cut into micro-batches, and computed.
 
-What trained engines and frozen models have in common. It updates nothing.
+What trained engines and frozen models have in common. It updates nothing; `FrozenModel` needs nothing else.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
 
 import torch
 import torch.distributed as dist
 
 from areal.api import ConfigError, EngineError
+from areal.engine.config import TrainEngineConfig
 from areal.engine.train.memory import Expectation, MicroBatches
 from areal.engine.train.packing import divide_rows
 from areal.engine.train.passes import Scoring, SequentialPasses, Totals, place, score_dtype_of, to_device
-from areal.engine.train.ranks import Ranks
-from areal.engine.train.shards import local_data
+from areal.engine.train.ranks import Ranks, local_data
 from areal.models.parallel.plan import ParallelPlan
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from areal.api import LossFunction, PaddedBatch
-    from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+    from areal.engine.config import ArchonConfig
     from areal.engine.train.loading import ShardSource
     from areal.engine.train.passes import BatchTotals, Scored
     from areal.engine.train.pipeline import PipelinePasses
@@ -156,6 +158,36 @@ class ModelRunner:
             reset=reset,
         )
         return self.passes.all_totals(totals)
+
+
+class FrozenModel:
+    """Scores batches with weights that never change; the numbers come from the same code as the training engine's.
+
+    reference = FrozenModel.copy_of(engine.model, config=engine.config)   # before the first step
+    logp_ref = reference.forward_logp(batch, temperature=1.0)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        config: TrainEngineConfig | None = None,
+        archon: ArchonConfig | None = None,
+        source: ShardSource | None = None,
+    ) -> None:
+        """Take over `model` where it is: gradients are switched off. config: micro-batch and chunk sizes; defaults if
+        None. archon, source: as of a `TrainingEngine`, on every rank."""
+        settings = replace(config or TrainEngineConfig(), lora=None, gradient_checkpointing=False)
+        self._runner = ModelRunner(model.requires_grad_(False), settings, archon, source=source)
+
+    @classmethod
+    def copy_of(cls, model: nn.Module, *, config: TrainEngineConfig | None = None) -> Self:
+        """Freeze a copy; the original stays trainable and the copy is not affected by its updates."""
+        return cls(copy.deepcopy(model), config=config)
+
+    def forward_logp(self, batch: PaddedBatch, *, temperature: float = 1.0, only_masked: bool = False) -> Tensor:
+        """See `TrainingEngine.forward_logp`."""
+        return self._runner.forward_logp(batch, temperature=temperature, only_masked=only_masked)
 
 
 def _plan_of(

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from areal.api import EngineError
 from areal.engine.hf.adapter_files import merged_tensors, names_for_peft, transposed_layers, write_adapter
 from areal.engine.hf.lora import BaseModel
-from areal.engine.train.shards import as_sharded, local_data, shard_of, whole
+from areal.engine.train.ranks import as_sharded, local_data, shard_of, whole
 from areal.models.parallel.data import give_back
 from areal.models.saving import save_tensors
 from areal.utils.atomic import atomic_write

@@ -10,8 +10,7 @@ from areal.api import ConfigError
 from areal.engine.vllm.plugin import EXTENSION
 
 if TYPE_CHECKING:
-    from areal.engine.server.config import ServerEngineConfig
-    from areal.engine.vllm.config import VLLMConfig
+    from areal.engine.config import ServerEngineConfig, VLLMConfig
 
 MODULE: Final = "vllm.entrypoints.openai.api_server"
 MODEL_NAME: Final = "policy"

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from areal.engine.server.config import ServerEngineConfig
-    from areal.engine.vllm.config import VLLMConfig
+    from areal.engine.config import ServerEngineConfig, VLLMConfig
 
 
 def prepare(

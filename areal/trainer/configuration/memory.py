@@ -19,8 +19,7 @@ from areal.trainer.config import PPOConfig
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from areal.engine.hf.config import LoraConfig
-    from areal.engine.train.config import TrainEngineConfig
+    from areal.engine.config import LoraConfig, TrainEngineConfig
     from areal.trainer.config import ModelConfig, RowsConfig
 
 DTYPE_BYTES: Final = {"bfloat16": 2, "float32": 4, "float64": 8}

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from areal.api import GenerationConfig, LossOutput, ModelRequest, PaddedBatch, WeightUpdateMeta
-from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.config import EmbeddedEngineConfig, TrainEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
-from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.models.initialization import initialize
 from areal.porting import reference

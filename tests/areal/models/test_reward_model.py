@@ -8,7 +8,7 @@ from transformers import AutoModelForSequenceClassification
 
 from areal.algorithm.preference import final_scores
 from areal.api import CheckpointError, ModelError
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.models import from_config, save_pretrained
 from areal.models.reward_model import load_reward_model, save_reward_model

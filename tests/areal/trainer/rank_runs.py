@@ -15,7 +15,7 @@ import runs as rl_runs
 import torch
 
 from areal.api import CheckpointError
-from areal.engine.train.config import ArchonConfig
+from areal.engine.config import ArchonConfig
 from areal.infra.metrics.logger import read_metrics
 from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims

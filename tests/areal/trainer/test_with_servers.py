@@ -20,9 +20,9 @@ import runs
 import torch
 
 from areal import models
+from areal.engine.config import TrainEngineConfig
 from areal.engine.hf import loading as hf_loading
 from areal.engine.server.adapters import AdaptedWeights
-from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.infra.metrics.logger import read_metrics
 from areal.infra.supervisor.process import free_port

@@ -10,7 +10,7 @@ import torch
 from areal.api import GenerationConfig
 from areal.dataset.arithmetic import CHARACTERS
 from areal.dataset.tokenizers import character_tokenizer
-from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.config import EmbeddedEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.models import from_config
 from areal.reward.exact import exact_reward

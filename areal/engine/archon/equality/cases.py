@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from areal.api import Config
-from areal.engine.hf.config import LoraConfig
+from areal.engine.config import LoraConfig
 from areal.models.parallel.dims import ParallelDims
 from areal.models.parallel.schedules import PipelineLayout, pipeline_layout
 

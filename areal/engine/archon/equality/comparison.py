@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from areal.api import LossOutput, PaddedBatch
-from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+from areal.engine.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.models import from_config
 from areal.models.value_head import ValueModel

@@ -14,7 +14,7 @@ from areal.engine.train.memory import activation_values
 
 if TYPE_CHECKING:
     from areal.engine.archon.planning.shards import Shards
-    from areal.engine.train.config import TrainEngineConfig
+    from areal.engine.config import TrainEngineConfig
     from areal.models.parallel.dims import ParallelDims
     from areal.models.parallel.schedules import PipelineLayout
 

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from areal.api import ConfigError
 from areal.engine.hf.lora import add_lora
 from areal.engine.train.optimizer import is_turned, token_parameters
-from areal.engine.train.shards import local_data
+from areal.engine.train.ranks import local_data
 from areal.models.blocks.moe import Experts
 from areal.models.parallel.experts import apply_expert_parallel
 from areal.models.parallel.meshes import build_meshes
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from areal.api import ModelSpec
-    from areal.engine.hf.config import LoraConfig
+    from areal.engine.config import LoraConfig
     from areal.models.parallel.dims import ParallelDims
     from areal.models.parallel.schedules import PipelineLayout
 

@@ -13,8 +13,8 @@ from areal.algorithm.packing import select
 from areal.api import ConfigError, EngineError, ModelError, NumericsError, TrainEngine
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
+from areal.engine.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train import distributed_muon as matrices
-from areal.engine.train.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.processes import connected
 from areal.models import from_config

@@ -13,10 +13,9 @@ from torch.distributed.tensor import DTensor
 from areal.api import CheckpointError, ConfigError, EngineError, ModelError, PaddedBatch
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
+from areal.engine.config import ArchonConfig, LoraConfig, TrainEngineConfig
 from areal.engine.hf import loading
-from areal.engine.hf.config import LoraConfig
 from areal.engine.train.checkpoint import ShardedCheckpoints
-from areal.engine.train.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.passes import Scoring
 from areal.engine.train.processes import connected

@@ -14,12 +14,11 @@ from safetensors.torch import load_file, save_file
 from areal.api import ModelError
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
-from areal.engine.hf.config import LoraConfig
-from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+from areal.engine.config import ArchonConfig, LoraConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.loading import ShardSource
 from areal.engine.train.processes import connected
-from areal.engine.train.shards import local_data
+from areal.engine.train.ranks import local_data
 from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims
 from areal.models.registry import MODELS

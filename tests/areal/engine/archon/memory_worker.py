@@ -16,8 +16,8 @@ from torch.distributed.fsdp import FSDPModule
 from areal.api import EngineError, PaddedBatch
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
+from areal.engine.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train import runner as engine_module
-from areal.engine.train.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.processes import connected
 from areal.models import from_config

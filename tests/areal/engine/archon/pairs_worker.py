@@ -10,8 +10,7 @@ import torch.distributed as dist
 from areal.algorithm.preference import PreferenceConfig, bradley_terry_loss, final_scores, preference_loss
 from areal.api import PairedBatch
 from areal.engine.archon.equality.cases import CONFIGS
-from areal.engine.hf.config import LoraConfig
-from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+from areal.engine.config import ArchonConfig, LoraConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.processes import connected
 from areal.models import from_config

@@ -8,7 +8,7 @@ import torch
 from areal.api import ConfigError, EngineError
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
-from areal.engine.train.config import ArchonConfig, TrainEngineConfig
+from areal.engine.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.memory import Expectation, can_reserve
 from areal.engine.train.processes import connected

@@ -21,7 +21,7 @@ import torch
 from aiohttp import web
 
 from areal.api import EngineError, FaultError, GenerationConfig, ModelRequest, StopReason, WeightUpdateMeta
-from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.config import EmbeddedEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
 from areal.models import from_config

@@ -16,17 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from areal.api import GenerationConfig, ModelRequest, ModelResponse, WeightUpdateMeta
-from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.config import EmbeddedEngineConfig, ServerEngineConfig, SGLangConfig, VLLMConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.server.checks import RequestLimits
 from areal.engine.server.client import is_healthy
-from areal.engine.server.config import ServerEngineConfig
 from areal.engine.server.engine import ServerEngine
 from areal.engine.sglang.adapter import SGLangAdapter
-from areal.engine.sglang.config import SGLangConfig
 from areal.engine.sglang.launch import prepare as prepare_sglang
 from areal.engine.vllm.adapter import VLLMAdapter
-from areal.engine.vllm.config import VLLMConfig
 from areal.engine.vllm.identity import identify, release
 from areal.engine.vllm.launch import prepare
 from areal.infra.supervisor.addresses import AddressPool

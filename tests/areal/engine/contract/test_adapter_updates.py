@@ -17,18 +17,15 @@ import torch
 
 from areal import models
 from areal.api import WeightUpdateMeta
+from areal.engine.config import LoraConfig, ServerEngineConfig, TrainEngineConfig, VLLMConfig
 from areal.engine.hf import loading as hf_loading
-from areal.engine.hf.config import LoraConfig
 from areal.engine.hf.lora import AdaptersOnDisk, base_tensors, merged_copy
 from areal.engine.server.checks import RequestLimits
 from areal.engine.server.client import is_healthy
-from areal.engine.server.config import ServerEngineConfig
 from areal.engine.server.engine import ServerEngine
 from areal.engine.server.publishing import AdapterBase
-from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.vllm.adapter import VLLMAdapter
-from areal.engine.vllm.config import VLLMConfig
 from areal.engine.vllm.launch import prepare
 from areal.infra.supervisor.config import SupervisorConfig
 from areal.infra.supervisor.supervisor import LocalSupervisor, ServerCommand

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from areal.api import ConfigError, EngineError
+from areal.engine.config import ServerEngineConfig
 from areal.engine.server import lease
 from areal.engine.server.client import is_healthy
-from areal.engine.server.config import ServerEngineConfig
 from areal.engine.vllm.adapter import VLLMAdapter
 from areal.infra.supervisor.process import free_port
 from areal.infra.weights.building import own_address

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from areal.api import GenerationConfig, ModelRequest, ModelResponse
-from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.config import EmbeddedEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.models import from_config
 

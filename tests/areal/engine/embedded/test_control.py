@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from areal.api import ConfigError, EngineError, FaultError, FaultKind, ModelRequest, StopReason, WeightUpdateMeta
-from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.config import EmbeddedEngineConfig
 
 TOLERANCE = 1e-5
 

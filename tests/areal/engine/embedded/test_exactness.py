@@ -17,7 +17,7 @@ from areal.api import (
     StopReason,
     WeightUpdateMeta,
 )
-from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.config import EmbeddedEngineConfig
 
 TOLERANCE = 1e-5
 

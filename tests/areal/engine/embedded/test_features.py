@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from areal.api import ModelError
-from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.config import EmbeddedEngineConfig
 from areal.models.blocks.attention import SelfAttention
 from areal.models.blocks.block import PreNormBlock
 from areal.models.blocks.decoder import DecoderModel

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from areal.engine.embedded.sampling import SamplingRows, processed_logits, sample, seed_state, uniforms
+from areal.engine.embedded.sequence import SamplingRows, processed_logits, sample, seed_state, uniforms
 
 
 def draws(count: int, *, seed: int = 3) -> torch.Tensor:

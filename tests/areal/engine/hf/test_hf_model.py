@@ -8,10 +8,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from areal.api import CheckpointError, LossOutput, ModelError, PaddedBatch
+from areal.engine.config import TrainEngineConfig
 from areal.engine.hf import loading
-from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
-from areal.engine.train.reference import FrozenModel
+from areal.engine.train.runner import FrozenModel
 from areal.models import from_config, from_pretrained
 from areal.models.value_head import ValueModel
 

@@ -19,11 +19,9 @@ from areal.api import (
     PaddedBatch,
     WeightUpdateMeta,
 )
-from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.config import EmbeddedEngineConfig, LoraConfig, TrainEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.engine.hf import loading
-from areal.engine.hf.config import LoraConfig
-from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.models import from_config, from_pretrained
 from areal.models.value_head import ValueModel

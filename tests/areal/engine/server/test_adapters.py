@@ -11,15 +11,14 @@ from safetensors.torch import load_file, save_file
 
 from areal import models
 from areal.api import EngineError, ServerInstance, WeightManifest, WeightUpdateMeta
+from areal.engine.config import LoraConfig, TrainEngineConfig
 from areal.engine.hf import loading as hf_loading
-from areal.engine.hf.config import LoraConfig
 from areal.engine.hf.lora import AdaptersOnDisk, base_tensors, merged_copy
 from areal.engine.hf.naming import checkpoint_tensors
 from areal.engine.server.adapters import to_reload
 from areal.engine.server.publishing import AdapterBase, WeightPublisher
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
 from areal.engine.server.tensors import serving_tensors
-from areal.engine.train.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.infra.weights.broadcast import BroadcastCarrier
 from areal.infra.weights.files import FileCarrier

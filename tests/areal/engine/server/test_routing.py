@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from areal.api import ServerInstance
+from areal.engine.config import ServerEngineConfig
 from areal.engine.server.adapter import Call, Capabilities
-from areal.engine.server.config import ServerEngineConfig
 from areal.engine.server.fleet import Fleet, Server
 from areal.engine.server.generation import CallProgress
 

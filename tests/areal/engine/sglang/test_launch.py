@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from areal.api import ConfigError
-from areal.engine.server.config import ServerEngineConfig
-from areal.engine.sglang.config import SGLangConfig
+from areal.engine.config import ServerEngineConfig, SGLangConfig
 from areal.engine.sglang.launch import prepare
 
 CONTENT = {"model_type": "qwen3", "max_position_embeddings": 64, "eos_token_id": 1}

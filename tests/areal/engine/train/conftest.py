@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from areal.api import LossOutput, PaddedBatch
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.models import from_config
 from areal.models.value_head import ValueModel

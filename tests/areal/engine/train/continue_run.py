@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from areal.api import LossOutput, PaddedBatch
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.infra.checkpoint.state_io import save_state
 from areal.infra.checkpoint.store import CheckpointStore

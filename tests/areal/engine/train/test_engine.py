@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from areal.algorithm.packing import select
 from areal.api import ConfigError, EngineError, LossOutput, NumericsError, TrainEngine
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.memory import is_out_of_memory
-from areal.engine.train.progress import learning_rate
+from areal.engine.train.optimizer import learning_rate
 
 
 def _parameters(engine):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from areal.api import EngineError
-from areal.engine.train.config import TrainEngineConfig
-from areal.engine.train.reference import FrozenModel
+from areal.engine.config import TrainEngineConfig
+from areal.engine.train.runner import FrozenModel
 from areal.models.value_head import ValueModel
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from areal.api import ConfigError, EngineError
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.config import TrainEngineConfig
 from areal.engine.train.muon import orthogonal
 from areal.engine.train.optimizer import ModelOptimizer
 from areal.engine.train.ranks import Ranks

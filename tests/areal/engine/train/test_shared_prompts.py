@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from areal.algorithm.packing import select
 from areal.api import LossOutput, PaddedBatch
-from areal.engine.train.config import TrainEngineConfig
-from areal.engine.train.layout import lay_out
+from areal.engine.config import TrainEngineConfig
+from areal.engine.train.packing import lay_out
 from areal.engine.train.passes import Scoring, predicted_tokens
 from areal.engine.train.runner import ModelRunner
 from areal.models import from_config

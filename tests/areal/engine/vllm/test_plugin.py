@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from areal.api import ConfigError
-from areal.engine.server.config import ServerEngineConfig
+from areal.engine.config import ServerEngineConfig, VLLMConfig
 from areal.engine.vllm.command import arguments, check_environment, environment
-from areal.engine.vllm.config import VLLMConfig
 from areal.engine.vllm.plugin import MODULES, write_plugin
 
 ALLOWED = {*sys.stdlib_module_names, "torch", "safetensors", "vllm"}

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from areal.api import ConfigError
-from areal.engine.train.config import TrainEngineConfig
+from areal.engine.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.infra.checkpoint.signals import StopRequest
 from areal.infra.launch.config import LaunchConfig

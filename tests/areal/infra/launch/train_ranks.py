@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from areal.engine.archon.equality.cases import CONFIGS
 from areal.engine.archon.equality.comparison import loss_of, make_batch
+from areal.engine.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.checkpoint import ShardedCheckpoints
-from areal.engine.train.config import ArchonConfig, TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
 from areal.engine.train.processes import connected
 from areal.infra.checkpoint.store import CheckpointStore

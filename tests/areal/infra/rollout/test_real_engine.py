@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from areal.api import GenerationConfig, ModelRequest, RolloutWorkflow, Trajectory, WeightUpdateMeta
-from areal.engine.embedded.config import EmbeddedEngineConfig
+from areal.engine.config import EmbeddedEngineConfig
 from areal.engine.embedded.engine import EmbeddedEngine
 from areal.infra.rollout.config import RolloutConfig
 from areal.infra.rollout.executor import RolloutExecutor

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from areal.api import BaseModelArgs, ModelSpec
 from areal.engine.archon.equality.cases import Case
 from areal.engine.archon.equality.comparison import compare
-from areal.engine.hf.config import LoraConfig
+from areal.engine.config import LoraConfig
 from areal.engine.train.processes import connected
 from areal.models.adapter import TableAdapter
 from areal.models.parallel import ParallelDims, shard_model
