@@ -85,10 +85,10 @@ def _what_travels(
 ) -> tuple[Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]], AdapterBase | None]:
     """From trained parameters to tensors for servers, and what adapters go on top of."""
     if actor.config.lora is None:
-        from areal.engine.hf.naming import checkpoint_tensors
+        from areal.engine.hf.on_disk import checkpoint_tensors
 
         return lambda state: checkpoint_tensors(actor.model, state), None
-    from areal.engine.hf.lora import AdaptersOnDisk, base_tensors
+    from areal.engine.hf.on_disk import AdaptersOnDisk, base_tensors
     from areal.engine.server.publishing import AdapterBase
 
     adapters = AdaptersOnDisk.of(actor.model)

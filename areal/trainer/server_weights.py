@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from areal.engine.config import LoraConfig
     from areal.engine.server.publishing import AdapterBase
     from areal.trainer.config import ModelConfig, PPOConfig
     from areal.trainer.policy import Policy
@@ -49,7 +50,7 @@ def served_weights(config: PPOConfig, actor: Policy) -> ServedWeights:
     """Return what a `ServerEngine` is built with. Raises EngineError when adapters must travel alone (weights.adapters)
     and cannot.
     """
-    from areal.engine.hf.naming import checkpoint_tensors
+    from areal.engine.hf.on_disk import checkpoint_tensors
 
     if config.actor.lora is None:
         model = actor.model
@@ -65,7 +66,7 @@ def served_weights(config: PPOConfig, actor: Policy) -> ServedWeights:
             if config.weights.adapters == "alone":
                 raise
             _logger.warning("every weight update carries the whole model: %s", error)
-    return _merged(actor.whole_model(), actor.weights())
+    return _merged(actor.whole_model(), actor.weights(), config.actor.lora)
 
 
 def served_model(config: ModelConfig, *, dtype: str, max_seq_len: int) -> ServedModel:
@@ -82,7 +83,7 @@ def served_model(config: ModelConfig, *, dtype: str, max_seq_len: int) -> Served
 
 
 def _adapters_alone(model: nn.Module, first: Mapping[str, Tensor]) -> ServedWeights:
-    from areal.engine.hf.lora import AdaptersOnDisk, base_tensors
+    from areal.engine.hf.on_disk import AdaptersOnDisk, base_tensors
     from areal.engine.server.publishing import AdapterBase
 
     adapters = AdaptersOnDisk.of(model)
@@ -93,19 +94,15 @@ def _adapters_alone(model: nn.Module, first: Mapping[str, Tensor]) -> ServedWeig
     )
 
 
-def _merged(model: nn.Module, first: Mapping[str, Tensor]) -> ServedWeights:
-    from areal.engine.hf.lora import merged_copy
-    from areal.engine.hf.naming import checkpoint_tensors
+def _merged(model: nn.Module, first: Mapping[str, Tensor], lora: LoraConfig) -> ServedWeights:
+    from areal.engine.hf.on_disk import checkpoint_tensors, merged_tensors, transposed_layers
 
-    adapters = dict(model.named_parameters())
+    transposed = transposed_layers(model)
 
     def to_hf(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         # What is trained are the adapters; servers take the whole model with the adapters in it.
-        for name, tensor in state.items():
-            if adapters[name].data_ptr() != tensor.data_ptr():  # not the live model: it is trained in parts
-                adapters[name].data.copy_(tensor)
-        whole = merged_copy(model)
-        return checkpoint_tensors(whole, whole.state_dict())
+        everything = {**model.state_dict(), **state}
+        return checkpoint_tensors(model, dict(merged_tensors(everything.items(), lora, transposed=transposed)))
 
     return ServedWeights(to_hf=to_hf, first=to_hf(first))
 

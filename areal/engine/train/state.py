@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from areal.api import EngineError
-from areal.engine.hf.adapter_files import merged_tensors, names_for_peft, transposed_layers, write_adapter
-from areal.engine.hf.lora import BaseModel
+from areal.engine.hf.lora import fingerprint_of
+from areal.engine.hf.on_disk import merged_tensors, names_for_peft, transposed_layers, write_adapter
 from areal.engine.train.ranks import as_sharded, local_data, shard_of, whole
 from areal.models.parallel.data import give_back
 from areal.models.saving import save_tensors
@@ -204,7 +204,7 @@ class EngineState:
     def _fingerprint(self) -> str:
         give_back(self._model)
         frozen = {name: parameter for name, parameter in self._model.named_parameters() if not parameter.requires_grad}
-        return BaseModel.of_tensors(self._gathered(frozen)).fingerprint
+        return fingerprint_of(self._gathered(frozen))
 
     def _gathered(self, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Names and whole tensors in the engine's dtype, in the order of the ranks of a pipeline and of the model, on

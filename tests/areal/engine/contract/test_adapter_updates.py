@@ -19,7 +19,7 @@ from areal import models
 from areal.api import WeightUpdateMeta
 from areal.engine.config import LoraConfig, ServerEngineConfig, TrainEngineConfig, VLLMConfig
 from areal.engine.hf import loading as hf_loading
-from areal.engine.hf.lora import AdaptersOnDisk, base_tensors, merged_copy
+from areal.engine.hf.on_disk import AdaptersOnDisk, base_tensors, merged_tensors, transposed_layers
 from areal.engine.server.checks import RequestLimits
 from areal.engine.server.client import is_healthy
 from areal.engine.server.engine import ServerEngine
@@ -50,7 +50,7 @@ class Adapted:
 
     def __init__(self, folder, *, kind, config, library, targets):
         lora = LoraConfig(rank=4, alpha=16, targets=targets)
-        self.folder = folder
+        self.folder, self._config, self._library = folder, config, library
         self.actor = TrainingEngine(
             library.from_config(config, seed=1), config=TrainEngineConfig(lora=lora), total_steps=4
         )
@@ -101,7 +101,11 @@ class Adapted:
 
     def model(self):
         """What the servers should compute with now."""
-        return merged_copy(self.actor.model)
+        adapted, lora = self.actor.model, self.actor.config.lora
+        merged = self._library.from_config(self._config, seed=1)
+        tensors = merged_tensors(adapted.state_dict().items(), lora, transposed=transposed_layers(adapted))
+        merged.load_state_dict(dict(tensors))
+        return merged
 
     def update(self, seed):
         generator = torch.Generator().manual_seed(seed)

@@ -13,8 +13,7 @@ from areal import models
 from areal.api import EngineError, ServerInstance, WeightManifest, WeightUpdateMeta
 from areal.engine.config import LoraConfig, TrainEngineConfig
 from areal.engine.hf import loading as hf_loading
-from areal.engine.hf.lora import AdaptersOnDisk, base_tensors, merged_copy
-from areal.engine.hf.naming import checkpoint_tensors
+from areal.engine.hf.on_disk import AdaptersOnDisk, base_tensors, checkpoint_tensors, merged_tensors, transposed_layers
 from areal.engine.server.adapters import to_reload
 from areal.engine.server.publishing import AdapterBase, WeightPublisher
 from areal.engine.server.receiver import RefusedWeightsError, WeightReceiver
@@ -71,8 +70,11 @@ class World:
 
     def whole(self):
         """What a server is sent without this."""
-        merged = merged_copy(self.actor.model)
-        return serving_tensors(checkpoint_tensors(merged, merged.state_dict()), self.dtype)
+        model = self.actor.model
+        tensors = merged_tensors(
+            model.state_dict().items(), self.actor.config.lora, transposed=transposed_layers(model)
+        )
+        return serving_tensors(checkpoint_tensors(model, dict(tensors)), self.dtype)
 
 
 @pytest.mark.parametrize(

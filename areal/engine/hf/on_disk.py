@@ -1,16 +1,19 @@
-"""Adapters as a run leaves them: merged into their base, or alone as a folder that `peft` and inference servers load.
+"""What becomes of a trained model on disk and on servers: names of its checkpoint, adapters merged, or adapters alone.
 
-Works on names and tensors, which may be gathered from shards one by one; how adapters come into a model is `lora`'s.
+Names and layouts of our own families are those of their `state_dict_adapter`; those of models of `transformers` come
+from that library, since what it computes with is not always what it stores (experts are stacked, names have changed
+over the years). Tensors may be gathered from shards one by one. How adapters come into a model is `lora`'s.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from areal.api import EngineError
+from areal.api import EngineError, LowRankChange
 from areal.models.registry import get_spec
 
 if TYPE_CHECKING:
@@ -24,6 +27,66 @@ if TYPE_CHECKING:
 _MARKS: Final = (".base_layer.", ".lora_A.", ".lora_B.")
 _MERGED: Final = ("weight", "lora_A.default.weight", "lora_B.default.weight")
 """Parts of an adapted layer that become one; see `_part_of`."""
+
+
+def checkpoint_tensors(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`state` (by the names of `model.state_dict()`) as its checkpoint has it; tensors that are the same share memory.
+
+    A head that is tied to the embedding is left out.
+    """
+    if not hasattr(model, "inner"):
+        return dict(get_spec(model.args.model_type).state_dict_adapter(model.args).to_hf(state))
+    from transformers.core_model_loading import revert_weight_conversion
+
+    own: dict[str, Tensor] = {}
+    seen = set()
+    for name, tensor in state.items():
+        # A tied head is the embedding under a second name: one of them is enough, and files refuse both.
+        place = (tensor.data_ptr(), tuple(tensor.shape))
+        if tensor.numel() == 0 or place not in seen:
+            own[name.removeprefix("inner.")] = tensor
+        seen.add(place)
+    return dict(revert_weight_conversion(model.inner, own))
+
+
+def base_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of `model` without its adapters, named as in its checkpoint: live tensors, no copies."""
+    return checkpoint_tensors(model, _without_adapters(model))
+
+
+@dataclass(frozen=True)
+class AdaptersOnDisk:
+    """How adapters change `base_tensors`."""
+
+    changes: tuple[LowRankChange, ...]
+    names: Mapping[str, str]
+    """Trained parameter to the factor of a change."""
+
+    def factors(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Trained parameters by the names of the changes."""
+        return {self.names.get(name, name): tensor for name, tensor in state.items()}
+
+    @staticmethod
+    def of(model: nn.Module) -> AdaptersOnDisk:
+        """Build them for `model`. Raises EngineError when it stores an adapted layer in another layout than it computes
+        with."""
+        state = _without_adapters(model)
+        layers = [name for name, _ in _adapted_layers(model)]
+        stored = _names_on_disk(layers, state, checkpoint_tensors(model, state))
+        changes: list[LowRankChange] = []
+        names: dict[str, str] = {}
+        for name, layer in _adapted_layers(model):
+            down, up = f"{stored[name]}.lora_A.weight", f"{stored[name]}.lora_B.weight"
+            names |= {f"{name}.lora_A.default.weight": down, f"{name}.lora_B.default.weight": up}
+            change = LowRankChange(
+                target=f"{stored[name]}.weight",
+                down=down,
+                up=up,
+                scale=float(layer.scaling["default"]),
+                transposed=bool(layer.fan_in_fan_out),
+            )
+            changes.append(change)
+        return AdaptersOnDisk(tuple(changes), names)
 
 
 def transposed_layers(model: nn.Module) -> frozenset[str]:
@@ -79,17 +142,7 @@ def names_for_peft(model: Any, shapes: Mapping[str, torch.Size]) -> dict[str, st
             if ".lora_" not in name
         }
     stored = get_spec(model.args.model_type).state_dict_adapter(model.args).to_hf(state)
-    places = {_place(tensor): name for name, tensor in stored.items()}
-    found = {}
-    for layer in layers:
-        place = places.get(_place(state[f"{layer}.weight"]))
-        if place is None:
-            raise EngineError(
-                f"layer {layer} is stored in another layout than it is computed with, which an adapter file cannot "
-                f"say; use the merged checkpoint, or lora.targets without this layer"
-            )
-        found[layer] = place.removesuffix(".weight")
-    return found
+    return _names_on_disk(layers, state, stored)
 
 
 def write_adapter(
@@ -126,8 +179,23 @@ def write_adapter(
     write_folder(path, write, mark="adapter_config.json")
 
 
+def _names_on_disk(layers: Iterable[str], state: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> dict[str, str]:
+    """Find the layers' names in a checkpoint: there, the weight of each is the very tensor that it has in `state`."""
+    places = {_place(tensor): name for name, tensor in stored.items()}
+    found = {}
+    for layer in layers:
+        place = places.get(_place(state[f"{layer}.weight"]))
+        if place is None:
+            raise EngineError(
+                f"layer {layer} is stored in another layout than it is computed with, which an adapter file cannot "
+                f"say; use the merged checkpoint, or lora.targets without this layer"
+            )
+        found[layer] = place.removesuffix(".weight")
+    return found
+
+
 def _place(tensor: Tensor) -> tuple[Any, ...]:
-    """Equal for two tensors without values if they would always have the same ones, in the same layout."""
+    """Return what is equal for two tensors that always have the same values in the same layout; they need have none."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
 
 
@@ -139,3 +207,18 @@ def _part_of(name: str) -> tuple[str, str]:
         if found:
             return layer, rest if mark == _MARKS[0] else found[1:] + rest
     return "", ""
+
+
+def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    from peft.tuners.lora import LoraLayer
+
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer):
+            yield name, module
+
+
+def _without_adapters(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers of the base, by the names they had before adapters were added."""
+    return {
+        name.replace(".base_layer.", "."): tensor for name, tensor in model.state_dict().items() if ".lora_" not in name
+    }
