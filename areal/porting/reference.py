@@ -6,13 +6,13 @@ Parameter names are the canonical ones that `spec.py` writes beside each part. N
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from areal.models.blocks import block as blocks
 from areal.models.blocks.attention import SelfAttention
-from areal.models.blocks.block import ParallelBlock, PostNormBlock, PostResidualBlock, PreNormBlock, SandwichBlock
 from areal.models.blocks.decoder import DecoderModel
 from areal.models.blocks.head import HeadTransform
 from areal.models.blocks.latent_attention import LatentAttention
@@ -23,7 +23,7 @@ from areal.models.blocks.positions import LearnedPositions, SinusoidalPositions
 from areal.models.blocks.rotary import Rotary
 from areal.models.rotary_args import RotaryArgs
 from areal.porting.records import UnsupportedError
-from areal.porting.spec import LatentAttentionSpec, MlpSpec
+from areal.porting.spec import BLOCK_NORMS, BLOCKS, OPTIONAL_NORMS, LatentAttentionSpec, MlpSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from areal.porting.spec import (
         ArchitectureSpec,
         AttentionSpec,
-        BlockKind,
         HeadTransformSpec,
         LayerSpec,
         MoeSpec,
@@ -41,59 +40,6 @@ if TYPE_CHECKING:
         PositionSpec,
         RotarySpec,
     )
-
-
-class BlockRow(NamedTuple):
-    """One kind of block: the only table of them; reports carry its rows to the generator of families."""
-
-    block: type[nn.Module]
-    children: tuple[str, ...]
-    """Keywords of the class, in the order in which the parts are applied."""
-    summary: str
-    """What titles of families say."""
-
-
-BLOCKS: Final[dict[BlockKind, BlockRow]] = {
-    "pre": BlockRow(
-        PreNormBlock,
-        ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"),
-        "norms before each sub-layer",
-    ),
-    "post": BlockRow(
-        PostNormBlock,
-        ("self_attn", "post_attention_layernorm", "mlp", "post_feedforward_layernorm"),
-        "norms after each sub-layer",
-    ),
-    "sandwich": BlockRow(
-        SandwichBlock,
-        (
-            *("input_layernorm", "self_attn", "post_attention_layernorm"),
-            *("pre_feedforward_layernorm", "mlp", "post_feedforward_layernorm"),
-        ),
-        "norms before and after each sub-layer",
-    ),
-    "parallel": BlockRow(
-        ParallelBlock, ("input_layernorm", "self_attn", "mlp"), "attention and feed-forward side by side"
-    ),
-    "parallel_two_norms": BlockRow(
-        ParallelBlock,
-        ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"),
-        "attention and feed-forward side by side, each with its own norm",
-    ),
-    "post_residual": BlockRow(
-        PostResidualBlock,
-        ("self_attn", "input_layernorm", "mlp", "post_attention_layernorm"),
-        "norms on the residual stream",
-    ),
-}
-
-BLOCK_NORMS: Final[dict[BlockKind, tuple[str, ...]]] = {
-    kind: tuple(child for child in row.children if child not in ("self_attn", "mlp")) for kind, row in BLOCKS.items()
-}
-"""Canonical names of the norms of each kind of block, in the order in which they are applied."""
-
-OPTIONAL_NORMS: Final[dict[BlockKind, frozenset[str]]] = {"pre": frozenset({"input_layernorm"})}
-"""Of these, those that a layer may lack."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +287,8 @@ def block(spec: LayerSpec, hidden_size: int, layer: int) -> nn.Module:
     if not set(names) - optional <= set(spec.norms) <= set(names):
         raise ValueError(f"block {spec.block!r} has the norms {names}, the spec names {tuple(spec.norms)}")
     children = {name: norm(spec.norms[name], hidden_size) if name in spec.norms else None for name in names}
-    return BLOCKS[spec.block].block(
+    block: type[nn.Module] = getattr(blocks, BLOCKS[spec.block].name)
+    return block(
         self_attn=attention(spec.attention, hidden_size, layer, window=spec.window, chunk=spec.chunk),
         mlp=feed_forward(spec.feed_forward, hidden_size),
         residual_multiplier=spec.residual_multiplier,

@@ -7,7 +7,7 @@ A spec is independent of names on disk and of config fields. `reference.build(sp
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +167,70 @@ parallel            n = input_layernorm(x);  x + r attn(n) + r mlp(n)
 parallel_two_norms  x + r attn(input_layernorm(x)) + r mlp(post_attention_layernorm(x))
 post_residual       h = input_layernorm(x + attn(x));  post_attention_layernorm(h + mlp(h))
 """
+
+
+class BlockRow(NamedTuple):
+    """One kind of block, in the only table of them."""
+
+    name: str
+    """Class of `areal.models.blocks.block`."""
+    children: tuple[str, ...]
+    """Keywords of the class, in the order in which the parts are applied."""
+    wiring: str
+    """Where the norms are, as a report says it."""
+    words: str
+    """The blocks in the sentence on a family."""
+
+
+BLOCKS: Final[dict[BlockKind, BlockRow]] = {
+    "pre": BlockRow(
+        "PreNormBlock",
+        ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"),
+        "norms before each sub-layer",
+        "pre-norm blocks",
+    ),
+    "post": BlockRow(
+        "PostNormBlock",
+        ("self_attn", "post_attention_layernorm", "mlp", "post_feedforward_layernorm"),
+        "norms after each sub-layer",
+        "blocks with norms behind their layers",
+    ),
+    "sandwich": BlockRow(
+        "SandwichBlock",
+        (
+            *("input_layernorm", "self_attn", "post_attention_layernorm"),
+            *("pre_feedforward_layernorm", "mlp", "post_feedforward_layernorm"),
+        ),
+        "norms before and after each sub-layer",
+        "blocks with norms around their layers",
+    ),
+    "parallel": BlockRow(
+        "ParallelBlock",
+        ("input_layernorm", "self_attn", "mlp"),
+        "attention and feed-forward side by side",
+        "parallel blocks",
+    ),
+    "parallel_two_norms": BlockRow(
+        "ParallelBlock",
+        ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"),
+        "attention and feed-forward side by side, each with its own norm",
+        "parallel blocks with a norm for each layer",
+    ),
+    "post_residual": BlockRow(
+        "PostResidualBlock",
+        ("self_attn", "input_layernorm", "mlp", "post_attention_layernorm"),
+        "norms on the residual stream",
+        "post-norm blocks",
+    ),
+}
+
+BLOCK_NORMS: Final[dict[BlockKind, tuple[str, ...]]] = {
+    kind: tuple(child for child in row.children if child not in ("self_attn", "mlp")) for kind, row in BLOCKS.items()
+}
+"""Canonical names of the norms of each kind of block, in the order in which they are applied."""
+
+OPTIONAL_NORMS: Final[dict[BlockKind, frozenset[str]]] = {"pre": frozenset({"input_layernorm"})}
+"""Of these, those that a layer may lack."""
 
 
 @dataclass(frozen=True, kw_only=True)

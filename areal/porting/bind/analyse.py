@@ -43,7 +43,7 @@ from areal.porting.probe.subject import (
 )
 from areal.porting.probe.tiny import complete, with_fewer_parts
 from areal.porting.records import Evidence, SubjectError, UnsupportedError
-from areal.porting.reference import BLOCKS
+from areal.porting.spec import BLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -213,8 +213,8 @@ def _report(subject: Subject, binder: Binder, clock: _Clock) -> ArchitectureRepo
         fields[-1]["default_rule"] = rule
     blocks = {
         part.value: {
-            "class": BLOCKS[part.value].block.__name__,
-            "module": BLOCKS[part.value].block.__module__,
+            "class": BLOCKS[part.value].name,
+            "module": "areal.models.blocks.block",
             "children": BLOCKS[part.value].children,
         }
         for part in walk(binder.expressions["layer.block"])

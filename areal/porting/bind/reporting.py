@@ -10,8 +10,7 @@ from areal.porting.bind.accounting import SKIPPED
 from areal.porting.bind.expressions import ROTARY_FIELD, fields_of, look_up
 from areal.porting.bind.variations import MISSING, changed
 from areal.porting.family import Variant
-from areal.porting.reference import BLOCKS
-from areal.porting.spec import LatentAttentionSpec, MoeSpec
+from areal.porting.spec import BLOCKS, LatentAttentionSpec, MoeSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 def title(spec: ArchitectureSpec) -> str:
     """Return one sentence on what the tiny instance is made of, e.g. "Decoder with grouped-query attention, ..."."""
     layers = spec.layers
-    parts = [_attention(layers), _positions(spec), BLOCKS[layers[0].block].summary, _feed_forward(layers)]
+    parts = [_attention(layers), _positions(spec), BLOCKS[layers[0].block].wiring, _feed_forward(layers)]
     parts.append("tied embeddings" if spec.tied else "")
     return "Decoder with " + ", ".join(part for part in parts if part) + "."
 

@@ -7,8 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from areal.porting.bind.expressions import EvaluationError, evaluate
-from areal.porting.reference import BLOCK_NORMS, OPTIONAL_NORMS
 from areal.porting.spec import (
+    BLOCK_NORMS,
+    OPTIONAL_NORMS,
     ArchitectureSpec,
     AttentionSpec,
     HeadTransformSpec,

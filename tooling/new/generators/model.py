@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tooling.cli.errors import ConflictError, UnsupportedError, UsageError
 from tooling.cli.report import aligned, progress
 from tooling.new.change import Findings
-from tooling.new.generators.model_family import family
 from tooling.new.generators.model_matrix import run_matrix
-from tooling.new.generators.model_words import malformed, model_type_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,13 +45,13 @@ def prepare(change: Change) -> dict[str, Any]:
 
     Raises UsageError for a source that cannot be analysed, UnsupportedError with the features that cannot be expressed.
     """
-    request, names, root = change.request, change.names, change.root
+    request, names = change.request, change.names
     assert names is not None
     if "report" in request.answers and not request.options:
         # An update: the pieces are made again, by this version of the page.
-        return {"family": family(request.answers["report"], names, root)}
+        return {"family": write_family(change, request.answers["report"])}
     if "matrix" in request.options:
-        change.findings = run_matrix(root, change.python, request.options["matrix"])
+        change.findings = run_matrix(change.root, change.python, request.options["matrix"])
         return {}
     if "report" in request.options:
         others = [name for name in ("from", "source", "like", "trust-source") if name in request.options]
@@ -70,23 +68,13 @@ def prepare(change: Change) -> dict[str, Any]:
         change.findings = Findings(checklist(report), {"report": dict(report)})
         return {}
     _refuse_unproven(report, names.raw)
-    model_type_name(report["model_type"])
     kept: dict[str, Any] = {name: report[name] for name in _KEPT if name in report}
     kept["fields"] = [_without_nothing(use) for use in report["fields"]]
     kept["layout"] = [_without_nothing(entry) for entry in report["layout"]]
     kept["variants"] = [
         {"name": variant["name"], "overrides": variant["overrides"]} for variant in report.get("variants", ())
     ]
-    try:
-        pieces = family(kept, names, root)
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration, TypeError) as error:
-        if "report" not in request.options:
-            raise
-        raise UsageError(
-            f"the report says something that no analysis says: {type(error).__name__}: {error}",
-            where="--report",
-            fix="save one with --analyze-only --json, with the version of areal in this repository",
-        ) from error
+    pieces = write_family(change, kept)
     if report["status"] == "unproven":
         _say_unproven(change, report)
     return {"report": kept, "family": pieces}
@@ -140,6 +128,7 @@ def _say_unproven(change: Change, report: Mapping[str, Any]) -> None:
 
 
 ANALYSIS: Final = "areal.porting"
+WRITER: Final = "areal.porting.write"
 TIMEOUT_SECONDS: Final = 900.0
 _NEEDED: Final = ("status", "model_type", "architecture")
 _PROVEN: Final = ("tiny_config", "slots", "fields", "layout", "variants")
@@ -169,12 +158,44 @@ def analyse(change: Change) -> dict[str, Any]:
     options = change.request.options
     source = options.get("from", change.names.raw)
     where = "--from" if "from" in options else "NAME"
-    command = [str(change.python), "-m", ANALYSIS, *_child_arguments(options, source), "--json"]
+    with progress(f"analysing {source}"):
+        answer = _ask(change, [ANALYSIS, *_child_arguments(options, source), "--json"], where)
+    if answer.get("ok") is False:
+        at, fix = _advice(answer, where)
+        raise UsageError(str(answer.get("error")).removesuffix("."), where=at, fix=fix)
+    return checked(answer)
+
+
+def write_family(change: Change, report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pieces of source that a report stands for, which a child process writes and checks. Raises UsageError
+    for what cannot be written."""
+    assert change.names is not None
+    answer = _ask(change, [WRITER, change.names.pascal], "architecture report", json.dumps(report))
+    if answer.get("ok"):
+        pieces: dict[str, Any] = answer["family"]
+        return pieces
+    if "where" in answer:
+        raise UsageError(str(answer["error"]), where=str(answer["where"]), fix=str(answer["fix"]))
+    assert "report" in change.request.options, answer["error"]
+    raise UsageError(
+        f"the report says something that no analysis says: {answer['error']}",
+        where="--report",
+        fix="save one with --analyze-only --json, with the version of areal in this repository",
+    )
+
+
+def _ask(change: Change, module: list[str], where: str, text: str = "") -> dict[str, Any]:
+    """Return what a module of areal answers to a text. Raises UsageError where it answers nothing."""
     try:
-        with progress(f"analysing {source}"):
-            done = subprocess.run(
-                command, cwd=change.root, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
-            )
+        done = subprocess.run(
+            [str(change.python), "-m", *module],
+            cwd=change.root,
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_SECONDS,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"the analysis could not run: {error}", where=where) from error
     try:
@@ -182,17 +203,14 @@ def analyse(change: Change) -> dict[str, Any]:
     except json.JSONDecodeError:
         answer = None
     if not isinstance(answer, dict) or not answer:
-        alone = shlex.join(["python", *command[1:-1]])
+        alone = shlex.join(["python", "-m", *module[: -1 if text == "" else None]])
         said = (done.stderr.strip().splitlines() or [""])[-1]
         raise UsageError(
             f"the analysis failed: {said or 'it said nothing'}",
             where=where,
             fix=f"is `areal[train]` installed? `{alone}` shows where it failed",
         )
-    if answer.get("ok") is False:
-        at, fix = _advice(answer, where)
-        raise UsageError(str(answer.get("error")).removesuffix("."), where=at, fix=fix)
-    return checked(answer)
+    return answer
 
 
 def _child_arguments(options: Mapping[str, str], source: str) -> list[str]:
@@ -253,19 +271,27 @@ def checked(report: dict[str, Any]) -> dict[str, Any]:
     """The report, if it has the parts that its status promises."""
     missing = [name for name in _NEEDED if not isinstance(report.get(name), str)]
     if not missing and report["status"] not in _PARTS:
-        raise malformed("no known status")
+        raise _malformed("no known status")
     if not missing:
         missing = [name for name in _PARTS[report["status"]] if not isinstance(report.get(name), list | dict)]
     if missing:
-        raise malformed(f"no {', '.join(missing)}")
+        raise _malformed(f"no {', '.join(missing)}")
     for name in _OBJECTS:
         if not isinstance(report.get(name, {}), dict):
-            raise malformed(f"{name} that are not object")
+            raise _malformed(f"{name} that are not object")
     for name, keys in _ENTRIES.items():
         entries = report.get(name, [])
         if not isinstance(entries, list) or not all(isinstance(each, dict) and {*keys} <= {*each} for each in entries):
-            raise malformed(f"{name} without {', '.join(keys)}")
+            raise _malformed(f"{name} without {', '.join(keys)}")
     return report
+
+
+def _malformed(what: str) -> UsageError:
+    return UsageError(
+        f"the analysis reports {what}",
+        where="architecture report",
+        fix="analyse again with the version of areal in this repository",
+    )
 
 
 def _absolute(source: str) -> str:

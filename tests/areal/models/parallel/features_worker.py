@@ -36,7 +36,7 @@ from areal.porting.spec import (
     RotarySpec,
     RouterSpec,
 )
-from tooling.new.generators.model_family import tensor_parallel
+from areal.porting.write.pieces import tensor_parallel
 
 RMS, GEMMA = NormSpec(kind="rms", eps=1e-5), NormSpec(kind="rms", eps=1e-5, offset=1.0)
 LAYER_NORM = NormSpec(kind="layer", eps=1e-5, bias=True)

@@ -11,7 +11,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.cli.errors import UsageError
+from areal.porting.spec import BLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,34 +102,22 @@ def property_of(slot: str) -> tuple[str, str]:
 
 
 def describe(slots: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """What a family is, in one sentence without its name: "pre-norm blocks of grouped-query attention and SwiGLU".
+    """Return what a family is, in a sentence without its name: "pre-norm blocks of grouped-query attention and SwiGLU".
     defaults: of the config fields."""
     parts = [f"{_attention(slots)} and {_feed_forward(slots, defaults)}"]
     extras = [text for text, there in _extras(slots) if there]
     if extras:
         parts.append(", ".join(extras[:4]))
-    return f"{_blocks(slots)} of {'; '.join(parts)}"
+    blocks = BLOCKS.get(_value(slots, "layer.block", "pre"))
+    return f"{blocks.words if blocks else 'blocks'} of {'; '.join(parts)}"
 
 
 def _value(slots: Mapping[str, Any], slot: str, default: Any = None) -> Any:
-    """The value of a constant slot; "?" for one that depends on the config."""
+    """Return the value of a constant slot; "?" for one that depends on the config."""
     node = slots.get(slot)
     if node is None:
         return default
     return node["value"] if node["kind"] == "constant" else "?"
-
-
-def _blocks(slots: Mapping[str, Any]) -> str:
-    kind = _value(slots, "layer.block", "pre")
-    names = {
-        "pre": "pre-norm blocks",
-        "post": "blocks with norms behind their layers",
-        "sandwich": "blocks with norms around their layers",
-        "parallel": "parallel blocks",
-        "parallel_two_norms": "parallel blocks with a norm for each layer",
-        "post_residual": "post-norm blocks",
-    }
-    return names.get(kind, "blocks")
 
 
 def _attention(slots: Mapping[str, Any]) -> str:
@@ -199,44 +187,49 @@ _MAX_TEXT: Final = 400
 _TRIPLE: Final = '"' * 3
 
 
-def malformed(what: str) -> UsageError:
-    """The error for a report that this version cannot read."""
-    return UsageError(
-        f"the analysis reports {what}",
-        where="architecture report",
-        fix="analyse again with the version of areal in this repository",
-    )
+class ReportError(ValueError):
+    """A report that no source can be written from: where in it, and what to do."""
+
+    def __init__(self, message: str, *, where: str = "architecture report", fix: str = "") -> None:
+        super().__init__(message)
+        self.where = where
+        self.fix = fix or "analyse again with the version of areal in this repository"
+
+
+def malformed(what: str) -> ReportError:
+    """Return the error for a report that this version cannot read."""
+    return ReportError(f"the analysis reports {what}")
 
 
 def field_name(name: Any) -> str:
-    """A config field; a dot reaches into an object."""
+    """Check the name of a config field; a dot reaches into an object."""
     return _matching(name, _FIELD, "a config field")
 
 
 def parameter_name(name: Any) -> str:
-    """A module or parameter, `*` for the number of the layer and `{expert}` for that of the expert."""
+    """Check the name of a module or parameter; `*` is the number of the layer and `{expert}` that of the expert."""
     return _matching(name, _PARAMETER, "a parameter")
 
 
 def model_type_name(name: Any) -> str:
-    """A model_type, which becomes a key of the registry."""
+    """Check a model_type, which becomes a key of the registry."""
     return _matching(name, _MODEL_TYPE, "a model_type")
 
 
 def class_name(name: Any) -> str:
-    """A class of transformers, or of a modeling file."""
+    """Check the name of a class of transformers, or of a modeling file."""
     return _matching(name, _CLASS, "a class")
 
 
 def attribute_name(field: str) -> str:
-    """The attribute of a field: its last part, never a keyword, never private."""
+    """Return the attribute of a field: its last part, never a keyword, never private."""
     name = field.rpartition(".")[2].strip("_").lower() or "field"
     name = name if name[0].isalpha() else f"field_{name}"
     return f"{name}_" if keyword.iskeyword(name) or keyword.issoftkeyword(name) else name
 
 
 def literal(value: Any) -> str:
-    """A JSON scalar, list or object as ASCII source of Python."""
+    """Return a JSON scalar, list or object as ASCII source of Python."""
     if value is None or isinstance(value, bool | int):
         return repr(value)
     if isinstance(value, float):
@@ -271,9 +264,8 @@ def one_line(text: Any, limit: int = _MAX_TEXT) -> str:
 
 def _matching(name: Any, pattern: re.Pattern[str], what: str) -> str:
     if not isinstance(name, str) or len(name) > _MAX_NAME or not pattern.fullmatch(name):
-        raise UsageError(
+        raise ReportError(
             f"{str(name)[:_MAX_NAME]!a} cannot be written into source code as the name of {what}",
-            where="architecture report",
             fix="rename it in the config or the modeling file: ASCII letters, digits, '_' and '.'",
         )
     return name

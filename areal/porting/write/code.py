@@ -4,45 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.cli.errors import UsageError
-from tooling.new.generators.model_expressions import depends_on_layer
-from tooling.new.generators.model_words import literal
+from areal.porting.spec import BLOCKS
+from areal.porting.write.names import ReportError, literal
+from areal.porting.write.writer import depends_on_layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tooling.new.generators.model_arguments import Arguments
+    from areal.porting.spec import BlockKind
+    from areal.porting.write.arguments import Arguments
 
-
-BLOCKS: Final = {
-    "pre": ("PreNormBlock", ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")),
-    "post": ("PostNormBlock", ("self_attn", "post_attention_layernorm", "mlp", "post_feedforward_layernorm")),
-    "sandwich": (
-        "SandwichBlock",
-        (
-            "input_layernorm",
-            "self_attn",
-            "post_attention_layernorm",
-            "pre_feedforward_layernorm",
-            "mlp",
-            "post_feedforward_layernorm",
-        ),
-    ),
-    "parallel": ("ParallelBlock", ("input_layernorm", "self_attn", "mlp")),
-    "parallel_two_norms": ("ParallelBlock", ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")),
-    "post_residual": ("PostResidualBlock", ("self_attn", "input_layernorm", "mlp", "post_attention_layernorm")),
-}
-"""Kind of block to its class and its children, in the order in which they act."""
 
 MODULES: Final = {
     "areal.models.blocks.attention": ("SelfAttention",),
-    "areal.models.blocks.block": (
-        "ParallelBlock",
-        "PostNormBlock",
-        "PostResidualBlock",
-        "PreNormBlock",
-        "SandwichBlock",
-    ),
+    "areal.models.blocks.block": tuple(dict.fromkeys(row.name for row in BLOCKS.values())),
     "areal.models.blocks.decoder": ("DecoderModel",),
     "areal.models.blocks.head": ("HeadTransform",),
     "areal.models.blocks.latent_attention": ("LatentAttention",),
@@ -91,7 +66,7 @@ class ModelCode:
         return lines
 
     def functions(self) -> list[str]:
-        """The functions behind the class, as source."""
+        """Return the functions behind the class, as source."""
         block = self._block_function()
         parts = [block, *self._rotary_functions()]
         if "_attention(" in block:
@@ -111,7 +86,7 @@ class ModelCode:
     def _block_function(self) -> str:
         node = self.slots["layer.block"]
         kinds = _constants(node)
-        names = sorted({BLOCKS[kind][0] for kind in kinds})
+        names = sorted({BLOCKS[kind].name for kind in kinds})
         if node["kind"] == "constant":
             body = f"return {self._block(kinds[0])}"
         elif node["kind"] == "when_equal":
@@ -119,24 +94,24 @@ class ModelCode:
             condition = self.arguments.flag(node)
             body = self._either_block(condition, _one(then), _one(otherwise))
         else:
-            raise UsageError(
+            raise ReportError(
                 "the kind of block depends on the layer, which the template cannot write",
                 where="layer.block",
                 fix="write this family by hand, with `areal-new model NAME --analyze-only` as its checklist",
             )
         return self._function("_block", body, " | ".join(names))
 
-    def _either_block(self, condition: str, then: str, otherwise: str) -> str:
-        """The body of a function that makes one of two kinds of block."""
-        (first, children), (second, other_children) = BLOCKS[then], BLOCKS[otherwise]
+    def _either_block(self, condition: str, then: BlockKind, otherwise: BlockKind) -> str:
+        """Return the body of a function that makes one of two kinds of block."""
+        (first, children, *_), (second, other_children, *_) = BLOCKS[then], BLOCKS[otherwise]
         if set(children) == set(other_children):
             choice = f"block: type[{first} | {second}] = {first} if {condition} else {second}"
             return f"{choice}\n    return {self._block(otherwise, 'block')}"
         self._is_shared = True
         return f"if {condition}:\n        return {self._block(then)}\n    return {self._block(otherwise)}"
 
-    def _block(self, kind: str, name: str = "") -> str:
-        name, children = name or BLOCKS[kind][0], BLOCKS[kind][1]
+    def _block(self, kind: BlockKind, name: str = "") -> str:
+        name, children = name or BLOCKS[kind].name, BLOCKS[kind].children
         arguments = []
         for child in children:
             if child == "self_attn":
@@ -173,7 +148,7 @@ class ModelCode:
         return self._function("_feed_forward", body, kind, needs_layer)
 
     def _dense_condition(self, node: Mapping[str, Any]) -> str:
-        """The text of "this layer has no experts", over a property that says that it has."""
+        """Return the text of "this layer has no experts", over a property that says that it has."""
         experts = {**node, "then": _truth(node["then"], "moe"), "otherwise": _truth(node["otherwise"], "moe")}
         text = self.arguments.write(experts, "layer.feed_forward")
         return text.removeprefix("not ") if text.startswith("not ") else f"not {text}"
@@ -217,7 +192,7 @@ class ModelCode:
         yield f"def _rotary(args: {self.pascal}Args) -> {kind}:\n    {body}\n"
 
     def _tables_by_list(self, node: Mapping[str, Any]) -> str:
-        """A table for each theta in a list over layers."""
+        """Return a table for each theta in a list over layers."""
         attribute = self.arguments.tables[0].attribute
         table = self._table(node).replace(f"args.{attribute}", f"args.{attribute}.with_theta(theta)", 1)
         thetas = f"args.{self.arguments.attribute_of(node['thetas'])}"
@@ -386,7 +361,7 @@ class ModelCode:
         return f"MixtureOfExperts({', '.join(arguments)})"
 
     def _query_norm(self, path: str) -> str:
-        """The norm of compressed queries, where there are any."""
+        """Return the norm of compressed queries, where there are any."""
         rank, node = self._text(f"{path}query_rank"), self.slots[f"{path}query_rank"]
         norm = self._optional_norm(f"{path}query_norm", rank)
         if node["kind"] == "constant" or norm == "None" or " if " in norm:
@@ -426,13 +401,13 @@ class ModelCode:
         return self.arguments.access(slot)
 
     def _kind(self, slot: str) -> Any:
-        """The value of a slot that decides which code is written; "mixed" when it depends on the layer."""
+        """Return the value of a slot that decides which code is written; "mixed" when it depends on the layer."""
         node = self.slots[slot]
         if node["kind"] == "constant":
             return node["value"]
         if slot == "layer.feed_forward":
             return "mixed"
-        raise UsageError(
+        raise ReportError(
             f"{slot} depends on the config, which the template cannot write",
             where=slot,
             fix="write this family by hand, with `areal-new model NAME --analyze-only` as its checklist",
@@ -447,7 +422,7 @@ class ModelCode:
         return first not in self.slots or self.slots[first] == self.slots.get(second)
 
     def _choice(self, slot: str, text: str) -> str:
-        """The text, or None where the slot of the record says that it is missing."""
+        """Return the text, or None where the slot of the record says that it is missing."""
         node = self.slots[slot]
         if node["kind"] == "constant":
             return text
@@ -462,7 +437,7 @@ class ModelCode:
         ]
 
     def _word(self, path: str, name: str) -> str:
-        """A keyword that is one of a few words; a field that names one is compared with them."""
+        """Return a keyword that is one of a few words; a field that names one is compared with them."""
         node = self.slots[path + name]
         if node["kind"] != "field":
             return self._text(path + name)
@@ -479,14 +454,14 @@ _SHORT: Final = 4
 
 
 def _is_table(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The choice of a table as the question whether there is one."""
+    """Return the choice of a table as the question whether there is one."""
     if node["kind"] in ("rotary", "constant"):
         return {"kind": "constant", "value": node["kind"] == "rotary"}
     return {**node, **{key: _is_table(node[key]) for key in ("then", "otherwise")}}
 
 
 def with_norm_function(code: str, pascal: str) -> str:
-    """The code with a function for the norm that it has most often, where that is often."""
+    """Return the code with a function for the norm that it has most often, where that is often."""
     calls = [text for text in _norm_calls(code) if text.startswith(("RMSNorm(args.hidden_size", "LayerNorm(args.h"))]
     if not calls:
         return code
@@ -498,7 +473,7 @@ def with_norm_function(code: str, pascal: str) -> str:
 
 
 def _norm_calls(code: str) -> Iterator[str]:
-    """Calls of norms without calls inside."""
+    """Yield calls of norms without calls inside."""
     for name in ("RMSNorm(", "LayerNorm("):
         start = code.find(name)
         while start >= 0:
@@ -520,14 +495,14 @@ def _one(node: Mapping[str, Any]) -> Any:
 
 
 def _truth(node: Mapping[str, Any], wanted: Any) -> dict[str, Any]:
-    """A choice between kinds as a choice between true and false."""
+    """Return a choice between kinds as a choice between true and false."""
     if node["kind"] == "constant":
         return constant(node["value"] == wanted)
     return {**node, "then": _truth(node["then"], wanted), "otherwise": _truth(node["otherwise"], wanted)}
 
 
 def imports_of(code: str, modules: Mapping[str, Sequence[str]] = MODULES) -> list[str]:
-    """The import lines for the names that stand in the code."""
+    """Return the import lines for the names that stand in the code."""
     import re
 
     words = set(re.findall(r"\w+", code))
@@ -549,7 +524,7 @@ _ALTERNATIVES: Final = {
 
 
 def constant(value: Any) -> dict[str, Any]:
-    """The expression that is always this value."""
+    """Return the expression that is always this value."""
     return {"kind": "constant", "value": value}
 
 

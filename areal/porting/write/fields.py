@@ -6,12 +6,11 @@ from others when it is null is filled when it is read, so that nothing behind th
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.new.generators.model_expressions import FieldValue, fields_of
-from tooling.new.generators.model_words import (
+from areal.models.config_fields import HARMLESS_FIELDS, MUST_BE_OFF, TOKEN_FIELDS
+from areal.porting.write.names import (
     FIELD_DOCUMENTATION,
     attribute_name,
     field_name,
@@ -19,10 +18,10 @@ from tooling.new.generators.model_words import (
     malformed,
     tuple_literal,
 )
+from areal.porting.write.writer import FieldValue, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 
 CANONICAL: Final = {
@@ -46,8 +45,8 @@ SHARED: Final = frozenset({"initializer_range", "model_type", "rotary", "token_i
 """Attributes that every family has beside its own fields."""
 ROTARY_FIELDS: Final = frozenset({"rope_parameters", "rope_scaling", "rope_theta"})
 """Fields that `take_rotary` reads."""
-_TABLES: Final = ("HARMLESS_FIELDS", "MUST_BE_OFF", "TOKEN_FIELDS")
-_CONFIG_FIELDS: Final = "areal/models/config_fields.py"
+_HARMLESS: Final = frozenset({*HARMLESS_FIELDS, *TOKEN_FIELDS})
+"""Fields that change nothing in any family."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class FieldPlan:
         return FieldValue(text, self.type, self.nullable)
 
     def written(self) -> str:
-        """The expression that writes it back."""
+        """Return the expression that writes it back."""
         return f"list(self.{self.attribute})" if self.type == "list" else f"self.{self.attribute}"
 
 
@@ -106,7 +105,7 @@ class FieldPlans:
         return iter(self.kept)
 
     def by_attribute(self, attribute: str) -> FieldPlan | None:
-        """The field behind an attribute; None when there is none."""
+        """Return the field behind an attribute; None when there is none."""
         return next((plan for plan in self.kept if plan.attribute == attribute), None)
 
     def values(self, prefix: str) -> dict[str, FieldValue]:
@@ -114,8 +113,8 @@ class FieldPlans:
         return {plan.name: plan.value(prefix) for plan in self.kept}
 
 
-def plan_fields(report: Mapping[str, Any], root: Path) -> FieldPlans:
-    """The plan for the fields of a report. root: of the repository, whose table of harmless fields counts."""
+def plan_fields(report: Mapping[str, Any]) -> FieldPlans:
+    """Return the plan for the fields of a report."""
     uses = [{**use, "name": field_name(use["name"])} for use in report["fields"]]
     slots: Mapping[str, Any] = report["slots"]
     canonical = _canonical_attributes(slots, uses)
@@ -129,13 +128,11 @@ def plan_fields(report: Mapping[str, Any], root: Path) -> FieldPlans:
         taken.add(attribute)
         kept.append(_field_plan(use, attribute, report))
     known = {plan.name for plan in kept}
-    shared = shared_fields(root)
     ignored = tuple(
-        use for use in uses if use["status"] == "ignored" and use["name"] not in known and not _is_shared(use, shared)
+        use for use in uses if use["status"] == "ignored" and use["name"] not in known and not _is_shared(use)
     )
-    refused = {name for name, reason in shared.items() if not isinstance(reason, str)}  # harmless ones are not fixed
     fixed = tuple(
-        use for use in uses if use["status"] == "fixed" and use["name"] not in known and use["name"] not in refused
+        use for use in uses if use["status"] == "fixed" and use["name"] not in known and use["name"] not in MUST_BE_OFF
     )
     aliases = {
         field_name(alias): use["name"]
@@ -147,25 +144,11 @@ def plan_fields(report: Mapping[str, Any], root: Path) -> FieldPlans:
     return FieldPlans(tuple(kept), fixed, ignored, aliases)
 
 
-def shared_fields(root: Path) -> dict[str, Any]:
-    """Names in the tables of `areal/models/config_fields.py`, with their values; read as text."""
-    found: dict[str, Any] = {}
-    path = root / _CONFIG_FIELDS
-    body = ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
-    for statement in body:
-        target = statement.target if isinstance(statement, ast.AnnAssign) else None
-        if isinstance(target, ast.Name) and target.id in _TABLES and isinstance(statement, ast.AnnAssign):
-            assert statement.value is not None
-            table = ast.literal_eval(statement.value)
-            found |= table if isinstance(table, dict) else dict.fromkeys(table, "")
-    return found
-
-
-def _is_shared(use: Mapping[str, Any], shared: Mapping[str, Any]) -> bool:
+def _is_shared(use: Mapping[str, Any]) -> bool:
     """Whether the shared tables already say that this field changes nothing, whatever it is."""
     # Where its class computes it there is no number to take: it is then ignored like others that only training reads.
     taken = use["name"] == "initializer_range" and use.get("default") is not None
-    return taken or isinstance(shared.get(use["name"]), str)
+    return taken or use["name"] in _HARMLESS
 
 
 def _canonical_attributes(slots: Mapping[str, Any], uses: list[dict[str, Any]]) -> dict[str, str]:
@@ -226,8 +209,9 @@ def _field_plan(use: Mapping[str, Any], attribute: str, report: Mapping[str, Any
 
 
 def _with_meaning_of_null(use: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """A flag that may be null. Where every expression asks whether it is true (or false), a null answers no, as the
-    other value does; where one asks whether it is null, the null stays; else nothing says what it would mean."""
+    """Return the use of a flag that may be null. Where every expression asks whether it is true (or false), a null
+    answers no, as the other value does; where one asks whether it is null, the null stays; else nothing says what it
+    would mean."""
     asked = {node.get("value") for node in nodes if "value" in node}
     if None in asked:
         return use
@@ -255,7 +239,7 @@ def _list_values(use: Mapping[str, Any], listed: list[dict[str, Any]]) -> tuple[
 
 
 def _whole_list(rule: Mapping[str, Any] | None) -> list[Any]:
-    """The list that a field is filled with where it is not one entry per layer."""
+    """Return the list that a field is filled with where it is not one entry per layer."""
     value = rule["value"] if rule and rule["kind"] == "constant" else None
     return list(value) if isinstance(value, list | tuple) else []
 
@@ -291,7 +275,7 @@ def _nodes_in(*roots: Any) -> Iterator[dict[str, Any]]:
 
 
 def _minimum(use: Mapping[str, Any], report: Mapping[str, Any]) -> int:
-    """The smallest number that makes sense: 0 for a number of layers to leave out, what was proven, else 1."""
+    """Return the smallest number that makes sense: 0 for a number of layers to leave out, what was proven, else 1."""
     numbers = [value for value in (use.get("default"), use.get("example"), use.get("minimum")) if type(value) is int]
     thresholds = {node["field"] for node in _conditions(report) if node["kind"] in ("at_least", "at_most")}
     return min([*numbers, 0 if use["name"] in thresholds else 1, 1])
@@ -301,8 +285,8 @@ def _minimum(use: Mapping[str, Any], report: Mapping[str, Any]) -> int:
 
 
 def reading(plan: FieldPlan, locals_: Mapping[str, Any], owner: str) -> str:
-    """The expression that takes a field. locals_: `expression` writes a node over local variables, `num_layers` is the
-    text of the number of layers; owner: the `ConfigFields` it is taken from."""
+    """Return the expression that takes a field. locals_: `expression` writes a node over local variables, `num_layers`
+    is the text of the number of layers; owner: the `ConfigFields` it is taken from."""
     use, name = plan.use, literal(plan.name.rpartition(".")[2])
     rule = use.get("default_rule")
     write = locals_["expression"]

@@ -29,10 +29,8 @@ from areal.porting.family import (
     WhenEqual,
     WhenNull,
 )
-from tooling.cli.errors import UsageError
-from tooling.new.generators.model_expressions import FieldValue, Writer, depends_on_layer
-from tooling.new.generators.model_expressions import fields_of as fields_of_json
-from tooling.new.generators.model_words import (
+from areal.porting.write.names import (
+    ReportError,
     attribute_name,
     class_name,
     field_name,
@@ -41,6 +39,8 @@ from tooling.new.generators.model_words import (
     one_line,
     parameter_name,
 )
+from areal.porting.write.writer import FieldValue, Writer, depends_on_layer
+from areal.porting.write.writer import fields_of as fields_of_json
 
 CONFIGS = [
     {
@@ -268,7 +268,7 @@ def test_both_sides_agree_on_the_fields_and_layers_that_count():
 
 @pytest.mark.parametrize("node", [{"kind": "call", "name": "exit"}, {"kind": "field", "name": "unknown"}, {}])
 def test_what_is_no_expression_over_known_fields_is_refused(node):
-    with pytest.raises(UsageError, match="the analysis reports"):
+    with pytest.raises(ReportError, match="the analysis reports"):
         WRITER.expression(node)
 
 
@@ -281,14 +281,14 @@ def test_names_that_are_no_names_never_reach_source_code(check, name):
     if check is model_type_name and name == "1a":
         assert check(name) == name
         return
-    with pytest.raises(UsageError, match="cannot be written into source code"):
+    with pytest.raises(ReportError, match="cannot be written into source code"):
         check(name)
 
 
 @pytest.mark.parametrize("name", ["a b", "a;b", "a()", "a\nb", "", "a.", 'a"b', "ä", None])
 def test_parameters_have_plain_names_too(name):
     assert parameter_name("model.layers.*.mlp.experts.{expert}.w1.weight")
-    with pytest.raises(UsageError, match="cannot be written into source code"):
+    with pytest.raises(ReportError, match="cannot be written into source code"):
         parameter_name(name)
 
 

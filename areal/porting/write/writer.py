@@ -6,7 +6,7 @@
     # "self.hidden_size // self.num_heads"
 
 The text computes what the docstrings there say. Names come from configs and modeling files of strangers: whoever makes
-a `FieldValue` has checked them (`model_names`), and only plain literals are written.
+a `FieldValue` has checked them (`names`), and only plain literals are written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.new.generators.model_words import literal, malformed
+from areal.porting.write.names import literal, malformed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,19 +48,19 @@ class Writer:
         self._values = values
 
     def expression(self, node: Mapping[str, Any]) -> str:
-        """The text of an expression."""
+        """Return the text of an expression."""
         return self._expression(node)[0]
 
     def operand(self, node: Mapping[str, Any]) -> str:
-        """The text of an expression, in parentheses unless it is a name, a literal or a call."""
+        """Return the text of an expression, in parentheses unless it is a name, a literal or a call."""
         return _within(self._expression(node), _ATOM)
 
     def condition(self, node: Mapping[str, Any]) -> str:
-        """The text of a condition on a layer."""
+        """Return the text of a condition on a layer."""
         return self._condition(node)[0]
 
     def types(self, node: Mapping[str, Any]) -> set[str]:
-        """The Python types that an expression can have."""
+        """Return the Python types that an expression can have."""
         kind = node.get("kind")
         if kind == "constant":
             return {_type_name(node["value"])}
@@ -164,7 +164,7 @@ class Writer:
         return text, _SUM if len(terms) > 1 else _PRODUCT
 
     def _scaled(self, node: Mapping[str, Any]) -> _Text:
-        """An expression to a power, or times the factor that a rotary type has for scores."""
+        """Return an expression to a power, or times the factor that a rotary type has for scores."""
         if node["kind"] == "rotary_scaled":
             factor = self._value(SCORE_FACTOR).text
             return f"{_within(self._expression(node['base']), _PRODUCT)} * {factor}", _PRODUCT
@@ -190,7 +190,7 @@ class Writer:
         return _joined(above, below, " / ")
 
     def _integer_product(self, factor: float, powers: Mapping[str, float]) -> _Text:
-        """Rounded down; in integers wherever that is the same."""
+        """Return a product that is rounded down; in integers wherever that is the same."""
         exact = all(power == int(power) and self._value(name).type == "int" for name, power in powers.items())
         if exact and factor == int(factor):
             above = [self._power(name, power) for name, power in powers.items() if power > 0]
@@ -261,7 +261,7 @@ class Writer:
 
 
 def fields_of(node: Any) -> list[str]:
-    """The config fields that an expression or a condition reads, in the order of appearance."""
+    """Return the config fields that an expression or a condition reads, in the order of appearance."""
     found: dict[str, None] = {}
     _collect(node, found)
     return list(found)

@@ -1,6 +1,6 @@
 """Turns an architecture report into the pieces that `templates/model` puts together: one table per generated file.
 
-The arguments and the model come from `model_arguments` and `model_code`; the rows of the adapter, the table of splits
+The arguments and the model come from `arguments` and `code`; the rows of the adapter, the table of splits
 for tensor parallelism, and what the generated tests run (tiny config, proven variants, refused values) are made here.
 """
 
@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.new.generators.model_arguments import Arguments, section_variable
-from tooling.new.generators.model_code import ModelCode, imports_of, with_norm_function
-from tooling.new.generators.model_fields import CANONICAL, plan_fields
-from tooling.new.generators.model_words import (
+from areal.porting.write.arguments import Arguments, section_variable
+from areal.porting.write.code import ModelCode, imports_of, with_norm_function
+from areal.porting.write.fields import CANONICAL, plan_fields
+from areal.porting.write.names import (
     class_name,
     describe,
     field_name,
     literal,
     malformed,
+    model_type_name,
     one_line,
     parameter_name,
     tuple_literal,
@@ -25,15 +26,13 @@ from tooling.new.generators.model_words import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
-    from tooling.kit.names import Names
-    from tooling.new.generators.model_fields import FieldPlans
+    from areal.porting.write.fields import FieldPlans
 
 
 _MAX_LINE: Final = 110
 FAMILY: Final = "__Family__"
-"""Stands in the pieces where the template puts the name of the unit, so that they outlive a rename."""
+"""Placeholder for the name of the unit, so that the pieces outlive a rename."""
 _ARGUMENT_MODULES: Final = {
     "areal.models.config_fields": ("ConfigFields",),
     "areal.models.decoder_args": ("DecoderArgs",),
@@ -41,9 +40,13 @@ _ARGUMENT_MODULES: Final = {
 }
 
 
-def family(report: Mapping[str, Any], names: Names, root: Path) -> dict[str, Any]:
-    """The pieces, as JSON values. root: of the repository. Raises UsageError for what cannot be written."""
-    plans = plan_fields(report, root)
+def family(report: Mapping[str, Any], unit: str) -> dict[str, Any]:
+    """Return the pieces, as JSON values. unit: what the family is called where its architecture has no name of its own.
+
+    Raises ReportError for what cannot be written.
+    """
+    model_type_name(report["model_type"])
+    plans = plan_fields(report)
     arguments = Arguments(report, plans)
     writer = ModelCode(arguments, FAMILY)
     keywords = writer.decoder_keywords()
@@ -53,7 +56,7 @@ def family(report: Mapping[str, Any], names: Names, root: Path) -> dict[str, Any
     imports = imports_of(code + "\nDecoderModel")
     model = {"imports": imports, "keywords": head.split("\n"), "functions": functions.rstrip("\n")}
     rows, shared = table(report["layout"])
-    title = family_title(report, names)
+    title = re.sub(r"(ForCausalLM|LMHeadModel|Model)$", "", class_name(report["architecture"])) or unit
     summary = describe(report["slots"], {use["name"]: use.get("default") for use in report["fields"]})
     return {
         "title": title,
@@ -77,13 +80,6 @@ def family(report: Mapping[str, Any], names: Names, root: Path) -> dict[str, Any
         ],
         "tests": checks(report, plans),
     }
-
-
-def family_title(report: Mapping[str, Any], names: Names) -> str:
-    """What the family is called in words: "Qwen3Moe"."""
-    architecture = class_name(report["architecture"])
-    found = re.sub(r"(ForCausalLM|LMHeadModel|Model)$", "", architecture)
-    return found or names.pascal
 
 
 def _arguments(arguments: Arguments) -> dict[str, Any]:
@@ -144,7 +140,7 @@ def _set(names: list[str]) -> str:
 
 
 def _wrapped(sentence: str) -> str:
-    """A sentence as the lines of a docstring."""
+    """Return a sentence as the lines of a docstring."""
     import textwrap
 
     return "\n".join(textwrap.wrap(one_line(sentence), _MAX_LINE))
@@ -184,7 +180,7 @@ _SPLITS: Final = {
 
 
 def table(layout: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[str, str]]:
-    """The rows of the adapter's table, and constants that several rows share, by name.
+    """Return the rows of the adapter's table, and constants that several rows share, by name.
 
     Modules that are stored under "model." and their own name, or as the row of a branch says, need no row.
     """
@@ -197,7 +193,7 @@ def table(layout: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[str, str
 def tensor_parallel(
     layout: Sequence[Mapping[str, Any]], slots: Mapping[str, Mapping[str, Any]], *, untied: bool
 ) -> dict[str, str]:
-    """Module (or stacked parameter) to its split, sorted; also of layers that only other configs than the tiny one
+    """Map each module (or stacked parameter) to its split, sorted; also those that only other configs than the tiny one
     have. untied: whether some model has a head of its own."""
     names = {_module(parameter_name(name)) for entry in layout for name in entry["ours"]}
     names |= {"lm_head"} if untied else set()
@@ -223,7 +219,7 @@ def row_names(rows: Sequence[str], shared: Mapping[str, str]) -> list[str]:
 
 
 def _without_longer(text: str, name: str) -> str:
-    """The text without the classes whose names end like another ("StackedExperts" and "Experts")."""
+    """Return the text without the classes whose names end like another ("StackedExperts" and "Experts")."""
     for other in ROWS.values():
         if other != name and other.endswith(name):
             text = text.replace(other, "")
@@ -390,7 +386,7 @@ def _refused(config: Mapping[str, Any], plans: FieldPlans) -> list[list[str]]:
 
 
 def _other(allowed: Any) -> Any:
-    """A value of the same type that is not allowed; None when none comes to mind."""
+    """Return a value of the same type that is not allowed; None when none comes to mind."""
     for value in allowed:
         if isinstance(value, bool):
             return None if (not value) in allowed else not value

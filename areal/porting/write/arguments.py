@@ -10,9 +10,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.new.generators.model_expressions import SCORE_FACTOR, FieldValue, Writer, depends_on_layer, fields_of
-from tooling.new.generators.model_fields import CANONICAL, dependencies, reading
-from tooling.new.generators.model_words import (
+from areal.porting.write.fields import CANONICAL, dependencies, reading
+from areal.porting.write.names import (
     attribute_name,
     class_name,
     field_name,
@@ -21,11 +20,12 @@ from tooling.new.generators.model_words import (
     property_of,
     tuple_literal,
 )
+from areal.porting.write.writer import SCORE_FACTOR, FieldValue, Writer, depends_on_layer, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tooling.new.generators.model_fields import FieldPlan, FieldPlans
+    from areal.porting.write.fields import FieldPlan, FieldPlans
 
 
 BASE: Final = (
@@ -101,7 +101,7 @@ class Arguments:
         return self.write(node, slot)
 
     def write(self, node: Mapping[str, Any], slot: str) -> str:
-        """An expression as the model's code says it; slot: what it stands for."""
+        """Return an expression as the model's code says it; slot: what it stands for."""
         if node["kind"] in ("constant", "field", "when_null") or self._is_short(node):
             text = self._args.expression(node)
             if node["kind"] != "when_null" or text.isidentifier() or text.replace(".", "").isidentifier():
@@ -109,7 +109,7 @@ class Arguments:
         return self._property(node, slot)
 
     def condition(self, node: Mapping[str, Any], slot: str) -> str:
-        """A condition on the layer as the model's code says it, through a property of the arguments."""
+        """Return a condition on the layer as the model's code says it, through a property of the arguments."""
         chosen = {"kind": "per_layer", "condition": node, "then": _constant(True), "otherwise": _constant(False)}
         return self._property(chosen, slot)
 
@@ -119,7 +119,7 @@ class Arguments:
         return self._args.expression(chosen)
 
     def attribute_of(self, name: str) -> str:
-        """The attribute that keeps a config field."""
+        """Return the attribute that keeps a config field."""
         return next(plan.attribute for plan in self.plans if plan.name == name)
 
     def can_be_none(self, node: Mapping[str, Any]) -> bool:
@@ -224,7 +224,7 @@ class Arguments:
         return [*found, ("token_ids", "fields.token_ids()")]
 
     def _derived(self) -> dict[str, Mapping[str, Any]]:
-        """Base attributes that no field is, as expressions."""
+        """Return base attributes that no field is, as expressions."""
         found: dict[str, Mapping[str, Any]] = {}
         for attribute, slot in _SLOTS.items():
             if self.plans.by_attribute(attribute) is None and slot in self.slots:
@@ -276,14 +276,14 @@ class Arguments:
         return sorted(name for name in read if name.startswith(_ROTARY_PART) and name != _PARTIAL)
 
     def _rotated(self) -> tuple[str, FieldPlan] | None:
-        """The older field for the number of rotated dimensions, and what it is a part of, where families read that."""
+        """Return the older field for the number of rotated dimensions and what it is a part of, where it is read."""
         use = self._use("rope_parameters") or {}
         name, of = use.get("rotated") or ("", "")
         plan = next((plan for plan in self.plans if plan.name == of), None)
         return (name, plan) if name and plan is not None else None
 
     def requirements(self) -> list[str]:
-        """Calls that refuse unproven values."""
+        """Return calls that refuse unproven values."""
         lines = []
         for use in self.plans.fixed:
             name, default, rule = use["name"], use.get("default"), use.get("default_rule")
@@ -332,7 +332,7 @@ class Arguments:
         return sorted(flat.items())
 
     def exported_rotary(self) -> str:
-        """What the dictionary of `to_hf_config` unpacks for the rotations; "" when there are none."""
+        """Return what the dictionary of `to_hf_config` unpacks for the rotations; "" when there are none."""
         tables = [table for table in self.tables if table.theta is None]
         if not tables:
             return ""
@@ -348,7 +348,7 @@ class Arguments:
 
 
 def proven_values(use: Mapping[str, Any]) -> list[Any]:
-    """What a fixed field may be: the values that were proven, or what its absence means."""
+    """Return what a fixed field may be: the values that were proven, or what its absence means."""
     values = list(use.get("allowed") or ())
     if not values or (use.get("nullable") and use.get("default") is None):
         values += [use.get("default")] if use.get("default") not in values else []
@@ -356,12 +356,12 @@ def proven_values(use: Mapping[str, Any]) -> list[Any]:
 
 
 def section_variable(name: str) -> str:
-    """The variable for the object that a dotted field is in."""
+    """Return the variable for the object that a dotted field is in."""
     return f"{attribute_name(name.partition('.')[0])}_fields"
 
 
 def _flat(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The value for most layers of something that may depend on the layer."""
+    """Return the value for most layers of something that may depend on the layer."""
     while node["kind"] == "per_layer":
         node = node["otherwise"]
     return node

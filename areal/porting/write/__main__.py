@@ -1,0 +1,30 @@
+"""`python -m areal.porting.write UNIT < report.json`: the source that a report stands for, as one JSON object.
+
+A report that no source can be written from gives exit code 2 and {"ok": false, "error": "...", "where": "...",
+"fix": "..."}; without `where`, it says something that no analysis says.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from areal.porting.write.names import ReportError
+from areal.porting.write.pieces import family
+
+
+def main() -> int:
+    """Read a report, write its pieces; return the exit code."""
+    report, unit = json.load(sys.stdin), sys.argv[1]
+    try:
+        answer = {"ok": True, "family": family(report, unit)}
+    except ReportError as error:
+        answer = {"ok": False, "error": str(error), "where": error.where, "fix": error.fix}
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration, TypeError) as error:
+        answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0 if answer["ok"] else 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
