@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from areal.algorithm import Objective, get_objective
@@ -134,6 +135,11 @@ class RunConfig(Config):
     eval_rows: int = number(256, at_least=0)
     """Validation rows per evaluation (the first ones)."""
 
+    @property
+    def directory(self) -> Path:
+        """Where the run writes: output_dir, or runs/<experiment_name>/<trial_name> below the current folder."""
+        return Path(self.output_dir) if self.output_dir else Path("runs", self.experiment_name, self.trial_name)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SFTConfig(RunConfig):
@@ -207,6 +213,11 @@ class PPOConfig(RunConfig):
             )
         self._check_servers()
         self._check_ratios()
+
+    @property
+    def engine_section(self) -> Literal["engine", "servers"]:
+        """Section that limits sequences of the engine in use."""
+        return "engine" if self.rollout.engine == "embedded" else "servers"
 
     @property
     def max_seq_len(self) -> int:

@@ -33,7 +33,7 @@ from areal.utils.logging import getLogger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from areal.trainer.evaluation import Evaluation
+    from areal.trainer.ppo import Evaluation
 
 _logger = getLogger(__name__)
 

@@ -11,11 +11,10 @@ from areal.algorithm import metrics as metric_functions
 from areal.algorithm.preference import preference_loss
 from areal.infra.metrics import names
 from areal.trainer import row_loop
-from areal.trainer.engines import build_engine, build_scorer, export_model
+from areal.trainer.assembly import EngineStates, build_engine, build_scorer, export_model
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.reference_scores import ReferenceScores
 from areal.trainer.rows import collate_pairs
-from areal.trainer.states import EngineStates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
     from areal.api import LossOutput, PaddedBatch, PairedBatch, TrainStats
     from areal.dataset.loading import ShuffledRows
+    from areal.trainer.assembly import Scorer
     from areal.trainer.config import DPOConfig
-    from areal.trainer.engines import Scorer
     from areal.trainer.session import RunSession
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from areal.infra.supervisor.addresses import AddressPool
     from areal.infra.supervisor.supervisor import LocalSupervisor
     from areal.trainer.config import PPOConfig
-    from areal.trainer.policy import Policy
+    from areal.trainer.learner import Policy
     from areal.trainer.server_weights import ServedModel
 
 HEALTH_PATH: Final = "/health"

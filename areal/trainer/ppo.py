@@ -13,8 +13,10 @@ With S = 0 nothing is admitted before `advance`, so the same code is synchronous
 from __future__ import annotations
 
 import gc
+import math
 import sys
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,16 +24,12 @@ import torch
 from areal.api import ConfigError, RolloutError, Trajectory, WeightUpdateMeta
 from areal.infra.metrics import names
 from areal.infra.rollout.executor import RolloutExecutor
-from areal.infra.rollout.loop_thread import RolloutStoppedError
+from areal.infra.rollout.loop_thread import RolloutStoppedError, never
 from areal.reward.isolation import AsyncRewardWrapper
-from areal.trainer.assembly import load_rows, steps_in_run, tokenizer_of
-from areal.trainer.engines import build_seeded
-from areal.trainer.evaluation import Evaluation, Evaluator
+from areal.trainer.assembly import build_seeded, load_rows, load_states, steps_in_run, to_save, tokenizer_of
 from areal.trainer.inference import build_inference_engine
-from areal.trainer.learner import PolicyLearner
-from areal.trainer.policy import Policy, build_learner
+from areal.trainer.learner import Policy, PolicyLearner, build_learner
 from areal.trainer.rank_group import RankGroup
-from areal.trainer.states import load_states, to_save
 from areal.utils.logging import getLogger
 from areal.utils.seeding import seed_everything, set_rng_state
 from areal.workflow.creation import create_workflow
@@ -41,10 +39,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from areal.infra.rollout.groups import RolloutBatch
+    from areal.infra.rollout.loop_thread import ShouldStop
     from areal.trainer.config import PPOConfig
     from areal.trainer.session import RunSession, States
 
     RewardTransform = Callable[[int, Sequence[Trajectory]], Sequence[Trajectory]]
+
 
 _logger = getLogger(__name__)
 
@@ -258,3 +258,76 @@ def configure_threads(num_threads: int) -> None:
     # The trainer and the rollout loop share the interpreter. With Python's default of 5 ms, a trainer that returns from
     # a matrix product of 0.5 ms waits ten times as long for its turn while the loop handles finished episodes.
     sys.setswitchinterval(0.001)
+
+
+_logger = getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Result on the held-out rows."""
+
+    step: int
+    reward: float
+    """Mean reward over scored rows; NaN when none could be scored."""
+    length: float
+    """Mean sampled tokens."""
+    rows: int
+    """Rows that were scored."""
+    faults: int
+    """Rows that could not be scored; they are left out of the means."""
+    rewards: tuple[float | None, ...]
+    """Reward of each row in order; None where it could not be scored."""
+
+    def metrics(self) -> dict[str, float]:
+        """Names as they stand in metrics.jsonl."""
+        counts = {"eval/rows": float(self.rows), "eval/faults": float(self.faults)}
+        # Nothing scored is not a score of 0.
+        return counts | {names.EVAL_REWARD: self.reward, "eval/length": self.length} if self.rows else counts
+
+
+class Evaluator:
+    """Greedy by default: one sample per row, with the length limits of training."""
+
+    def __init__(
+        self, *, config: PPOConfig, executor: RolloutExecutor, tokenizer: Any, reward: AsyncRewardWrapper, seed: int
+    ) -> None:
+        self._executor = executor
+        self.rows: list[Any] = []
+        """Held-out rows, in file order; empty without valid_dataset."""
+        if config.valid_dataset is None:
+            return
+        source = load_rows(replace(config.valid_dataset, shuffle=False), tokenizer, kind="rl", seed=seed)
+        self.rows = [source.row(index) for index in range(min(len(source), config.eval_rows))]
+        self._workflow = create_workflow(
+            config.workflow,
+            reward=reward,
+            gconfig=config.eval_gconfig or replace(config.gconfig, greedy=True),
+            tokenizer=tokenizer,
+            options=config.workflow_options,
+        )
+
+    def run(self, step: int, should_stop: ShouldStop = never) -> Evaluation | None:
+        """Evaluate now; None without validation rows. Raises RolloutStoppedError soon after `should_stop` says so."""
+        if not self.rows:
+            return None
+        groups = self._executor.evaluate(self.rows, workflow=self._workflow, should_stop=should_stop)
+        firsts = [group.trajectories[0] if group.trajectories else None for group in groups]
+        scored = [item for item in firsts if item is not None]
+        result = Evaluation(
+            step=step,
+            reward=_mean([item.reward for item in scored]),
+            length=_mean([item.num_sampled for item in scored]),
+            rows=len(scored),
+            faults=len(self.rows) - len(scored),
+            rewards=tuple(None if item is None else item.reward for item in firsts),
+        )
+        _logger.info("evaluation at step %d: reward %.3f over %d rows", step, result.reward, result.rows)
+        if result.faults:
+            fault = next(fault for group in groups if not group.trajectories for fault in group.faults)
+            _logger.warning("%d rows could not be scored; the first: %s: %s", result.faults, fault.kind, fault.message)
+        return result
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

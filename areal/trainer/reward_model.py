@@ -16,10 +16,9 @@ from areal.infra.metrics import names
 from areal.models.reward_model import save_reward_model
 from areal.models.value_head import ValueModel
 from areal.trainer import row_loop
-from areal.trainer.engines import build_engine
+from areal.trainer.assembly import EngineStates, build_engine
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.rows import collate_pairs
-from areal.trainer.states import EngineStates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

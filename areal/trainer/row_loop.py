@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from areal.infra.metrics import names
-from areal.trainer.assembly import load_rows, steps_in_run, tokenizer_of
-from areal.trainer.engines import build_seeded
-from areal.trainer.states import Learner, load_states, to_save
+from areal.trainer.assembly import Learner, build_seeded, load_rows, load_states, steps_in_run, to_save, tokenizer_of
 from areal.utils.seeding import seed_everything, set_rng_state
 
 if TYPE_CHECKING:

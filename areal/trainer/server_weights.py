@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from areal.api import EngineError, ModelError
-from areal.trainer.configuration.memory import read_model_config
+from areal.trainer.configuration.validation import read_model_config
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from areal.engine.config import LoraConfig
     from areal.engine.server.publishing import AdapterBase
     from areal.trainer.config import ModelConfig, PPOConfig
-    from areal.trainer.policy import Policy
+    from areal.trainer.learner import Policy
 
 _logger = getLogger(__name__)
 

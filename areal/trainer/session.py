@@ -7,14 +7,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from areal.api import CheckpointError, ConfigError
-from areal.infra.checkpoint.lock import RunLock
-from areal.infra.checkpoint.signals import StopRequest
+from areal.infra.checkpoint.run_control import RunLock, StopRequest
 from areal.infra.checkpoint.store import CheckpointStore
 from areal.infra.metrics import names
 from areal.infra.metrics.live import LiveView
 from areal.infra.metrics.logger import MetricLogger
 from areal.infra.rollout.loop_thread import RolloutStoppedError
-from areal.trainer.assembly import run_directory
 from areal.trainer.configuration.source import dump_yaml, flatten, to_mapping
 from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger
@@ -217,7 +215,7 @@ def open_session(config: RunConfig) -> Iterator[RunSession]:
 
     Raises BusyError when another process runs there, ConfigError when its checkpoints belong to another configuration.
     """
-    directory = run_directory(config)
+    directory = config.directory
     with contextlib.ExitStack() as stack:
         stack.enter_context(RunLock(directory))
         stop = stack.enter_context(StopRequest())

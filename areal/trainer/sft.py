@@ -9,10 +9,9 @@ from areal.algorithm.aggregations import count
 from areal.algorithm.supervised import sft_loss
 from areal.infra.metrics import names
 from areal.trainer import row_loop
-from areal.trainer.engines import build_engine, export_model
+from areal.trainer.assembly import EngineStates, build_engine, export_model
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.rows import collate_rows
-from areal.trainer.states import EngineStates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _launch(program: list[str], config: LaunchConfig, log_folder: Path) -> LaunchResult:
-    from areal.infra.checkpoint.signals import StopRequest
+    from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.launch.launcher import LocalLauncher
 
     launcher = LocalLauncher(program, config=config, log_folder=log_folder, on_output=_show)

@@ -12,6 +12,7 @@ Your own code needs no entry: an importable path such as "my_package.rewards:exa
 from __future__ import annotations
 
 import textwrap
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from areal.cli.output import Report
@@ -29,18 +30,43 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Read the tables."""
-    from areal.trainer.configuration import registries
+    from areal.trainer.configuration.validation import table
 
     kinds = [arguments.kind] if arguments.kind else list(KINDS)
-    described = {"objectives": registries.objectives, "preferences": registries.preferences}
+    described = {"objectives": _objectives, "preferences": _preferences}
     data: dict[str, Any] = {
-        kind: described[kind]() if kind in described else registries.table(kind.removesuffix("s")) for kind in kinds
+        kind: described[kind]() if kind in described else table(kind.removesuffix("s")) for kind in kinds
     }
     blocks = []
     for kind, entries in data.items():
         lines = [line for name, entry in entries.items() for line in _lines(name, entry, max(map(len, entries)))]
         blocks.append("\n".join([kind, *(lines or ["  (none)"])]))
     return Report(text="\n\n".join(blocks), data=data)
+
+
+def _objectives() -> dict[str, dict[str, Any]]:
+    """Name of each objective preset to its paper, formula, note and defaults."""
+    from areal.algorithm.presets import describe_presets
+
+    return {row["name"]: {key: value for key, value in row.items() if key != "name"} for row in describe_presets()}
+
+
+def _preferences() -> dict[str, dict[str, Any]]:
+    """Losses over pairs by name: formula, paper and defaults."""
+    from areal.algorithm.preference import PREFERENCES
+
+    return {
+        name: {
+            "formula": entry.formula,
+            "paper": entry.source,
+            "defaults": {
+                key: value
+                for key, value in asdict(entry).items()
+                if key not in ("formula", "source", "pair_losses") and value is not None
+            },
+        }
+        for name, entry in PREFERENCES.items()
+    }
 
 
 def _lines(name: str, entry: Any, width: int) -> list[str]:

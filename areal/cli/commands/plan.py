@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Report:
     """Estimate, and refuse what does not fit."""
     from areal.trainer.configuration import source
-    from areal.trainer.configuration.memory import read_model_config
+    from areal.trainer.configuration.validation import read_model_config
 
     if arguments.micro_batches < 1 or arguments.memory <= 0:
         raise UsageError("--micro-batches has to be at least 1 and --memory above 0")

@@ -51,7 +51,6 @@ def run(arguments: argparse.Namespace) -> Report:
     from areal.api import UsageError
     from areal.infra.supervisor.process import free_port
     from areal.infra.supervisor.standalone import check_port
-    from areal.trainer.assembly import run_directory
     from areal.trainer.config import PPOConfig
     from areal.trainer.configuration import source
 
@@ -64,19 +63,21 @@ def run(arguments: argparse.Namespace) -> Report:
     if arguments.port:
         check_port(arguments.host, arguments.port)
     port = arguments.port or free_port(arguments.host)
-    folder = (arguments.folder or run_directory(config) / "serve" / str(port)).absolute()
+    folder = (arguments.folder or config.directory / "serve" / str(port)).absolute()
     if arguments.dry_run:
         return _describe(config, arguments, port, folder)
     return _serve(config, arguments, port, folder)
 
 
 def _command(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: Path) -> ServerCommand:
-    from areal.trainer.assembly import tokenizer_of
+    from areal.dataset.tokenizers import load_tokenizer
     from areal.trainer.server_command import commands_of
     from areal.trainer.server_weights import served_model
 
     model = served_model(config.model, dtype=config.servers.dtype, max_seq_len=config.servers.max_seq_len)
-    tokenizer = tokenizer_of(config.model) if config.vllm.api == "completions" else None
+    tokenizer = (
+        load_tokenizer(config.model.tokenizer_path or config.model.path) if config.vllm.api == "completions" else None
+    )
     command = commands_of(config, model, tokenizer=tokenizer, folder=folder, host=arguments.host)
     return command(arguments.index, port)
 
@@ -103,7 +104,7 @@ def _describe(config: PPOConfig, arguments: argparse.Namespace, port: int, folde
 
 def _serve(config: PPOConfig, arguments: argparse.Namespace, port: int, folder: Path) -> Report:
     from areal.engine.server.client import is_healthy
-    from areal.infra.checkpoint.signals import StopRequest
+    from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.supervisor.standalone import serve
 
     def announce(standing: Standing) -> None:

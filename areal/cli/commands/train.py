@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Load, check, then train or report."""
-    from areal.trainer.configuration import report, source
+    from areal.trainer.configuration import source, validation
     from areal.trainer.run import check_processes, world_size
 
     # `reward=my_module:my_reward` finds my_module.py in the current folder; last, so that it shadows nothing.
@@ -51,22 +51,21 @@ def run(arguments: argparse.Namespace) -> Report:
     if arguments.resume is not None:
         overrides.append(f"checkpoint.resume={str(arguments.resume).lower()}")
     resolved = source.load_config(arguments.config, overrides)
-    report.validate_run(resolved.config, resolved.provenance)
+    validation.validate_run(resolved.config, resolved.provenance)
     if (num_processes := world_size()) is not None:
         check_processes(resolved.config, num_processes)
     if arguments.dry_run:
-        from areal.trainer.configuration.render import render_report
+        from areal.trainer.configuration.report import build_report, render_report
 
-        facts = report.build_report(resolved)
+        facts = build_report(resolved)
         return Report(text=render_report(facts), data=facts)
-    from areal.trainer.assembly import run_directory
     from areal.trainer.run import run as run_training
 
     summary = dict(run_training(resolved.config))
     code = int(summary.get("exit_code", 0))
     if "rank" in summary:
         return Report(text="", exit_code=code, silent=True)
-    run_dir = run_directory(resolved.config)
+    run_dir = resolved.config.directory
     # The code is not 0 when a signal ended the run early: its state was saved and the same command continues it.
     return Report(
         text=format_summary(summary),

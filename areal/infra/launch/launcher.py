@@ -25,7 +25,7 @@ from areal.utils.logging import getLogger
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from areal.infra.checkpoint.signals import StopRequest
+    from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.launch.config import LaunchConfig
 
 _logger = getLogger(__name__)

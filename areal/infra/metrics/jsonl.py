@@ -1,6 +1,11 @@
-"""Append-only JSON-lines files that survive being killed: whole lines or nothing; a torn tail is dropped on reopening.
+"""Write and read JSON lines: files that survive being killed, and the form of numbers and sampled rollouts in them.
 
-Every line is one object with an integer "step". Numbers JSON cannot say are written as "nan", "inf" and "-inf".
+Files are append-only: whole lines or nothing; a torn tail is dropped on reopening. Every line is one object with an
+integer "step". Numbers JSON cannot say are written as "nan", "inf" and "-inf".
+
+The record of a rollout has prompt, answers, rewards and the policy version of each token. Versions are run-length
+encoded and log-probabilities rounded. Training reads none of this. A report carries all rollouts when they are few, an
+even selection of them otherwise.
 """
 
 from __future__ import annotations
@@ -8,14 +13,20 @@ from __future__ import annotations
 import json
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
 
+from areal.api import DataError
 from areal.utils.atomic import atomic_write
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from areal.api import PromptGroup, Trajectory
+
 
 logger = getLogger(__name__)
 
@@ -130,3 +141,210 @@ def _drop_torn_tail(path: Path) -> None:
         if end < size:
             logger.warning("%s: removed %d bytes of a line that was never finished", path, size - end)
             file.truncate(end)
+
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One trajectory as it was written."""
+
+    index: int
+    reward: float
+    components: Mapping[str, float]
+    stop: str
+    text: Mapping[str, str]
+    num_prompt_tokens: int
+    """Tokens before the first sampled one."""
+    tokens: tuple[int, ...]
+    """Token ids from the first sampled one to the end; empty when they were not kept."""
+    versions: tuple[int, ...]
+    """Policy version of each of these tokens; -1 on tokens the policy did not sample."""
+    logprobs: tuple[float, ...]
+    """Log-probability of each of these tokens at sampling time; 0.0 where it was not sampled."""
+    pieces: tuple[str, ...]
+    """Text of each of these tokens; empty when the writer had no decoder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """All samples of one prompt as they were written."""
+
+    step: int
+    ordinal: int
+    admitted_version: int
+    samples: tuple[Sample, ...]
+    faults: tuple[Mapping[str, Any], ...]
+    """{"kind": "reward_timeout", "message": "...", "attempt": 0}"""
+
+
+def encode_group(
+    step: int, group: PromptGroup, *, decode: Callable[[Sequence[int]], str] | None = None
+) -> dict[str, Any]:
+    """Plain record of a group. decode: token ids to text, for the text of single tokens."""
+    return {
+        "step": step,
+        "group": group.ordinal,
+        "admitted_version": group.admitted_version,
+        "samples": [_encode_trajectory(trajectory, decode) for trajectory in group.trajectories],
+        "faults": [
+            {"kind": fault.kind.value, "message": fault.message, "attempt": fault.attempt} for fault in group.faults
+        ],
+    }
+
+
+def read_rollouts(path: Path) -> Iterator[Group]:
+    """Return groups in the order they were written; torn lines are skipped."""
+    return map(decode_group, read_lines(path))
+
+
+def decode_group(record: Mapping[str, Any]) -> Group:
+    """Inverse of `encode_group`. Raises DataError for a record that something else wrote."""
+    try:
+        return Group(
+            step=record["step"],
+            ordinal=record["group"],
+            admitted_version=record["admitted_version"],
+            samples=tuple(_decode_sample(sample) for sample in record["samples"]),
+            faults=tuple(record["faults"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"rollouts of step {record['step']}: not a record of this version ({error!r})") from error
+
+
+def run_lengths(values: Sequence[int]) -> list[list[int]]:
+    """`[4, 4, 4, 5]` to `[[4, 3], [5, 1]]`."""
+    return [[value, sum(1 for _ in run)] for value, run in groupby(values)]
+
+
+def expand(runs: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Inverse of `run_lengths`."""
+    return tuple(value for value, count in runs for _ in range(count))
+
+
+def token_pieces(tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> list[str]:
+    """Text of each token such that joining them gives the text of all; a character cut over tokens goes to the last.
+
+    Decoding single tokens would lose leading spaces and split characters, decoding every prefix would be quadratic: the
+    window reaches back to the last token after which the text was whole.
+    """
+    pieces: list[str] = []
+    start = read = 0
+    for end in range(1, len(tokens) + 1):
+        before = decode(list(tokens[start:read]))
+        now = decode(list(tokens[start:end]))
+        if now.endswith(REPLACEMENT) and end < len(tokens):
+            pieces.append("")
+            continue
+        pieces.append(now[len(before) :])
+        start, read = read, end
+    return pieces
+
+
+def _encode_trajectory(trajectory: Trajectory, decode: Callable[[Sequence[int]], str] | None) -> dict[str, Any]:
+    mask = trajectory.loss_mask
+    first = mask.index(1) if 1 in mask else len(mask)
+    tokens = trajectory.tokens[first:]
+    record: dict[str, Any] = {
+        "index": trajectory.sample_index,
+        "reward": trajectory.reward,
+        "components": {name: encode_number(value) for name, value in trajectory.reward_components.items()},
+        "stop": trajectory.stop_reason.value,
+        "text": dict(trajectory.text),
+        "num_prompt_tokens": first,
+        "tokens": tokens,
+        "versions": run_lengths(trajectory.versions[first:]),
+        "logprobs": [round(value, 4) for value in trajectory.logprobs[first:]],
+    }
+    if decode is not None:
+        record["pieces"] = token_pieces(tokens, decode)
+    return record
+
+
+def _decode_sample(record: Mapping[str, Any]) -> Sample:
+    return Sample(
+        index=record["index"],
+        reward=record["reward"],
+        components={
+            key: number for key, value in record["components"].items() if (number := decode_number(value)) is not None
+        },
+        stop=record["stop"],
+        text=record["text"],
+        num_prompt_tokens=record["num_prompt_tokens"],
+        tokens=tuple(record["tokens"]),
+        versions=expand(record["versions"]),
+        logprobs=tuple(record["logprobs"]),
+        pieces=tuple(record.get("pieces", ())),
+    )
+
+
+MAX_GROUPS: Final = 400
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""Size of the chosen lines on disk: a page of this size still opens at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollouts:
+    """What the page shows."""
+
+    groups: list[dict[str, Any]]
+    note: str
+    """How the selection was made, for the reader."""
+
+
+def load_rollouts(path: Path) -> Rollouts:
+    """Read an even selection of the groups of a rollouts file; a file that does not exist has none."""
+    if not path.is_file():
+        return Rollouts(groups=[], note="No rollouts were kept (metrics.rollouts_per_step).")
+    with path.open("rb") as lines:
+        sizes = [len(line) for line in lines]
+    stride = max(1, math.ceil(len(sizes) / MAX_GROUPS), math.ceil(sum(sizes) / MAX_BYTES))
+    groups = []
+    with path.open("rb") as lines:
+        for index, line in enumerate(lines):
+            # The last group is where a reader looks first: count from the end.
+            record = parse_line(line) if (len(sizes) - 1 - index) % stride == 0 else None
+            if record is not None:
+                groups.append(_shape(decode_group(record)))
+    if not groups:
+        note = "No rollouts were kept (metrics.rollouts_per_step)."
+    elif stride == 1:
+        note = f"All {len(groups)} prompts that were kept."
+    else:
+        note = f"{len(groups)} of {len(sizes)} prompts that were kept, evenly chosen; rollouts.jsonl has all."
+    return Rollouts(groups=groups, note=note)
+
+
+def strict(value: Any) -> Any:
+    """Replace numbers JSON does not have by null."""
+    if isinstance(value, dict):
+        return {str(key): strict(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _shape(group: Group) -> dict[str, Any]:
+    return {
+        "step": group.step,
+        "ordinal": group.ordinal,
+        "admitted": group.admitted_version,
+        "samples": [_shape_sample(sample) for sample in group.samples],
+        "faults": [dict(fault) for fault in group.faults],
+    }
+
+
+def _shape_sample(sample: Sample) -> dict[str, Any]:
+    return {
+        "index": sample.index,
+        "reward": sample.reward,
+        "components": dict(sample.components),
+        "stop": sample.stop,
+        "text": dict(sample.text),
+        "promptTokens": sample.num_prompt_tokens,
+        "tokens": sample.tokens,
+        "versions": run_lengths(sample.versions),
+        "logprobs": sample.logprobs,
+        "pieces": sample.pieces,
+    }

@@ -14,8 +14,7 @@ import importlib
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from areal.infra.metrics.jsonl import JsonLines, decode_number, encode_number, read_lines
-from areal.infra.metrics.rollouts import encode_group
+from areal.infra.metrics.jsonl import JsonLines, decode_number, encode_group, encode_number, read_lines
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:

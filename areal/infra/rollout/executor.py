@@ -7,8 +7,8 @@
             ...train, publish the weights as version + 1...
             rollout.advance(version + 1)
 
-The trainer's thread calls the public methods; everything that touches episodes runs on the loop. `admission` decides
-which prompts may run and be trained, `ledger` knows where each of them is; this file connects them.
+The trainer's thread calls the public methods; everything that touches episodes runs on the loop. `ledger` decides
+which prompts may run and be trained and knows where each of them is.
 
 Reproducibility: row, seed and order of a prompt depend on its ordinal alone, and all episodes of a wave are created in
 order of (ordinal, sample) in one iteration of the loop. With max_head_offpolicyness 0 a run is therefore an ordinary
@@ -24,10 +24,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from areal.api import CheckpointError, DataError, Fault, FaultKind, PromptGroup, RolloutError, UsageError
-from areal.infra.rollout.admission import AdmissionPolicy
 from areal.infra.rollout.episode import EpisodeJob, EpisodeOutcome, EpisodeRunner
 from areal.infra.rollout.groups import STALE, FailureTally, GroupRun, RolloutBatch, evaluate_rows
-from areal.infra.rollout.ledger import PromptLedger, PromptState
+from areal.infra.rollout.ledger import AdmissionPolicy, PromptLedger, PromptState
 from areal.infra.rollout.loop_thread import POLL_INTERVAL_SECONDS, LoopThread, RolloutStoppedError, StallWatchdog, never
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Run the rollouts' event loop in a daemon thread: tasks end with it, errors reach the caller, stalls are reported.
 
-A thread that waits for rollouts polls for a stop request. A signal only sets a flag (`areal.infra.checkpoint.signals`),
-and a thread that waited for a straggler would see that flag when the straggler is done: too late for a machine that is
-taken away seconds after SIGTERM.
+A thread that waits for rollouts polls for a stop request. A signal only sets a flag (see
+`areal.infra.checkpoint.run_control`), and a thread that waited for a straggler would see that flag when the straggler
+is done: too late for a machine that is taken away seconds after SIGTERM.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from areal.infra.checkpoint.signals import StopRequest
+    from areal.infra.checkpoint.run_control import StopRequest
     from areal.infra.supervisor.config import SupervisorConfig
     from areal.infra.supervisor.supervisor import ServerCommand
 

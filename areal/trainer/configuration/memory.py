@@ -8,19 +8,16 @@ rule of thumb (activations). Sizes are bytes; parameter counts follow from the f
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from areal.api import ConfigError
 from areal.trainer.config import PPOConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from areal.engine.config import LoraConfig, TrainEngineConfig
-    from areal.trainer.config import ModelConfig, RowsConfig
+    from areal.trainer.config import RowsConfig
 
 DTYPE_BYTES: Final = {"bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -55,24 +52,6 @@ class MemoryItem:
     num_bytes: int
     formula: str
     """How the size came about, in words."""
-
-
-def read_model_config(model: ModelConfig) -> dict[str, Any]:
-    """Return the content of config.json: from `model.path`, else `model.init`. Raises ConfigError when neither yields
-    one.
-    """
-    if not model.path:
-        return dict(model.init)
-    file = Path(model.path) / "config.json"
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"model.path: cannot read {file}: {error}; expected a Hugging Face checkpoint folder"
-        ) from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"model.path: {file} holds {type(content).__name__}, expected an object with model_type")
-    return content
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape | str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from areal.api import Config, ConfigError, UsageError
 from areal.trainer.configuration import schema as schema_of
@@ -15,7 +15,10 @@ from areal.utils.suggest import nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from areal.trainer.configuration.document import KeyPath
+
+KeyPath = tuple[str, ...]
+DEFAULT: Final = "default"
+"""Origin of a value that was not written anywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

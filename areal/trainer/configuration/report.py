@@ -1,44 +1,29 @@
-"""Check whether a configuration can run, and report its sizes and memory, from the configuration and local files alone.
+"""Report what a run would do: its configuration with origins, sizes, memory and notes (`areal train --dry-run`).
 
-`validate_run` refuses what would only fail after everything is loaded; `build_report` is `areal train --dry-run`.
-Neither imports torch. One unit throughout: *prompts*; a prompt has `group_size` samples.
+From the configuration and local files alone; no torch. One unit throughout: *prompts*; a prompt has `group_size`
+samples.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import math
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal.algorithm.blocks import block_name
-from areal.api import ConfigError
-from areal.dataset.tokenizers import is_buildable
 from areal.models.parallel.dims import REST
-from areal.trainer.assembly import run_directory
-from areal.trainer.config import DPOConfig, ModelConfig, PPOConfig, RowsConfig
-from areal.trainer.configuration import registries, source
-from areal.trainer.configuration.memory import estimate, model_shape, read_model_config
-from areal.trainer.configuration.problems import Problem, raise_all
+from areal.trainer.config import DPOConfig, PPOConfig, RowsConfig
+from areal.trainer.configuration import source
+from areal.trainer.configuration.memory import estimate, model_shape
+from areal.trainer.configuration.problems import DEFAULT
+from areal.trainer.configuration.source import flatten
+from areal.trainer.configuration.validation import read_model_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from areal.api import GenerationConfig
     from areal.dataset.config import DatasetConfig
     from areal.trainer.configuration.source import Resolved
-
-
-def validate_run(config: PPOConfig | RowsConfig, provenance: Mapping[str, str] | None = None) -> None:
-    """Check everything about a run that needs neither data nor torch. Raises ConfigError with all problems."""
-    found = list(_common_problems(config))
-    if isinstance(config, PPOConfig):
-        found += _rl_problems(config)
-    if isinstance(config, DPOConfig):
-        found += _reference_problems(config)
-    if found:
-        raise_all([Problem(key=key, where=_where(key, provenance), message=message) for key, message in found])
 
 
 def build_report(resolved: Resolved) -> dict[str, Any]:
@@ -55,7 +40,7 @@ def build_report(resolved: Resolved) -> dict[str, Any]:
         memory = {"parameters": shape.num_parameters, "unknown_because": None, "items": items, "total_bytes": total}
     return {
         "kind": config.kind,
-        "run_dir": str(run_directory(config)),
+        "run_dir": str(config.directory),
         "config": source.to_mapping(config),
         "provenance": dict(resolved.provenance),
         "derived": derive(config),
@@ -129,161 +114,6 @@ def count_rows(dataset: DatasetConfig) -> int | None:
         return sum(bool(line.strip()) for line in lines)
 
 
-def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]]:
-    yield from _model_problems(config)
-    datasets = {"train_dataset": config.train_dataset, "valid_dataset": config.valid_dataset}
-    for key, dataset in datasets.items():
-        if dataset is None:
-            continue
-        if not dataset.name:
-            known = ", ".join(registries.table("dataset")) or "(none)"
-            yield f"{key}.name", f"required; known datasets are {known}, or give an importable loader"
-        elif problem := _dataset_problem(dataset.name, config.dataset_kind):
-            yield f"{key}.name", problem
-        if dataset.max_length is not None and dataset.max_length < 1:
-            yield f"{key}.max_length", f"expected null or at least 1, got {dataset.max_length}"
-    for key, low in (("total_train_epochs", 1), ("total_train_steps", 1), ("eval_every_steps", 0), ("eval_rows", 1)):
-        value = getattr(config, key)
-        if value is not None and value < low:
-            yield key, f"expected at least {low}, got {value}"
-
-
-def _dataset_problem(name: str, kind: str) -> str | None:
-    if f"{name}_{kind}" in registries.table("dataset"):
-        return None  # the loader adds the suffix itself
-    return registries.check_name("dataset", name) or _wrong_rows(name, kind)
-
-
-def _wrong_rows(name: str, kind: str) -> str | None:
-    """Registry names end in what their rows are for; rows of another kind would only be refused after loading them."""
-    known = registries.table("dataset")
-    if name not in known or name.endswith(f"_{kind}"):
-        return None
-    sibling = f"{name.rpartition('_')[0]}_{kind}"
-    hint = f"use {sibling!r}" if sibling in known else f"use one of {', '.join(n for n in known if n.endswith(kind))}"
-    return f"{name!r} has rows for another kind of training than {kind!r}; {hint}"
-
-
-def _model_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]]:
-    model = config.model
-    if not model.path and not model.init:
-        yield "model.path", "required: a Hugging Face checkpoint folder (or describe a new model in model.init)"
-        return
-    if not model.path and not model.tokenizer_path:
-        yield "model.tokenizer_path", "required with model.init: a new model has no tokenizer of its own"
-    if model.path and not Path(model.path).is_dir():
-        yield "model.path", f"no such folder {model.path!r}; download the checkpoint first and give its folder"
-        return
-    if model.tokenizer_path and not is_buildable(model.tokenizer_path) and not Path(model.tokenizer_path).is_dir():
-        yield "model.tokenizer_path", f"no such folder {model.tokenizer_path!r}"
-    try:
-        content = read_model_config(model)
-    except ConfigError as error:
-        yield "model.path", str(error).removeprefix("model.path: ")
-        return
-    known = registries.table("model")
-    if model.implementation == "native" and content.get("model_type") not in known:
-        where = "model.path" if model.path else "model.init.model_type"
-        supported = f"supported are {', '.join(known) or '(none)'}"
-        other = ", and all others with model.implementation=transformers"
-        if isinstance(config, PPOConfig) and config.rollout.engine == "embedded":
-            other += " and rollout.engine=vllm or sglang (`areal-new model` makes one that the embedded engine knows)"
-        yield where, f"model_type is {content.get('model_type')!r}; {supported}{other}"
-
-
-def _reference_problems(config: DPOConfig) -> Iterator[tuple[str, str]]:
-    if not config.reference_path:
-        return
-    try:
-        theirs = read_model_config(ModelConfig(path=config.reference_path)).get("vocab_size")
-        ours = read_model_config(config.model).get("vocab_size")
-    except ConfigError as error:
-        yield "reference_path", str(error).removeprefix("model.path: ")
-        return
-    if theirs != ours:
-        yield (
-            "reference_path",
-            f"its vocabulary has {theirs} tokens, that of the trained model {ours}; use one of its own",
-        )
-
-
-def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
-    if not config.reward:
-        known = ", ".join(registries.table("reward")) or "(none)"
-        yield (
-            "reward",
-            f'required; known rewards are {known}, or give an importable path such as "package.module:function"',
-        )
-    elif problem := registries.check_name("reward", config.reward):
-        yield "reward", problem
-    if problem := registries.check_name("workflow", config.workflow):
-        yield "workflow", problem
-    if config.model.implementation != "native" and config.rollout.engine == "embedded":
-        yield (
-            "model.implementation",
-            "the embedded engine computes with key/value caches that only families of ours have; use native "
-            "(`areal-new model` makes one), or rollout.engine=vllm or sglang",
-        )
-    yield from _length_problems("gconfig", config.gconfig, "train_dataset", config.train_dataset, config)
-    if config.valid_dataset is not None:
-        sampling, key = config.gconfig, "gconfig"
-        if config.eval_gconfig is not None:
-            sampling, key = config.eval_gconfig, "eval_gconfig"
-        if key == "eval_gconfig" or config.valid_dataset.max_length is not None:
-            yield from _length_problems(key, sampling, "valid_dataset", config.valid_dataset, config)
-    yield from _objective_problems(config)
-    yield from _server_problems(config)
-
-
-def _server_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
-    """Yield what servers need on this machine before the first one can be started."""
-    name = config.rollout.engine
-    if name == "embedded":
-        return
-    if importlib.util.find_spec("aiohttp") is None:
-        yield "rollout.engine", f"{name} needs the client's packages: pip install 'areal[servers]'"
-    if config.servers.addresses:
-        return  # whoever starts the servers needs the program, here or elsewhere
-    python = {"vllm": config.vllm.python, "sglang": config.sglang.python}[name]
-    if shutil.which(python) is None:
-        yield (
-            f"{name}.python",
-            f"no interpreter at {python!r}; run `bash scripts/setup_{name}.sh`, or give the python of an environment "
-            f"that has {name}",
-        )
-
-
-def _length_problems(
-    key: str, sampling: GenerationConfig, dataset_key: str, dataset: DatasetConfig, config: PPOConfig
-) -> Iterator[tuple[str, str]]:
-    limit, limit_key, new = config.max_seq_len, f"{_engine_section(config)}.max_seq_len", sampling.max_new_tokens
-    if new >= limit:
-        yield (
-            f"{key}.max_new_tokens",
-            f"{new} leaves no room for a prompt in {limit_key} {limit}; lower it or raise {limit_key}",
-        )
-    elif dataset.max_length is not None and dataset.max_length + new > limit:
-        yield (
-            limit_key,
-            f"{limit} is less than {dataset_key}.max_length {dataset.max_length} + {key}.max_new_tokens {new} = "
-            f"{dataset.max_length + new}; raise it to that, or lower one of the two",
-        )
-
-
-def _engine_section(config: PPOConfig) -> str:
-    """Return the section that limits sequences of the engine in use."""
-    return "engine" if config.rollout.engine == "embedded" else "servers"
-
-
-def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
-    objective = config.objective.build()
-    advantage = f"advantage {block_name(objective.advantage)!r} of objective {config.objective.preset!r}"
-    if objective.needs_critic and config.critic is None:
-        yield "critic", f"required: {advantage} needs values; write `critic: {{}}`"
-    elif not objective.needs_critic and config.critic is not None:
-        yield "critic", f"{advantage} uses no values; remove the section"
-
-
 def _notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
     if config.valid_dataset is None:
         yield "valid_dataset is not set: the run will report no evaluation"
@@ -309,7 +139,7 @@ def _notes(config: PPOConfig | RowsConfig) -> Iterator[str]:
     maximum = read_model_config(config.model).get("max_position_embeddings")
     if isinstance(maximum, int) and maximum < config.max_seq_len:
         yield (
-            f"{_engine_section(config)}.max_seq_len {config.max_seq_len} is cut to the model's max_position_embeddings "
+            f"{config.engine_section}.max_seq_len {config.max_seq_len} is cut to the model's max_position_embeddings "
             f"{maximum}"
         )
 
@@ -337,8 +167,69 @@ def _preference_notes(config: DPOConfig) -> Iterator[str]:
         yield f"the reference ({whose}) scores every pair of the run once, before the first step; then it is let go"
 
 
-def _where(key: str, provenance: Mapping[str, str] | None) -> str:
-    """Where a key, or else the first key of that section, was written; empty for defaults."""
-    known = provenance or {}
-    places = [known.get(key, ""), *(origin for name, origin in known.items() if name.startswith(f"{key}."))]
-    return next((place for place in places if place and place != source.DEFAULT), "")
+_LABELS: dict[str, str] = {
+    "prompts_per_step": "prompts per step",
+    "samples_per_prompt": "samples per prompt",
+    "samples_per_step": "samples per step",
+    "minibatches_per_step": "minibatches per step",
+    "prompts_per_minibatch": "prompts per minibatch",
+    "max_live_prompts": "prompts in flight, at most",
+    "max_live_samples": "samples in flight, at most",
+    "max_generated_tokens_per_step": "generated tokens per step, at most",
+    "rows_per_step": "rows per step",
+    "pairs_per_step": "pairs per step",
+    "sequences_per_step": "sequences per step",
+    "processes": "processes that train",
+    "optimizer_steps_per_step": "optimizer steps per step",
+    "train_rows": "training rows",
+    "steps_per_epoch": "steps per epoch",
+    "optimizer_steps_per_epoch": "optimizer steps per epoch",
+    "total_steps": "steps in total",
+    "total_optimizer_steps": "optimizer steps in total",
+}
+
+
+def render_report(report: Mapping[str, Any]) -> str:
+    """Return resolved values with their origin, derived sizes, the memory estimate and notes."""
+    lines = [f"{report['kind']} run in {report['run_dir']}", "", "Configuration (value, then where it comes from)"]
+    lines += _configuration(report["config"], report["provenance"])
+    lines += ["", "Derived sizes"]
+    width = max(len(label) for label in _LABELS.values())
+    for key, value in report["derived"].items():
+        unknown = "as many as are started" if key == "processes" else "known when the rows are loaded"
+        shown = unknown if value is None else f"{value:,}"
+        lines.append(f"  {_LABELS[key]:<{width}}  {shown}")
+    lines += ["", *_memory(report["memory"])]
+    if report["notes"]:
+        lines += ["", "Notes", *(f"  - {note}" for note in report["notes"])]
+    return "\n".join(lines)
+
+
+def format_bytes(count: int) -> str:
+    """`3.2 GiB`; binary units, one decimal."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _configuration(config: Mapping[str, Any], provenance: Mapping[str, str]) -> Iterator[str]:
+    values = {key: json.dumps(value, ensure_ascii=False) for key, value in flatten(config).items()}
+    key_width = max(len(key) for key in values)
+    value_width = min(48, max(len(value) for value in values.values()))
+    for key, value in values.items():
+        origin = provenance[key]
+        yield f"{' ' if origin == DEFAULT else '*'} {key:<{key_width}}  {value:<{value_width}}  {origin}"
+
+
+def _memory(memory: Mapping[str, Any]) -> Iterator[str]:
+    if memory["total_bytes"] is None:
+        yield f"Memory: not estimated, {memory['unknown_because']}"
+        return
+    yield f"Memory estimate for {memory['parameters']:,} parameters (peak; libraries and fragmentation come on top)"
+    items = [*memory["items"], {"name": "total", "bytes": memory["total_bytes"], "formula": ""}]
+    width = max(len(item["name"]) for item in items)
+    for item in items:
+        yield f"  {item['name']:<{width}}  {format_bytes(item['bytes']):>10}  {item['formula']}".rstrip()

@@ -20,11 +20,10 @@ from areal.infra.metrics.logger import read_metrics
 from areal.models import from_config, from_pretrained
 from areal.models.parallel import ParallelDims
 from areal.models.reward_model import load_reward_model
-from areal.trainer.assembly import tokenizer_of
+from areal.trainer.assembly import save_states, tokenizer_of
 from areal.trainer.rank_group import RankGroup
 from areal.trainer.run import lead, run_on_rank_zero
 from areal.trainer.sft import SFTLearner
-from areal.trainer.states import save_states
 
 NUMBERS = {"num_threads": 1, "actor__dtype": "float64", "actor__adam_eps": 1e-3, "actor__device": "cpu"}
 SHARDED = ArchonConfig(parallel=ParallelDims(dp_shard=2))

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from areal.api import ConfigError
 from areal.infra.metrics.logger import read_metrics
 from areal.trainer.configuration.memory import estimate, model_shape
-from areal.trainer.configuration.report import validate_run
 from areal.trainer.configuration.source import load_config
+from areal.trainer.configuration.validation import validate_run
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 17, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
 LORA = {"actor__lora": {"rank": 8, "alpha": 16}}

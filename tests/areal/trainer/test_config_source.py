@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from areal.api import ConfigError
 from areal.trainer.config import PPOConfig, SFTConfig
-from areal.trainer.configuration import document
+from areal.trainer.configuration import source
 from areal.trainer.configuration.source import config_from_mapping, dump_yaml, flatten, load_config, to_mapping
 
 if TYPE_CHECKING:
@@ -229,11 +229,11 @@ _scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False
     )
 )
 def test_dumped_yaml_reads_back_as_the_same_values(value):
-    assert document.parse_value(document.dump(value), where="test") == value
+    assert source.parse_value(source.dump(value), where="test") == value
 
 
 def test_infinite_values_are_read_as_such_by_the_yaml_layer():
-    assert document.parse_value("-.inf", where="test") == -math.inf
+    assert source.parse_value("-.inf", where="test") == -math.inf
 
 
 def test_an_override_without_a_value_is_the_empty_text():

@@ -16,8 +16,9 @@ from areal.engine.train.engine import TrainingEngine
 from areal.infra.metrics.logger import read_metrics
 from areal.models import from_pretrained
 from areal.trainer.assembly import load_model, load_rows, tokenizer_of
-from areal.trainer.configuration.report import build_report, validate_run
+from areal.trainer.configuration.report import build_report
 from areal.trainer.configuration.source import load_config
+from areal.trainer.configuration.validation import validate_run
 from areal.trainer.rows import collate_pairs
 
 KINDS = ("dpo", "reward_model")

@@ -18,8 +18,8 @@ from areal.engine.train.engine import TrainingEngine
 from areal.infra.metrics.logger import read_metrics
 from areal.infra.rollout.episode import EpisodeJob, EpisodeRunner
 from areal.trainer.assembly import load_model, load_rows, tokenizer_of
-from areal.trainer.evaluation import Evaluation
 from areal.trainer.learner import PolicyLearner
+from areal.trainer.ppo import Evaluation
 from areal.workflow.creation import create_workflow
 
 

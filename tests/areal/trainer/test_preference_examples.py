@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from areal.infra.metrics.logger import read_metrics
-from areal.trainer.configuration.report import validate_run
 from areal.trainer.configuration.source import load_config
+from areal.trainer.configuration.validation import validate_run
 from areal.trainer.run import run
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "preference"

@@ -19,8 +19,7 @@ import torch
 from areal.api import LossOutput, PaddedBatch
 from areal.engine.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
-from areal.infra.checkpoint.state_io import save_state
-from areal.infra.checkpoint.store import CheckpointStore
+from areal.infra.checkpoint.store import CheckpointStore, save_state
 from areal.models import from_config
 from areal.utils.seeding import rng_state, seed_everything, set_rng_state
 

@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from areal.api import BusyError, CheckpointError
-from areal.infra.checkpoint.lock import RunLock
+from areal.infra.checkpoint.run_control import RunLock
 
 _HOLD = (
-    "import sys, time; from pathlib import Path; from areal.infra.checkpoint.lock import RunLock\n"
+    "import sys, time; from pathlib import Path; from areal.infra.checkpoint.run_control import RunLock\n"
     "with RunLock(Path(sys.argv[1])):\n"
     "    print('held', flush=True); time.sleep(60)\n"
 )
@@ -68,7 +68,7 @@ def test_a_released_lock_is_free_and_silent(tmp_path, caplog):
 
 def test_a_forked_worker_that_outlives_the_run_does_not_keep_its_lock(tmp_path):
     script = (
-        "import os, sys, time; from pathlib import Path; from areal.infra.checkpoint.lock import RunLock\n"
+        "import os, sys, time; from pathlib import Path; from areal.infra.checkpoint.run_control import RunLock\n"
         "lock = RunLock(Path(sys.argv[1])).acquire()\n"
         "child = os.fork()\n"
         "if child == 0:\n"

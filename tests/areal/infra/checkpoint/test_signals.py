@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from areal.infra.checkpoint.signals import StopRequest
+from areal.infra.checkpoint.run_control import StopRequest
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -53,7 +53,7 @@ def test_code_may_ask_too_and_another_thread_may_watch(caplog):
 
 def test_a_process_finishes_its_step_after_sigterm():
     script = (
-        "import time; from areal.infra.checkpoint.signals import StopRequest\n"
+        "import time; from areal.infra.checkpoint.run_control import StopRequest\n"
         "with StopRequest() as stop:\n"
         "    print('ready', flush=True)\n"
         "    while not stop.requested:\n"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal.api import CheckpointError
-from areal.infra.checkpoint.state_io import load_state, save_state, state_bytes
+from areal.infra.checkpoint.store import load_state, save_state, state_bytes
 from areal.utils.seeding import rng_state, seed_everything, set_rng_state
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()

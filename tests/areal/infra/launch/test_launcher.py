@@ -18,7 +18,7 @@ import torch
 from areal.api import ConfigError
 from areal.engine.config import TrainEngineConfig
 from areal.engine.train.engine import TrainingEngine
-from areal.infra.checkpoint.signals import StopRequest
+from areal.infra.checkpoint.run_control import StopRequest
 from areal.infra.launch.config import LaunchConfig
 from areal.infra.launch.launcher import LocalLauncher
 

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from areal.api import ConfigError, Fault, FaultKind, PromptGroup, StopReason, Trajectory
 from areal.infra.metrics.config import MetricsConfig
-from areal.infra.metrics.jsonl import JsonLines
+from areal.infra.metrics.jsonl import JsonLines, expand, read_rollouts, run_lengths, token_pieces
 from areal.infra.metrics.logger import GuardedSink, MetricLogger, read_metrics, series
-from areal.infra.metrics.rollouts import expand, read_rollouts, run_lengths, token_pieces
 
 ROOT = Path(__file__).resolve().parents[4]
 

@@ -16,11 +16,21 @@ import pytest
 
 from areal.api import Fault, FaultKind, PromptGroup, StopReason, Trajectory, UsageError
 from areal.infra.metrics import names
-from areal.infra.metrics.charts import HEIGHT, WIDTH, format_number, line_chart, stacked_chart, thin, ticks
 from areal.infra.metrics.config import MetricsConfig
+from areal.infra.metrics.jsonl import MAX_GROUPS, load_rollouts
 from areal.infra.metrics.logger import MetricLogger
-from areal.infra.metrics.report import embed_json, format_duration, write_report
-from areal.infra.metrics.rollouts import MAX_GROUPS, load_rollouts
+from areal.infra.metrics.report import (
+    HEIGHT,
+    WIDTH,
+    embed_json,
+    format_duration,
+    format_number,
+    line_chart,
+    stacked_chart,
+    thin,
+    ticks,
+    write_report,
+)
 from areal.infra.rollout.groups import RolloutBatch
 
 EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&lt;\u2028{{ title }}"

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal.infra.rollout.admission import AdmissionPolicy
 from areal.infra.rollout.config import RolloutConfig
 from areal.infra.rollout.groups import STALE
-from areal.infra.rollout.ledger import PromptLedger, PromptState
+from areal.infra.rollout.ledger import AdmissionPolicy, PromptLedger, PromptState
 
 
 class Model:

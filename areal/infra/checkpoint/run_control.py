@@ -1,12 +1,17 @@
-"""One process per run directory. The lock is the kernel's, so it ends with its process however that dies; the file's
-content only tells a second process whom to ask."""
+"""Let one process at a time write a run directory, and turn signals into a request to stop.
+
+The lock is the kernel's, so it ends with its process however that dies; the file's content only tells a second process
+whom to ask. SIGTERM and the first Ctrl-C become a request that the training loop answers at a safe point.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import signal
 import socket
+import threading
 import time
 import weakref
 from datetime import UTC, datetime
@@ -17,7 +22,8 @@ from areal.api import BusyError, CheckpointError
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import FrameType, TracebackType
+
 
 _logger = getLogger(__name__)
 LOCK_NAME: Final = "run.lock"
@@ -126,3 +132,69 @@ def _busy_message(directory: Path, owner: dict[str, Any]) -> str:
         started = datetime.fromtimestamp(owner["started_unix"], UTC).isoformat(timespec="seconds")
         who = f"pid {owner['pid']} on host {owner['host']}, running since {started}"
     return f"run directory {directory} is in use by {who}; wait for it, stop it, or choose another output_dir"
+
+
+_logger = getLogger(__name__)
+
+
+class StopRequest:
+    """Watches SIGTERM and SIGINT while used as a context manager; the loop asks `requested` between steps.
+
+    The first signal only sets a flag. A second SIGINT raises KeyboardInterrupt: the user does not want to wait.
+    Outside the main thread no handler can be installed; then only `request` stops the loop.
+
+        with StopRequest() as stop:
+            while not stop.requested: ...
+        raise SystemExit(stop.exit_code)
+    """
+
+    def __init__(self) -> None:
+        # A plain attribute and no Event: setting an Event from a handler can deadlock with the code it interrupted.
+        self._signal: int | None = None
+        self._requested = False
+        self._previous: dict[int, Any] = {}
+
+    @property
+    def requested(self) -> bool:
+        """Whether the loop should finish its step, save and return."""
+        return self._requested
+
+    @property
+    def signal_number(self) -> int | None:
+        """The signal that asked first; None when no signal did."""
+        return self._signal
+
+    @property
+    def exit_code(self) -> int:
+        """128 + signal number, as shells expect (143 for SIGTERM, 130 for SIGINT); 0 when no signal arrived."""
+        return 0 if self._signal is None else 128 + self._signal
+
+    def request(self) -> None:
+        """Ask from code, from any thread."""
+        self._requested = True
+
+    def __enter__(self) -> Self:
+        """Install the handlers."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._handle)
+        else:
+            _logger.warning("signals are only seen by the main thread: SIGTERM and Ctrl-C will not save a checkpoint")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Put the previous handlers back."""
+        for number, handler in self._previous.items():
+            # None: it was not installed from Python and cannot be put back; the default is the nearest thing.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._previous.clear()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        # No logging here: the interrupted code may hold the log's lock.
+        if self._requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._requested = True
+        if self._signal is None:
+            self._signal = number

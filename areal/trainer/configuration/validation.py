@@ -1,0 +1,259 @@
+"""Check whether a valid configuration can run, from the configuration, tables of names and local files alone.
+
+`validate_run` refuses what would only fail after everything is loaded. No torch, no data; what names stand for is not
+imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from areal.algorithm.blocks import block_name
+from areal.api import ConfigError
+from areal.dataset.tokenizers import is_buildable
+from areal.trainer.config import DPOConfig, ModelConfig, PPOConfig, RowsConfig
+from areal.trainer.configuration.problems import DEFAULT, Problem, raise_all
+from areal.utils.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from areal.api import GenerationConfig
+    from areal.dataset.config import DatasetConfig
+
+MODULES: Final[dict[str, str]] = {
+    "dataset": "areal.dataset.registry",
+    "model": "areal.models.registry",
+    "reward": "areal.reward.registry",
+    "workflow": "areal.workflow.registry",
+}
+"""Kind of extension to the module that holds its table (or tables)."""
+
+_DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*|\.[A-Za-z_]\w*)")
+
+
+def validate_run(config: PPOConfig | RowsConfig, provenance: Mapping[str, str] | None = None) -> None:
+    """Check everything about a run that needs neither data nor torch. Raises ConfigError with all problems."""
+    found = list(_common_problems(config))
+    if isinstance(config, PPOConfig):
+        found += _rl_problems(config)
+    if isinstance(config, DPOConfig):
+        found += _reference_problems(config)
+    if found:
+        raise_all([Problem(key=key, where=_where(key, provenance), message=message) for key, message in found])
+
+
+def table(kind: str) -> dict[str, str]:
+    """Name to target ("module:object") of one kind; a name with several targets lists them separated by ", "."""
+    module = importlib.import_module(MODULES[kind])
+    merged: dict[str, list[str]] = {}
+    for attribute, value in vars(module).items():
+        if not attribute.isupper() or not isinstance(value, Mapping):
+            continue
+        for name, target in value.items():
+            targets = target.values() if isinstance(target, Mapping) else [target]
+            known = merged.setdefault(name, [])
+            known += [item for item in map(str, targets) if item not in known]
+    return {name: ", ".join(merged[name]) for name in sorted(merged)}
+
+
+def check_name(kind: str, name: str) -> str | None:
+    """Return what is wrong with a registry name, None when it is known or an importable-looking path.
+
+    Imports nothing it names.
+    """
+    known = table(kind)
+    if name in known:
+        return None
+    if _DOTTED_PATH.fullmatch(name):
+        package = re.split(r"[.:]", name, maxsplit=1)[0]
+        if importlib.util.find_spec(package) is None:
+            return f"{kind} {name!r}: there is no package {package!r}; install it or run where it can be imported"
+        return None
+    hint = did_you_mean(name, known)
+    return (
+        f"unknown {kind} {name!r}; {f'{hint} ' if hint else ''}known names are {', '.join(known) or '(none)'}, "
+        f'and any importable path such as "package.module:object" works too'
+    )
+
+
+def read_model_config(model: ModelConfig) -> dict[str, Any]:
+    """Return the content of config.json: from `model.path`, else `model.init`. Raises ConfigError when neither yields
+    one.
+    """
+    if not model.path:
+        return dict(model.init)
+    file = Path(model.path) / "config.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"model.path: cannot read {file}: {error}; expected a Hugging Face checkpoint folder"
+        ) from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"model.path: {file} holds {type(content).__name__}, expected an object with model_type")
+    return content
+
+
+def _common_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]]:
+    yield from _model_problems(config)
+    datasets = {"train_dataset": config.train_dataset, "valid_dataset": config.valid_dataset}
+    for key, dataset in datasets.items():
+        if dataset is None:
+            continue
+        if not dataset.name:
+            known = ", ".join(table("dataset")) or "(none)"
+            yield f"{key}.name", f"required; known datasets are {known}, or give an importable loader"
+        elif problem := _dataset_problem(dataset.name, config.dataset_kind):
+            yield f"{key}.name", problem
+        if dataset.max_length is not None and dataset.max_length < 1:
+            yield f"{key}.max_length", f"expected null or at least 1, got {dataset.max_length}"
+    for key, low in (("total_train_epochs", 1), ("total_train_steps", 1), ("eval_every_steps", 0), ("eval_rows", 1)):
+        value = getattr(config, key)
+        if value is not None and value < low:
+            yield key, f"expected at least {low}, got {value}"
+
+
+def _dataset_problem(name: str, kind: str) -> str | None:
+    if f"{name}_{kind}" in table("dataset"):
+        return None  # the loader adds the suffix itself
+    return check_name("dataset", name) or _wrong_rows(name, kind)
+
+
+def _wrong_rows(name: str, kind: str) -> str | None:
+    """Registry names end in what their rows are for; rows of another kind would only be refused after loading them."""
+    known = table("dataset")
+    if name not in known or name.endswith(f"_{kind}"):
+        return None
+    sibling = f"{name.rpartition('_')[0]}_{kind}"
+    hint = f"use {sibling!r}" if sibling in known else f"use one of {', '.join(n for n in known if n.endswith(kind))}"
+    return f"{name!r} has rows for another kind of training than {kind!r}; {hint}"
+
+
+def _model_problems(config: PPOConfig | RowsConfig) -> Iterator[tuple[str, str]]:
+    model = config.model
+    if not model.path and not model.init:
+        yield "model.path", "required: a Hugging Face checkpoint folder (or describe a new model in model.init)"
+        return
+    if not model.path and not model.tokenizer_path:
+        yield "model.tokenizer_path", "required with model.init: a new model has no tokenizer of its own"
+    if model.path and not Path(model.path).is_dir():
+        yield "model.path", f"no such folder {model.path!r}; download the checkpoint first and give its folder"
+        return
+    if model.tokenizer_path and not is_buildable(model.tokenizer_path) and not Path(model.tokenizer_path).is_dir():
+        yield "model.tokenizer_path", f"no such folder {model.tokenizer_path!r}"
+    try:
+        content = read_model_config(model)
+    except ConfigError as error:
+        yield "model.path", str(error).removeprefix("model.path: ")
+        return
+    known = table("model")
+    if model.implementation == "native" and content.get("model_type") not in known:
+        where = "model.path" if model.path else "model.init.model_type"
+        supported = f"supported are {', '.join(known) or '(none)'}"
+        other = ", and all others with model.implementation=transformers"
+        if isinstance(config, PPOConfig) and config.rollout.engine == "embedded":
+            other += " and rollout.engine=vllm or sglang (`areal-new model` makes one that the embedded engine knows)"
+        yield where, f"model_type is {content.get('model_type')!r}; {supported}{other}"
+
+
+def _reference_problems(config: DPOConfig) -> Iterator[tuple[str, str]]:
+    if not config.reference_path:
+        return
+    try:
+        theirs = read_model_config(ModelConfig(path=config.reference_path)).get("vocab_size")
+        ours = read_model_config(config.model).get("vocab_size")
+    except ConfigError as error:
+        yield "reference_path", str(error).removeprefix("model.path: ")
+        return
+    if theirs != ours:
+        yield (
+            "reference_path",
+            f"its vocabulary has {theirs} tokens, that of the trained model {ours}; use one of its own",
+        )
+
+
+def _rl_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
+    if not config.reward:
+        known = ", ".join(table("reward")) or "(none)"
+        yield (
+            "reward",
+            f'required; known rewards are {known}, or give an importable path such as "package.module:function"',
+        )
+    elif problem := check_name("reward", config.reward):
+        yield "reward", problem
+    if problem := check_name("workflow", config.workflow):
+        yield "workflow", problem
+    if config.model.implementation != "native" and config.rollout.engine == "embedded":
+        yield (
+            "model.implementation",
+            "the embedded engine computes with key/value caches that only families of ours have; use native "
+            "(`areal-new model` makes one), or rollout.engine=vllm or sglang",
+        )
+    yield from _length_problems("gconfig", config.gconfig, "train_dataset", config.train_dataset, config)
+    if config.valid_dataset is not None:
+        sampling, key = config.gconfig, "gconfig"
+        if config.eval_gconfig is not None:
+            sampling, key = config.eval_gconfig, "eval_gconfig"
+        if key == "eval_gconfig" or config.valid_dataset.max_length is not None:
+            yield from _length_problems(key, sampling, "valid_dataset", config.valid_dataset, config)
+    yield from _objective_problems(config)
+    yield from _server_problems(config)
+
+
+def _server_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
+    """Yield what servers need on this machine before the first one can be started."""
+    name = config.rollout.engine
+    if name == "embedded":
+        return
+    if importlib.util.find_spec("aiohttp") is None:
+        yield "rollout.engine", f"{name} needs the client's packages: pip install 'areal[servers]'"
+    if config.servers.addresses:
+        return  # whoever starts the servers needs the program, here or elsewhere
+    python = {"vllm": config.vllm.python, "sglang": config.sglang.python}[name]
+    if shutil.which(python) is None:
+        yield (
+            f"{name}.python",
+            f"no interpreter at {python!r}; run `bash scripts/setup_{name}.sh`, or give the python of an environment "
+            f"that has {name}",
+        )
+
+
+def _length_problems(
+    key: str, sampling: GenerationConfig, dataset_key: str, dataset: DatasetConfig, config: PPOConfig
+) -> Iterator[tuple[str, str]]:
+    limit, limit_key, new = config.max_seq_len, f"{config.engine_section}.max_seq_len", sampling.max_new_tokens
+    if new >= limit:
+        yield (
+            f"{key}.max_new_tokens",
+            f"{new} leaves no room for a prompt in {limit_key} {limit}; lower it or raise {limit_key}",
+        )
+    elif dataset.max_length is not None and dataset.max_length + new > limit:
+        yield (
+            limit_key,
+            f"{limit} is less than {dataset_key}.max_length {dataset.max_length} + {key}.max_new_tokens {new} = "
+            f"{dataset.max_length + new}; raise it to that, or lower one of the two",
+        )
+
+
+def _objective_problems(config: PPOConfig) -> Iterator[tuple[str, str]]:
+    objective = config.objective.build()
+    advantage = f"advantage {block_name(objective.advantage)!r} of objective {config.objective.preset!r}"
+    if objective.needs_critic and config.critic is None:
+        yield "critic", f"required: {advantage} needs values; write `critic: {{}}`"
+    elif not objective.needs_critic and config.critic is not None:
+        yield "critic", f"{advantage} uses no values; remove the section"
+
+
+def _where(key: str, provenance: Mapping[str, str] | None) -> str:
+    """Where a key, or else the first key of that section, was written; empty for defaults."""
+    known = provenance or {}
+    places = [known.get(key, ""), *(origin for name, origin in known.items() if name.startswith(f"{key}."))]
+    return next((place for place in places if place and place != DEFAULT), "")
