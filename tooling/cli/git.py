@@ -1,4 +1,4 @@
-"""Finds the repository, and runs git in it.
+"""Finds the repository, and runs the `git` program in it.
 
     repository = find_repository(Path.cwd())
     repository.state                     # this work tree's private folder below .git: lock, journal, rescued files
@@ -6,6 +6,11 @@
     Git(repository.root).text("describe", "--tags")
 
 Finding it reads a few files and starts no process. `Git` is the only place of the harness that starts git by itself.
+
+GitPython reads history too, and is used by tests only, for measured reasons (GitPython 3.2, this repository): it runs
+what a hostile repository has configured (`core.fsmonitor` by `is_dirty` and by a diff with the work tree), cannot open
+repositories with sha256 hashes, starts one process per commit for its changes (300 commits: 2.5 s of CPU, one `git log
+--raw --numstat` 0.3 s), and loads in 80 ms. It is faster at reading single blobs (0.06 s against 0.16 s for 1,500).
 """
 
 from __future__ import annotations

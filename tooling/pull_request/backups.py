@@ -44,7 +44,7 @@ class Backup:
 
 
 def reserve(branch: Branch) -> Backup:
-    """A new backup of a branch, not written yet."""
+    """Return a new backup of a branch, not written yet."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     return Backup(branch=branch.name, id=now, commit=branch.tip, subject="")
 
@@ -75,7 +75,7 @@ def backups(git: WorkTree, branch: str | None = None) -> tuple[Backup, ...]:
 
 
 def find(git: WorkTree, wanted: str, branch: Branch) -> Backup:
-    """A backup by its id or full name; for "" the newest that the branch is not already. Raises UsageError."""
+    """Return a backup by its id or full name; for "" the newest that differs from the branch. Raises UsageError."""
     known = backups(git, branch.name)
     if not wanted:
         if not known:
@@ -111,12 +111,12 @@ class Record:
 
 
 def state_folder(repository: Repository) -> Path:
-    """What this command keeps for one work tree."""
+    """Return the folder of what this command keeps for one work tree."""
     return repository.git_dir / "areal-pr"
 
 
 def path_of(repository: Repository) -> Path:
-    """Where the record lies."""
+    """Return the place of the record."""
     return state_folder(repository) / "move.json"
 
 
@@ -133,7 +133,7 @@ def save_record(repository: Repository, record: Record) -> None:
 
 
 def load_record(repository: Repository) -> Record | None:
-    """The record; None without one. Raises ConflictError when it is damaged."""
+    """Read the record; None without one. Raises ConflictError when it is damaged."""
     path = path_of(repository)
     try:
         data = json.loads(path.read_bytes())
@@ -154,7 +154,7 @@ def load_record(repository: Repository) -> Record | None:
 
 
 def remove_record(repository: Repository) -> None:
-    """The move has ended."""
+    """Note that the move has ended."""
     disk = Disk()
     disk.remove(path_of(repository), missing_ok=True)
     disk.sync_folder(state_folder(repository))

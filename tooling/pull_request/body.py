@@ -16,11 +16,10 @@ from tooling.cli.report import printable
 from tooling.review import report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
-    from tooling.pull_request.facts import Facts
+    from tooling.pull_request.facts import ProposalFacts
     from tooling.pull_request.git import WorkTree
-    from tooling.review.policy import Touched
 
 
 _FILES: Final = 8
@@ -29,45 +28,42 @@ _REASONS: Final = 15
 _CODE: Final = re.compile(r"(`+[^`\n]+`+)")
 
 
-def description(facts: Facts) -> str:
-    """What the authors say."""
+def description(facts: ProposalFacts) -> str:
+    """Return what the authors say."""
     text = "\n".join(line for _, line in facts.message.body).strip("\n")
     if not facts.proposal.joined:
         text = "\n".join(f"- {each.subject}" for each in facts.proposal.commits)
     return harmless(text) or escaped(facts.message.subject or facts.message.header)
 
 
-def changes(facts: Facts) -> str:
-    """What changed, by whose code it is."""
+def changes(facts: ProposalFacts) -> str:
+    """List what changed, by whose code it is."""
     comparison = facts.review.comparison
     lines = [f"{len(comparison.files)} files, +{comparison.added} -{comparison.removed}", ""]
-    lines += [_domain(facts, each) for each in facts.review.domains]
+    for each in facts.review.domains:
+        files = [comparison.by_path[path] for path in each.paths]
+        counts = f"+{sum(len(one.added) for one in files)} -{sum(len(one.removed) for one in files)}"
+        largest = sorted(files, key=lambda one: (-len(one.added) - len(one.removed), one.path))
+        named = ", ".join(escaped(one.path) for one in largest[:_FILES])
+        more = f" and {len(files) - _FILES} more" if len(files) > _FILES else ""
+        signals = f" (signals: {', '.join(each.signals)})" if each.signals else ""
+        lines.append(f"- **{escaped(each.domain.title)}**, {counts}{signals}: {named}{more}")
     gone = sorted(comparison.gone)
     if gone:
         lines += ["", f"Names that are gone: {', '.join(escaped(name) for name in gone[:_FILES])}"]
     return "\n".join(lines)
 
 
-def _domain(facts: Facts, each: Touched) -> str:
-    files = [facts.review.comparison.by_path[path] for path in each.paths]
-    counts = f"+{sum(len(one.added) for one in files)} -{sum(len(one.removed) for one in files)}"
-    largest = sorted(files, key=lambda one: (-len(one.added) - len(one.removed), one.path))
-    named = ", ".join(escaped(one.path) for one in largest[:_FILES])
-    more = f" and {len(files) - _FILES} more" if len(files) > _FILES else ""
-    signals = f" (signals: {', '.join(each.signals)})" if each.signals else ""
-    return f"- **{escaped(each.domain.title)}**, {counts}{signals}: {named}{more}"
-
-
-def risk(facts: Facts) -> str:
-    """How risky, and why."""
+def risk(facts: ProposalFacts) -> str:
+    """Say how risky the change is, and why."""
     said = facts.review.risk
     lines = [f"**{said.level.name}**", "", *(f"- {escaped(reason)}" for reason in said.reasons)]
     wanted = [f"{each.name} ({each.depth})" for each in facts.review.passes]
     return "\n".join([*lines, *([f"- readings asked for: {escaped(', '.join(wanted))}"] if wanted else [])])
 
 
-def findings(facts: Facts) -> str:
-    """Findings that stand."""
+def findings(facts: ProposalFacts) -> str:
+    """List the open findings."""
     found = facts.review.open
     lines = [f"`areal-review` finds nothing new in {len(facts.review.comparison.files)} files."]
     if found:
@@ -81,8 +77,8 @@ def findings(facts: Facts) -> str:
     return "\n".join(lines)
 
 
-def tests(facts: Facts) -> str:
-    """What ran, what did not, and why. Nothing is claimed that no report says."""
+def tests(facts: ProposalFacts) -> str:
+    """Say what ran, what did not, and why. Nothing is claimed that no report says."""
     changed = facts.paths("test")
     touched = f"Test files of this change: {', '.join(map(escaped, changed[:_FILES]))}" if changed else ""
     touched += f" and {len(changed) - _FILES} more" if len(changed) > _FILES else ""
@@ -107,8 +103,8 @@ def tests(facts: Facts) -> str:
     return "\n".join([*lines, *(["", touched] if touched else [])])
 
 
-def breaking(facts: Facts) -> str:
-    """What users have to do."""
+def breaking(facts: ProposalFacts) -> str:
+    """Say what users have to do."""
     if facts.breaking:
         return "\n".join(f"- {harmless(each)}" for each in facts.breaking)
     gone = sorted(facts.review.comparison.gone)
@@ -119,8 +115,8 @@ def breaking(facts: Facts) -> str:
     return "None announced, and no public name is gone."
 
 
-def dependencies(facts: Facts) -> str:
-    """Requirements that move, and what an audit says."""
+def dependencies(facts: ProposalFacts) -> str:
+    """List requirements that change, and the result of the audit."""
     lines = [
         f"- {escaped(each.name)} in {escaped(each.file)}: {_range(each.before)} -> {_range(each.after)}"
         for each in facts.requirements
@@ -135,13 +131,13 @@ def dependencies(facts: Facts) -> str:
     return "\n".join(lines)
 
 
-def issues(facts: Facts) -> str:
-    """Which issues this closes or is about; "" for none."""
+def issues(facts: ProposalFacts) -> str:
+    """List the issues that this closes or is about; "" for none."""
     lines = [f"Closes {each}" for each in facts.closes]
     return "\n".join([*lines, *(f"Refs {each}" for each in facts.refers if each not in facts.closes)])
 
 
-SECTIONS: Final[dict[str, tuple[str, Callable[[Facts], str]]]] = {
+SECTIONS: Final[dict[str, tuple[str, Callable[[ProposalFacts], str]]]] = {
     "description": ("Description", description),
     "issues": ("Related issues", issues),
     "changes": ("What changed", changes),
@@ -155,33 +151,23 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[Facts], str]]]] = {
 
 
 def escaped(text: str) -> str:
-    """Names, as Markdown shows them; control characters are spelt out."""
+    """Return a name as Markdown shows it; control characters are spelt out."""
     return report.escaped(printable(text))
 
 
 def harmless(text: str) -> str:
-    """Somebody's Markdown that makes no headings, holds no HTML, and mentions nobody. Code stays as it is."""
-    return "\n".join(_lines(text.split("\n")))
-
-
-def _lines(lines: Sequence[str]) -> Iterator[str]:
-    fenced = False
-    for line in lines:
+    """Return Markdown without headings, HTML and mentions of people. Code stays as it is."""
+    lines, fenced = list[str](), False
+    for line in text.split("\n"):
         fence = line.lstrip().startswith(("```", "~~~"))
         fenced = fenced ^ fence
-        if fence or fenced:
-            yield line
-            continue
-        parts = _CODE.split(line)
-        # Code spans are the odd ones.
-        text = "".join(part if number % 2 else _plain(part) for number, part in enumerate(parts))
-        yield re.sub(r"^(\s*)(#+\s|[=-]{2,}\s*$)", r"\1\\\2", text)
-    if fenced:
-        yield "```"
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"@(?=\w)", "&#64;", printable(text).replace("<", "&lt;"))
+        if not (fence or fenced):
+            parts = _CODE.split(line)  # code spans are the odd ones
+            parts[::2] = [re.sub(r"@(?=\w)", "&#64;", printable(part).replace("<", "&lt;")) for part in parts[::2]]
+            lines.append(re.sub(r"^(\s*)(#+\s|[=-]{2,}\s*$)", r"\1\\\2", "".join(parts)))
+        else:
+            lines.append(line)
+    return "\n".join([*lines, "```"] if fenced else lines)
 
 
 def _range(text: str) -> str:
@@ -248,25 +234,25 @@ class _Section:
 
 
 def find_template(git: WorkTree, *commits: str) -> str | None:
-    """The template of the first commit that has one: the base's own before that of the change."""
+    """Return the template of the first commit that has one: the base's own before that of the change."""
     for commit in commits:
+        top = git.listed("ls-tree", "-z", "--full-tree", commit)
         for place in _PLACES:
-            # A folder that is not there is no error for ls-tree, and has no entries.
-            below = [place] if place else []
-            for line in git.listed("ls-tree", "-z", "--full-tree", commit, "--", *below):
+            if place and f"\t{place.rstrip('/')}" not in "\n".join(top):
+                continue
+            for line in git.listed("ls-tree", "-z", "--full-tree", commit, "--", place) if place else top:
                 state, _, path = line.partition("\t")
                 if path.lower() == f"{place}{_NAME}" and state.split(" ")[0] in _TEMPLATES:
                     return git.run("cat-file", "blob", state.split(" ")[2]).decode("utf-8", errors="replace")
     return None
 
 
-def fill(template: str | None, facts: Facts) -> str:
-    """The whole text, sealed, so that a later run knows whether somebody edited it."""
+def fill(template: str | None, facts: ProposalFacts) -> str:
+    """Write the whole text, sealed, so that a later run knows whether somebody edited it."""
     if template is None:
         shown = [name for name in SECTIONS if name != "issues" or SECTIONS[name][1](facts)]
-        template = OURS.format(sections="\n".join(_own(name, facts) for name in shown))
-        used = set(SECTIONS)
-        sections = _split(template)
+        written = "\n".join(f"## {SECTIONS[name][0]}\n\n{SECTIONS[name][1](facts)}\n" for name in shown)
+        sections = _split(OURS.format(sections=written))
         _fill_checklists(sections, facts)
     else:
         sections = _split(template.replace("\r\n", "\n"))
@@ -274,11 +260,12 @@ def fill(template: str | None, facts: Facts) -> str:
         level = next((each.heading.split(" ")[0] for each in sections if each.heading), "##")
         rest = [name for name in SECTIONS if name not in used and SECTIONS[name][1](facts)]
         sections += [_Section(f"{level} {SECTIONS[name][0]}", "", ["", SECTIONS[name][1](facts), ""]) for name in rest]
-    return sealed(_joined(sections))
+    parts = ["\n".join([each.heading, *each.lines] if each.heading else each.lines).rstrip("\n") for each in sections]
+    return sealed(re.sub(r"\n{3,}", "\n\n", "\n\n".join(part for part in parts if part.strip())))
 
 
 def sealed(text: str) -> str:
-    """A text with the mark that it is ours."""
+    """Return a text with the mark that this command wrote it."""
     kept = text.strip()
     if len(kept) > MAX_CHARACTERS:
         kept = kept[:MAX_CHARACTERS].rsplit("\n", 1)[0] + "\n\n(shortened)"
@@ -296,13 +283,8 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()[:16]
 
 
-def _own(name: str, facts: Facts) -> str:
-    heading, text = SECTIONS[name]
-    return f"## {heading}\n\n{text(facts)}\n"
-
-
 def _split(text: str) -> list[_Section]:
-    """Sections by their headings; code and comments have none."""
+    """Return the sections of a text; code and comments have no headings."""
     found = [_Section("", "", [])]
     fenced = commented = False
     for line in text.split("\n"):
@@ -319,12 +301,7 @@ def _split(text: str) -> list[_Section]:
     return found
 
 
-def _joined(sections: list[_Section]) -> str:
-    parts = ["\n".join([each.heading, *each.lines] if each.heading else each.lines).rstrip("\n") for each in sections]
-    return re.sub(r"\n{3,}", "\n\n", "\n\n".join(part for part in parts if part.strip())) + "\n"
-
-
-def _fill_known(sections: list[_Section], facts: Facts) -> set[str]:
+def _fill_known(sections: list[_Section], facts: ProposalFacts) -> set[str]:
     used: set[str] = set()
     for each in sections:
         name = next((name for name, words in _WORDS.items() if words.fullmatch(each.title)), "")
@@ -343,56 +320,49 @@ def _fill_known(sections: list[_Section], facts: Facts) -> set[str]:
                     if line.strip() and not re.search(r"#\s*\(?issue|#\s*$|\.\.\.$", line)
                 ]
                 if name == "breaking":
-                    kept = [_ticked(line, yes=facts.announces_breaking) for line in kept]
+                    answer = re.compile(
+                        r"\s*[-*+] \[[ xX]?\]\s*" + ("yes" if facts.announces_breaking else "no"), re.IGNORECASE
+                    )
+                    kept = [_tick(line) if answer.match(line) else line for line in kept]
                 each.lines = ["", *([*kept, ""] if kept else []), text, ""]
                 used.add(name)
     return used
 
 
-def _ticked(line: str, *, yes: bool) -> str:
-    box = _BOX.match(line)
-    word = box["text"].strip().lower() if box else ""
-    return _set(line) if box and word.startswith("yes" if yes else "no") else line
-
-
-def _tick_type(section: _Section, facts: Facts) -> None:
-    """The one box of the type, and that of a breaking change."""
+def _tick_type(section: _Section, facts: ProposalFacts) -> None:
+    """Tick the box of the type, and that of a breaking change."""
     words = _TYPES.get(facts.message.type.lower() or facts.proposal.title.split("(")[0].split(":")[0])
     boxes = [index for index, line in enumerate(section.lines) if _BOX.match(line)]
     label = {index: re.sub(r"[^a-z ]+", " ", section.lines[index].lower()).split("]")[-1].strip() for index in boxes}
     breaking = [index for index in boxes if label[index].removeprefix("x ").strip().startswith("breaking")]
     typed = [index for index in boxes if index not in breaking and words is not None and words.search(label[index])]
     for index in (*typed[:1], *(breaking if facts.announces_breaking else [])):
-        section.lines[index] = _set(section.lines[index])
+        section.lines[index] = _tick(section.lines[index])
 
 
-def _fill_checklists(sections: list[_Section], facts: Facts) -> None:
+def _fill_checklists(sections: list[_Section], facts: ProposalFacts) -> None:
     """Tick what a fact proves. Nothing else: a person does the rest."""
     for section in sections:
         for index, line in enumerate(section.lines):
-            if _BOX.match(line) and _proven(line.lower(), facts):
-                section.lines[index] = _set(line)
+            if not _BOX.match(line) or _NEGATION.search(line.lower()):
+                continue
+            # The first statement that is known decides: "new and existing tests pass" is about passing.
+            proof = next((proof for words, proof in _PROOFS if words.search(line.lower())), None)
+            if proof is not None and proof(facts):
+                section.lines[index] = _tick(line)
 
 
-def _proven(line: str, facts: Facts) -> bool:
-    """The first statement that is known decides: "new and existing tests pass" is about passing."""
-    if _NEGATION.search(line):
-        return False
-    proof = next((proof for words, proof in _PROOFS if words.search(line)), None)
-    return proof is not None and proof(facts)
-
-
-def _set(line: str) -> str:
+def _tick(line: str) -> str:
     return _BOX.sub(r"\g<lead>[x]\g<text>", line)
 
 
-def _tests_pass(facts: Facts) -> bool:
+def _tests_pass(facts: ProposalFacts) -> bool:
     report = facts.tests
     current = not facts.tests_outdated and not facts.merged_since
     return report is not None and current and report.passed > 0 and not report.failed
 
 
-_PROOFS: Final[tuple[tuple[re.Pattern[str], Callable[[Facts], bool]], ...]] = (
+_PROOFS: Final[tuple[tuple[re.Pattern[str], Callable[[ProposalFacts], bool]], ...]] = (
     (
         re.compile(r"commit messages?.*(?:conform|convention|follow)|conventional commits"),
         lambda facts: facts.conforming,

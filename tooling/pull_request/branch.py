@@ -11,7 +11,7 @@ from tooling.cli.suggest import did_you_mean
 from tooling.pull_request.remote import ask, place_of, require_base, without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tooling.cli.git import Repository
@@ -84,14 +84,14 @@ class Target:
 
 
 def current_branch(git: WorkTree) -> Branch:
-    """Raises UsageError where no branch is checked out."""
+    """Return the branch that is checked out. Raises UsageError where there is none, or it has no commits."""
     reference = git.text("symbolic-ref", "--quiet", "HEAD", allowed=(0, 1))
     if not reference:
         fix = "`git switch -c NAME` makes one of where you are"
         raise UsageError("no branch is checked out", where="HEAD", fix=fix)
     tip = git.commit(reference)
     if not reference.startswith(HEADS):
-        raise UsageError("what is checked out is no branch", where=reference, fix="`git switch BRANCH`")
+        raise UsageError("what is checked out is not a branch", where=reference, fix="`git switch BRANCH`")
     if tip is None:
         raise UsageError("there are no commits yet", where=reference, fix="commit something first")
     return Branch(name=reference.removeprefix(HEADS), tip=tip)
@@ -105,7 +105,7 @@ def refuse_operations(repository: Repository) -> None:
 
 
 def refuse_elsewhere(git: WorkTree, branch: Branch) -> None:
-    """Raise UsageError where another work tree has the same branch: it would be left behind without a word."""
+    """Raise UsageError where another work tree has the same branch: it would silently be left behind."""
     here = os.path.realpath(git.root)
     place = ""
     for field in git.listed("worktree", "list", "--porcelain", "-z"):
@@ -121,21 +121,6 @@ def refuse_elsewhere(git: WorkTree, branch: Branch) -> None:
 
 def refuse_changes(git: WorkTree, *, refuse_untracked: bool) -> list[str]:
     """Raise UsageError for work that is not committed. Returns what is worth a warning: files git does not know."""
-    changed, untracked = _status(git)
-    if changed:
-        raise UsageError(
-            f"there is work that is not committed: {_named(changed)}",
-            where=os.fspath(git.root),
-            fix="commit it, or put it aside with `git stash`",
-        )
-    if untracked and refuse_untracked:
-        fix = "`git add` and commit them, or name them in .git/info/exclude"
-        raise UsageError(f"files that git does not know: {_named(untracked)}", where="--untracked refuse", fix=fix)
-    return [f"not part of the pull request, since git does not know them: {_named(untracked)}"] if untracked else []
-
-
-def _status(git: WorkTree) -> tuple[list[str], list[str]]:
-    """Changed files (staged or not, submodules with other commits too), and untracked ones."""
     fields = iter(git.listed("status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=dirty"))
     changed, untracked = list[str](), list[str]()
     for field in fields:
@@ -143,11 +128,20 @@ def _status(git: WorkTree) -> tuple[list[str], list[str]]:
         if "R" in state or "C" in state:
             next(fields, "")
         (untracked if state == "??" else changed).append(path)
-    return changed, untracked
+    if changed:
+        raise UsageError(
+            f"there is work that is not committed: {named(changed)}",
+            where=os.fspath(git.root),
+            fix="commit it, or put it aside with `git stash`",
+        )
+    if untracked and refuse_untracked:
+        fix = "`git add` and commit them, or name them in .git/info/exclude"
+        raise UsageError(f"files that git does not know: {named(untracked)}", where="--untracked refuse", fix=fix)
+    return [f"not part of the pull request, since git does not know them: {named(untracked)}"] if untracked else []
 
 
 def target(git: WorkTree, branch: Branch, options: ProposalOptions) -> Target:
-    """Where everything is to go. Asks the remotes; raises UsageError for what they do not have."""
+    """Find where everything is to go. Asks the remotes; raises UsageError for what they do not have."""
     addresses = remotes(git)
     remote = _remote(git, branch, options.remote, addresses)
     base_remote, named = _base(options.base, remote, addresses)
@@ -175,7 +169,7 @@ def target(git: WorkTree, branch: Branch, options: ProposalOptions) -> Target:
 
 
 def target_offline(git: WorkTree, branch: Branch, options: ProposalOptions) -> Target:
-    """The same from what was fetched last: nothing is asked."""
+    """Find the same from what was fetched last: nothing is asked."""
     addresses = remotes(git)
     remote = _remote(git, branch, options.remote, addresses)
     base_remote, named = _base(options.base, remote, addresses)
@@ -198,8 +192,8 @@ def target_offline(git: WorkTree, branch: Branch, options: ProposalOptions) -> T
 
 
 def remotes(git: WorkTree) -> dict[str, str]:
-    """Name -> address, without names and passwords in it: as git resolves it, or as it was written where only that
-    names a service (`insteadOf` may lead to a mirror)."""
+    """Return name -> address, without user names and passwords: as git resolves it, or as it was written where only
+    that names a service (`insteadOf` may lead to a mirror)."""
     output = git.listed("config", "-z", "--get-regexp", r"^remote\..*\.url$", allowed=(0, 1))
     found: dict[str, str] = {}
     for line in output:
@@ -219,9 +213,11 @@ def _remote(git: WorkTree, branch: Branch, named: str, known: Mapping[str, str])
         return named
     if not known:
         raise UsageError("there is no remote", where=os.fspath(git.root), fix="`git remote add origin URL`")
-    asked = (f"branch.{branch.name}.pushRemote", "remote.pushDefault", f"branch.{branch.name}.remote")
-    chosen = (git.setting(each) for each in asked)
-    found = next((each for each in chosen if each in known), "origin" if "origin" in known else "")
+    asked = (f"branch.{branch.name}.pushremote", "remote.pushdefault", f"branch.{branch.name}.remote")
+    keys = r"^(remote\.pushdefault|branch\..*\.(push)?remote)$"
+    listed = git.listed("config", "-z", "--get-regexp", keys, allowed=(0, 1))
+    chosen = dict(line.split("\n", 1) for line in listed if "\n" in line)
+    found = next((chosen[each] for each in asked if chosen.get(each) in known), "origin" if "origin" in known else "")
     if found:
         return found
     if len(known) > 1:
@@ -237,7 +233,7 @@ def _base(named: str, remote: str, known: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _default_here(git: WorkTree, remote: str) -> str:
-    """The default branch by what was fetched; the usual names where that was never asked."""
+    """Return the default branch by what was fetched; the usual names where that was never asked."""
     head = f"refs/remotes/{remote}/HEAD"
     found = git.text("symbolic-ref", "--quiet", head, allowed=(0, 1, 128))
     if found:
@@ -245,7 +241,8 @@ def _default_here(git: WorkTree, remote: str) -> str:
     return next((each for each in _USUAL if git.commit(f"refs/remotes/{remote}/{each}")), "")
 
 
-def _named(paths: list[str]) -> str:
+def named(paths: Sequence[str]) -> str:
+    """Return the first of some paths for a message."""
     shown = ", ".join(repr(path) if not path.isprintable() else path for path in paths[:_SHOWN])
     return shown + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
 

@@ -23,7 +23,7 @@ from tooling.commit.suggestion import guess_scope, guess_type, skeleton
 from tooling.pull_request.git import TitleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tooling.commit.message import Message
@@ -59,37 +59,30 @@ class BranchCommit:
 
 
 def commits_since(git: WorkTree, base: str, tip: str) -> tuple[BranchCommit, ...]:
-    """What `tip` has and `base` has not, oldest first."""
+    """Return the commits that `tip` has and `base` has not, oldest first."""
     return _read(git, "--reverse", "--topo-order", "--end-of-options", f"{base}..{tip}", "--")
 
 
-def read_commit(git: WorkTree, name: str) -> BranchCommit:
-    """One commit by its hash."""
-    found = _read(git, "--no-walk", "--end-of-options", name, "--")
-    if not found:
-        raise UsageError("is no commit that can be read", where=name)
-    return found[0]
-
-
 def _read(git: WorkTree, *asked: str) -> tuple[BranchCommit, ...]:
-    """Text in another encoding is converted."""
+    """Read what `git log` lists; text in another encoding is converted."""
     settings = ("--no-show-signature", "--date=raw", "--encoding=UTF-8", "--no-patch", "--no-color")
     fields = git.run("log", *settings, f"--format={_FIELDS}", *asked).decode(errors="replace").split("\0")
-    return tuple(_commit(fields[start : start + _COUNT]) for start in range(0, len(fields) - _COUNT + 1, _COUNT))
-
-
-def _commit(fields: list[str]) -> BranchCommit:
-    hash_, parents, tree, author, email, date, person, address, message = fields
-    return BranchCommit(
-        hash=hash_.strip("\n"),
-        parents=tuple(parents.split()),
-        tree=tree,
-        name=author,
-        email=email,
-        date=date,
-        person=(person, address),
-        message=message.removesuffix("\n"),
-    )
+    found = []
+    for start in range(0, len(fields) - _COUNT + 1, _COUNT):
+        hash_, parents, tree, author, email, date, person, address, message = fields[start : start + _COUNT]
+        found.append(
+            BranchCommit(
+                hash=hash_.strip("\n"),
+                parents=tuple(parents.split()),
+                tree=tree,
+                name=author,
+                email=email,
+                date=date,
+                person=(person, address),
+                message=message.removesuffix("\n"),
+            )
+        )
+    return tuple(found)
 
 
 def write_commit(
@@ -127,8 +120,8 @@ class RebaseConflictError(MergeConflictError):
 
 
 def merged_tree(git: WorkTree, onto: str, tip: str, *, base_name: str, what: str = "") -> str:
-    """The tree of both. what: which commit is brought over, for the message. Raises RebaseConflictError that names the
-    files of a conflict."""
+    """Merge two commits into a tree. what: which commit is brought over, for the message. Raises RebaseConflictError
+    that names the files of a conflict."""
     done = git.attempt("merge-tree", "--write-tree", "-z", "--name-only", onto, tip)
     if done.status not in {0, 1}:
         if "usage: git merge-tree" in done.complaint:
@@ -150,8 +143,9 @@ def merged_tree(git: WorkTree, onto: str, tip: str, *, base_name: str, what: str
 
 
 def replay(git: WorkTree, commits: Sequence[BranchCommit], onto: str, *, base_name: str) -> str:
-    """The commits one after the other on top of another one; hash of the last. What `onto` has already is left out, as
-    `git rebase` does. Raises RebaseConflictError, and UsageError for merges, whose resolutions would be lost."""
+    """Write the commits one after the other on top of another one; return the last. What `onto` has already is left
+    out, as `git rebase` does. Raises RebaseConflictError, and UsageError for merges, whose resolutions would be
+    lost."""
     merge = next((each for each in commits if len(each.parents) != 1), None)
     if merge is not None:
         raise UsageError(
@@ -185,6 +179,8 @@ class Proposal:
     """Tip of the branch now."""
     after: str
     """Tip of the branch afterwards; the same where nothing has to be rewritten."""
+    before_tree: str
+    after_tree: str
     parted: str
     """Where branch and base parted: with `before`, the change as it was written."""
     onto: str
@@ -206,7 +202,16 @@ class Proposal:
 def propose(git: WorkTree, tip: str, target: Target, options: ProposalOptions) -> Proposal:
     """Compute the proposal. Raises RebaseConflictError, TitleError, and UsageError where nothing is to be proposed."""
     base_name = f"{target.base_remote}/{target.base}"
-    parted = _parted(git, target.base_tip, tip, base_name, options)
+    shared = git.run("merge-base", "--all", target.base_tip, tip, allowed=(0, 1)).decode().split()
+    if not shared:
+        shallow = git.repository.is_shallow()
+        fix = "`git fetch --unshallow`" if shallow else "name another base"
+        why = "; this clone has only the newest commits" if shallow else ""
+        raise UsageError(f"this branch and {base_name} share no history{why}", where="--base", fix=fix)
+    if len(shared) > 1 and not options.rebase:
+        fix = "leave out --no-rebase"
+        raise UsageError(f"this branch and {base_name} parted in {len(shared)} places", where="--no-rebase", fix=fix)
+    parted = shared[0]
     commits = commits_since(git, target.base_tip, tip)
     if not commits:
         fix = "commit something first, or name another base"
@@ -217,40 +222,33 @@ def propose(git: WorkTree, tip: str, target: Target, options: ProposalOptions) -
         after = _squashed(git, commits, parted, onto, title, base_name)
     else:
         after = tip if onto == parted else replay(git, commits, onto, base_name=base_name)
-    if git.tree(after) == git.tree(onto):
+    made, ground = _read(git, "--no-walk=unsorted", "--end-of-options", after, onto, "--")
+    if made.tree == ground.tree:
         fix = f"it may be merged already; `git switch {target.base}`"
         raise UsageError(f"{base_name} has everything that this branch changes", where="HEAD", fix=fix)
-    message = read_commit(git, after).message
-    header = title or _header(git, options, message, commits, parted, tip)
+    if options.squash or len(commits) == 1:
+        header = title or made.message.strip().split("\n", 1)[0]
+    else:
+        written = tuple(each for each in commits if len(each.parents) < 2) or commits
+        header = title or joined_message(git.root, written, parted, tip, "").split("\n", 1)[0]
     return Proposal(
         before=tip,
         after=after,
+        before_tree=commits[-1].tree,
+        after_tree=made.tree,
         parted=parted,
         onto=onto,
         commits=commits,
         title=header,
-        message=message,
+        message=made.message,
         joined=options.squash or len(commits) == 1,
     )
-
-
-def _parted(git: WorkTree, base: str, tip: str, base_name: str, options: ProposalOptions) -> str:
-    found = git.run("merge-base", "--all", base, tip, allowed=(0, 1)).decode().split()
-    if not found:
-        shallow = git.repository.is_shallow()
-        fix = "`git fetch --unshallow`" if shallow else "name another base"
-        why = "; this clone has only the newest commits" if shallow else ""
-        raise UsageError(f"this branch and {base_name} share no history{why}", where="--base", fix=fix)
-    if len(found) > 1 and not options.rebase:
-        fix = "leave out --no-rebase"
-        raise UsageError(f"this branch and {base_name} parted in {len(found)} places", where="--no-rebase", fix=fix)
-    return found[0]
 
 
 def _squashed(
     git: WorkTree, commits: tuple[BranchCommit, ...], parted: str, onto: str, title: str, base_name: str
 ) -> str:
-    """One commit. The only commit of a branch keeps its words when they conform."""
+    """Write one commit. The only commit of a branch keeps its words when they conform."""
     tip = commits[-1].hash
     alone = commits[0] if len(commits) == 1 and len(commits[0].parents) == 1 else None
     written = tuple(each for each in commits if len(each.parents) < 2) or commits
@@ -258,21 +256,11 @@ def _squashed(
         keeps = not title or title == alone.subject
         if keeps:
             return tip if alone.parents[0] == onto else replay(git, commits, onto, base_name=base_name)
-        message = with_header(alone.message, title)
+        message = f"{title}\n{alone.message.strip().partition(chr(10))[2]}"
     else:
         message = joined_message(git.root, written, parted, tip, title)
-    tree = git.tree(tip) if onto == parted else merged_tree(git, onto, tip, base_name=base_name)
+    tree = commits[-1].tree if onto == parted else merged_tree(git, onto, tip, base_name=base_name)
     return write_commit(git, tree=tree, parent=onto, message=message, author=author_of(written))
-
-
-def _header(
-    git: WorkTree, options: ProposalOptions, message: str, commits: tuple[BranchCommit, ...], parted: str, tip: str
-) -> str:
-    """The title where none was given: the header of the only commit, or one for all of them."""
-    if options.squash or len(commits) == 1:
-        return message.strip().split("\n", 1)[0]
-    written = tuple(each for each in commits if len(each.parents) < 2) or commits
-    return joined_message(git.root, written, parted, tip, "").split("\n", 1)[0]
 
 
 _CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -294,7 +282,7 @@ def _errors(header: str, settings: CommitSettings) -> list[MessageProblem]:
 
 
 def checked_title(title: str, root: Path) -> str:
-    """A title that was given. Raises TitleError that says what is wrong with it."""
+    """Return a given title in one line. Raises TitleError that says what is wrong with it."""
     header = " ".join(_CONTROL.sub(" ", title).split())
     wrong = _errors(header, read_commit_settings(root))
     if wrong:
@@ -303,26 +291,26 @@ def checked_title(title: str, root: Path) -> str:
     return header
 
 
-def with_header(text: str, header: str) -> str:
-    """A message under another header."""
-    _, _, rest = text.strip().partition("\n")
-    return f"{header}\n{rest}"
-
-
 def joined_message(root: Path, commits: Sequence[BranchCommit], before: str, after: str, title: str) -> str:
-    """One message for all commits. before, after: the sides of the change; title: the header, if one was given."""
+    """Write one message for all commits. before, after: the sides of the change; title: the header, if one was
+    given."""
     settings = read_commit_settings(root)
     parsed = [parse(_CONTROL.sub(" ", each.message.replace("\r\n", "\n"))) for each in commits]
     header = title or _joined_header(root, settings, parsed, before, after)
     if any(each.breaking for each in parsed) and not parse(header).breaking and len(header) < settings.header_length:
         header = re.sub(r"^([^:]*): ", r"\1!: ", header, count=1)
-    footers = list(dict.fromkeys([*_footers(parsed), *coauthors(commits)]))
+    # Every footer once; the breaking ones first, as the specification shows them
+    footers = []
+    for footer in sorted((each for one in parsed for each in one.footers), key=lambda each: not each.breaking):
+        value = "\n  ".join(line.strip() for line in footer.value.split("\n") if line.strip())
+        footers.append(f"{footer.token}: {value}")
+    footers = list(dict.fromkeys([*footers, *coauthors(commits)]))
     parts = [header, _body(parsed, header, settings), "\n".join(footers)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _body(parsed: Sequence[Message], header: str, settings: CommitSettings) -> str:
-    """What the commits say: first the one that gave the header, then the others as a list."""
+    """Collect what the commits say: first the one that gave the header, then the others as a list."""
     subject = parse(header).subject
     first = next((each for each in parsed if each.subject == subject), None)
     text = _text(first) if first is not None else ""
@@ -338,7 +326,7 @@ def _body(parsed: Sequence[Message], header: str, settings: CommitSettings) -> s
 
 
 def coauthors(commits: Sequence[BranchCommit]) -> list[str]:
-    """A line for everybody but the author of the joined commit, in the order of their first commits."""
+    """Return a line for everybody but the author of the joined commit, in the order of their first commits."""
     first = author_of(commits).person
     people = {each.person[1].casefold(): each.person for each in commits}
     people.pop(first[1].casefold(), None)
@@ -346,7 +334,7 @@ def coauthors(commits: Sequence[BranchCommit]) -> list[str]:
 
 
 def author_of(commits: Sequence[BranchCommit]) -> BranchCommit:
-    """Who wrote most of the commits (the first of them, where that is open): name and date of their latest one."""
+    """Find who wrote most of the commits (the first of them, where that is open); return their latest commit."""
     count: dict[str, list[BranchCommit]] = {}
     for each in commits:
         count.setdefault(each.person[1].casefold(), []).append(each)
@@ -357,7 +345,10 @@ def _joined_header(root: Path, settings: CommitSettings, parsed: Sequence[Messag
     staged = read_staged(root, Sides(before, after))
     kind = guess_type(staged.files, staged.symbols, settings.types).value
     scope = guess_scope(staged.files, staged.symbols, settings, lambda: habits_of(root, before)).value
-    best = _best(parsed, settings, kind)
+    # Speaks for all: the first of the suggested type if there is one, else of the weightiest type
+    right = [each for each in parsed if each.kind == "conventional" and not _errors(each.header, settings)]
+    rank = {name: number for number, name in enumerate((kind, *_RANK))}
+    best = min(right, key=lambda each: rank.get(each.type.lower(), len(rank)), default=None)
     if best is not None:
         kind = best.type.lower()
         scope = best.scope or scope
@@ -369,28 +360,12 @@ def _joined_header(root: Path, settings: CommitSettings, parsed: Sequence[Messag
     marked = "!" if any(each.breaking for each in parsed) else ""
     room = settings.header_length - len(head) - len(marked) - 2
     header = f"{head}{marked}: {textwrap.shorten(subject, max(room, 12), placeholder=' ...')}"
-    return header if not _errors(header, settings) else f"{_plain(settings)}: update {len(staged.files)} files"
-
-
-def _plain(settings: CommitSettings) -> str:
-    return "chore" if "chore" in settings.types else settings.types[0]
-
-
-def conforms_to(message: Message, settings: CommitSettings) -> bool:
-    """Whether the header of a message is a conventional one, and right."""
-    return message.kind == "conventional" and not _errors(message.header, settings)
-
-
-def _best(parsed: Sequence[Message], settings: CommitSettings, suggested: str) -> Message | None:
-    """The commit that speaks for all: of the suggested type if there is one, else of the weightiest; the first of
-    several."""
-    right = [each for each in parsed if conforms_to(each, settings)]
-    rank = {name: number for number, name in enumerate((suggested, *_RANK))}
-    return min(right, key=lambda each: rank.get(each.type.lower(), len(rank)), default=None)
+    plain = "chore" if "chore" in settings.types else settings.types[0]
+    return header if not _errors(header, settings) else f"{plain}: update {len(staged.files)} files"
 
 
 def _item(message: Message, width: int) -> str:
-    """One commit in a list: its subject, and what it says indented below."""
+    """Format one commit of a list: its subject, and what it says indented below."""
     lines = textwrap.wrap(
         message.header.strip() or "(no message)",
         width,
@@ -405,13 +380,5 @@ def _item(message: Message, width: int) -> str:
 
 
 def _text(message: Message) -> str:
-    """What a message says between header and footers."""
+    """Return what a message says between header and footers."""
     return "\n".join(line for _, line in message.body).strip("\n")
-
-
-def _footers(parsed: Sequence[Message]) -> Iterator[str]:
-    """Every footer once; the breaking ones first, as the specification shows them."""
-    found = [footer for message in parsed for footer in message.footers]
-    for footer in sorted(found, key=lambda each: not each.breaking):
-        value = "\n  ".join(line.strip() for line in footer.value.split("\n") if line.strip())
-        yield f"{footer.token}: {value}"

@@ -1,5 +1,5 @@
-"""A plan made, shown and carried out. `observe` hears of every change before it happens, so that a test can kill the
-process there."""
+"""Makes a plan, shows it and applies it. `observe` is called before every change, so that a test can kill the process
+there."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tooling.cli.errors import ConflictError, ToolError, UsageError
+from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.change.lock import repository_lock
 from tooling.pull_request import backups, move, service
-from tooling.pull_request.backups import Record, state_folder
+from tooling.pull_request.backups import Record, load_record, state_folder
 from tooling.pull_request.body import fill, find_template, untouched
 from tooling.pull_request.branch import (
     Branch,
@@ -29,28 +29,27 @@ from tooling.pull_request.branch import (
 from tooling.pull_request.commits import propose
 from tooling.pull_request.facts import measure
 from tooling.pull_request.git import RemoteError, WorkTree
-from tooling.pull_request.plan import Plan, Step, backup_step, fetch_step, move_step, push_of, push_step
+from tooling.pull_request.plan import ProposalPlan, Step, backup_step, fetch_step, move_step, push_of, push_step
 from tooling.pull_request.remote import complete, fetch, once_here, refuse_strangers, without_secrets
 from tooling.review.records import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tooling.cli.git import Repository
     from tooling.pull_request.commits import Proposal
-    from tooling.pull_request.facts import Facts
+    from tooling.pull_request.facts import ProposalFacts
     from tooling.pull_request.move import Recovery
 
     Observe = Callable[[str], None]
-    Consent = Callable[[Plan], bool]
+    Consent = Callable[[ProposalPlan], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """What came of a run."""
 
-    plan: Plan
+    plan: ProposalPlan
     url: str = ""
     next_steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -64,21 +63,21 @@ class ConsentError(UsageError):
 
 
 def ignore(step: str) -> None:
-    """The observer of everyday use."""
+    """Observe nothing: the observer of everyday use."""
 
 
 @contextlib.contextmanager
 def at_work(
     repository: Repository, *, dry_run: bool, wait_seconds: float
 ) -> Iterator[tuple[WorkTree, Recovery | None]]:
-    """Git, alone in this work tree, with what an interrupted run left put right; in a dry run git that writes nothing
-    that stays."""
+    """Lock this work tree and recover from an interrupted run; in a dry run, yield a git that writes nothing that
+    stays."""
     if dry_run:
-        if move.pending(repository) is not None:
+        if load_record(repository) is not None:
             raise ConflictError(
                 "an earlier run was interrupted while the branch moved",
                 where=os.fspath(repository.root),
-                fix="run it without --dry-run: it first ends or takes back what was begun; or `areal-pr restore`",
+                fix="run it without --dry-run: it first completes or undoes what was begun; or `areal-pr restore`",
             )
         with WorkTree.rehearsing(repository) as git:
             yield git, None
@@ -88,14 +87,21 @@ def at_work(
         yield git, move.recover(git)
 
 
-def make_plan(git: WorkTree, options: ProposalOptions, *, rehearsal: bool) -> tuple[Plan, list[str]]:
-    """Everything up to the first change of the branch, and warnings. Raises what forbids to go on."""
+def make_plan(git: WorkTree, options: ProposalOptions, *, rehearsal: bool) -> tuple[ProposalPlan, list[str]]:
+    """Do everything up to the first change of the branch; also return warnings. Raises what forbids to go on."""
     refuse_operations(git.repository)
     branch = current_branch(git)
     refuse_elsewhere(git, branch)
     warnings = refuse_changes(git, refuse_untracked=options.refuse_untracked)
     goal = target(git, branch, options)
-    _fetch(git, branch, goal, rehearsal=rehearsal)
+    mine, theirs = ((branch.name,), (goal.theirs,)) if goal.theirs else ((), ())
+    if goal.remote == goal.base_remote:
+        names = tuple(dict.fromkeys((goal.base, *mine)))
+        fetch(git, goal.remote, names, (goal.base_tip, *theirs), rehearsal=rehearsal)
+    else:
+        fetch(git, goal.base_remote, (goal.base,), (goal.base_tip,), rehearsal=rehearsal)
+        if mine:
+            fetch(git, goal.remote, mine, theirs, rehearsal=rehearsal)
     kept = [each.commit for each in backups.backups(git, branch.name)]
     if goal.theirs:
         known = (*once_here(git, branch.reference, branch.tip), *kept)
@@ -104,29 +110,23 @@ def make_plan(git: WorkTree, options: ProposalOptions, *, rehearsal: bool) -> tu
     move.refuse_losses(git, proposal.before, proposal.after)
     complete(git, goal.base_remote, proposal.onto, proposal.after)
     facts = measure(git, proposal, base_tip=goal.base_tip, test_report=options.test_report, audit=options.audit)
-    warnings += _doubts(facts)
+    found = [each for each in facts.review.open if each.rule.severity >= Severity.HIGH]
+    warnings += [f"areal-review: {each.place.path}:{each.place.line}: {each.place.message}" for each in found]
+    if facts.tests is not None and facts.tests.failed:
+        warnings.append(f"{len(facts.tests.failed)} tests failed, by {facts.tests.name}")
+    if facts.tests_outdated:
+        warnings.append("the test report is older than the newest commit")
     answer = service.look_up(git.root, branch, goal)
     return _planned(git, branch, goal, facts, answer, options), warnings
 
 
 def body_offline(git: WorkTree, options: ProposalOptions) -> tuple[Proposal, str]:
-    """Title and text by what was fetched last."""
+    """Return the proposal and its text by what was fetched last."""
     branch = current_branch(git)
     goal = target_offline(git, branch, options)
     proposal = propose(git, branch.tip, goal, options)
     facts = measure(git, proposal, base_tip=goal.base_tip, test_report=options.test_report, audit=options.audit)
     return proposal, fill(find_template(git, goal.base_tip, proposal.after), facts)
-
-
-def _doubts(facts: Facts) -> list[str]:
-    """What speaks against proposing this now; the author decides."""
-    found = [each for each in facts.review.open if each.rule.severity >= Severity.HIGH]
-    doubts = [f"areal-review: {each.place.path}:{each.place.line}: {each.place.message}" for each in found]
-    if facts.tests is not None and facts.tests.failed:
-        doubts.append(f"{len(facts.tests.failed)} tests failed, by {facts.tests.name}")
-    if facts.tests_outdated:
-        doubts.append("the test report is older than the newest commit")
-    return doubts
 
 
 def create(
@@ -150,7 +150,11 @@ def create(
                 where=f"{plan.target.remote}/{plan.branch.name}",
                 fix="look at --dry-run, then add --yes; nothing was changed",
             )
-        _rewrite(git, plan, observe)
+        if plan.backup is not None:
+            refuse_moved(git, plan.branch)
+            observe("backup")
+            backups.write(git, plan.backup)
+            move.move(git, _record(plan.branch, plan.proposal.after, plan.backup), observe)
         _push(git, plan, observe)
         observe("pull request")
         url, steps = _publish(git, plan, options)
@@ -185,21 +189,14 @@ def restore(
         return steps, found, recovery
 
 
-def _fetch(git: WorkTree, branch: Branch, goal: Target, *, rehearsal: bool) -> None:
-    mine = (branch.name,) if goal.theirs else ()
-    wanted = (goal.theirs,) if goal.theirs else ()
-    if goal.remote == goal.base_remote:
-        names = tuple(dict.fromkeys((goal.base, *mine)))
-        fetch(git, goal.remote, names, (goal.base_tip, *wanted), rehearsal=rehearsal)
-        return
-    fetch(git, goal.base_remote, (goal.base,), (goal.base_tip,), rehearsal=rehearsal)
-    if mine:
-        fetch(git, goal.remote, mine, wanted, rehearsal=rehearsal)
-
-
 def _planned(
-    git: WorkTree, branch: Branch, goal: Target, facts: Facts, answer: service.Answer, options: ProposalOptions
-) -> Plan:
+    git: WorkTree,
+    branch: Branch,
+    goal: Target,
+    facts: ProposalFacts,
+    answer: service.ServiceAnswer,
+    options: ProposalOptions,
+) -> ProposalPlan:
     existing, proposal = answer.existing, facts.proposal
     if existing is not None and existing.base != goal.base and not options.base:
         fix = f"add --base {existing.base}, or --base {goal.base} to change it"
@@ -215,7 +212,7 @@ def _planned(
         steps += [backup_step(branch, backup), moved]
     if push is not None and options.push:
         steps.append(push_step(push, goal.theirs))
-    plan = Plan(
+    plan = ProposalPlan(
         branch=branch,
         target=goal,
         proposal=proposal,
@@ -231,7 +228,7 @@ def _planned(
     return replace(plan, steps=(*steps, step)) if step is not None else plan
 
 
-def _service_step(plan: Plan, options: ProposalOptions) -> Step | None:
+def _service_step(plan: ProposalPlan, options: ProposalOptions) -> Step | None:
     existing = plan.answer.existing
     words = _service_words(plan, options)
     if existing is not None:
@@ -253,48 +250,42 @@ def _service_step(plan: Plan, options: ProposalOptions) -> Step | None:
     )
 
 
-def _service_words(plan: Plan, options: ProposalOptions) -> list[str]:
-    """Arguments for gh; empty where an open pull request stays as it is."""
+def _service_words(plan: ProposalPlan, options: ProposalOptions) -> list[str]:
+    """Return arguments for gh; empty where an open pull request stays as it is."""
     existing, goal, title = plan.answer.existing, plan.target, plan.proposal.title
     if existing is None:
         return service.create_words(plan.branch, goal, title, draft=options.draft)
     new_title = title if options.title and title != existing.title else ""
     base = goal.base if existing.base != goal.base else ""
-    body = _replaces_body(plan, options)
+    # A text that somebody edited is kept, unless asked otherwise.
+    same = existing.body.replace("\r\n", "\n").strip() == plan.body.strip()
+    body = not same and (options.replace_body or not existing.body.strip() or untouched(existing.body))
     if not (new_title or base or body):
         return []
     return service.edit_words(existing.number, goal, title=new_title, body=body, base=base)
-
-
-def _replaces_body(plan: Plan, options: ProposalOptions) -> bool:
-    """A text that somebody edited is kept, unless asked otherwise."""
-    existing = plan.answer.existing
-    if existing is None or existing.body.replace("\r\n", "\n").strip() == plan.body.strip():
-        return False
-    return options.replace_body or not existing.body.strip() or untouched(existing.body)
-
-
-def _rewrite(git: WorkTree, plan: Plan, observe: Observe) -> None:
-    if plan.backup is None:
-        return
-    refuse_moved(git, plan.branch)
-    observe("backup")
-    backups.write(git, plan.backup)
-    move.move(git, _record(plan.branch, plan.proposal.after, plan.backup), observe)
 
 
 def _record(branch: Branch, after: str, backup: backups.Backup) -> Record:
     return Record(reference=branch.reference, before=branch.tip, after=after, backup=backup.id)
 
 
-def _push(git: WorkTree, plan: Plan, observe: Observe) -> None:
+def _push(git: WorkTree, plan: ProposalPlan, observe: Observe) -> None:
     push = plan.push
     if push is None or not plan.pushing:
         return
     observe("push")
     done = git.attempt(*push.words(), hooks=True)
     if done.status != 0:
-        raise _refused(plan, without_secrets(f"{_rejections(done.output)} {done.complaint}".strip()))
+        lines = done.output.decode(errors="replace").splitlines()
+        rejected = "; ".join(line.split("\t")[-1] for line in lines if line.startswith("!"))
+        said = without_secrets(f"{rejected} {done.complaint}".strip())
+        where = f"{plan.target.remote}/{plan.branch.name}"
+        way_back = f"; `areal-pr restore {plan.backup.id}` brings your branch back" if plan.backup else ""
+        if "stale info" in said or "fetch first" in said or "non-fast-forward" in said:
+            what = "somebody pushed to it meanwhile; nothing there was replaced"
+            raise ConflictError(what, where=where, fix=f"run it again, it says what is new there{way_back}")
+        fix = f"put right what it says and run it again: only the rest is done{way_back}"
+        raise RemoteError(f"the push was refused: {said}", where=where, fix=fix)
     observe("upstream")
     name = plan.branch.name
     if not git.setting(f"branch.{name}.merge"):
@@ -303,28 +294,18 @@ def _push(git: WorkTree, plan: Plan, observe: Observe) -> None:
         git.attempt("config", f"branch.{name}.merge", plan.branch.reference)
 
 
-def _rejections(output: bytes) -> str:
-    lines = output.decode(errors="replace").splitlines()
-    return "; ".join(line.split("\t")[-1] for line in lines if line.startswith("!"))
-
-
-def _refused(plan: Plan, said: str) -> ToolError:
-    where = f"{plan.target.remote}/{plan.branch.name}"
-    way_back = f"; `areal-pr restore {plan.backup.id}` takes your branch back" if plan.backup else ""
-    if "stale info" in said or "fetch first" in said or "non-fast-forward" in said:
-        what = "somebody pushed to it meanwhile; nothing there was replaced"
-        return ConflictError(what, where=where, fix=f"run it again, it says what is new there{way_back}")
-    fix = f"put right what it says and run it again: only the rest is done{way_back}"
-    return RemoteError(f"the push was refused: {said}", where=where, fix=fix)
-
-
-def _publish(git: WorkTree, plan: Plan, options: ProposalOptions) -> tuple[str, tuple[str, ...]]:
-    """The address of the pull request, and what is left to do."""
+def _publish(git: WorkTree, plan: ProposalPlan, options: ProposalOptions) -> tuple[str, tuple[str, ...]]:
+    """Open or update the pull request; return its address, and what is left to do."""
     existing = plan.answer.existing
     if not plan.pushing:
         return "", (shlex.join(["git", *plan.push.words()]),) if plan.push is not None else ()
     if not plan.answer.usable:
-        place = _keep_body(git, plan)
+        # The text is kept beside git's own files: nothing of it is ever committed.
+        folder = state_folder(git.repository)
+        folder.mkdir(exist_ok=True)
+        place, fresh = folder / "body.md", folder / f"body.md.{os.getpid()}"
+        fresh.write_text(plan.body, encoding="utf-8", errors="replace")
+        os.replace(fresh, place)
         return "", service.by_hand(plan.branch, plan.target, plan.proposal.title, place, draft=options.draft)
     words = _service_words(plan, options)
     url = service.perform(git.root, words, plan.body) if words else ""
@@ -332,14 +313,3 @@ def _publish(git: WorkTree, plan: Plan, options: ProposalOptions) -> tuple[str, 
     if existing is not None and not words and existing.body.replace("\r\n", "\n").strip() != plan.body.strip():
         steps.append(f"#{existing.number} has a text that somebody edited; it was kept (--replace-body replaces it)")
     return (existing.url if existing is not None else url), tuple(steps)
-
-
-def _keep_body(git: WorkTree, plan: Plan) -> Path:
-    """The text beside git's own files: nothing of it is ever committed."""
-    folder = state_folder(git.repository)
-    folder.mkdir(exist_ok=True)
-    place = folder / "body.md"
-    fresh = folder / f"body.md.{os.getpid()}"
-    fresh.write_text(plan.body, encoding="utf-8", errors="replace")
-    os.replace(fresh, place)
-    return place

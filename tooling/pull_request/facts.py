@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -91,26 +92,25 @@ def changed_requirements(git: WorkTree, before: str, after: str, paths: Sequence
 
 
 def read_audit(path: Path) -> tuple[AuditRow, ...]:
-    """The packages of a report of `areal-upgrade-deps`. Raises UsageError for anything else."""
+    """Read the packages of a report of `areal-upgrade-deps`. Raises UsageError for anything else."""
     where = f"--audit {path}"
     try:
         audits = json.loads(path.read_bytes())["audits"]
-        return tuple(_row(each) for each in audits)
+        return tuple(
+            AuditRow(
+                distribution=str(audit["distribution"]),
+                before=str(audit["old_version"] or ""),
+                after=str(audit["new_version"] or ""),
+                worst=str(audit["worst"] or ""),
+                findings=sum(int(number) for number in audit["counts"].values()),
+                unjudged=int(audit["unresolved"]) + sum(int(each["count"]) for each in audit["open"]),
+            )
+            for audit in audits
+        )
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", where=where, fix=_AUDIT_FIX) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"is no report of an audit ({error})", where=where, fix=_AUDIT_FIX) from error
-
-
-def _row(audit: dict[str, Any]) -> AuditRow:
-    return AuditRow(
-        distribution=str(audit["distribution"]),
-        before=str(audit["old_version"] or ""),
-        after=str(audit["new_version"] or ""),
-        worst=str(audit["worst"] or ""),
-        findings=sum(int(number) for number in audit["counts"].values()),
-        unjudged=int(audit["unresolved"]) + sum(int(each["count"]) for each in audit["open"]),
-    )
+        raise UsageError(f"is not a report of an audit ({error})", where=where, fix=_AUDIT_FIX) from error
 
 
 _MAX_BYTES: Final = 100_000_000
@@ -143,7 +143,7 @@ class TestReport:
 
 
 def read_report(path: Path) -> TestReport:
-    """Raises UsageError for what is no such report."""
+    """Read JUnit XML. Raises UsageError for anything else."""
     import xml.etree.ElementTree as Xml
 
     where = f"--test-report {path}"
@@ -158,16 +158,17 @@ def read_report(path: Path) -> TestReport:
     try:
         root = Xml.fromstring(content)
     except (Xml.ParseError, ValueError, LookupError) as error:
-        raise UsageError(f"is no XML: {error}", where=where, fix=_TESTS_FIX) from error
+        raise UsageError(f"is not XML: {error}", where=where, fix=_TESTS_FIX) from error
     if root.tag not in {"testsuites", "testsuite"}:
-        raise UsageError(f"is no test report: its root is <{root.tag}>", where=where, fix=_TESTS_FIX)
+        raise UsageError(f"is not a test report: its root is <{root.tag}>", where=where, fix=_TESTS_FIX)
     return _counted(root, path)
 
 
 def _counted(root: Any, path: Path) -> TestReport:
     passed, failed, skipped, seconds = 0, list[str](), Counter[str](), 0.0
     for case in root.iter("testcase"):
-        seconds += _number(case.get("time"))
+        with suppress(ValueError):
+            seconds += float(case.get("time") or 0.0)
         name = "::".join(filter(None, (case.get("classname"), case.get("name"))))
         if case.find("failure") is not None or case.find("error") is not None:
             failed.append(name)
@@ -175,6 +176,12 @@ def _counted(root: Any, path: Path) -> TestReport:
             skipped[" ".join((mark.get("message") or mark.text or "no reason given").split())] += 1
         else:
             passed += 1
+    when = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    for suite in root.iter("testsuite"):  # suites say when they began
+        with suppress(ValueError):
+            moment = datetime.fromisoformat(suite.get("timestamp") or "")
+            when = moment if moment.tzinfo is not None else moment.astimezone(UTC)
+            break
     reasons = tuple(sorted(skipped.items(), key=lambda item: (-item[1], item[0])))
     return TestReport(
         name=os.path.basename(path),
@@ -182,26 +189,8 @@ def _counted(root: Any, path: Path) -> TestReport:
         failed=tuple(dict.fromkeys(failed)),
         skipped=reasons,
         seconds=seconds,
-        when=_when(root, path),
+        when=when,
     )
-
-
-def _when(root: Any, path: Path) -> datetime | None:
-    """The latest moment that is sure: suites say when they began, the file when it was written."""
-    for suite in root.iter("testsuite"):
-        try:
-            moment = datetime.fromisoformat(suite.get("timestamp") or "")
-        except ValueError:
-            continue
-        return moment if moment.tzinfo is not None else moment.astimezone(UTC)
-    return datetime.fromtimestamp(path.stat().st_mtime, UTC)
-
-
-def _number(text: str | None) -> float:
-    try:
-        return float(text or 0.0)
-    except ValueError:
-        return 0.0
 
 
 _ISSUE: Final = re.compile(r"(?:[\w.-]+/[\w.-]+)?#\d+")
@@ -210,8 +199,8 @@ _REFERS: Final = re.compile(r"refs?|see(?:-also)?|related(?:-to)?|issues?|refere
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """Of one proposal."""
+class ProposalFacts:
+    """What is known of one proposal."""
 
     proposal: Proposal
     message: Message
@@ -245,11 +234,13 @@ class Facts:
         return any(parse(each.message).breaking for each in self.proposal.commits)
 
     def paths(self, role: str) -> tuple[str, ...]:
-        """Changed files of a role: "test", "docs", "code"."""
+        """Return the changed files of a role: "test", "docs", "code"."""
         return tuple(each.path for each in self.review.comparison.files if role_of(each.path) == role)
 
 
-def measure(git: WorkTree, proposal: Proposal, *, base_tip: str, test_report: Path | None, audit: Path | None) -> Facts:
+def measure(
+    git: WorkTree, proposal: Proposal, *, base_tip: str, test_report: Path | None, audit: Path | None
+) -> ProposalFacts:
     """Read everything. Raises UsageError for reports that cannot be read."""
     settings = read_commit_settings(git.root)
     messages = [parse(proposal.message)]
@@ -263,25 +254,25 @@ def measure(git: WorkTree, proposal: Proposal, *, base_tip: str, test_report: Pa
     words = ["--repo", os.fspath(git.readable), "--base", proposal.onto, "--head", proposal.after]
     outcome = review(parse_words(words))[0]
     paths = [each.path for each in outcome.comparison.files]
-    return Facts(
+    return ProposalFacts(
         proposal=proposal,
         message=parse(proposal.message),
         review=outcome,
         conforming=not any(p.severity == "error" for each in messages for p in problems(each, settings, final=True)),
-        up_to_date=git.is_ancestor(base_tip, proposal.after),
+        up_to_date=proposal.onto == base_tip or git.is_ancestor(base_tip, proposal.after),
         closes=_issues(proposal, _CLOSES),
         refers=_issues(proposal, _REFERS),
         requirements=changed_requirements(git, proposal.onto, proposal.after, paths),
         audit=read_audit(audit) if audit is not None else None,
         tests=tests,
         tests_outdated=tests is not None and tests.older_than(_written(git, proposal.before)),
-        merged_since=git.tree(proposal.after) != git.tree(proposal.before),
+        merged_since=proposal.after_tree != proposal.before_tree,
     )
 
 
 def _written(git: WorkTree, tip: str) -> int:
-    """When the files of a commit were first committed, in seconds since 1970: joining commits, which a backup tells of,
-    makes no new files."""
+    """Return when the files of a commit were first committed, in seconds since 1970: joining commits, which a backup
+    tells of, makes no new files."""
     kept = [each.commit for each in backups(git)]
     output = git.run("log", "--no-walk=unsorted", "--no-show-signature", "--format=%T %ct", tip, *kept, "--").decode()
     rows = [line.split(" ") for line in output.splitlines()]
@@ -289,7 +280,7 @@ def _written(git: WorkTree, tip: str) -> int:
 
 
 def _issues(proposal: Proposal, token: re.Pattern[str]) -> tuple[str, ...]:
-    """Issues that footers name by such a token, and "(#12)"-like words of the body after such a verb."""
+    """Return issues that footers name by such a token, and "(#12)"-like words of the body after such a verb."""
     found: list[str] = []
     for commit in proposal.commits:
         message = parse(commit.message)

@@ -73,7 +73,10 @@ class WorkTree(Git):
             (store / "HEAD").write_text("ref: refs/heads/none\n", encoding="utf-8")
             lender = repository.common_dir
             # Lines that begin with a quotation mark are read as C strings.
-            (store / "objects" / "info" / "alternates").write_bytes(_quoted(os.fsencode(lender / "objects")) + b"\n")
+            objects = (
+                os.fsencode(lender / "objects").replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+            )
+            (store / "objects" / "info" / "alternates").write_bytes(b'"' + objects + b'"\n')
             settings = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
             if len(repository.head() or "") == _LONG_HASH:
                 settings = settings.replace("= 0", "= 1") + "[extensions]\n\tobjectFormat = sha256\n"
@@ -85,15 +88,10 @@ class WorkTree(Git):
 
     @property
     def root(self) -> Path:
-        """Of the work tree."""
+        """Return the root of the work tree."""
         return self.folder
 
     @property
     def readable(self) -> Path:
-        """Where programs that only know folders find every object."""
+        """Return the folder where programs that only know folders find every object."""
         return self.store or self.root
-
-
-def _quoted(path: bytes) -> bytes:
-    escaped = path.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
-    return b'"' + escaped + b'"'

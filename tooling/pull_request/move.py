@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import ConflictError
 from tooling.pull_request.backups import load_record, remove_record, save_record, state_folder
+from tooling.pull_request.branch import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tooling.cli.git import Repository
     from tooling.pull_request.backups import Record
     from tooling.pull_request.git import WorkTree
 
@@ -28,31 +28,31 @@ if TYPE_CHECKING:
 
 
 _NO_MODE: Final = "000000"
+_WRITING: Final = {"GIT_OPTIONAL_LOCKS": "1"}
 LINK: Final = "120000"
 SUBMODULE: Final = "160000"
-_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A file of a commit. Example: Entry("100644", "e69de29b...")."""
+class TreeEntry:
+    """A file of a commit. Example: TreeEntry("100644", "e69de29b...")."""
 
     mode: str
     hash: str
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PathDifference:
     """A path that two commits disagree about; None where it does not exist."""
 
     path: str
-    before: Entry | None
-    after: Entry | None
+    before: TreeEntry | None
+    after: TreeEntry | None
 
     @property
     def digits(self) -> int:
         """Of a hash here."""
-        return len((self.before or self.after or Entry("", "")).hash)
+        return len((self.before or self.after or TreeEntry("", "")).hash)
 
     @property
     def submodule(self) -> bool:
@@ -60,44 +60,49 @@ class Difference:
         return any(side is not None and side.mode == SUBMODULE for side in (self.before, self.after))
 
 
-def differences(git: WorkTree, before: str, after: str) -> tuple[Difference, ...]:
-    """Every path that differs; renames are a removal and an addition."""
+def differences(git: WorkTree, before: str, after: str) -> tuple[PathDifference, ...]:
+    """Return every path that differs; renames are a removal and an addition."""
     fields = iter(git.listed("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", before, after, "--"))
-    return tuple(_difference(field, next(fields)) for field in fields)
+    found = []
+    for field in fields:
+        modes_and_names = field.lstrip(":").split(" ")[:4]
+        old, new = (
+            None if mode == _NO_MODE else TreeEntry(mode, name)
+            for mode, name in zip(modes_and_names[:2], modes_and_names[2:], strict=True)
+        )
+        found.append(PathDifference(next(fields), old, new))
+    return tuple(found)
 
 
-def _difference(states: str, path: str) -> Difference:
-    old_mode, new_mode, old, new = states.lstrip(":").split(" ")[:4]
-    return Difference(path, _entry(old_mode, old), _entry(new_mode, new))
-
-
-def _entry(mode: str, name: str) -> Entry | None:
-    return None if mode == _NO_MODE else Entry(mode, name)
-
-
-def refuse_in_the_way(git: WorkTree, found: Sequence[Difference]) -> None:
+def refuse_in_the_way(git: WorkTree, found: Sequence[PathDifference]) -> None:
     """Raise ConflictError for files that git does not follow (ignored ones too) in the place of new ones, and for edits
-    that git was told not to see: moving would overwrite them."""
+    that git ignores on request: moving would overwrite them."""
     new = [each.path for each in found if each.before is None]
-    tracked = set(git.listed("ls-files", "-z")) if new else set()
+    listed = git.listed("ls-files", "-v", "-z")
+    tracked = {line[2:] for line in listed}
     lost = sorted({place for path in new for place in _occupied(git.root, path, tracked)})
     if lost:
         raise ConflictError(
-            f"files that git does not follow are in the way of new ones: {_named(lost)}",
+            f"files that git does not follow are in the way of new ones: {named(lost)}",
             where=os.fspath(git.root),
             fix="move them away; nothing was changed",
         )
-    hidden = _hidden_edits(git, {each.path: each for each in found})
+    # Files marked assume-unchanged or skip-worktree that are to change and are not what git believes
+    changing = {each.path: each for each in found}
+    flagged = [line[2:] for line in listed if line[:1] == "S" or line[:1].islower()]
+    asked = [path for path in flagged if path in changing]
+    present = on_disk(git, asked)
+    hidden = [path for path in asked if present[path] not in {None, changing[path].before}]
     if hidden:
         raise ConflictError(
-            f"edited files that git was told to overlook would be overwritten: {_named(hidden)}",
+            f"edited files that git overlooks on request would be overwritten: {named(hidden)}",
             where=os.fspath(git.root),
             fix="`git update-index --no-assume-unchanged --no-skip-worktree FILE`, then commit or stash the edits",
         )
 
 
 def _occupied(root: Path, path: str, tracked: set[str]) -> Iterator[str]:
-    """What of `path`, or above it, exists on disk and is nobody's."""
+    """Yield what exists on disk at `path` or above it, and is not tracked."""
     parts = path.split("/")
     for depth in range(1, len(parts)):
         above = "/".join(parts[:depth])
@@ -116,21 +121,13 @@ def _occupied(root: Path, path: str, tracked: set[str]) -> Iterator[str]:
         yield path
 
 
-def _hidden_edits(git: WorkTree, changing: dict[str, Difference]) -> list[str]:
-    """Files marked assume-unchanged or skip-worktree that are to change and are not what git believes."""
-    flagged = [line[2:] for line in git.listed("ls-files", "-v", "-z") if line[:1] == "S" or line[:1].islower()]
-    asked = [path for path in flagged if path in changing]
-    found = on_disk(git, asked) if asked else {}
-    return [path for path in asked if found[path] not in {None, changing[path].before}]
-
-
-def on_disk(git: WorkTree, paths: Sequence[str]) -> dict[str, Entry | None]:
-    """What lies on disk as git would store it (after its filters); None where there is nothing, and an entry that no
-    commit has for folders and special files."""
+def on_disk(git: WorkTree, paths: Sequence[str]) -> dict[str, TreeEntry | None]:
+    """Return what lies on disk as git would store it (after its filters); None where there is nothing, and an entry
+    that no commit has for folders and special files."""
     return {path: _look(git, path) for path in paths}
 
 
-def _look(git: WorkTree, path: str) -> Entry | None:
+def _look(git: WorkTree, path: str) -> TreeEntry | None:
     place = git.root / path
     if any(parent.is_symlink() for parent in list(place.parents)[: len(path.split("/")) - 1]):
         return None  # what the name leads to lies somewhere else
@@ -140,16 +137,11 @@ def _look(git: WorkTree, path: str) -> Entry | None:
         return None
     if stat.S_ISLNK(mode):
         target = os.fsencode(os.readlink(place))
-        return Entry(LINK, git.text("hash-object", "--stdin", given=target))
+        return TreeEntry(LINK, git.text("hash-object", "--stdin", given=target))
     if not stat.S_ISREG(mode):
-        return Entry("folder" if stat.S_ISDIR(mode) else "special", "")
+        return TreeEntry("folder" if stat.S_ISDIR(mode) else "special", "")
     name = git.text("hash-object", f"--path={path}", "--", path)
-    return Entry("100755" if mode & stat.S_IXUSR else "100644", name)
-
-
-def _named(paths: Sequence[str]) -> str:
-    shown = ", ".join(repr(path) if not path.isprintable() else path for path in paths[:_SHOWN])
-    return shown + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
+    return TreeEntry("100755" if mode & stat.S_IXUSR else "100644", name)
 
 
 _PATIENCE: Final = 5.0
@@ -177,7 +169,7 @@ def refuse_losses(git: WorkTree, before: str, after: str) -> None:
 
 
 def moved_submodules(git: WorkTree, before: str, after: str) -> tuple[str, ...]:
-    """Submodules that the new commit wants at another commit; their own files are never touched here."""
+    """Return submodules that the new commit wants at another commit; their own files are never touched here."""
     found = differences(git, before, after) if before != after else ()
     return tuple(each.path for each in found if each.submodule and each.after is not None)
 
@@ -192,7 +184,7 @@ def move(git: WorkTree, record: Record, observe: Observe) -> None:
     save_record(repository, record)
     observe("work tree")
     done = git.attempt(
-        "read-tree", "-m", "-u", "--no-recurse-submodules", record.before, record.after, environment=_writing()
+        "read-tree", "-m", "-u", "--no-recurse-submodules", record.before, record.after, environment=_WRITING
     )
     if done.status != 0:
         recover(git)
@@ -211,7 +203,7 @@ def move(git: WorkTree, record: Record, observe: Observe) -> None:
         record.after,
         record.before,
         hooks=True,
-        environment=_writing(),
+        environment=_WRITING,
     )
     if moved.status != 0:
         recover(git)
@@ -222,14 +214,9 @@ def move(git: WorkTree, record: Record, observe: Observe) -> None:
     remove_record(repository)
 
 
-def pending(repository: Repository) -> Record | None:
-    """What an interrupted run left to be recovered."""
-    return load_record(repository)
-
-
 def recover(git: WorkTree) -> Recovery | None:
-    """End what an interrupted run began: where the branch has moved, the work tree and the index follow; where it has
-    not, they go back. None when there is nothing to do. Raises ConflictError when that needs a person."""
+    """Complete what an interrupted run began: where the branch has moved, the work tree and the index follow; where it
+    has not, they go back. None when there is nothing to do. Raises ConflictError when that needs a person."""
     repository = git.repository
     record = load_record(repository)
     if record is None:
@@ -253,28 +240,11 @@ def recover(git: WorkTree) -> Recovery | None:
     found = differences(git, record.before, record.after)
     forward = now == record.after
     staged = _staged(git)
-    _refuse_staged(git, found, staged)
-    rescued = _restore(git, found, staged, forward=forward)
-    remove_record(repository)
-    return Recovery(reference=record.reference, commit=now, completed=forward, rescued=tuple(rescued))
-
-
-def _staged(git: WorkTree) -> dict[str, set[Entry]]:
-    """What the index has; several entries for a path with conflicts."""
-    found: dict[str, set[Entry]] = {}
-    for line in git.listed("ls-files", "--stage", "-z"):
-        state, _, path = line.partition("\t")
-        mode, name, _ = state.split(" ")
-        found.setdefault(path, set()).add(Entry(mode, name))
-    return found
-
-
-def _refuse_staged(git: WorkTree, found: Sequence[Difference], staged: dict[str, set[Entry]]) -> None:
-    """What somebody staged since then would get lost: neither side has it."""
+    # What somebody staged since then would get lost where neither side has it.
     foreign = []
     for each in found:
-        here = staged.get(each.path, set())
-        if len(here) > 1 or not here <= {each.before, each.after}:
+        here_staged = staged.get(each.path, set())
+        if len(here_staged) > 1 or not here_staged <= {each.before, each.after}:
             foreign.append(each.path)
     if foreign:
         raise ConflictError(
@@ -282,22 +252,37 @@ def _refuse_staged(git: WorkTree, found: Sequence[Difference], staged: dict[str,
             where=os.fspath(git.root),
             fix="commit them, or `git restore --staged FILE`; then run it again",
         )
+    rescued = _restore(git, found, staged, forward=forward)
+    remove_record(repository)
+    return Recovery(reference=record.reference, commit=now, completed=forward, rescued=tuple(rescued))
 
 
-def _restore(git: WorkTree, found: Sequence[Difference], staged: dict[str, set[Entry]], *, forward: bool) -> list[str]:
+def _staged(git: WorkTree) -> dict[str, set[TreeEntry]]:
+    """Read the index; several entries for a path with conflicts."""
+    found: dict[str, set[TreeEntry]] = {}
+    for line in git.listed("ls-files", "--stage", "-z"):
+        state, _, path = line.partition("\t")
+        mode, name, _ = state.split(" ")
+        found.setdefault(path, set()).add(TreeEntry(mode, name))
+    return found
+
+
+def _restore(
+    git: WorkTree, found: Sequence[PathDifference], staged: dict[str, set[TreeEntry]], *, forward: bool
+) -> list[str]:
     """Bring every differing path to one side, on disk and in the index; what is not checked out on purpose (a sparse
     work tree) stays away."""
     away = {line[2:] for line in git.listed("ls-files", "-t", "-z") if line.startswith("S ")}
     files = [each for each in found if not each.submodule]
     present = on_disk(git, [each.path for each in files])
     rescued = list[str]()
-    wrong = list[Difference]()
+    wrong = list[PathDifference]()
     for each in files:
         wanted, other = (each.after, each.before) if forward else (each.before, each.after)
         if present[each.path] == wanted or (each.path in away and present[each.path] is None):
             continue
         wrong.append(each)
-        if present[each.path] not in {other, None} and present[each.path] != Entry("folder", ""):
+        if present[each.path] not in {other, None} and present[each.path] != TreeEntry("folder", ""):
             rescued.append(_put_aside(git, each.path))
     _write_index(git, found, staged, forward=forward)
     for each in wrong:
@@ -306,13 +291,15 @@ def _restore(git: WorkTree, found: Sequence[Difference], staged: dict[str, set[E
     wanted_paths = [each.path for each in wrong if (each.after if forward else each.before) is not None]
     if wanted_paths:
         given = b"".join(os.fsencode(path) + b"\0" for path in wanted_paths)
-        git.run("checkout-index", "-f", "-u", "-z", "--stdin", given=given, environment=_writing())
-    git.attempt("update-index", "-q", "--refresh", environment=_writing())
+        git.run("checkout-index", "-f", "-u", "-z", "--stdin", given=given, environment=_WRITING)
+    git.attempt("update-index", "-q", "--refresh", environment=_WRITING)
     return rescued
 
 
-def _write_index(git: WorkTree, found: Sequence[Difference], staged: dict[str, set[Entry]], *, forward: bool) -> None:
-    """Only where it differs: an entry that is written anew forgets its flags."""
+def _write_index(
+    git: WorkTree, found: Sequence[PathDifference], staged: dict[str, set[TreeEntry]], *, forward: bool
+) -> None:
+    """Write index entries only where they differ: an entry that is written anew forgets its flags."""
     lines = []
     for each in sorted(found, key=lambda each: (each.after if forward else each.before) is not None):
         wanted = each.after if forward else each.before
@@ -321,11 +308,11 @@ def _write_index(git: WorkTree, found: Sequence[Difference], staged: dict[str, s
         state = f"{wanted.mode} {wanted.hash}" if wanted is not None else f"0 {'0' * each.digits}"
         lines.append(os.fsencode(f"{state}\t{each.path}") + b"\0")
     if lines:
-        git.run("update-index", "-z", "--index-info", given=b"".join(lines), environment=_writing())
+        git.run("update-index", "-z", "--index-info", given=b"".join(lines), environment=_WRITING)
 
 
 def _put_aside(git: WorkTree, path: str) -> str:
-    """A copy of a file that neither side has; where it is."""
+    """Copy a file that neither side has; return where it is."""
     folder = state_folder(git.repository) / "rescued"
     number = 0
     while os.path.lexists(place := folder / f"{number:04d}" / path):
@@ -347,7 +334,3 @@ def _remove(root: Path, path: str) -> None:
             parent.rmdir()
         except OSError:
             return
-
-
-def _writing() -> dict[str, str]:
-    return {"GIT_OPTIONAL_LOCKS": "1"}

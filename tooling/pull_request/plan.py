@@ -1,4 +1,4 @@
-"""The steps of a run, each with what it needs, what it does and how it is taken back. Making a plan changes nothing."""
+"""Describes the steps of a run: what each needs, what it does and how to undo it. Making a plan changes nothing."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
     from tooling.pull_request.backups import Backup
     from tooling.pull_request.branch import Branch, Target
     from tooling.pull_request.commits import Proposal
-    from tooling.pull_request.facts import Facts
-    from tooling.pull_request.service import Answer
+    from tooling.pull_request.facts import ProposalFacts
+    from tooling.pull_request.service import ServiceAnswer
 
 Name = Literal["fetch", "backup", "move", "push", "pull-request"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One of them."""
+    """One step."""
 
     name: Name
     effect: str
     requires: str
-    """What is looked at again right before; if it does not hold, the step is not done."""
+    """What is checked again right before; if it does not hold, the step is not done."""
     undo: str
     command: str = ""
     """What it amounts to, for people."""
 
     def fields(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields for JSON."""
         return {each: getattr(self, each) for each in ("name", "effect", "requires", "undo", "command")}
 
 
@@ -52,19 +52,19 @@ class Push:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ProposalPlan:
     """A whole run."""
 
     branch: Branch
     target: Target
     proposal: Proposal
-    answer: Answer
+    answer: ServiceAnswer
     backup: Backup | None
     push: Push | None
     """What the remote lacks."""
     pushing: bool
     """Whether it is to be pushed in this run."""
-    facts: Facts
+    facts: ProposalFacts
     body: str
     steps: tuple[Step, ...]
 
@@ -74,8 +74,15 @@ class Plan:
         return self.pushing and self.push is not None and bool(self.push.expected)
 
     def fields(self) -> dict[str, Any]:
-        """For JSON."""
-        existing = self.answer.existing
+        """Return the fields for JSON."""
+        existing, report = self.answer.existing, self.facts.tests
+        tests = report and {
+            "passed": report.passed,
+            "failed": list(report.failed),
+            "skipped": [{"reason": reason, "tests": number} for reason, number in report.skipped],
+            "outdated": self.facts.tests_outdated,
+            "before_rebase": self.facts.merged_since,
+        }
         return {
             "branch": self.branch.name,
             "base": f"{self.target.base_remote}/{self.target.base}",
@@ -91,28 +98,15 @@ class Plan:
             "body": self.body,
             "risk": self.facts.review.risk.level.name,
             "findings": [finding_object(each) for each in self.facts.review.open],
-            "tests": _tests(self.facts),
+            "tests": tests,
             "backup": self.backup.id if self.backup else None,
             "existing": {"number": existing.number, "url": existing.url} if existing else None,
             "steps": [each.fields() for each in self.steps],
         }
 
 
-def _tests(facts: Facts) -> dict[str, Any] | None:
-    report = facts.tests
-    if report is None:
-        return None
-    return {
-        "passed": report.passed,
-        "failed": list(report.failed),
-        "skipped": [{"reason": reason, "tests": number} for reason, number in report.skipped],
-        "outdated": facts.tests_outdated,
-        "before_rebase": facts.merged_since,
-    }
-
-
 def push_of(branch: Branch, target: Target, proposal: Proposal, *, extends: bool) -> Push | None:
-    """What has to be pushed; None where the remote has it. extends: the remote's commits stay."""
+    """Return what has to be pushed; None where the remote has it. extends: the remote's commits stay."""
     if target.theirs == proposal.after:
         return None
     return Push(
@@ -124,7 +118,7 @@ def push_of(branch: Branch, target: Target, proposal: Proposal, *, extends: bool
 
 
 def fetch_step(target: Target, names: tuple[str, ...]) -> Step:
-    """Already done when the plan is shown, except in a dry run."""
+    """Describe the fetch, which is already done when the plan is shown, except in a dry run."""
     return Step(
         name="fetch",
         effect=f"{target.base_remote}/{target.base} is {target.base_tip[:12]} here too",
@@ -135,7 +129,7 @@ def fetch_step(target: Target, names: tuple[str, ...]) -> Step:
 
 
 def backup_step(branch: Branch, backup: Backup) -> Step:
-    """Before the branch moves."""
+    """Describe the backup, made before the branch moves."""
     return Step(
         name="backup",
         effect=f"{branch.name} is kept as {backup.id} ({branch.tip[:12]})",
@@ -146,7 +140,7 @@ def backup_step(branch: Branch, backup: Backup) -> Step:
 
 
 def move_step(branch: Branch, before: str, after: str, backup: Backup, what: str) -> Step:
-    """Branch, index and work tree."""
+    """Describe the move of branch, index and work tree."""
     return Step(
         name="move",
         effect=f"{what}; {branch.name} goes from {before[:12]} to {after[:12]}, with index and work tree",
@@ -157,7 +151,7 @@ def move_step(branch: Branch, before: str, after: str, backup: Backup, what: str
 
 
 def push_step(push: Push, theirs: str) -> Step:
-    """On the remote."""
+    """Describe the push."""
     replaced = f", instead of {theirs[:12]}" if push.expected else ""
     undo = [f"--force-with-lease={push.reference}:{push.commit}", push.remote, f"{theirs}:{push.reference}"]
     return Step(

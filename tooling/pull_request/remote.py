@@ -21,8 +21,8 @@ _ADDRESS: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A repository on a service. Example: Place("github.com", "owner", "name")."""
+class HostedRepository:
+    """A repository on a service. Example: HostedRepository("github.com", "owner", "name")."""
 
     host: str
     owner: str
@@ -30,15 +30,17 @@ class Place:
     name: str
 
     def __str__(self) -> str:
-        """As `gh --repo` takes it."""
+        """Return the name as `gh --repo` takes it."""
         return f"{self.host}/{self.owner}/{self.name}"
 
 
-def place_of(url: str) -> Place | None:
-    """The repository that an address names; None for folders and unknown forms."""
+def place_of(url: str) -> HostedRepository | None:
+    """Return the repository that an address names; None for folders and unknown forms."""
     found = _ADDRESS.fullmatch(url)
     owner, _, name = (found["path"] if found else "").strip("/").rpartition("/")
-    return Place((found["host"] or found["short"]).lower(), owner, name) if found and owner and name else None
+    if not (found and owner and name):
+        return None
+    return HostedRepository((found["host"] or found["short"]).lower(), owner, name)
 
 
 _HEADS: Final = "refs/heads/"
@@ -47,8 +49,8 @@ _CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """The branches of a remote, as it told them just now."""
+class RemoteBranches:
+    """The branches that a remote has just listed."""
 
     remote: str
     heads: dict[str, str]
@@ -57,8 +59,8 @@ class Offer:
     """The branch that its HEAD leads to; "" when it does not say."""
 
 
-def ask(git: WorkTree, remote: str) -> Offer:
-    """Every branch of a remote. Raises RemoteError when it cannot be reached."""
+def ask(git: WorkTree, remote: str) -> RemoteBranches:
+    """List every branch of a remote. Raises RemoteError when it cannot be reached."""
     done = git.attempt("ls-remote", "--symref", "--", remote, "HEAD", f"{_HEADS}*")
     if done.status != 0:
         raise RemoteError(
@@ -74,11 +76,11 @@ def ask(git: WorkTree, remote: str) -> Offer:
             default = value.removeprefix("ref: ").removeprefix(_HEADS)
         elif name.startswith(_HEADS):
             heads[name.removeprefix(_HEADS)] = value
-    return Offer(remote, heads, default)
+    return RemoteBranches(remote, heads, default)
 
 
-def require_base(offer: Offer, base: str) -> str:
-    """Hash of the base. Raises UsageError."""
+def require_base(offer: RemoteBranches, base: str) -> str:
+    """Return the hash of the base. Raises UsageError."""
     found = offer.heads.get(base)
     if found is None:
         known = ", ".join(sorted(offer.heads)[:8]) or "none"
@@ -140,12 +142,12 @@ def refuse_strangers(git: WorkTree, branch: str, remote: str, theirs: str, known
 
 
 def once_here(git: WorkTree, reference: str, tip: str) -> tuple[str, ...]:
-    """Commits that a branch leads to now, or led to before, by its reflog."""
+    """Return commits that a branch leads to now, or led to before, by its reflog."""
     logged = git.attempt("log", "--walk-reflogs", "--format=%H", "--end-of-options", reference, "--")
     found = logged.output.decode().split() if logged.status == 0 else []
     return tuple(dict.fromkeys([tip, *found]))
 
 
 def without_secrets(words: str) -> str:
-    """Text in which addresses carry no names and passwords."""
+    """Return the text without user names and passwords in its addresses."""
     return _CREDENTIALS.sub("***@", words)

@@ -25,7 +25,7 @@ _SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Existing:
+class OpenRequest:
     """A pull request that is open for the branch."""
 
     number: int
@@ -37,40 +37,52 @@ class Existing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ServiceAnswer:
     """What the service said of the branch."""
 
     usable: bool
     """Whether `gh` is there and may be used."""
     why: str = ""
     """Why not."""
-    existing: Existing | None = None
+    existing: OpenRequest | None = None
 
 
-def look_up(folder: Path, branch: Branch, target: Target) -> Answer:
-    """Whether `gh` can be used, and which pull request is open. Changes nothing."""
+def look_up(folder: Path, branch: Branch, target: Target) -> ServiceAnswer:
+    """Find whether `gh` can be used, and which pull request is open. Changes nothing."""
     if shutil.which("gh") is None:
-        return Answer(usable=False, why="`gh` is not installed")
+        return ServiceAnswer(usable=False, why="`gh` is not installed")
     fields = "number,url,title,baseRefName,headRefName,isDraft,body,isCrossRepository,headRepositoryOwner"
     words = ("pr", "list", *_repo(target), f"--head={branch.name}", "--state=open", "--limit=30", f"--json={fields}")
     done = _gh(folder, words)
     if done.returncode != 0:
-        return Answer(usable=False, why=f"`gh` cannot be used: {_said(done)}")
+        return ServiceAnswer(usable=False, why=f"`gh` cannot be used: {_said(done)}")
     try:
-        found = [each for each in json.loads(done.stdout) if _is_ours(each, branch, target)]
-        return Answer(usable=True, existing=_existing(found[0]) if found else None)
+        row = next((each for each in json.loads(done.stdout) if _is_ours(each, branch, target)), None)
+        if row is None:
+            return ServiceAnswer(usable=True)
+        existing = OpenRequest(
+            number=int(row["number"]),
+            url=str(row["url"]),
+            title=str(row["title"]),
+            base=str(row["baseRefName"]),
+            draft=bool(row["isDraft"]),
+            body=str(row["body"] or ""),
+        )
+        return ServiceAnswer(usable=True, existing=existing)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return Answer(usable=False, why=f"`gh pr list` answered something unknown ({error})")
+        return ServiceAnswer(usable=False, why=f"`gh pr list` answered something unknown ({error})")
 
 
 def create_words(branch: Branch, target: Target, title: str, *, draft: bool) -> list[str]:
-    """The command that makes a pull request; the text is its standard input."""
-    words = ["pr", "create", *_repo(target), f"--base={target.base}", f"--head={_head(branch, target)}"]
+    """Return the command that makes a pull request; the text is its standard input."""
+    fork = place_of(target.url) if target.remote != target.base_remote else None
+    head = f"{fork.owner}:{branch.name}" if fork is not None else branch.name
+    words = ["pr", "create", *_repo(target), f"--base={target.base}", f"--head={head}"]
     return [*words, f"--title={title}", "--body-file=-", *(["--draft"] if draft else [])]
 
 
 def edit_words(number: int, target: Target, *, title: str, body: bool, base: str) -> list[str]:
-    """The command that changes one; empty parts stay as they are."""
+    """Return the command that changes a pull request; empty parts stay as they are."""
     words = ["pr", "edit", str(number), *_repo(target)]
     words += [f"--title={title}"] if title else []
     words += [f"--base={base}"] if base else []
@@ -78,7 +90,7 @@ def edit_words(number: int, target: Target, *, title: str, body: bool, base: str
 
 
 def perform(folder: Path, words: list[str], body: str) -> str:
-    """Run one of these; the address that `gh` printed. Raises ServiceError."""
+    """Run such a command; return the address that `gh` printed. Raises ServiceError."""
     done = _gh(folder, tuple(words), given=body)
     if done.returncode != 0:
         raise ServiceError(
@@ -91,7 +103,7 @@ def perform(folder: Path, words: list[str], body: str) -> str:
 
 
 def by_hand(branch: Branch, target: Target, title: str, body: Path, *, draft: bool) -> tuple[str, ...]:
-    """What a person does where `gh` is not: an address to open where the service is known, and the command."""
+    """Say what a person does without `gh`: an address to open where the service is known, and the command."""
     steps = []
     place, fork = place_of(target.base_url), place_of(target.url)
     base, head = quote(target.base, safe="/"), quote(branch.name, safe="/")
@@ -108,7 +120,7 @@ def by_hand(branch: Branch, target: Target, title: str, body: Path, *, draft: bo
 
 
 def shown(words: list[str]) -> str:
-    """A command line for people."""
+    """Return a command line for people."""
     return shlex.join(["gh", *words])
 
 
@@ -117,29 +129,13 @@ def _repo(target: Target) -> tuple[str, ...]:
     return (f"--repo={place}",) if place is not None else ()
 
 
-def _head(branch: Branch, target: Target) -> str:
-    fork = place_of(target.url) if target.remote != target.base_remote else None
-    return f"{fork.owner}:{branch.name}" if fork is not None else branch.name
-
-
 def _is_ours(row: dict[str, Any], branch: Branch, target: Target) -> bool:
-    """The same name in somebody else's fork is another branch."""
+    """Tell whether a request is of this branch: the same name in somebody else's fork is another one."""
     fork = place_of(target.url) if target.remote != target.base_remote else None
     if fork is None:
         return bool(row["headRefName"] == branch.name and not row["isCrossRepository"])
     owner = (row["headRepositoryOwner"] or {}).get("login", "")
     return bool(row["headRefName"] == branch.name and owner.casefold() == fork.owner.casefold())
-
-
-def _existing(row: dict[str, Any]) -> Existing:
-    return Existing(
-        number=int(row["number"]),
-        url=str(row["url"]),
-        title=str(row["title"]),
-        base=str(row["baseRefName"]),
-        draft=bool(row["isDraft"]),
-        body=str(row["body"] or ""),
-    )
 
 
 def _gh(folder: Path, words: tuple[str, ...], given: str = "") -> subprocess.CompletedProcess[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -21,7 +22,7 @@ PROGRAMS = ("basename", "cat", "env", "git", "mkdir", "rm", "sed", "sh", "sleep"
 """All that PATH leads to: no `gh` of the machine."""
 CONFIG = (
     "[user]\n\tname = Ann\n\temail = ann@example.org\n[init]\n\tdefaultBranch = main\n"
-    "[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
+    "[init]\n\ttemplateDir = {folder}/template\n[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
 )
 
 
@@ -96,6 +97,8 @@ class World(Clone):
         self.state = folder / "gh.json"
 
     def build(self) -> None:
+        for name in ("hooks", "info"):
+            (self.folder / "template" / name).mkdir(parents=True)
         subprocess.run(["git", "init", "-q", "--bare", os.fspath(self.remote)], check=True)
         subprocess.run(["git", "clone", "-q", os.fspath(self.remote), os.fspath(self.root)], check=True)
         self.git("remote", "set-url", "origin", "../remote.git")  # so that copies find their own
@@ -141,7 +144,7 @@ class World(Clone):
         """From now on `gh` is on PATH."""
         program = self.folder / "bin" / "gh"
         source = Path(__file__).with_name("recorded_gh.py")
-        program.write_text(f"#!{sys.executable}\n{source.read_text(encoding='utf-8')}")
+        program.write_text(f"#!{sys.executable} -IS\n{source.read_text(encoding='utf-8')}")
         program.chmod(0o755)
 
     def gh(self) -> dict:
@@ -160,7 +163,7 @@ def isolate(monkeypatch, folder: Path) -> None:
             found = shutil.which(name)
             assert found is not None, name
             (programs / name).symlink_to(found)
-        (folder / "gitconfig").write_text(CONFIG)
+        (folder / "gitconfig").write_text(CONFIG.format(folder=folder))
     for name in [each for each in os.environ if each.startswith(("GIT_", "GH_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", os.fspath(programs))
@@ -170,19 +173,80 @@ def isolate(monkeypatch, folder: Path) -> None:
     monkeypatch.setenv("GH_STATE", os.fspath(folder / "gh.json"))
 
 
+def publish(world: World) -> None:
+    world.git("push", "-q", "origin", "topic")
+
+
+def create(world: World) -> None:
+    ran = world.run("create")
+    assert ran.code == 0, ran.err
+
+
+def request(world: World) -> None:
+    world.use_gh()
+    create(world)
+
+
+STAGES = {
+    "world": ("", World.build),
+    "published": ("world", publish),
+    "created": ("world", create),
+    "requested": ("world", request),
+}
+"""Stage -> the one it begins with, and what makes it of that."""
+
+
 @pytest.fixture(scope="session")
-def built(tmp_path_factory) -> Path:
-    """Made once; every test has a copy."""
-    folder = tmp_path_factory.mktemp("built")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        isolate(monkeypatch, folder)
-        World(folder).build()
-    return folder
+def folder_of(tmp_path_factory):
+    """Return the folder of a stage. Each is made once; every test has a copy."""
+
+    @functools.cache
+    def make(stage: str) -> Path:
+        before, action = STAGES[stage]
+        folder = tmp_path_factory.mktemp(stage) / "world"
+        if before:
+            shutil.copytree(make(before), folder, symlinks=True)
+        else:
+            folder.mkdir()
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            isolate(monkeypatch, folder)
+            action(World(folder))
+        return folder
+
+    return make
 
 
 @pytest.fixture
-def world(built, tmp_path, monkeypatch) -> World:
-    folder = tmp_path / "world"
-    shutil.copytree(built, folder, symlinks=True)
-    isolate(monkeypatch, folder)
-    return World(folder)
+def staged(folder_of, tmp_path, monkeypatch):
+    """Return a copy of a stage, and isolate this process for it."""
+
+    def copy(stage: str) -> World:
+        folder = tmp_path / "world"
+        shutil.copytree(folder_of(stage), folder, symlinks=True)
+        isolate(monkeypatch, folder)
+        return World(folder)
+
+    return copy
+
+
+@pytest.fixture
+def world(staged) -> World:
+    return staged("world")
+
+
+@pytest.fixture
+def published(staged) -> World:
+    """`topic` is on the remote as it is here."""
+    return staged("published")
+
+
+@pytest.fixture
+def created(staged) -> World:
+    """`create` has run once, without `gh`."""
+    return staged("created")
+
+
+@pytest.fixture
+def requested(staged) -> World:
+    """`create` has run once, with `gh`: a pull request is open."""
+    return staged("requested")

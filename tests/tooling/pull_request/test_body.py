@@ -56,6 +56,8 @@ def test_every_section_of_our_own_template_is_filled(world):
     ]
     assert "package/two.py" in section(text, "What changed")
     assert section(text, "Risk").startswith("**LOW**")
+    assert "nothing is claimed about tests" in section(text, "Tests")
+    assert "- [ ] tests pass" in text
 
 
 def test_it_prints_without_a_network_and_writes_nothing(world):
@@ -65,22 +67,6 @@ def test_it_prints_without_a_network_and_writes_nothing(world):
     ran = world.run("body")
     assert (ran.code, ran.out.startswith("## Description")) == (0, True)
     assert (world.git("for-each-ref"), sorted(os.listdir(world.root / ".git")), world.git("count-objects")) == before
-
-
-def test_findings_that_stand_are_listed(world):
-    world.commit(
-        "feat: load",
-        {"package/load.py": "import subprocess\n\n\ndef load(path):\n    subprocess.run(f'cat {path}', shell=True)\n"},
-    )
-    found = section(body(world), "Review")
-    assert "package/load.py:5" in found.replace("\\", "")
-    assert re.search(r"\| (?:HIGH|CRITICAL|MEDIUM) \|", found)
-
-
-def test_nothing_is_claimed_about_tests_without_a_report(world):
-    text = body(world)
-    assert "nothing is claimed about tests" in section(text, "Tests")
-    assert "- [ ] tests pass" in text
 
 
 def test_tests_that_ran_and_were_skipped_are_counted_with_reasons(world):
@@ -110,17 +96,21 @@ def test_what_speaks_against_it_is_said_and_measured(world):
     assert (told["passed"], told["failed"], told["outdated"]) == (2, ["tests.a::test_three"], True)
     assert [each["path"] for each in ran["findings"]] == ["package/load.py"]
     assert ran["risk"] in {"HIGH", "CRITICAL"}
+    found = section(ran["body"], "Review")
+    assert "package/load.py:5" in found.replace("\\", "")
+    assert re.search(r"\| (?:HIGH|CRITICAL|MEDIUM) \|", found)
 
 
-def test_a_report_of_an_earlier_state_says_so(world):
-    text = body(world, "--no-rebase", "--test-report", os.fspath(report(world, after=timedelta(hours=-1))))
-    assert "older than the newest commit" in section(text, "Tests")
-    assert "- [ ] tests pass" in text
-
-
-def test_tests_that_ran_before_the_rebase_prove_less(world):
-    text = body(world, "--test-report", os.fspath(report(world)))
-    assert "before this was brought onto the newest base" in section(text, "Tests")
+@pytest.mark.parametrize(
+    ("words", "after", "said"),
+    [
+        (("--no-rebase",), timedelta(hours=-1), "older than the newest commit"),
+        ((), timedelta(minutes=1), "before this was brought onto the newest base"),
+    ],
+)
+def test_reports_about_another_state_prove_less(world, words, after, said):
+    text = body(world, *words, "--test-report", os.fspath(report(world, after=after)))
+    assert said in section(text, "Tests")
     assert "- [ ] tests pass" in text
 
 
@@ -131,21 +121,18 @@ def test_joining_commits_does_not_make_a_report_old(world):
     assert "older than" not in section(body(world, "--no-rebase", "--test-report", os.fspath(place)), "Tests")
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("", "no XML"),
-        ("<html/>", "root is <html>"),
-        ('<!DOCTYPE x [<!ENTITY a "b">]><testsuites/>', "document type"),
-        ("<testsuites>" + "<a>" * 10, "no XML"),
-    ],
-)
-def test_what_is_no_report_is_refused(world, content, said):
+def test_other_files_than_reports_are_refused(world):
     place = world.folder / "bad.xml"
-    place.write_text(content)
     world.git("fetch", "-q")
-    ran = world.run("body", "--test-report", os.fspath(place))
-    assert (ran.code, said in ran.err, "--test-report" in ran.err) == (2, True, True)
+    for content, said in {
+        "": "is not XML",
+        "<html/>": "root is <html>",
+        '<!DOCTYPE x [<!ENTITY a "b">]><testsuites/>': "document type",
+        "<testsuites>" + "<a>" * 10: "is not XML",
+    }.items():
+        place.write_text(content)
+        ran = world.run("body", "--test-report", os.fspath(place))
+        assert (ran.code, said in ran.err, "--test-report" in ran.err) == (2, True, True)
     ran = world.run("create", "--test-report", os.fspath(world.folder / "none.xml"))
     assert (ran.code, world.backups()) == (2, [])
 
@@ -244,9 +231,8 @@ def test_the_template_of_a_repository_is_filled_and_kept(world, place):
     assert text.index("## Screenshots") < text.index("## Risk")
 
 
-@pytest.mark.parametrize(
-    ("line", "ticked"),
-    [
+def test_a_box_is_ticked_only_for_what_is_proven(world):
+    boxes = [
         ("I have added tests that prove my fix is effective", True),
         ("New and existing unit tests pass locally with my changes", False),
         ("I have run the tests", False),
@@ -256,12 +242,12 @@ def test_the_template_of_a_repository_is_filled_and_kept(world, place):
         ("I have performed a self-review of my code", False),
         ("I have commented my code, particularly in hard-to-understand areas", False),
         ("The branch is rebased", True),
-    ],
-)
-def test_a_box_is_ticked_only_for_what_is_proven(world, line, ticked):
-    world.advance("docs: template", {".github/PULL_REQUEST_TEMPLATE.md": f"## Checklist\n\n- [ ] {line}\n"})
+    ]
+    empty = "".join(f"- [ ] {line}\n" for line, _ in boxes)
+    world.advance("docs: template", {".github/PULL_REQUEST_TEMPLATE.md": f"## Checklist\n\n{empty}"})
     world.commit("test: two", {"tests/test_two.py": "def test_two():\n    assert True\n"})
-    assert section(body(world), "Checklist") == f"- [{'x' if ticked else ' '}] {line}"
+    filled = "\n".join(f"- [{'x' if ticked else ' '}] {line}" for line, ticked in boxes)
+    assert section(body(world), "Checklist") == filled
 
 
 def test_the_base_decides_about_the_template_not_the_change(world):

@@ -20,13 +20,9 @@ def test_files_are_named_and_nothing_has_changed(conflicting, words):
     ran = conflicting.run("create", "--json", *words)
     assert (ran.code, ran.json["code"], ran.json["files"]) == (5, "merge-conflict", ["package/one.py"])
     assert "git rebase origin/main" in ran.json["fix"]
+    assert ("(fix: mine)" in ran.json["error"]) is ("--no-squash" in words)
     assert state(conflicting) == before
     assert not (conflicting.root / ".git/rebase-merge").exists()
-
-
-def test_the_commit_is_named_when_they_are_replayed(conflicting):
-    ran = conflicting.run("create", "--no-squash")
-    assert "(fix: mine)" in ran.err
 
 
 def test_a_resolved_branch_goes_on(conflicting):

@@ -5,20 +5,25 @@ import pty
 import select
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tooling.pull_request.__main__ import main
 
 
 def at_a_terminal(folder, answer):
-    """Run the command on a terminal of its own; its exit code, and all that was shown."""
+    """Run the command in a child on a terminal of its own; return its exit code, and all that was shown."""
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(folder)
-        os.environ["PYTHONPATH"] = os.fspath(ROOT)
-        os.execv(sys.executable, [sys.executable, "-m", "tooling.pull_request", "create"])
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(each, "w" if each else "r") for each in range(3))
+        code = 1
+        try:
+            code = main(["create"])
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
     shown, end, answered = b"", time.monotonic() + 60, False
     while time.monotonic() < end:
         if not select.select([terminal], [], [], 1.0)[0]:
@@ -38,15 +43,14 @@ def at_a_terminal(folder, answer):
     return code, shown.decode()
 
 
-@pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"yes\n", 0), (b"n\n", 2), (b"\n", 2), (b"\x04", 2)])
-def test_a_person_is_shown_the_steps_and_asked(world, answer, code):
-    world.git("push", "-q", "origin", "topic")
-    before = world.tip()
-    ended, shown = at_a_terminal(world.root, answer)
+@pytest.mark.parametrize(("answer", "code"), [(b"yes\n", 0), (b"n\n", 2), (b"\n", 2), (b"\x04", 2)])
+def test_a_person_is_shown_the_steps_and_asked(published, answer, code):
+    before = published.tip()
+    ended, shown = at_a_terminal(published.root, answer)
     assert (ended, f"Replace {before[:12]} on origin?" in shown) == (code, True), shown
     assert shown.index("move") < shown.index("[y/N]")
-    assert (world.tip() == before) is (code != 0)
-    assert world.there("topic") == world.tip()
+    assert (published.tip() == before) is (code != 0)
+    assert published.there("topic") == published.tip()
 
 
 def test_nobody_is_asked_when_nothing_is_replaced(world):
@@ -55,9 +59,8 @@ def test_nobody_is_asked_when_nothing_is_replaced(world):
     assert world.there("topic") == world.tip()
 
 
-def test_ctrl_c_at_the_question_changes_nothing(world):
-    world.git("push", "-q", "origin", "topic")
-    before = world.tip(), world.backups(), world.files()
-    ended, shown = at_a_terminal(world.root, b"\x03")
+def test_ctrl_c_at_the_question_changes_nothing(published):
+    before = published.tip(), published.backups(), published.files()
+    ended, shown = at_a_terminal(published.root, b"\x03")
     assert (ended, "interrupted" in shown) == (130, True), shown
-    assert (world.tip(), world.backups(), world.files()) == before
+    assert (published.tip(), published.backups(), published.files()) == before

@@ -6,6 +6,12 @@ import subprocess
 
 import pytest
 
+
+def sample(values, *telling):
+    """All values as parameters; those that are not telling ones are exhaustive."""
+    return [pytest.param(each, marks=() if each in telling else pytest.mark.exhaustive) for each in values]
+
+
 BRANCHES = [
     "-rf",
     "--upload-pack=touch pwned",
@@ -36,7 +42,7 @@ def valid(name):
     return not subprocess.run(["git", "check-ref-format", f"refs/heads/{name}"], check=False).returncode
 
 
-@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize("name", sample(BRANCHES, "-rf", "$(touch pwned)", "\u202eevil"))
 def test_branches_may_have_any_name_that_git_allows(world, name):
     if not valid(name):
         world.git("update-ref", f"refs/heads/{name}", world.tip(), ok=False)
@@ -75,7 +81,7 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize("message", MESSAGES)
+@pytest.mark.parametrize("message", sample(MESSAGES, MESSAGES[0], MESSAGES[-5]))
 def test_messages_stay_text(world, message):
     world.use_gh()
     world.commit(message, {"x.txt": "1\n"})
@@ -120,33 +126,34 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_paths_may_have_any_name(world, path):
-    """Added on the branch, changed on the base, and in the way."""
+def test_paths_may_have_any_name(world):
+    """Added on the branch, and on the base."""
     world.use_gh()
-    world.commit("feat: more", {path: "mine\n"})
-    world.advance("feat: theirs", {f"theirs {path}": "theirs\n"})
+    world.commit("feat: more", dict.fromkeys(PATHS, "mine\n"))
+    world.advance("feat: theirs", {f"theirs {path}": "theirs\n" for path in PATHS})
     before, files = world.tip(), world.files()
     ran = world.run("create", "--json")
     assert ran.code == 0, ran.err + ran.out
-    assert (world.root / path).read_text() == "mine\n"
-    assert (world.root / f"theirs {path}").read_text() == "theirs\n"
+    for path in PATHS:
+        assert (world.root / path).read_text() == "mine\n"
+        assert (world.root / f"theirs {path}").read_text() == "theirs\n"
     assert "\x1b" not in world.requests()[0]["body"]
     assert world.run("restore").code == 0
     assert (world.tip(), world.files(), world.git("status", "--porcelain")) == (before, files, "")
     assert not list(world.folder.rglob("pwned"))
 
 
-@pytest.mark.parametrize("path", ["new\nline.txt", "-rf", ":(top)magic"])
-def test_odd_paths_conflict_and_stand_in_the_way_like_others(world, path):
-    world.advance("feat: theirs", {path: "theirs\n"})
-    world.write(path, "untracked\n")
+def test_odd_paths_conflict_and_block_like_others(world):
+    paths = ["-rf", ":(top)magic", "new\nline.txt"]
+    world.advance("feat: theirs", dict.fromkeys(paths, "theirs\n"))
+    for path in paths:
+        world.write(path, "untracked\n")
     ran = world.run("create", "--json")
-    assert (ran.code, repr(path) in ran.json["error"] or path in ran.json["error"]) == (3, True)
-    (world.root / path).unlink()
-    world.commit("feat: mine", {path: "mine\n"})
+    assert ran.code == 3
+    assert all(repr(path) in ran.json["error"] or path in ran.json["error"] for path in paths)
+    world.commit("feat: mine", dict.fromkeys(paths, "mine\n"))
     ran = world.run("create", "--json")
-    assert (ran.code, ran.json["files"]) == (5, [path])
+    assert (ran.code, sorted(ran.json["files"])) == (5, paths)
 
 
 def test_names_that_are_no_text_survive(world):

@@ -21,7 +21,7 @@ def clone_again(world, *options):
 
 
 def kill_before(world, step):
-    """Kill a run there."""
+    """Kill a run before a step."""
     child = os.fork()
     if child == 0:
         create(
@@ -95,10 +95,9 @@ def test_an_index_in_two_parts_or_another_version_is_kept_in_step(world):
     assert world.git("status", "--porcelain") == ""
 
 
-def test_references_may_be_packed(world):
-    world.run("create")
-    world.git("pack-refs", "--all")
-    world.commit("fix: more", {"x.txt": "1\n"})
-    assert world.run("create", "--yes").code == 0
-    assert len(world.backups()) == 2
-    assert world.run("restore").code == 0
+def test_references_may_be_packed(created):
+    created.git("pack-refs", "--all")
+    created.commit("fix: more", {"x.txt": "1\n"})
+    assert created.run("create", "--yes").code == 0
+    assert len(created.backups()) == 2
+    assert created.run("restore").code == 0

@@ -7,13 +7,12 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from tooling.pull_request.branch import Branch, Target
-from tooling.pull_request.remote import Place, place_of
+from tooling.pull_request.remote import HostedRepository, place_of
 from tooling.pull_request.service import by_hand
 
 REAL_GH = shutil.which("gh")
@@ -35,20 +34,18 @@ def test_a_request_is_opened_with_title_base_and_text(served):
     assert made["body"].replace("\r\n", "\n") == ran["body"]
 
 
-def test_an_open_request_is_updated_instead_of_a_second_one(served):
-    served.run("create")
-    served.commit("fix: review", {"package/two.py": "def two():\n    return 2.0\n"})
-    ran = served.json("create", "--yes")
+def test_an_open_request_is_updated_instead_of_a_second_one(requested):
+    requested.commit("fix: review", {"package/two.py": "def two():\n    return 2.0\n"})
+    ran = requested.json("create", "--yes")
     assert ran["url"] == "https://github.com/owner/name/pull/1"
-    assert len(served.requests()) == 1
-    assert "fix: review" in served.requests()[0]["body"]
-    assert served.gh()["calls"][-1]["words"][:3] == ["pr", "edit", "1"]
+    assert len(requested.requests()) == 1
+    assert "fix: review" in requested.requests()[0]["body"]
+    assert requested.gh()["calls"][-1]["words"][:3] == ["pr", "edit", "1"]
 
 
-def test_nothing_is_sent_when_nothing_is_new(served):
-    served.run("create")
-    served.run("create")
-    assert [call["words"][1] for call in served.gh()["calls"]] == ["list", "create", "list"]
+def test_nothing_is_sent_when_nothing_is_new(requested):
+    requested.run("create")
+    assert [call["words"][1] for call in requested.gh()["calls"]] == ["list", "create", "list"]
 
 
 def edit(world, change):
@@ -57,25 +54,23 @@ def edit(world, change):
     world.state.write_text(json.dumps(state))
 
 
-def test_a_text_that_somebody_edited_is_kept(served):
-    served.run("create")
-    edit(served, lambda request: request.update(body="Please look at line 3 first.\r\n\r\n" + request["body"]))
-    served.commit("fix: review", {"x.txt": "1\n"})
-    ran = served.json("create", "--yes")
-    assert served.requests()[0]["body"].startswith("Please look")
+def test_a_text_that_somebody_edited_is_kept(requested):
+    edit(requested, lambda request: request.update(body="Please look at line 3 first.\r\n\r\n" + request["body"]))
+    requested.commit("fix: review", {"x.txt": "1\n"})
+    ran = requested.json("create", "--yes")
+    assert requested.requests()[0]["body"].startswith("Please look")
     assert any("--replace-body" in step for step in ran["next"])
-    served.run("create", "--replace-body")
-    assert not served.requests()[0]["body"].startswith("Please look")
+    requested.run("create", "--replace-body")
+    assert not requested.requests()[0]["body"].startswith("Please look")
 
 
-def test_a_title_that_somebody_edited_is_kept(served):
-    served.run("create")
-    edit(served, lambda request: request.update(title="feat: counted differently"))
-    served.commit("fix: review", {"x.txt": "1\n"})
-    served.run("create", "--yes")
-    assert served.requests()[0]["title"] == "feat: counted differently"
-    served.run("create", "--yes", "--title", "feat: count to two")
-    assert served.requests()[0]["title"] == "feat: count to two"
+def test_a_title_that_somebody_edited_is_kept(requested):
+    edit(requested, lambda request: request.update(title="feat: counted differently"))
+    requested.commit("fix: review", {"x.txt": "1\n"})
+    requested.run("create", "--yes")
+    assert requested.requests()[0]["title"] == "feat: counted differently"
+    requested.run("create", "--yes", "--title", "feat: count to two")
+    assert requested.requests()[0]["title"] == "feat: count to two"
 
 
 def test_a_request_against_another_base_is_not_changed_by_the_way(served):
@@ -87,16 +82,15 @@ def test_a_request_against_another_base_is_not_changed_by_the_way(served):
     assert served.requests()[0]["baseRefName"] == "main"
 
 
-def test_closed_requests_and_those_of_forks_are_others(served):
-    served.run("create")
-    edit(served, lambda request: request.update(isCrossRepository=True))
-    before = len(served.requests())
-    served.commit("fix: more", {"x.txt": "1\n"})
-    ran = served.run("create", "--yes")
+def test_closed_requests_and_those_of_forks_are_others(requested):
+    edit(requested, lambda request: request.update(isCrossRepository=True))
+    before = len(requested.requests())
+    requested.commit("fix: more", {"x.txt": "1\n"})
+    ran = requested.run("create", "--yes")
     assert ran.code == 12  # the service itself allows no second one of that name here
-    edit(served, lambda request: request.update(state="closed"))
-    assert served.run("create", "--yes").code == 0
-    assert len(served.requests()) == before + 1
+    edit(requested, lambda request: request.update(state="closed"))
+    assert requested.run("create", "--yes").code == 0
+    assert len(requested.requests()) == before + 1
 
 
 def test_what_gh_refuses_is_quoted_and_the_next_run_goes_on(served):
@@ -133,11 +127,11 @@ def test_a_fork_is_named_as_the_head(served):
 @pytest.mark.parametrize(
     ("url", "place"),
     [
-        ("https://github.com/owner/name.git", Place("github.com", "owner", "name")),
-        ("https://ann:secret@github.com/owner/name", Place("github.com", "owner", "name")),
-        ("git@github.com:owner/name.git", Place("github.com", "owner", "name")),
-        ("ssh://git@git.example.org:2222/owner/name.git/", Place("git.example.org", "owner", "name")),
-        ("https://gitlab.com/group/sub/name.git", Place("gitlab.com", "group/sub", "name")),
+        ("https://github.com/owner/name.git", HostedRepository("github.com", "owner", "name")),
+        ("https://ann:secret@github.com/owner/name", HostedRepository("github.com", "owner", "name")),
+        ("git@github.com:owner/name.git", HostedRepository("github.com", "owner", "name")),
+        ("ssh://git@git.example.org:2222/owner/name.git/", HostedRepository("git.example.org", "owner", "name")),
+        ("https://gitlab.com/group/sub/name.git", HostedRepository("gitlab.com", "group/sub", "name")),
         ("../remote.git", None),
         ("/srv/git/name.git", None),
         ("file:///srv/git/name.git", None),
@@ -172,38 +166,6 @@ def module(name):
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
-
-
-@pytest.fixture
-def github(world, monkeypatch):
-    """The real `gh`, and a service on this machine that it takes for GitHub."""
-    if REAL_GH is None:
-        pytest.skip("`gh` is not installed")
-    (world.folder / "bin" / "gh").symlink_to(REAL_GH)
-    with tempfile.TemporaryDirectory(prefix="gh-") as folder:  # a socket's path may have 100 characters
-        socket = Path(folder) / "socket"
-        (Path(folder) / "config.yml").write_text(f"http_unix_socket: {socket}\n")
-        monkeypatch.setenv("GH_CONFIG_DIR", folder)
-        monkeypatch.setenv("GH_TOKEN", "none")
-        world.git("remote", "set-url", "origin", "https://github.com/owner/name.git")
-        world.git("config", "url.../remote.git.insteadOf", "https://github.com/owner/name.git")
-        with module("served_github").GitHub(socket) as service:
-            yield service
-            service.shutdown()
-
-
-def test_the_real_one_opens_and_updates_a_request(world, github):
-    ran = world.json("create", "--draft")
-    assert ran["url"] == "https://github.com/owner/name/pull/1", ran
-    made = github.requests[0]
-    assert (made["title"], made["baseRefName"], made["headRefName"]) == ("feat: add two", "main", "topic")
-    assert (made["isDraft"], made["body"]) == (True, ran["body"])
-    world.commit("fix: review $(x) `y`", {"x.txt": "1\n"})
-    ran = world.json("create", "--yes", "--title", "feat: count to two")
-    assert (len(github.requests), made["title"], made["body"]) == (1, "feat: count to two", ran["body"])
-    assert world.run("create", "--title", "feat: count to two").code == 0
-    assert len(github.mutations) == 2
-    assert world.json("status")["pull_request"]["number"] == 1
 
 
 @pytest.mark.skipif(REAL_GH is None, reason="`gh` is not installed: its options cannot be compared with the stand-in's")

@@ -1,12 +1,12 @@
 """Brings the branch onto its base, joins its commits into one, pushes it, and opens or updates the pull request.
 
-  areal-pr create --dry-run             every step with what it needs, does and how it is taken back
+  areal-pr create --dry-run             every step with what it needs, what it does and how to undo it
   areal-pr create --draft
   areal-pr create --yes                 agree that commits on the remote are replaced (asked at a terminal)
   areal-pr create --no-push             make the commit, and stop there
 
-Conflicts are found before anything changes. What the branch was is kept: `areal-pr restore` takes it back. A run that
-was killed is ended or taken back by the next one.
+Conflicts are found before anything changes. The old branch is kept: `areal-pr restore` brings it back. A run that was
+killed is completed or undone by the next one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tooling.cli.parser import Parser
     from tooling.pull_request.create import Done
-    from tooling.pull_request.plan import Plan
+    from tooling.pull_request.plan import ProposalPlan
 
 
 def configure(parser: Parser) -> None:
@@ -74,8 +74,8 @@ def run(arguments: argparse.Namespace) -> Report:
     )
 
 
-def _consent(plan: Plan, *, agreed: bool) -> bool:
-    """Whether commits on the remote may be replaced: said beforehand, or at the terminal."""
+def _consent(plan: ProposalPlan, *, agreed: bool) -> bool:
+    """Tell whether commits on the remote may be replaced: by option, or asked at the terminal."""
     if agreed or not plan.replaces_published:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

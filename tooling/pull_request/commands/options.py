@@ -55,7 +55,7 @@ def options_of(arguments: argparse.Namespace) -> ProposalOptions:
 
 
 def shown(steps: Sequence[Step], *, details: bool) -> str:
-    """Steps for people; with details, what each needs and how it is taken back."""
+    """Format steps for people; with details, what each needs and how to undo it."""
     lines = []
     for each in steps:
         lines.append(f"{each.name:<13}{each.effect}")
@@ -66,18 +66,18 @@ def shown(steps: Sequence[Step], *, details: bool) -> str:
 
 
 def recovered(recovery: Recovery | None) -> tuple[str, ...]:
-    """What came of an interrupted run, as warnings."""
+    """Say what came of an interrupted run, as warnings."""
     if recovery is None:
         return ()
     if recovery.note:
         return (f"an interrupted run was found: {recovery.note}",)
-    what = "was ended" if recovery.completed else "was taken back"
+    what = "was completed" if recovery.completed else "was undone"
     kept = tuple(f"a file that neither side has was kept as {place}" for place in recovery.rescued)
     return (f"an interrupted run {what}: {recovery.reference} is at {recovery.commit[:12]}", *kept)
 
 
 def recovery_fields(recovery: Recovery | None) -> dict[str, Any] | None:
-    """The same for JSON."""
+    """Return the same for JSON."""
     if recovery is None:
         return None
     return {

@@ -1,6 +1,6 @@
 """Brings the branch that is checked out back to a backup (default: the newest that differs), with index and work tree.
 
-What it is now is kept as a new backup, so that this can be taken back too. The remote is left alone.
+Its present state is kept as a new backup, so that this can be undone too. The remote is left alone.
 """
 
 from __future__ import annotations

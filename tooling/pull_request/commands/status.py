@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tooling.cli.errors import ToolError
 from tooling.cli.git import find_repository
 from tooling.cli.report import Report, aligned
-from tooling.pull_request import move, service
-from tooling.pull_request.backups import backups
+from tooling.pull_request import service
+from tooling.pull_request.backups import backups, load_record
 from tooling.pull_request.branch import (
     ProposalOptions,
     current_branch,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import argparse
 
     from tooling.cli.parser import Parser
-    from tooling.pull_request.branch import Branch, Target
+    from tooling.pull_request.branch import Branch
 
 
 def configure(parser: Parser) -> None:
@@ -39,11 +39,10 @@ def run(arguments: argparse.Namespace) -> Report:
     branch = current_branch(git)
     data: dict[str, Any] = {"branch": branch.name, "tip": branch.tip, "ready": True}
     rows, steps = [("branch", f"{branch.name} at {branch.tip[:12]}")], list[str]()
-    interrupted = move.pending(git.repository)
-    data["interrupted"] = interrupted is not None
-    if interrupted is not None:
+    data["interrupted"] = load_record(git.repository) is not None
+    if data["interrupted"]:
         rows.append(("interrupted", "an earlier run stopped while the branch moved"))
-        steps.append("run `areal-pr create`, which goes on, or `areal-pr restore`, which takes it back")
+        steps.append("run `areal-pr create`, which goes on, or `areal-pr restore`, which undoes it")
     _obstacles(git, data, rows)
     _distances(git, branch, ProposalOptions(base=arguments.base, remote=arguments.remote), data, rows, arguments)
     kept = backups(git, branch.name)
@@ -53,7 +52,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _obstacles(git: WorkTree, data: dict[str, Any], rows: list[tuple[str, str]]) -> None:
-    """What `create` would refuse."""
+    """Collect what `create` would refuse."""
     data["obstacles"] = []
     for look in (lambda: refuse_operations(git.repository), lambda: refuse_changes(git, refuse_untracked=False)):
         try:
@@ -74,7 +73,7 @@ def _distances(
     rows: list[tuple[str, str]],
     arguments: argparse.Namespace,
 ) -> None:
-    """Next to base, remote and pull request, by what was fetched last."""
+    """Compare with base, remote and pull request, by what was fetched last."""
     try:
         goal = target_offline(git, branch, options)
     except ToolError as error:
@@ -86,7 +85,15 @@ def _distances(
     behind = len(commits_since(git, branch.tip, goal.base_tip))
     data |= {"base": f"{goal.base_remote}/{goal.base}", "ahead": ahead, "behind": behind}
     rows.append(("base", f"{goal.base_remote}/{goal.base}: {ahead} commits ahead, {behind} behind, as fetched last"))
-    state = _remote_state(git, branch, goal)
+    state = "different: history was rewritten"
+    if not goal.theirs:
+        state = "not pushed yet"
+    elif goal.theirs == branch.tip:
+        state = "the same"
+    elif git.is_ancestor(goal.theirs, branch.tip):
+        state = "behind this branch"
+    elif git.is_ancestor(branch.tip, goal.theirs):
+        state = "ahead of this branch"
     data["remote"] = {"name": goal.remote, "commit": goal.theirs or None, "state": state}
     rows.append(("remote", f"{goal.remote}: {state}"))
     if not arguments.offline:
@@ -94,13 +101,3 @@ def _distances(
         open_ = answer.existing
         data["pull_request"] = {"number": open_.number, "url": open_.url, "draft": open_.draft} if open_ else None
         rows.append(("request", open_.url if open_ else answer.why or "none is open"))
-
-
-def _remote_state(git: WorkTree, branch: Branch, goal: Target) -> str:
-    if not goal.theirs:
-        return "not pushed yet"
-    if goal.theirs == branch.tip:
-        return "the same"
-    if git.is_ancestor(goal.theirs, branch.tip):
-        return "behind this branch"
-    return "ahead of this branch" if git.is_ancestor(branch.tip, goal.theirs) else "different: history was rewritten"
